@@ -20,7 +20,7 @@
 struct health {
     const char *socket;
     bool live, ready;
-    char name[64], role[16], state[16], text[224];
+    char name[64], role[16], state[16], text[288];
 };
 
 static void missed(struct health *h, const char *why)

@@ -61,19 +61,40 @@ static void try_port(const char *address, char why[128])
         snprintf(why, 128, "%s", strerror(error));
 }
 
+/* True if the trouble may pass by itself: the peer is away. */
+static bool passes(const char *trouble)
+{
+    static const char *const away[] = {
+        "lost", "no-address", "refused", "timeout", "no-route"};
+    bool found = false;
+
+    for (uint32_t i = 0; i < ARRAY_LEN(away); i++)
+        found |= !strcmp(trouble, away[i]);
+    return found;
+}
+
+/* Says what the daemon knows to be wrong; false: nothing is. One without a name
+ * may be no daemon at all: what looks at the port. */
+static bool say_trouble(struct findings *r, const char *who, struct reader row)
+{
+    char trouble[24], what[192], mend[256], text[512];
+
+    rows_get(row, "trouble", trouble, sizeof(trouble));
+    rows_get(row, "what", what, sizeof(what));
+    rows_get(row, "mend", mend, sizeof(mend));
+    if (!trouble[0] || !strcmp(trouble, "-"))
+        return false;
+    snprintf(text, sizeof(text), "%s: %s", who, what);
+    findings_say(
+        r, passes(trouble) || who[0] == '-' ? WARN : FAIL, "peer", text, mend);
+    return true;
+}
+
 static void say_up(struct findings *r, const char *who, struct reader row)
 {
     char path[160], same[8], way[8], moved[24], carrier[16], not [128];
-    char apart[256];
     char text[640];
 
-    rows_get(row, "apart", apart, sizeof(apart));
-    if (apart[0] && strcmp(apart, "-")) {
-        findings_say(r, FAIL, "peer", apart,
-            "name devices under transfer.devices of langd that its host "
-            "reaches, or all, and restart langd");
-        return;
-    }
     rows_get(row, "same_host", same, sizeof(same));
     rows_get(row, "path", way, sizeof(way));
     rows_get(row, "rooms_moved", moved, sizeof(moved));
@@ -91,7 +112,7 @@ static void say_up(struct findings *r, const char *who, struct reader row)
     findings_say(r, FINE, "peer", text, "");
 }
 
-static void say_peer(struct findings *r, struct reader row, bool langd)
+static void say_peer(struct findings *r, struct reader row)
 {
     char name[130], address[130], state[16], why[128], who[270], text[512];
 
@@ -102,6 +123,8 @@ static void say_peer(struct findings *r, struct reader row, bool langd)
         address[0] = 0; /* a langd has none */
     snprintf(
         who, sizeof(who), "%s%s%s", name, address[0] ? " at " : "", address);
+    if (say_trouble(r, who, row))
+        return;
     if (!strcmp(state, "up")) {
         say_up(r, who, row);
         return;
@@ -110,23 +133,6 @@ static void say_peer(struct findings *r, struct reader row, bool langd)
         snprintf(text, sizeof(text), "%s drains: it takes no new rooms", who);
         findings_say(r, WARN, "peer", text,
             "mmxctl undrain there, unless it is to be taken out");
-        return;
-    }
-    rows_get(row, "refused", why, sizeof(why));
-    if (why[0] && strcmp(why, "-") && strncmp(why, "cannot", 6) != 0) {
-        snprintf(text, sizeof(text), "%s %s", who, why);
-        /* One without a name may be no daemon at all: what looks at the port.
-         */
-        findings_say(r, strcmp(name, "-") ? FAIL : WARN, "peer", text,
-            "fix the reason given: all daemons of a fleet have its key, and "
-            "names of their own; versions must match, limits.peers must hold "
-            "all peers");
-        return;
-    }
-    if (!langd) {
-        snprintf(text, sizeof(text), "%s is %s", name, state);
-        findings_say(r, WARN, "peer", text,
-            "it was connected and is gone: its rooms failed with peer-lost");
         return;
     }
     try_port(address, why);
@@ -151,5 +157,5 @@ void doctor_peers(struct findings *r, struct reader rows, bool langd)
                   : "no langd has connected yet: langd connects when an engine "
                     "requests a room of this daemon");
     while (rows_next(&rows, &row))
-        say_peer(r, row, langd);
+        say_peer(r, row);
 }

@@ -137,13 +137,13 @@ static void print_peers(FILE *out, struct reader all)
     while (rows_next(&rows, &row))
         if (!is(row, "state", "up"))
             html_row(out,
-                row_number(row, "down_ms") > 0
+                row_number(row, "trouble_ms") > 0
                     ? "<li><strong>{name}</strong>{!state}<span>for "
-                      "{@down_ms}</span>"
-                      "<span>{address}</span><small>{refused}</small></li>\n"
+                      "{@trouble_ms}</span>"
+                      "<span>{address}</span><small>{what}</small></li>\n"
                     : "<li><strong>{name}</strong>{!state}<span>{address}</"
                       "span>"
-                      "<small>{refused}</small></li>\n",
+                      "<small>{what}</small></li>\n",
                 row);
     rows = all;
     while (rows_next(&rows, &row)) {

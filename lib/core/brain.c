@@ -137,6 +137,8 @@ static bool head_event(struct brain *b, struct out *out, const struct event *ev)
         peer_bad(&b->peers, out, ev);
         return false;
     case EV_NOTE:
+        if (path_note(&b->peers, out, ev))
+            return false;
         return ev->note.type != NOTE_POOL_LOST || pool_lost(b, ev->note.first);
     case EV_TIME:
         peers_expire(&b->peers, out, b->now_ns);
@@ -161,7 +163,7 @@ static bool head_event(struct brain *b, struct out *out, const struct event *ev)
         pools_serve(b, out);
         return true;
     case EV_ADDRESSES:
-        peers_addresses(&b->peers, ev->addresses);
+        peers_addresses(&b->peers, out, ev);
         return false;
     case EV_MORE:
         if (!pools_pending(b))

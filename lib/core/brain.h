@@ -50,7 +50,7 @@ bool brain_next_event(struct brain *b, uint32_t conn, struct writer *w);
 struct health {
     bool ready;
     const char *state; /* ready, not-ready, draining */
-    char text[192];    /* one line that begins with the state */
+    char text[288];    /* one line that begins with the state */
 };
 void brain_health(const struct brain *b, struct health *h);
 /* Says why no room can complete; with ready, what is wrong besides. What is

@@ -19,6 +19,7 @@
 #ifndef MMX_CORE_FLOW_H
 #define MMX_CORE_FLOW_H
 
+#include "core/peers/trouble.h"
 #include "wire/wire.h"
 
 enum room_state {
@@ -54,6 +55,9 @@ enum data_cmd_type {
                     total, copy */
     SEND_CLOSE,  /* slot generation; answered by NOTE_SEND_QUIET */
     PEER_OPEN,   /* peer: the body has its data addresses */
+    PEER_TRY,    /* peer attempt: has one data connection to it made, if there
+                    is none; answered by NOTE_PEER_TRIED of shard 0, and again
+                    when that connection is lost */
     PEER_CLOSE   /* peer: its epoch ended; drop endpoints and queued sends */
 };
 
@@ -75,6 +79,9 @@ enum data_note_type {
     NOTE_SEND_QUIET,  /* slot generation: nothing queued or in flight */
     NOTE_PEER_BROKEN, /* peer; first = shard: its endpoint there is lost, and
                          sends of it were dropped */
+    NOTE_PEER_TRIED,  /* peer attempt; rows = enum trouble, TROUBLE_NONE: a data
+                         connection is made; else the event's text says why
+                         there is none */
     NOTE_POOL_LOST    /* pool = first: its memory works no more */
 };
 
@@ -83,6 +90,8 @@ struct data_note {
     uint32_t slot, attempt, peer, first, rows;
     uint64_t generation;
 };
+
+#define TROUBLE_TEXT 160 /* of a peer */
 
 /* events */
 
@@ -98,7 +107,7 @@ enum event_type {
     EV_LINK_UP,      /* a control connection to a peer is up: link */
     EV_LINK_DOWN,    /* it is lost; the number may be used again: link */
     EV_LINK_REFUSED, /* langd: a connection that it makes is refused for its
-                        key, or (err) cannot be made: link, err, text */
+                        key, or cannot be made: link, trouble, text */
     EV_PEER,         /* a message of a peer daemon: link, peer */
     EV_PEER_BAD,     /* a frame that could not be read: link, err; with a fault
                         peer, whose header is good */
@@ -178,6 +187,7 @@ struct event {
     int32_t pid;
     uint64_t room;
     enum err err;
+    enum trouble trouble; /* EV_LINK_REFUSED */
     uint32_t seq;
     struct wire_fault fault;
     const char *text;

@@ -239,7 +239,8 @@ static void why_not(
 static void show_peer(struct rows_out *s, uint32_t number, const struct peer *p,
     const struct peers *all, uint64_t now_ns)
 {
-    char epoch[32], why[128], apart[APART_TEXT];
+    char epoch[32], why[128];
+    enum trouble t = (enum trouble)p->trouble.kind;
 
     snprintf(epoch, sizeof(epoch), "%016llx",
         (unsigned long long)epoch_shown(p->epoch));
@@ -255,10 +256,12 @@ static void show_peer(struct rows_out *s, uint32_t number, const struct peer *p,
         : p->unreachable       ? "unreachable"
         : p->name[0]           ? "down"
                                : "unknown");
-    s->text(s, "refused", p->refused.text);
-    if (p->down_ns)
-        s->number(s, "down_ms", (now_ns - p->down_ns) / NS_PER_MS);
-    s->text(s, "apart", peer_apart(all, p, apart) ? apart : "");
+    s->text(s, "trouble", trouble_name(t));
+    if (t)
+        s->number(s, "trouble_ms", (now_ns - p->trouble.since_ns) / NS_PER_MS);
+    s->text(s, "what", t ? p->trouble.text : "");
+    s->text(s, "key", trouble_key(t));
+    s->text(s, "mend", trouble_mend(t));
     s->text(s, "epoch", epoch);
     s->text(s, "software", p->software);
     s->number(s, "same_host", p->same_host);
@@ -277,14 +280,16 @@ static void show_stranger(
     struct rows_out *s, const struct peers *all, uint64_t now_ns)
 {
     if (!all->strangers.text[0] ||
-        now_ns >= all->strangers.from_ns + REFUSED_EVERY_NS)
+        now_ns >= all->strangers.from_ns + SAID_EVERY_NS)
         return;
     s->row(s);
     s->text(s, "name", "-");
     s->text(s, "says", all->stranger);
     s->text(s, "address", "-");
     s->text(s, "state", "refused");
-    s->text(s, "refused", all->strangers.text);
+    s->text(s, "trouble", trouble_name(TROUBLE_HELLO));
+    s->text(s, "what", all->strangers.text);
+    s->text(s, "mend", trouble_mend(TROUBLE_HELLO));
 }
 
 static void show_engine(
@@ -401,7 +406,7 @@ _Static_assert(CONF_POOLS_MAX <= 32, "a bit for each pool");
 
 void health_say(struct health *h, bool ready, const char *format, ...)
 {
-    char text[128];
+    char text[256];
     va_list args;
 
     CHECK(h->state && h->text[0], "the health of %s has no text",

@@ -10,6 +10,7 @@
 #define MMX_IO_PEER_H
 
 #include "io/keys.h"
+#include "core/peers/trouble.h"
 #include "wire/wire.h"
 
 #include <uv.h>
@@ -47,7 +48,8 @@ struct links_calls {
     void (*refused)(void *ud, uint32_t link, const char *why);
     /* A link of ours cannot be connected; why is static text, or strerror's.
      * NULL: not of interest. */
-    void (*unreached)(void *ud, uint32_t link, const char *why);
+    void (*unreached)(
+        void *ud, uint32_t link, enum trouble trouble, const char *why);
 };
 
 /* Counted since the start. */

@@ -165,7 +165,9 @@ static void show_refusal(const struct node *n, struct rows_out *s)
     s->text(s, "name", "-");
     s->text(s, "address", r->from);
     s->text(s, "state", "refused");
-    s->text(s, "refused", why);
+    s->text(s, "trouble", trouble_name(TROUBLE_KEY));
+    s->text(s, "what", why);
+    s->text(s, "mend", trouble_mend(TROUBLE_KEY));
 }
 
 static void node_numbers(struct node *n, struct rows_out *s)

@@ -176,17 +176,19 @@ static void link_down(void *ud, uint32_t link)
 
 static void link_refused(void *ud, uint32_t link, const char *why)
 {
-    struct event ev = {.type = EV_LINK_REFUSED, .link = link, .text = why};
+    struct event ev = {.type = EV_LINK_REFUSED,
+        .link = link,
+        .trouble = TROUBLE_KEY,
+        .text = why};
 
     node_event(ud, &ev);
 }
 
-static void link_unreached(void *ud, uint32_t link, const char *why)
+static void link_unreached(
+    void *ud, uint32_t link, enum trouble trouble, const char *why)
 {
-    struct event ev = {.type = EV_LINK_REFUSED,
-        .link = link,
-        .err = ERR_PEER_LOST,
-        .text = why};
+    struct event ev = {
+        .type = EV_LINK_REFUSED, .link = link, .trouble = trouble, .text = why};
 
     node_event(ud, &ev);
 }
@@ -232,9 +234,15 @@ static uint32_t serve_notes(struct node *n)
 
     for (uint32_t k = 0; k < n->shards_count; k++) {
         struct event ev = {.type = EV_NOTE};
+        char why[TROUBLE_TEXT];
 
         while (served < NOTES_TURN && !node_congested(n) &&
                shard_note(n->shards[k], &ev.note)) {
+            ev.text = NULL;
+            if (ev.note.type == NOTE_PEER_TRIED) {
+                shard_why(n->shards[k], ev.note.peer, why, sizeof(why));
+                ev.text = why;
+            }
             node_event(n, &ev);
             served++;
         }

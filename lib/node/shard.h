@@ -136,5 +136,7 @@ struct shard_stats {
 const struct shard_stats *shard_stats(const struct shard *s);
 /* Copies the transport chosen for a peer; empty: none yet. */
 void shard_transport(struct shard *s, uint32_t peer, char *out, size_t size);
+/* Copies why the data connection of NOTE_PEER_TRIED is not made. */
+void shard_why(struct shard *s, uint32_t peer, char *out, size_t size);
 
 #endif

@@ -425,8 +425,8 @@ class Dashboard(Scraped):
         eventually(lambda: [r["state"] for r in e.show("peers")] == ["up"],
                    "it is up")
         d.kill()
-        eventually(lambda: "down_ms" in e.show("peers")[0], "it is down")
-        self.assertIn("refused", e.show("peers")[0])
+        eventually(lambda: "trouble_ms" in e.show("peers")[0], "it is down")
+        self.assertIn("what", e.show("peers")[0])
 
     def test_rules_of_rooms_without_rows(self):
         if not shutil.which("promtool"):

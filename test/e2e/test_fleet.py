@@ -21,8 +21,8 @@ class Fleet(Case):
         return keygen(os.path.join(self.world.dir, name))
 
     def peers(self, daemon):
-        return [(r["state"], r["refused"]) for r in daemon.show("peers")
-                if r["refused"]]
+        return [(r["state"], r["what"]) for r in daemon.show("peers")
+                if r["what"]]
 
     def doctor(self, daemon):
         got = subprocess.run(
@@ -141,7 +141,7 @@ class Fleet(Case):
                     self.assertEqual(c.receive()[5], 1)  # its HELLO
                     continue
                 eventually(lambda: e.stats()["peer_keys_refused"] > before,
-                           "refused")
+                           "what")
                 self.assertIsNone(c.receive(0.2))
         with self.assertRaises(ConnectionError):
             Dealer(e.address).answer(1)

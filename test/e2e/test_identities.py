@@ -49,7 +49,7 @@ class Identities(Case):
         return e, ds, self.world.engine(e), [self.world.engine(d) for d in ds]
 
     def refused(self, daemon, words):
-        eventually(lambda: any(words in r.get("refused", "")
+        eventually(lambda: any(words in r.get("what", "")
                                for r in daemon.show("peers")),
                    f"{daemon.name} shows {words}")
         eventually(lambda: words in daemon.tail(), f"its log has {words}")

@@ -311,7 +311,7 @@ class Keys(Case):
         self.keys(self.e, keys=[self.new])
         self.assertEqual(self.lm.failed(2), "peer-lost")
         self.lm.release(2)
-        eventually(lambda: "key" in self.d.show("peers")[0]["refused"],
+        eventually(lambda: "key" in self.d.show("peers")[0]["what"],
                    "the reason is shown")
         self.enc.release(2)
         self.keys(self.d, keys=[self.new])

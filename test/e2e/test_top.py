@@ -252,9 +252,9 @@ class Tables(Case):
                  1, 300 * 64))
         self.assertRegex(d.ctl("status").stdout, r"\nuptime +\d")
         e.kill()
-        eventually(lambda: "down_ms" in d.show("peers")[0], "e is down")
+        eventually(lambda: "trouble_ms" in d.show("peers")[0], "e is down")
         head, row = d.ctl("peers").stdout.splitlines()[:2]
-        self.assertRegex(row[:head.index(" down ") + 6], r"\d (ms|us|s) ?$")
+        self.assertRegex(row[:head.index(" trouble ", head.index(" trouble ") + 1) + 9], r"\d (ms|us|s) ?$")
 
     def test_sizes(self):
         e, d = self.pair()

@@ -321,6 +321,8 @@ static void shard_cmd(struct shard *s, const struct order *o)
     } else if (s->sending && c->type == PEER_OPEN) {
         if (a->count > 0)
             sending_peer(s->sending, c->peer, a->count, a->segment_max);
+    } else if (s->sending && c->type == PEER_TRY) {
+        data_try(s, c);
     } else if (s->sending) {
         sending_cmd(s->sending, c, &quiet);
     }

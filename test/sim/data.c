@@ -599,6 +599,31 @@ static void peer_not_there(void *p, uint64_t life, uint64_t peer)
         data_break(s, (uint32_t)peer);
 }
 
+/* A connection that is tried is made, or refused, some time later. */
+static void try_ends(void *p, uint64_t life, uint64_t what)
+{
+    struct shard *s = p;
+    const struct address *a = &s->peers[what >> 32];
+    struct data_note n = {.type = NOTE_PEER_TRIED,
+        .peer = (uint32_t)(what >> 32),
+        .attempt = (uint32_t)what};
+    const struct daemon *to = W.daemons[a->to];
+
+    if (!s->d->alive || s->d->life != life)
+        return;
+    if (a->count == 0 || !to->alive || to->life != a->life ||
+        W.cut[s->d->index][to->index])
+        n.rows = TROUBLE_DATA_REFUSED;
+    shard_note(s, &n);
+}
+
+void data_try(struct shard *s, const struct data_cmd *c)
+{
+    if (s->k == 0 && s->peers[c->peer].count > 0)
+        at(W.now_ns + (1 + c->attempt % 16) * MS, try_ends, s, s->d->life,
+            (uint64_t)c->peer << 32 | c->attempt);
+}
+
 void data_pump(struct shard *s)
 {
     struct send_batch b;

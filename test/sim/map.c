@@ -267,7 +267,7 @@ void map_start(
     m->l_life = l->life;
     m->peer = peer;
     m->token = token;
-    m->uid = uids[between(0, ARRAY_LEN(uids) - 1)];
+    m->uid = uids[W.is.wrong ? between(0, ARRAY_LEN(uids) - 1) : 0];
     if (!W.healing && chance(W.is.wrong))
         m->uid = 4242; /* may map what is for all */
     if (!W.healing && chance(W.is.wrong)) {

@@ -244,6 +244,7 @@ bool map_stands(const struct mapping *m);
 
 /* data.c: rows on their way */
 
+void data_try(struct shard *s, const struct data_cmd *c);
 void data_pump(struct shard *s);
 void data_daemon_gone(struct daemon *d);
 void data_break(struct shard *s, uint32_t peer);

@@ -174,7 +174,7 @@ TEST(a_name_is_the_owners_of_its_key)
     T_EQ_U64(brain_acts(e, ACT_WARN), 1);
     T_EQ_STR(brain_text(e, "peers", "says", 0), "langd-2");
     T_EQ_STR(brain_text(e, "peers", "state", 0), "refused");
-    T_EQ_STR(brain_text(e, "peers", "refused", 0),
+    T_EQ_STR(brain_text(e, "peers", "what", 0),
         "is refused: its key is that of langd langd-1");
     T_TRUE(says(e, "langd-1", "langd-1", ROLE_ENCODED) != NULL);
     T_TRUE(says(e, "langd-1", "langd-1", ROLE_LANGD) == NULL);

@@ -1,5 +1,6 @@
 /* health_test.c - whether a room could complete (RULES 9.6), as both brains say
  * it: what must be there, what may be missing, and the reason that is given. */
+#include "core/peers/peers.h"
 #include "test/there.h"
 
 /* langd has the encoder `enc` in its config; this is another one. */
@@ -55,7 +56,8 @@ static void seek(struct rig *b)
 
 static void link_event(struct rig *b, enum event_type type, uint32_t link)
 {
-    struct event ev = {.type = type, .link = link, .text = "key"};
+    struct event ev = {
+        .type = type, .link = link, .trouble = TROUBLE_KEY, .text = "key"};
 
     rig_step(b, &ev);
 }
@@ -105,7 +107,7 @@ TEST(a_langd_connects_encoders_until_one_is_there)
     seek(l); /* all are asked */
     T_EQ_U64(brain_acts(l, ACT_CONNECT), 0);
     link_event(l, EV_LINK_REFUSED, 0);
-    is_not(l, "no encoder is connected; enc: refused: key");
+    is_not(l, "no encoder is connected; enc: refused: key (control.keys)");
     brain_hello(l, 1, "other", PEER_EPOCH);
     is_ready(l, "ready");
     link_event(l, EV_LINK_DOWN, 1);
@@ -116,7 +118,7 @@ TEST(an_encoder_that_is_away_says_since_when_and_why)
 {
     struct rig *l = BRAIN(ROLE_LANGD, "log=info");
     struct event ev = {.type = EV_LINK_REFUSED,
-        .err = ERR_PEER_LOST,
+        .trouble = TROUBLE_REFUSED,
         .text = "Connection refused"};
 
     seek(l);
@@ -127,16 +129,17 @@ TEST(an_encoder_that_is_away_says_since_when_and_why)
     link_event(l, EV_LINK_DOWN, 0);
     brain_pass(l, 2000);
     seek(l);
-    is_not(l, "; enc: lost 2 s ago");
+    is_not(l, "; enc: the connection is lost, for 2 s");
     rig_step(l, &ev);
-    is_not(l, "; enc: lost 2 s ago, cannot be connected: Connection refused");
-    T_EQ_U64(brain_shown(l, "peers", "down_ms", 0), 2000);
+    is_not(l, "; enc: cannot be connected: Connection refused "
+              "(control.listen), for 2 s");
+    T_EQ_U64(brain_shown(l, "peers", "trouble_ms", 0), 2000);
+    T_EQ_STR(brain_text(l, "peers", "trouble", 0), "refused");
 }
 
 TEST(an_encoder_elsewhere_does_not_reach_loopback)
 {
-    static const char says[] =
-        "encoder enc is on another network and transfer.devices is lo";
+    static const char says[] = "on another network, and transfer.devices is lo";
     struct own_addresses a = {.carrier = CARRIER_TCP,
         .data = span_of("\3\0xyz", 5),
         .loopback = true};
@@ -150,14 +153,97 @@ TEST(an_encoder_elsewhere_does_not_reach_loopback)
     brain_hello(l, 0, "enc", PEER_EPOCH);
     T_EQ_U64(brain_acts(l, ACT_WARN), 1);
     is_not(l, says);
-    T_EQ_STR(brain_text(l, "peers", "apart", 0), says);
+    T_EQ_STR(brain_text(l, "peers", "what", 0), says);
     T_OK(brain_say(l, 0, request(1, 0, MODE_WHOLE)));
     T_EQ_U64(brain_state(l, 0, 0), ROOM_FAILED);
     T_EQ_STR(brain_ended(l->is, 1)->text, says);
     a.loopback = false;
     rig_step(l, &ev);
     is_ready(l, "ready");
-    T_EQ_STR(brain_text(l, "peers", "apart", 0), "");
+    T_EQ_STR(brain_text(l, "peers", "what", 0), "");
+}
+
+/* What came of the last try of the peer's data connection. */
+static void tried(struct rig *e, enum trouble t)
+{
+    const struct data_cmd *c = brain_cmd(e, PEER_TRY);
+    struct event ev = {.type = EV_NOTE, .text = "10.0.0.7:9: no answer"};
+
+    T_TRUE(c != NULL);
+    ev.note = (struct data_note){.type = NOTE_PEER_TRIED,
+        .peer = c->peer,
+        .attempt = c->attempt,
+        .rows = t};
+    rig_step(e, &ev);
+}
+
+TEST(a_langd_whose_data_port_is_shut_is_none)
+{
+    static const char says[] = "rows cannot go to 10.0.0.7:9: no answer";
+    struct rig *e = BRAIN(ROLE_ENCODED, "log=info");
+
+    brain_hello(e, 0, "a", PEER_EPOCH);
+    brain_pass(e, 1);
+    is_ready(e, "ready");
+    tried(e, TROUBLE_DATA_TIMEOUT);
+    T_EQ_U64(brain_acts(e, ACT_WARN), 1);
+    is_not(e, "not ready: langd a: rows cannot go to 10.0.0.7:9: no answer "
+              "(transfer.ports)");
+    T_EQ_STR(brain_text(e, "peers", "what", 0), says);
+    T_EQ_STR(brain_text(e, "peers", "trouble", 0), "data-timeout");
+    T_EQ_STR(brain_text(e, "peers", "key", 0), "transfer.ports");
+    brain_pass(e, 0);
+    T_EQ_U64(brain_said(e, PEER_HELLO, 0)->hello.path, PATH_SHUT);
+    T_EQ_U64(brain_said(e, PEER_HELLO, 0)->hello.trouble, TROUBLE_DATA_TIMEOUT);
+    brain_pass(e, 150); /* another langd serves meanwhile */
+    tried(e, TROUBLE_DATA_TIMEOUT);
+    T_EQ_U64(brain_acts(e, ACT_WARN), 0);
+    brain_hello(e, 1, "b", PEER_EPOCH + 1);
+    is_ready(e, "ready, but langd a: rows cannot go to 10.0.0.7:9: no answer "
+                "(transfer.ports)");
+    link_event(e, EV_LINK_DOWN, 1);
+    brain_pass(e, 250);
+    tried(e, TROUBLE_NONE);
+    T_EQ_U64(brain_acts(e, ACT_WARN), 1);
+    is_ready(e, "ready");
+    T_EQ_STR(brain_text(e, "peers", "trouble", 0), "");
+}
+
+/* As encoded says it again when the path has changed. */
+static void hear_path(struct rig *l, enum path path, enum trouble t)
+{
+    static uint32_t seq = 100;
+    struct peer_msg m = {
+        .type = PEER_HELLO, .from_epoch = PEER_EPOCH, .seq = ++seq};
+
+    m.hello.version_min = m.hello.version_max = WIRE_VERSION;
+    m.hello.role = ROLE_ENCODED;
+    m.hello.answer = true;
+    m.hello.segment_max = 1 << 18;
+    m.hello.name = span_str("enc");
+    m.hello.path = (uint8_t)path;
+    m.hello.trouble = (uint8_t)t;
+    m.hello.trouble_text = span_str("rows cannot go to 10.0.0.7:9: refused");
+    rig_step(l, &(struct event){.type = EV_PEER, .peer = &m});
+}
+
+TEST(an_encoder_whose_rows_cannot_come_is_none)
+{
+    struct rig *l = langd_up(NULL, NULL);
+
+    hear_path(l, PATH_TRIED, TROUBLE_NONE);
+    is_not(l, "the data path from encoder enc is being tried");
+    hear_path(l, PATH_OPEN, TROUBLE_NONE);
+    is_ready(l, "ready");
+    hear_path(l, PATH_SHUT, TROUBLE_DATA_REFUSED);
+    T_EQ_U64(brain_acts(l, ACT_WARN), 1);
+    is_not(l, "not ready: enc: rows cannot go to 10.0.0.7:9: refused "
+              "(transfer.ports)");
+    hear_path(l, PATH_SHUT, 250); /* of a later release */
+    T_EQ_STR(brain_text(l, "peers", "trouble", 0), "data-lost");
+    hear_path(l, PATH_OPEN, TROUBLE_NONE);
+    is_ready(l, "ready");
+    T_EQ_U64(brain_acts(l, ACT_WARN), 1);
 }
 
 TEST(one_encoder_that_is_connected_is_enough)

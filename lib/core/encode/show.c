@@ -14,16 +14,26 @@ static void status(const void *brain, struct rows_out *s)
     s->number(s, "declines_held", e->declines.used);
 }
 
-/* A langd comes by itself when one of its engines asks for a room. */
+/* A langd comes by itself when one of its engines asks for a room; one to which
+ * rows cannot go is none. */
 static void health(const void *brain, uint32_t usable, struct health *h)
 {
     const struct peers *p = &((const struct encoded *)brain)->b.peers;
-    uint32_t up = 0;
+    const struct peer *shut = NULL;
+    uint32_t open = 0;
+    char text[TROUBLE_SAID];
 
     (void)usable;
-    for (uint32_t i = 0; i < p->max; i++)
-        up += p->peers[i].used && p->peers[i].up;
-    if (!up)
+    for (uint32_t i = 0; i < p->max; i++) {
+        const struct peer *at = &p->peers[i];
+
+        open += at->used && peer_open(at);
+        shut = at->used && at->up && !peer_open(at) ? at : shut;
+    }
+    if (shut)
+        health_say(h, open > 0, "langd %s: %s", shut->name,
+            peer_trouble_text(shut, text));
+    else if (!open)
         health_say(h, true, "no langd is connected");
 }
 

@@ -473,6 +473,9 @@ void declines_take_back(
 /* Returns a new room in a free slot, on no list; NULL: l->share.why. */
 struct lroom *lroom_new(struct langd *l, uint64_t id, uint32_t peer,
     const struct secret *secret, uint32_t uid);
+/* Fails a room whose rows cannot come: for what is wrong with its encoder, else
+ * with this text. */
+void lroom_lost(struct langd *l, struct lroom *m, const char *text);
 /* Ends the room as failed; later calls change nothing. */
 void lroom_fail(struct langd *l, struct lroom *m, enum err reason, uint32_t a,
     uint32_t b, const char *text);

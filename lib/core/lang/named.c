@@ -253,12 +253,11 @@ bool named_takes(const struct peer *p)
 void named_seek(struct langd *l, struct out *out)
 {
     struct peer *next = NULL;
-    char text[APART_TEXT];
 
     for (uint32_t i = 0; i < l->b.peers.max; i++) {
         struct peer *p = &l->b.peers.peers[i];
 
-        if (named_takes(p) && !peer_apart(&l->b.peers, p, text))
+        if (named_takes(p) && peer_open(p))
             return;
         if (!next && p->used && p->configured && p->link == NONE)
             next = p;

@@ -52,7 +52,7 @@ void langd_on_map(struct langd *l, struct out *out, const struct event *ev)
     p->map_asked = ev->err == OK;
     p->mapped = ev->mapped;
     p->map_why = ev->static_why ? ev->static_why : p->map_why;
-    peer_warn_apart(&l->b.peers, out, p);
+    peer_look(&l->b.peers, out, p, l->b.now_ns);
     if (p->up)
         peer_hello(&l->b.peers, out, p->link, p->epoch, true);
 }
@@ -101,8 +101,7 @@ static void greeted(void *brain, struct out *out, uint32_t link, struct peer *p,
     CHECK(
         p->link == link, "HELLO on link %u, the peer is on %u", link, p->link);
     map_pools(l, out, p, &m->hello);
-    if (!was_up)
-        peer_warn_apart(&l->b.peers, out, p);
+    peer_look(&l->b.peers, out, p, l->b.now_ns);
     declines_say(l, out, p);
     LIST_FOREACH (n, &p->rooms) {
         struct lroom *r = LIST_ENTRY(n, struct lroom, in_peer);
@@ -309,8 +308,7 @@ static void on_broken(struct langd *l, struct out *out, struct lroom *m,
         p->hello_ns == TIME_NEVER)
         peer_hello_until_up(&l->b.peers, out, p, l->b.now_ns);
     if (outage(l, m) > ATTEMPTS_MAX) {
-        lroom_fail(l, m, ERR_PEER_LOST, m->broken, 0,
-            "the data endpoint broke too often");
+        lroom_lost(l, m, "the data endpoint broke too often");
         return;
     }
     /* Rows in flight are lost. The room keeps its blocks, so that it need not

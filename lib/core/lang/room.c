@@ -12,6 +12,8 @@
 
 #include <stdio.h>
 
+#define LATE_TEXT (TROUBLE_SAID + 80)
+
 struct lroom *lroom_new(struct langd *l, uint64_t id, uint32_t peer,
     const struct secret *secret, uint32_t uid)
 {
@@ -382,17 +384,18 @@ static void end_unread(struct langd *l, struct lroom *m)
 /* Appends to text why the encoder was silent, if its daemon is not connected,
  * or drains and has not taken the room. */
 static const char *late(const struct langd *l, const struct lroom *m,
-    const char *text, char out[200])
+    const char *text, char out[LATE_TEXT])
 {
     const struct peer *p = lroom_peer(l, m);
+    char why[TROUBLE_SAID];
 
     if (!p || (p->up && (!p->draining || m->init == INIT_CONFIRMED)))
         return text;
-    snprintf(out, 200, "%s; the encoder %s", text,
-        p->up                ? "drains"
-        : p->refused.text[0] ? p->refused.text
-        : p->epoch           ? "is away"
-                             : "was never reached");
+    snprintf(out, LATE_TEXT, "%s; the encoder %s", text,
+        p->up             ? "drains"
+        : p->trouble.kind ? peer_trouble_text(p, why)
+        : p->epoch        ? "is away"
+                          : "was never reached");
     return out;
 }
 
@@ -401,21 +404,31 @@ static const char *late(const struct langd *l, const struct lroom *m,
 static void end_unreachable(struct langd *l, struct lroom *m)
 {
     const struct peer *p = lroom_peer(l, m);
-    char text[200];
+    char text[LATE_TEXT];
 
     if (p && p->unreachable && m->init == INIT_DUE)
         lroom_fail(l, m, ERR_PEER_LOST, 0, 0,
             late(l, m, "the encoder daemon cannot be reached", text));
 }
 
+void lroom_lost(struct langd *l, struct lroom *m, const char *text)
+{
+    const struct peer *p = lroom_peer(l, m);
+    bool known = p && trouble_of_data((enum trouble)p->trouble.kind);
+    char why[TROUBLE_SAID];
+
+    lroom_fail(l, m, ERR_PEER_LOST, m->broken, 0,
+        known ? peer_trouble_text(p, why) : text);
+}
+
 /* Fails a room whose rows could not come. */
 static void end_apart(struct langd *l, struct lroom *m)
 {
     const struct peer *p = lroom_peer(l, m);
-    char text[APART_TEXT];
+    char text[TROUBLE_SAID];
 
-    if (p && peer_apart(&l->b.peers, p, text))
-        lroom_fail(l, m, ERR_PEER_LOST, 0, 0, text);
+    if (p && p->up && p->trouble.kind == TROUBLE_DATA_LOOPBACK)
+        lroom_fail(l, m, ERR_PEER_LOST, 0, 0, peer_trouble_text(p, text));
 }
 
 /* Fails a room whose encoder would take no notice of its secret. */
@@ -655,7 +668,7 @@ void lroom_notify(struct langd *l, struct out *out, struct lroom *m)
 static void fail_late(struct langd *l, struct lroom *m)
 {
     uint32_t wanted = grant_wanted(l, m), rows = m->from + m->landed;
-    char text[200], now[200];
+    char text[LATE_TEXT], now[LATE_TEXT];
 
     if (lroom_lacks_aux(m)) {
         snprintf(text, sizeof(text),
@@ -679,7 +692,7 @@ static void fail_late(struct langd *l, struct lroom *m)
 
 void lroom_expired(struct langd *l, struct lroom *m)
 {
-    char text[200];
+    char text[LATE_TEXT];
     uint64_t now = l->b.now_ns;
 
     CHECK_ROOM(m);
@@ -695,8 +708,7 @@ void lroom_expired(struct langd *l, struct lroom *m)
         else if (m->total_ns <= now)
             fail_late(l, m);
         else if (m->outage_ns <= now)
-            lroom_fail(l, m, ERR_PEER_LOST, m->broken, 0,
-                "the data endpoint is lost, and rows cannot come");
+            lroom_lost(l, m, "the data endpoint is lost, and rows cannot come");
         else if (m->stall_ns <= now)
             lroom_fail(l, m, e, m->from + m->landed, m->granted,
                 "rows are ready, but none arrived");

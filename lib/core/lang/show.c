@@ -32,52 +32,45 @@ static bool serves(const struct langd *l, const struct peer *p, uint32_t usable)
 }
 
 /* What an encoder may be to new rooms, the best last. */
-enum { NOT_THERE, AWAY, APART, OF_OTHER_LAYOUTS, DRAINS, TAKES };
+enum { NOT_THERE, AWAY, SHUT, TRIED, OF_OTHER_LAYOUTS, DRAINS, TAKES };
 
 static int what_is(const struct langd *l, const struct peer *p, uint32_t usable)
 {
-    char text[APART_TEXT];
-
     if (!p->used || p->leaving)
         return NOT_THERE;
     if (!p->up)
         return AWAY;
-    if (peer_apart(&l->b.peers, p, text))
-        return APART;
+    if (!peer_open(p))
+        return SHUT;
+    if (p->path == PATH_TRIED)
+        return TRIED;
     if (!serves(l, p, usable))
         return OF_OTHER_LAYOUTS;
     return named_takes(p) ? TAKES : DRAINS;
-}
-
-/* Says since when an encoder is away, and why, as far as that is known. */
-static void away(const struct langd *l, const struct peer *p, struct health *h)
-{
-    char since[64] = "";
-
-    if (p->down_ns)
-        snprintf(since, sizeof(since), "lost %llu s ago%s",
-            (unsigned long long)((l->b.now_ns - p->down_ns) / NS_PER_S),
-            p->refused.text[0] ? ", " : "");
-    health_say(h, false, "no encoder is connected; %s: %s%s", p->label, since,
-        p->refused.text);
 }
 
 /* Says why the encoder, which is what_is, takes no rooms of this daemon. */
 static void blame(
     const struct langd *l, const struct peer *p, int is, struct health *h)
 {
-    char text[APART_TEXT];
+    char text[TROUBLE_SAID];
 
     CHECK(is != TAKES, "an encoder takes rooms, and is blamed");
-    if (is == APART && peer_apart(&l->b.peers, p, text))
-        health_say(h, false, "%s", text);
+    if (is == SHUT)
+        health_say(h, false, "%s: %s", p->label, peer_trouble_text(p, text));
+    else if (is == TRIED)
+        health_say(
+            h, false, "the data path from encoder %s is being tried", p->label);
     else if (is == DRAINS)
         health_say(h, false, "encoder %s drains", p->label);
     else if (is == OF_OTHER_LAYOUTS)
         health_say(h, false, "encoder %s has no pool of a layout that is here",
             p->label);
-    else if (p && (p->down_ns || p->refused.text[0]))
-        away(l, p, h);
+    else if (p && p->trouble.kind)
+        health_say(h, false, "no encoder is connected; %s: %s, for %llu s",
+            p->label, peer_trouble_text(p, text),
+            (unsigned long long)((l->b.now_ns - p->trouble.since_ns) /
+                                 NS_PER_S));
     else if (p)
         health_say(
             h, false, "no encoder is connected; %s has not answered", p->label);
@@ -92,7 +85,7 @@ static void health(const void *brain, uint32_t usable, struct health *h)
     const struct langd *l = brain;
     const struct peer *best = NULL;
     int best_is = NOT_THERE;
-    char text[APART_TEXT];
+    char text[TROUBLE_SAID];
 
     for (uint32_t i = 0; i < l->b.peers.max && best_is < TAKES; i++) {
         const struct peer *p = &l->b.peers.peers[i];
@@ -109,8 +102,9 @@ static void health(const void *brain, uint32_t usable, struct health *h)
     else if (best_is == DRAINS)
         health_say(h, true, "encoder %s drains; requests may name others",
             best->label);
-    else if (best_is == APART && peer_apart(&l->b.peers, best, text))
-        health_say(h, true, "%s", text);
+    else if (best_is == SHUT)
+        health_say(
+            h, true, "%s: %s", best->label, peer_trouble_text(best, text));
     else
         health_say(h, true, "no encoder is connected; requests may name some");
 }

@@ -96,10 +96,8 @@ enum err peer_take_hello(struct peer *peer, const struct peer_hello *m,
         peer->addresses = addresses;
     peer->abilities = m->abilities;
     peer->same_host = key_eq(&m->boot, boot);
-    peer->refused.text[0] = 0;
     peer->up = true;
     peer->unreachable = false;
-    peer->down_ns = 0;
     peer->hello_ns = peer->lost_ns = peer->away_ns = TIME_NEVER;
     return OK;
 }

@@ -44,14 +44,21 @@ void peers_init(
         p->link_peer[i] = NONE;
 }
 
+/* A HELLO that is not answered yet goes first: its answer would be taken for
+ * that of the next one, which may be lost. */
+void peer_say_news(struct peers *p, struct peer *peer, uint64_t now_ns)
+{
+    if (peer->hello_ns == TIME_NEVER)
+        peer->hello_ns = now_ns;
+    peer_arm(p, peer);
+}
+
 void peers_news(struct peers *p, uint64_t now_ns)
 {
     p->self.news++;
     for (uint32_t i = 0; i < p->max; i++)
-        if (p->peers[i].used && p->peers[i].up) {
-            p->peers[i].hello_ns = now_ns; /* as many in a step as fit */
-            peer_arm(p, &p->peers[i]);
-        }
+        if (p->peers[i].used && p->peers[i].up)
+            peer_say_news(p, &p->peers[i], now_ns); /* as many as fit */
 }
 
 void peers_users(struct peers *p, uint64_t now_ns)
@@ -80,8 +87,9 @@ static struct span keep(struct span from, uint8_t *to)
     return span_of(to, from.len);
 }
 
-void peers_addresses(struct peers *p, const struct own_addresses *a)
+void peers_addresses(struct peers *p, struct out *out, const struct event *ev)
 {
+    const struct own_addresses *a = ev->addresses;
     bool is_long = a->data.len > ADDRESSES_SHORT ||
                    addresses_count(a->data, ADDRESS_SHORT) == NONE;
     uint8_t bit = (uint8_t)(1u << a->carrier);
@@ -94,28 +102,9 @@ void peers_addresses(struct peers *p, const struct own_addresses *a)
     p->self.long_ones |= is_long ? bit : 0;
     p->self.loopback &= (uint8_t)~bit;
     p->self.loopback |= a->loopback ? bit : 0;
-}
-
-bool peer_apart(
-    const struct peers *p, const struct peer *peer, char out[APART_TEXT])
-{
-    if (!peer->up || !peer->far || peer->map_asked ||
-        !(p->self.loopback >> peer->pair.chosen & 1))
-        return false;
-    snprintf(out, APART_TEXT,
-        "encoder %.63s is on another %s and transfer.devices is %.127s",
-        peer->label, peer->same_host ? "network" : "host",
-        p->self.c->conf->transfer_devices);
-    return true;
-}
-
-void peer_warn_apart(
-    const struct peers *p, struct out *out, const struct peer *peer)
-{
-    char text[APART_TEXT];
-
-    if (peer_apart(p, peer, text))
-        out_warn(out, "%s: no rows can come from there", text);
+    for (uint32_t i = 0; i < p->max; i++)
+        if (p->peers[i].used && p->peers[i].up)
+            peer_look(p, out, &p->peers[i], ev->now_ns);
 }
 
 uint8_t peer_carriers(const struct peers *p, const struct peer *peer)
@@ -323,6 +312,8 @@ void peer_hello(struct peers *p, struct out *out, uint32_t link,
     m.hello.draining = p->self.draining;
     if (peer_on(p, link))
         peer_on(p, link)->told = p->self.news;
+    if (peer_on(p, link) && !p->ops->greets)
+        path_say(peer_on(p, link), &m.hello);
     say_maps(p, link, &m.hello);
     say_carriers(p, link, to_epoch, &m.hello);
     out_peer(out, link, &m);
@@ -409,38 +400,37 @@ void peer_bad(struct peers *p, struct out *out, const struct event *ev)
 
 /* Logs why one of the two does not take the other's HELLO, which comes again
  * and again: a peer's once per reason, a stranger's while it lasts. */
-static void warn_refused(struct refused *r, struct out *out, const char *who,
+void peer_warn_once(struct said *r, struct out *out, const char *who,
     const char *text, bool lasts, uint64_t now_ns)
 {
     r->untold |= lasts || strcmp(r->text, text) != 0;
     if (r->untold && now_ns >= r->from_ns) {
         r->untold = false;
-        r->from_ns = now_ns + REFUSED_EVERY_NS;
+        r->from_ns = now_ns + SAID_EVERY_NS;
         out_warn(out, "%s %s", who, text);
     }
     snprintf(r->text, sizeof(r->text), "%s", text);
 }
 
-static void peer_refused(struct peer *peer, struct out *out, const char *how,
-    const char *why, uint64_t now_ns)
+static void peer_refused(struct peer *peer, struct out *out, enum err e,
+    const char *how, const char *why, uint64_t now_ns)
 {
-    char who[280], text[sizeof(peer->refused.text)];
+    char text[TROUBLE_TEXT];
 
-    snprintf(who, sizeof(who), "peer %s at %s",
-        peer->label[0] ? peer->label : "without a name", peer->address);
-    snprintf(text, sizeof(text), "%s: %s", how, why);
-    warn_refused(&peer->refused, out, who, text, false, now_ns);
+    snprintf(text, sizeof(text), "%s: %.130s", how, why);
+    peer_troubled(peer, out, e == ERR_VERSION ? TROUBLE_VERSION : TROUBLE_HELLO,
+        text, now_ns);
 }
 
 static void stranger_refused(struct peers *p, struct out *out, struct span says,
     const char *why, uint64_t now_ns)
 {
-    char who[100], text[sizeof(p->strangers.text)];
+    char who[100], text[TROUBLE_TEXT];
 
     text_copy(says, p->stranger, sizeof(p->stranger));
     snprintf(who, sizeof(who), "a daemon that calls itself %s", p->stranger);
     snprintf(text, sizeof(text), "is refused: %s", why);
-    warn_refused(&p->strangers, out, who, text, true, now_ns);
+    peer_warn_once(&p->strangers, out, who, text, true, now_ns);
 }
 
 /* True if it is the daemon whose key its link is under that says HELLO. */
@@ -505,10 +495,10 @@ static void take_carriers(struct peers *p, struct out *out, struct peer *peer,
             too_long >> CARRIER_UCX & 1 ? "ucx" : "tcp");
 }
 
-/* Takes in whether the peer drains; a HELLO that another has overtaken says
- * what was. True if it begins to. */
-static bool take_draining(
-    struct peer *peer, const struct peer_msg *m, bool was_up)
+/* Takes in whether the peer drains, and whether rows can come; a HELLO that
+ * another has overtaken says what was. True if it begins to. */
+static bool take_news(struct peers *p, struct out *out, struct peer *peer,
+    const struct peer_msg *m, bool was_up, uint64_t now_ns)
 {
     uint32_t behind = peer->hello_seq - m->seq; /* seq wraps */
     bool drained = was_up && peer->draining;
@@ -517,6 +507,8 @@ static bool take_draining(
         return false;
     peer->hello_seq = m->seq;
     peer->draining = m->hello.draining;
+    if (p->ops->greets)
+        path_hear(p, out, peer, &m->hello, now_ns);
     return peer->draining && !drained;
 }
 
@@ -542,7 +534,7 @@ static void on_hello(struct peers *p, struct out *out, const struct event *ev)
         p->stats[STAT_malformed_peer] += e == ERR_MALFORMED;
         peer_nack(p, out, link, m, e, text);
         if (p->ops->greets)
-            peer_refused(peer, out, "is refused", text, now_ns);
+            peer_refused(peer, out, e, "is refused", text, now_ns);
         else
             stranger_refused(p, out, m->hello.name, text, now_ns);
         if (peer && !peer->epoch && peer->link == NONE &&
@@ -553,7 +545,9 @@ static void on_hello(struct peers *p, struct out *out, const struct event *ev)
     if (peer->epoch != m->from_epoch)
         peer->pair = (struct carrier_pair){0};
     peer->epoch = m->from_epoch;
-    drains = take_draining(peer, m, was_up);
+    if (!trouble_of_data((enum trouble)peer->trouble.kind))
+        peer_mended(peer, out, now_ns);
+    drains = take_news(p, out, peer, m, was_up, now_ns);
     take_carriers(p, out, peer, &m->hello, was_up);
     drawn = !peer->keyed;
     if (drawn)
@@ -564,13 +558,15 @@ static void on_hello(struct peers *p, struct out *out, const struct event *ev)
         p->ops->drains(p->brain, out);
     CHECK(peer->link == link && peer_on(p, link) == peer,
         "a peer that said HELLO on link %u is not there", link);
+    if (!p->ops->greets && m->hello.addresses.len + m->hello.places.len > 0)
+        path_try(p, peer, now_ns);
     /* An answer that changes the choice is followed by the addresses of that
      * carrier, the first on a link by the key, before any request. */
     if (!m->hello.answer || drawn || peer->key_due ||
         (p->ops->greets && peer->pair.chosen &&
             peer->carrier != peer->pair.chosen))
         peer_hello(p, out, link, peer->epoch, true);
-    else if (peer->told != p->self.news)
+    else if (peer->told != p->self.news || peer->path_due)
         peer->hello_ns = now_ns; /* it answers what was said before */
     peer_arm(p, peer);
 }
@@ -581,12 +577,12 @@ static void on_refused(struct peers *p, struct out *out, uint32_t link,
     const struct peer_msg *m, uint64_t now_ns)
 {
     struct peer *peer = peer_on(p, link);
-    char text[sizeof(peer->refused.text)];
+    char text[TROUBLE_TEXT];
 
     if (!peer || peer->up || m->to_epoch != p->self.c->epoch)
         return;
     text_copy(m->nack.text, text, sizeof(text));
-    peer_refused(peer, out, "refuses this daemon",
+    peer_refused(peer, out, (enum err)m->nack.reason, "refuses this daemon",
         text[0] ? text : "no reason given", now_ns);
 }
 
@@ -628,6 +624,7 @@ void peer_lost(
     p->stats[STAT_peers_lost]++;
     p->ops->lost(p->brain, out, peer, restarted);
     end_key(p, out, peer);
+    path_end(peer);
     peer->up = false;
     out_data(out, &cmd);
 }
@@ -640,6 +637,7 @@ void peer_forget(struct peers *p, struct out *out, struct peer *peer)
         peer_lost(p, out, peer, true);
     end_key(p, out, peer); /* one that has never said HELLO has one, too */
     peer_disconnect(p, out, peer);
+    path_end(peer);
     peer->lost_ns = peer->hello_ns = peer->away_ns = TIME_NEVER;
     peer_arm(p, peer);
     peer->used = false;
@@ -648,6 +646,7 @@ void peer_forget(struct peers *p, struct out *out, struct peer *peer)
 void peers_link(struct peers *p, struct out *out, const struct event *ev)
 {
     struct peer *peer = ev->link < p->links ? peer_on(p, ev->link) : NULL;
+    char text[TROUBLE_TEXT];
 
     if (ev->type == EV_LINK_UP && ev->link < p->links)
         p->link_host[ev->link] = ev->host;
@@ -658,9 +657,10 @@ void peers_link(struct peers *p, struct out *out, const struct event *ev)
             "link %u is refused to one that "
             "accepts, or without a word",
             ev->link);
-        peer_refused(peer, out,
-            ev->err == OK ? "refused" : "cannot be connected", ev->text,
-            ev->now_ns);
+        snprintf(text, sizeof(text), "%s: %s",
+            ev->trouble == TROUBLE_KEY ? "refused" : "cannot be connected",
+            ev->text);
+        peer_troubled(peer, out, ev->trouble, text, ev->now_ns);
         return;
     }
     if (ev->type == EV_LINK_UP) {
@@ -684,7 +684,7 @@ void peer_arm(struct peers *p, struct peer *peer)
 {
     uint64_t at = min_u64(peer->lost_ns, peer->hello_ns);
 
-    at = min_u64(at, peer->away_ns);
+    at = min_u64(min_u64(at, peer->away_ns), peer->try_ns);
     if (at == TIME_NEVER)
         heap_remove(&p->timers, &peer->timer);
     else
@@ -704,8 +704,8 @@ void peer_awaited(struct peers *p, struct peer *peer, uint64_t now_ns)
 /* The patience with the peer is at its end. */
 static void give_up(struct peers *p, struct out *out, struct peer *peer)
 {
-    const char *why = peer->refused.text[0] ? peer->refused.text
-                                            : "no connection, or no answer";
+    const char *why =
+        peer->trouble.kind ? peer->trouble.text : "no connection, or no answer";
 
     CHECK(!peer->up, "peer %u is unreachable and up", peer_index(p, peer));
     peer->away_ns = TIME_NEVER;
@@ -718,9 +718,8 @@ static void give_up(struct peers *p, struct out *out, struct peer *peer)
 
 void peer_down(struct peers *p, struct peer *peer, uint64_t now_ns)
 {
-    peer->refused.text[0] = 0;
     if (peer->up)
-        peer->down_ns = now_ns;
+        peer_note_trouble(peer, TROUBLE_LOST, "the connection is lost", now_ns);
     peer->up = false;
     peer->hello_ns = TIME_NEVER;
     if (peer->epoch && peer->lost_ns == TIME_NEVER)
@@ -739,9 +738,12 @@ void peers_expire(struct peers *p, struct out *out, uint64_t now_ns)
         struct peer *peer = CONTAINER_OF(n, struct peer, timer);
         bool lost = peer->lost_ns <= now_ns;
         bool away = !lost && peer->away_ns <= now_ns;
+        bool tries = !lost && !away && peer->try_ns <= now_ns;
 
         if (away)
             give_up(p, out, peer);
+        else if (tries)
+            path_due(p, out, peer, now_ns);
         else if (lost)
             peer->lost_ns = TIME_NEVER;
         else
@@ -749,7 +751,7 @@ void peers_expire(struct peers *p, struct out *out, uint64_t now_ns)
         peer_arm(p, peer);
         if (lost)
             peer_lost(p, out, peer, false);
-        else if (!away && (peer->up || p->ops->greets))
+        else if (!away && !tries && (peer->up || p->ops->greets))
             peer_hello_until_up(p, out, peer, now_ns);
     }
 }

@@ -14,6 +14,7 @@
 #include "base/list.h"
 #include "core/brain.h"
 #include "core/out.h"
+#include "core/peers/trouble.h"
 #include "wire/carriers.h"
 
 struct peer_pool {
@@ -22,13 +23,25 @@ struct peer_pool {
     char text[LAYOUT_TEXT_MAX + 1];
 };
 
-/* A HELLO that was refused, as it is logged: at most once in this time. */
-#define REFUSED_EVERY_NS (10 * NS_PER_S)
-struct refused {
-    bool untold;      /* the log does not have it yet */
-    uint64_t from_ns; /* no line before */
-    char text[128];   /* empty: none */
+#define TROUBLE_SAID (TROUBLE_TEXT + 32)
+/* What is wrong, as it is logged: at most once in this time. */
+#define SAID_EVERY_NS (10 * NS_PER_S)
+struct said {
+    bool untold;             /* the log does not have it yet */
+    uint64_t from_ns;        /* no line before */
+    char text[TROUBLE_TEXT]; /* empty: none */
 };
+
+/* What is wrong with a peer (path.c). */
+struct peer_trouble {
+    uint8_t kind; /* enum trouble; TROUBLE_NONE: nothing is */
+    uint64_t since_ns;
+    char text[TROUBLE_TEXT]; /* with the address, where it is another one */
+    struct said said;
+};
+
+/* Whether rows can go, as encoded found and says in HELLO. */
+enum path { PATH_NOT_SAID, PATH_TRIED, PATH_OPEN, PATH_SHUT };
 
 struct peer {
     bool used, up;
@@ -37,7 +50,6 @@ struct peer {
     uint32_t link;     /* NONE: no connection */
     uint64_t epoch;    /* of its last HELLO; 0: none yet */
     uint64_t lost_ns;  /* when a link that is down means lost; TIME_NEVER */
-    uint64_t down_ns;  /* when it was up last; 0: never, or it is */
     uint64_t hello_ns; /* when to say HELLO again; TIME_NEVER */
     /* langd: not up until then means unreachable; TIME_NEVER: it is up, not
      * asked for, or unreachable. */
@@ -83,7 +95,13 @@ struct peer {
     char label[128]; /* what requests call it: a name of the config, or address
                       */
     char name[64], address[128], advertise[128], software[32];
-    struct refused refused; /* one does not take the other's HELLO */
+    struct peer_trouble trouble;
+    uint8_t path;  /* enum path */
+    bool path_due; /* encoded: the peer has not heard of it */
+    /* encoded: the last try's number and time, when the next is, and after
+     * which pause. */
+    uint32_t tries;
+    uint64_t tried_ns, try_ns, pause_ns;
     struct peer_pool pools[CONF_POOLS_MAX];
 };
 
@@ -135,9 +153,10 @@ struct peers {
     char why[128];       /* there is no place, or it is not the key's owner */
     struct heap timers;
     struct self self;
-    struct refused strangers; /* daemons that are no peers */
-    char stranger[64];        /* what the last of them calls itself */
-    uint32_t seq, serials, runs;
+    struct said strangers; /* daemons that are no peers */
+    char stranger[64];     /* what the last of them calls itself */
+    uint64_t tries_ns;     /* encoded: no data connection is tried before */
+    uint32_t seq, serials, runs, tries;
     const struct peers_ops *ops;
     void *brain;
     uint64_t *stats;
@@ -151,22 +170,47 @@ void peers_init(
 uint8_t peer_carriers(const struct peers *p, const struct peer *peer);
 /* Has HELLO said again to all that are up, until they answer. */
 void peers_news(struct peers *p, uint64_t now_ns);
+/* The same to one of them. */
+void peer_say_news(struct peers *p, struct peer *peer, uint64_t now_ns);
 /* Takes from the config whether we have pools for some users; the peers are
  * told when that has changed. */
 void peers_users(struct peers *p, uint64_t now_ns);
 /* Takes whether we drain; the peers are told when that has changed. */
 void peers_draining(struct peers *p, bool draining, uint64_t now_ns);
 /* Takes the addresses that HELLOs say from now on. */
-void peers_addresses(struct peers *p, const struct own_addresses *a);
+void peers_addresses(struct peers *p, struct out *out, const struct event *ev);
 
-/* langd: true if rows of the encoder could not come, since it is elsewhere and
- * all data addresses are of loopback; out says it. */
-#define APART_TEXT 256
-bool peer_apart(
-    const struct peers *p, const struct peer *peer, char out[APART_TEXT]);
-/* Has the log say so. */
-void peer_warn_apart(
-    const struct peers *p, struct out *out, const struct peer *peer);
+/* path.c */
+/* Notes what is wrong with the peer; the second has the log say it, too. */
+void peer_note_trouble(
+    struct peer *peer, enum trouble kind, const char *text, uint64_t now_ns);
+void peer_troubled(struct peer *peer, struct out *out, enum trouble kind,
+    const char *text, uint64_t now_ns);
+/* Notes that nothing is. */
+void peer_mended(struct peer *peer, struct out *out, uint64_t now_ns);
+/* Returns what is wrong, with the key that mends it; "" if nothing is. */
+const char *peer_trouble_text(const struct peer *peer, char out[TROUBLE_SAID]);
+/* True if rows can come or go, or may: nothing is known against it. */
+static inline bool peer_open(const struct peer *p)
+{
+    return p->up && !trouble_of_data((enum trouble)p->trouble.kind);
+}
+/* langd: looks whether its own data addresses suit the encoder; takes what a
+ * HELLO says of the path. */
+void peer_look(
+    struct peers *p, struct out *out, struct peer *peer, uint64_t now_ns);
+void path_hear(struct peers *p, struct out *out, struct peer *peer,
+    const struct peer_hello *m, uint64_t now_ns);
+/* encoded: puts that into a HELLO. */
+void path_say(struct peer *peer, struct peer_hello *m);
+/* encoded: has the data path tried, as soon as others let it; does so; forgets
+ * what came of it; takes a note of a shard, and returns true if nothing else is
+ * to. */
+void path_try(struct peers *p, struct peer *peer, uint64_t now_ns);
+void path_due(
+    struct peers *p, struct out *out, struct peer *peer, uint64_t now_ns);
+void path_end(struct peer *peer);
+bool path_note(struct peers *p, struct out *out, const struct event *ev);
 
 /* Returns the peer on this link, or NULL. */
 struct peer *peer_on(const struct peers *p, uint32_t link);
@@ -213,6 +257,10 @@ void peer_begin_run(struct peers *p, struct peer *peer, uint64_t epoch);
 /* Returns the peer whose run has this number; NULL: that run has ended. */
 struct peer *peer_of_run(const struct peers *p, uint32_t run);
 
+/* Has the log say that of the daemon `who`: once per text, or (lasts) while it
+ * lasts. */
+void peer_warn_once(struct said *s, struct out *out, const char *who,
+    const char *text, bool lasts, uint64_t now_ns);
 /* Puts the header's fields in: epochs, sequence. */
 void peer_send(struct peers *p, struct out *out, const struct peer *peer,
     struct peer_msg *m);

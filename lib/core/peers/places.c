@@ -89,6 +89,7 @@ static struct peer *vacant(struct peers *p, uint64_t holder)
         peer->serial = ++p->serials;
         peer->link = peer->map_conn = NONE;
         peer->lost_ns = peer->hello_ns = peer->away_ns = TIME_NEVER;
+        peer->try_ns = TIME_NEVER;
         list_init(&peer->rooms);
         return peer;
     }

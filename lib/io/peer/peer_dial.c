@@ -89,10 +89,11 @@ static void wait_for(struct dial *d, uint64_t now_ns, uint64_t first_ns)
     d->retry_ns = now_ns + d->wait_ns;
 }
 
-static void say_unreached(struct links *p, uint32_t link, const char *why)
+static void say_unreached(
+    struct links *p, uint32_t link, enum trouble trouble, const char *why)
 {
     if (p->calls.unreached)
-        p->calls.unreached(p->calls.ud, link, why);
+        p->calls.unreached(p->calls.ud, link, trouble, why);
 }
 
 static void probe_end(struct dial *d, uint64_t now_ns)
@@ -146,7 +147,11 @@ static void probe(struct links *p, uint32_t link, uint64_t now_ns)
     if (e == 0)
         return;
     probe_end(d, now_ns);
-    say_unreached(p, link, e == ETIMEDOUT ? "no answer" : strerror(e));
+    say_unreached(p, link,
+        e == ECONNREFUSED ? TROUBLE_REFUSED
+        : e == ETIMEDOUT  ? TROUBLE_TIMEOUT
+                          : TROUBLE_ROUTE,
+        e == ETIMEDOUT ? "no answer" : strerror(e));
 }
 
 /* Takes the next key, from number `from` on, that the other side may have. */
@@ -282,7 +287,7 @@ static void found(struct links *p, uint32_t link, uint64_t now_ns,
 
     if (r->count == 0) {
         log_once(d, r->error);
-        say_unreached(p, link, r->error);
+        say_unreached(p, link, TROUBLE_NAME, r->error);
         p->stats.dials_failed++;
         wait_for(d, now_ns, WAIT_NAME_NS);
         return;

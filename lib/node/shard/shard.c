@@ -686,3 +686,12 @@ void shard_transport(struct shard *s, uint32_t peer, char *out, size_t size)
     if (s->role->transport)
         s->role->transport(s, peer, out, size);
 }
+
+void shard_why(struct shard *s, uint32_t peer, char *out, size_t size)
+{
+    CHECK(
+        peer < s->conf.peers && size > 0, "peer %u of %u", peer, s->conf.peers);
+    out[0] = 0;
+    if (s->role->why)
+        s->role->why(s, peer, out, size);
+}

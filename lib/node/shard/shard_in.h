@@ -80,6 +80,8 @@ struct shard_role {
     /* The loop's thread: copies the transport chosen for a peer, if any. */
     void (*transport)(
         const struct shard *s, uint32_t peer, char *out, size_t size);
+    /* The same: why its data connection is not made. */
+    void (*why)(const struct shard *s, uint32_t peer, char *out, size_t size);
 };
 extern const struct shard_role shard_sends, shard_lands;
 

@@ -8,8 +8,9 @@
  *
  * Endpoint numbers are peer x ENDPOINTS(shards) + address / shards: this shard
  * serves the addresses a with a mod shards == its index. Connections are made
- * by the first post. Rejected: connecting at PEER_OPEN. Most peers of a fleet
- * never exchange a row. */
+ * by the first post, but one per peer, the first of shard 0, by PEER_TRY: it
+ * shows whether rows can go at all. Rejected: all of them. Most peers of a
+ * fleet never exchange a row. */
 #include "node/shard/shard_in.h"
 
 #include "base/check.h"
@@ -133,6 +134,83 @@ static void peer_open(struct shard *s, uint32_t peer)
             ops->reaches(s->data, to->carrier) ? SEND_READS : SEND_READS_NOT);
 }
 
+/* Text that the loop's thread reads. */
+static void put_words(_Atomic uint64_t *to, uint32_t n, const char *text)
+{
+    char bytes[WHY_WORDS * sizeof(uint64_t)] = {0};
+    uint64_t word;
+
+    CHECK(n <= WHY_WORDS, "%u words", n);
+    snprintf(bytes, n * sizeof(word), "%s", text);
+    for (uint32_t i = 0; i < n; i++) {
+        memcpy(&word, bytes + i * sizeof(word), sizeof(word));
+        atomic_store_explicit(&to[i], word, memory_order_relaxed);
+    }
+}
+
+static void get_words(
+    const _Atomic uint64_t *from, uint32_t n, char *out, size_t size)
+{
+    uint64_t words[WHY_WORDS + 1] = {0};
+
+    CHECK(n <= WHY_WORDS, "%u words", n);
+    for (uint32_t i = 0; i < n; i++)
+        words[i] = atomic_load_explicit(&from[i], memory_order_relaxed);
+    span_copy_str(span_str((const char *)words), out, size);
+}
+
+/* True if it is the endpoint that PEER_TRY is about. */
+static bool is_tried(const struct shard *s, uint32_t ep)
+{
+    uint32_t per = ENDPOINTS(s->conf.count);
+
+    return s->conf.index == 0 && ep % per == 0 &&
+           s->send.routes[ep / per].tried != 0;
+}
+
+/* Says what came of the try, or of the connection that it made. */
+static void say_tried(struct shard *s, uint32_t ep, bool ok)
+{
+    const struct data_ops *ops = s->conf.carrier;
+    uint32_t peer = ep / ENDPOINTS(s->conf.count);
+    struct route *to = &s->send.routes[peer];
+    enum trouble t = TROUBLE_NONE;
+    const char *text = "";
+
+    if (!is_tried(s, ep))
+        return;
+    if (!ok && ops->why)
+        t = ops->why(s->data, ep, &text);
+    if (!ok && t == TROUBLE_NONE)
+        t = TROUBLE_DATA_LOST;
+    put_words(to->why, WHY_WORDS, text);
+    shard_notify(s, &(struct data_note){.type = NOTE_PEER_TRIED,
+                        .peer = peer,
+                        .attempt = to->tried,
+                        .rows = t});
+}
+
+static enum err connected(
+    struct shard *s, uint32_t ep, uint32_t peer, uint32_t address);
+
+/* Has the first connection to the peer made. One that is made, or whose carrier
+ * connects with the first message only, does not fail. */
+static void peer_try(struct shard *s, const struct data_cmd *cmd)
+{
+    const struct data_ops *ops = s->conf.carrier;
+    uint32_t ep = cmd->peer * ENDPOINTS(s->conf.count);
+    struct route *to = &s->send.routes[cmd->peer];
+    bool waits = ops->why && to->carrier != CARRIER_UCX;
+    enum err e;
+
+    if (s->conf.index != 0 || to->count == 0 || s->send.eps[ep] == EP_LOST)
+        return;
+    to->tried = cmd->attempt;
+    e = waits ? connected(s, ep, cmd->peer, 0) : OK;
+    if (e != OK || !waits || ops->transport(s->data, ep)[0])
+        say_tried(s, ep, e == OK);
+}
+
 static void command(struct shard *s, const struct data_cmd *cmd)
 {
     bool quiet;
@@ -143,8 +221,13 @@ static void command(struct shard *s, const struct data_cmd *cmd)
         peer_open(s, cmd->peer);
         return;
     }
+    if (cmd->type == PEER_TRY) {
+        peer_try(s, cmd);
+        return;
+    }
     if (cmd->type == PEER_CLOSE) {
         s->send.routes[cmd->peer].serial++;
+        s->send.routes[cmd->peer].tried = 0;
         peer_close(s, cmd->peer);
     }
     sending_cmd(s->send.sending, cmd, &quiet);
@@ -178,6 +261,7 @@ static void report_lost(struct shard *s)
     for (uint32_t i = 0; i < s->send.lost_count; i++) {
         uint32_t ep = s->send.lost[i], peer = ep / ENDPOINTS(s->conf.count);
 
+        say_tried(s, ep, false);
         ep_close(s, ep);
         stat_add(&s->stats.endpoints_lost, 1);
         if (s->send.routes[peer].reported == s->turn)
@@ -389,15 +473,11 @@ static void ep_name(struct shard *s, uint32_t ep)
 {
     const char *text = s->conf.carrier->transport(s->data, ep);
     uint32_t peer = ep / ENDPOINTS(s->conf.count);
-    uint64_t words[TRANSPORT_WORDS] = {0};
 
     if (!text || !text[0])
         return;
     s->send.eps[ep] = EP_NAMED;
-    snprintf((char *)words, sizeof(words), "%s", text);
-    for (uint32_t i = 0; i < TRANSPORT_WORDS; i++)
-        atomic_store_explicit(
-            &s->send.routes[peer].transport[i], words[i], memory_order_relaxed);
+    put_words(s->send.routes[peer].transport, TRANSPORT_WORDS, text);
     log_info("peer %u data goes by %s", peer, text);
 }
 
@@ -416,6 +496,16 @@ static void done(void *ud, void *cookie)
         s->send.sending, (uint32_t)(p - s->send.posted), notify_quiet, s);
     if (s->send.eps[p->ep] == EP_OPEN)
         ep_name(s, p->ep);
+}
+
+static void made(void *ud, uint32_t ep)
+{
+    struct shard *s = ud;
+
+    CHECK(ep < eps_max(&s->conf), "endpoint %u", ep);
+    if (s->send.eps[ep] == EP_OPEN)
+        ep_name(s, ep);
+    say_tried(s, ep, true);
 }
 
 /* the role */
@@ -498,12 +588,12 @@ static void by_slots(struct shard *s)
 static void transport(
     const struct shard *s, uint32_t peer, char *out, size_t size)
 {
-    uint64_t words[TRANSPORT_WORDS + 1] = {0};
+    get_words(s->send.routes[peer].transport, TRANSPORT_WORDS, out, size);
+}
 
-    for (uint32_t i = 0; i < TRANSPORT_WORDS; i++)
-        words[i] = atomic_load_explicit(
-            &s->send.routes[peer].transport[i], memory_order_relaxed);
-    span_copy_str(span_str((const char *)words), out, size);
+static void why(const struct shard *s, uint32_t peer, char *out, size_t size)
+{
+    get_words(s->send.routes[peer].why, WHY_WORDS, out, size);
 }
 
 const struct shard_role shard_sends = {.limits = limits,
@@ -517,10 +607,14 @@ const struct shard_role shard_sends = {.limits = limits,
     .due = due,
     .goes_by = goes_by,
     .active = active,
-    .calls = {.arrived = arrived, .done = done, .broken = broken},
+    .calls = {.arrived = arrived,
+        .done = done,
+        .broken = broken,
+        .connected = made},
     .staged = staged,
     .slots_most = STAGE_SLOTS_MOST,
     .slot_entries = OUT_ENTRIES,
     .by_slots = by_slots,
     .alone = set_pool,
-    .transport = transport};
+    .transport = transport,
+    .why = why};

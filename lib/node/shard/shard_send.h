@@ -7,6 +7,7 @@
 
 #define STRAIGHT_EACH    4 /* messages of an endpoint from a GPU */
 #define TRANSPORT_WORDS  4
+#define WHY_WORDS        16
 #define OUT_ENTRIES      128 /* messages in one GPU slot */
 #define ENDPOINTS(count) div_up(SEND_ADDRESSES_MAX, (count)) /* of a peer */
 
@@ -18,7 +19,9 @@ struct route {     /* to a peer */
     uint8_t carrier;   /* enum carrier_number: what the addresses are for */
     uint64_t reported; /* turn of the last NOTE_PEER_BROKEN */
     uint64_t serial;   /* grows when the peer's addresses may mean another */
+    uint32_t tried;    /* attempt of the last PEER_TRY; 0: none */
     _Atomic uint64_t transport[TRANSPORT_WORDS]; /* text; read by any thread */
+    _Atomic uint64_t why[WHY_WORDS]; /* likewise: of NOTE_PEER_TRIED */
 };
 
 enum ep_state { EP_NONE, EP_OPEN, EP_NAMED, EP_LOST };

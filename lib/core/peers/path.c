@@ -1,0 +1,218 @@
+/* path.c - whether rows can come from an encoder to a langd, and the one record
+ * of what is wrong with a peer, of which reports, health, doctor, metrics, the
+ * log and failed rooms speak.
+ *
+ * Rows go from encoded to langd, so encoded tries: it has one data connection
+ * made, with its proof, to each langd that says its addresses, and made again
+ * after it broke, with pauses. What came of it stands in its HELLOs. Owned by
+ * the loop's thread.
+ *
+ * Rejected: a try with the first room. Both daemons called themselves ready
+ * until an engine had waited for rows that no packet could bring. */
+#include "core/peers/peers.h"
+
+#include "base/check.h"
+#include "base/text.h"
+
+#include <stdio.h>
+
+/* A fleet that starts makes its data connections one after the other; one peer
+ * gets none more often than this, whatever it says. */
+#define TRY_EACH_NS  NS_PER_MS
+#define TRY_AGAIN_NS NS_PER_S
+#define PAUSE_MAX_NS (30 * NS_PER_S)
+
+/* the record */
+
+void peer_note_trouble(
+    struct peer *peer, enum trouble kind, const char *text, uint64_t now_ns)
+{
+    struct peer_trouble *t = &peer->trouble;
+
+    CHECK(kind != TROUBLE_NONE && kind < TROUBLE_END, "trouble %u", kind);
+    if (t->kind == TROUBLE_NONE) {
+        t->since_ns = now_ns;
+        t->said.text[0] = 0;
+    }
+    t->kind = (uint8_t)kind;
+    snprintf(t->text, sizeof(t->text), "%s", text);
+}
+
+static void name_peer(const struct peer *peer, char *out, size_t size)
+{
+    const char *name = peer->label[0] ? peer->label : peer->name;
+
+    snprintf(out, size, "peer %s%s%s:", name[0] ? name : "without a name",
+        peer->address[0] ? " at " : "", peer->address);
+}
+
+void peer_troubled(struct peer *peer, struct out *out, enum trouble kind,
+    const char *text, uint64_t now_ns)
+{
+    char who[280];
+
+    peer_note_trouble(peer, kind, text, now_ns);
+    name_peer(peer, who, sizeof(who));
+    peer_warn_once(
+        &peer->trouble.said, out, who, peer->trouble.text, false, now_ns);
+}
+
+void peer_mended(struct peer *peer, struct out *out, uint64_t now_ns)
+{
+    struct peer_trouble *t = &peer->trouble;
+    char who[280];
+
+    if (t->kind == TROUBLE_NONE)
+        return;
+    name_peer(peer, who, sizeof(who));
+    if (trouble_of_data(t->kind))
+        out_warn(out, "%s rows can go again, after %llu s", who,
+            (unsigned long long)((now_ns - t->since_ns) / NS_PER_S));
+    t->kind = TROUBLE_NONE;
+    t->text[0] = 0;
+}
+
+const char *peer_trouble_text(const struct peer *peer, char out[TROUBLE_SAID])
+{
+    const struct peer_trouble *t = &peer->trouble;
+    const char *key = trouble_key((enum trouble)t->kind);
+    bool named = key[0] == '-' || strstr(t->text, key);
+
+    snprintf(out, TROUBLE_SAID, "%s%s%s%s", t->text, named ? "" : " (",
+        named ? "" : key, named ? "" : ")");
+    return out;
+}
+
+/* langd */
+
+/* True if rows of the encoder could not come, since it is elsewhere and all
+ * data addresses are of loopback. */
+static bool apart(const struct peers *p, const struct peer *peer)
+{
+    return peer->up && peer->far && !peer->map_asked &&
+           (p->self.loopback >> peer->pair.chosen & 1);
+}
+
+void peer_look(
+    struct peers *p, struct out *out, struct peer *peer, uint64_t now_ns)
+{
+    char text[TROUBLE_TEXT];
+
+    snprintf(text, sizeof(text),
+        "on another %s, and transfer.devices is %.100s",
+        peer->same_host ? "network" : "host",
+        p->self.c->conf->transfer_devices);
+    if (apart(p, peer))
+        peer_troubled(peer, out, TROUBLE_DATA_LOOPBACK, text, now_ns);
+    else if (peer->up && peer->path != PATH_SHUT &&
+             trouble_of_data((enum trouble)peer->trouble.kind))
+        peer_mended(peer, out, now_ns);
+}
+
+void path_hear(struct peers *p, struct out *out, struct peer *peer,
+    const struct peer_hello *m, uint64_t now_ns)
+{
+    bool known =
+        m->trouble < TROUBLE_END && trouble_of_data((enum trouble)m->trouble);
+    char text[TROUBLE_TEXT];
+
+    peer->path = m->path <= PATH_SHUT ? m->path : PATH_SHUT;
+    if (peer->path != PATH_SHUT || apart(p, peer))
+        return;
+    text_copy(m->trouble_text, text, sizeof(text));
+    peer_troubled(peer, out,
+        known ? (enum trouble)m->trouble : TROUBLE_DATA_LOST, text, now_ns);
+}
+
+/* encoded */
+
+void path_say(struct peer *peer, struct peer_hello *m)
+{
+    m->path = peer->path == PATH_NOT_SAID ? PATH_TRIED : peer->path;
+    peer->path_due = false;
+    if (peer->path != PATH_SHUT)
+        return;
+    m->trouble = peer->trouble.kind;
+    m->trouble_text = span_str(peer->trouble.text);
+}
+
+void path_try(struct peers *p, struct peer *peer, uint64_t now_ns)
+{
+    uint64_t at = max_u64(now_ns, p->tries_ns);
+
+    p->tries_ns = at + TRY_EACH_NS;
+    if (peer->tried_ns)
+        at = max_u64(at, peer->tried_ns + TRY_AGAIN_NS);
+    peer->try_ns = min_u64(peer->try_ns, at);
+    if (peer->path == PATH_NOT_SAID)
+        peer->path = PATH_TRIED;
+    peer_arm(p, peer);
+}
+
+void path_due(
+    struct peers *p, struct out *out, struct peer *peer, uint64_t now_ns)
+{
+    struct data_cmd cmd = {.type = PEER_TRY, .peer = peer_index(p, peer)};
+
+    CHECK(peer->path != PATH_NOT_SAID, "peer %u has no addresses to try",
+        cmd.peer);
+    peer->try_ns = TIME_NEVER;
+    peer->tried_ns = now_ns;
+    peer->tries = cmd.attempt = ++p->tries;
+    out_data(out, &cmd);
+}
+
+void path_end(struct peer *peer)
+{
+    peer->path = PATH_NOT_SAID;
+    peer->try_ns = TIME_NEVER;
+    peer->tried_ns = peer->pause_ns = 0;
+    if (trouble_of_data((enum trouble)peer->trouble.kind))
+        peer->trouble.kind = TROUBLE_NONE;
+}
+
+static void tried(
+    struct peers *p, struct out *out, struct peer *peer, const struct event *ev)
+{
+    const struct conf *c = p->self.c->conf;
+    bool ok = ev->note.rows == TROUBLE_NONE;
+    uint8_t was = peer->path, kind = peer->trouble.kind;
+    char text[TROUBLE_TEXT];
+
+    peer->path = ok ? PATH_OPEN : PATH_SHUT;
+    snprintf(text, sizeof(text), "rows cannot go to %.140s",
+        ev->text && ev->text[0] ? ev->text : "its data address");
+    if (!ok) {
+        peer->pause_ns = peer->pause_ns
+                             ? min_u64(2 * peer->pause_ns, PAUSE_MAX_NS)
+                             : c->timeout_retry;
+        peer->try_ns = ev->now_ns + peer->pause_ns;
+        peer_troubled(peer, out, (enum trouble)ev->note.rows, text, ev->now_ns);
+    } else {
+        peer->pause_ns = 0;
+        if (trouble_of_data((enum trouble)kind))
+            peer_mended(peer, out, ev->now_ns);
+    }
+    if (was != peer->path || kind != peer->trouble.kind) {
+        peer->path_due = true;
+        if (peer->up)
+            peer_say_news(p, peer, ev->now_ns);
+    }
+    peer_arm(p, peer);
+}
+
+bool path_note(struct peers *p, struct out *out, const struct event *ev)
+{
+    struct peer *peer = &p->peers[ev->note.peer];
+
+    if (ev->note.type != NOTE_PEER_TRIED && ev->note.type != NOTE_PEER_BROKEN)
+        return false;
+    CHECK(ev->note.peer < p->max && ev->note.rows < TROUBLE_END,
+        "note of peer %u, trouble %u", ev->note.peer, ev->note.rows);
+    if (ev->note.type == NOTE_PEER_TRIED && peer->used &&
+        peer->path != PATH_NOT_SAID && ev->note.attempt == peer->tries)
+        tried(p, out, peer, ev);
+    else if (ev->note.type == NOTE_PEER_BROKEN && peer->path == PATH_OPEN)
+        path_try(p, peer, ev->now_ns);
+    return ev->note.type == NOTE_PEER_TRIED;
+}
