@@ -87,7 +87,9 @@ TEST(its_next_run_takes_rooms)
     says(l, 0, "enc", true);
     rig_step(l, &down);
     T_EQ_STR(brain_text(l, "peers", "state", 0), "down");
-    is(l, false, "not ready: no encoder is connected; enc: lost 0 s ago");
+    is(l, false,
+        "not ready: no encoder is connected; enc: the connection is lost, for "
+        "0 s");
     brain_hello(l, 0, "enc", PEER_EPOCH + 1);
     is(l, true, "ready");
 }

@@ -585,10 +585,9 @@ TEST(a_connection_without_a_hello_does_not_reach_the_encoder)
         rig_step(l, &(struct event){.type = EV_LINK_DOWN});
     }
     T_EQ_U64(brain_reason(l, 0, 0), OK);
-    rig_step(
-        l, &(struct event){.type = EV_LINK_REFUSED,
-               .trouble = TROUBLE_KEY,
-               .text = "it has no key"});
+    rig_step(l, &(struct event){.type = EV_LINK_REFUSED,
+                    .trouble = TROUBLE_KEY,
+                    .text = "it has no key"});
     brain_pass(l, 200);
     T_EQ_U64(brain_reason(l, 0, 0), ERR_PEER_LOST);
     T_TRUE(brain_events(l, 0, 0) & EVENT_FAILED);
