@@ -407,8 +407,8 @@ static void print_up(FILE *out, const struct daemon *daemons, uint32_t count)
 bool metrics_print(FILE *out, const struct daemon *daemons, uint32_t count)
 {
     static const char *const of_pools[] = {"pool", "pool", NULL};
-    static const char *const of_peers[] = {
-        "peer", "name", "carrier", "carrier", "path", "path", NULL};
+    static const char *const of_peers[] = {"peer", "name", "carrier", "carrier",
+        "path", "path", "trouble", "trouble", NULL};
     static const char *const of_drains[] = {"peer", "name", NULL};
     static const char *const usable[] = {"ready", "ready"};
     static const char *const up[] = {"up", "draining"};
@@ -422,7 +422,8 @@ bool metrics_print(FILE *out, const struct daemon *daemons, uint32_t count)
     print_state(
         out, daemons, count, SAID_POOLS, "mmx_pool_usable", usable, of_pools);
     begin(out, "mmx_peer_up", GAUGE,
-        "1 if the peer is connected; with what rows go by to it");
+        "1 if the peer is connected; with what rows go by to it, and what is "
+        "wrong with it");
     print_state(out, daemons, count, SAID_PEERS, "mmx_peer_up", up, of_peers);
     begin(
         out, "mmx_peer_draining", GAUGE, "1 while the peer takes no new room");
