@@ -414,6 +414,30 @@ TEST(a_kept_room_that_waits_for_its_langd_gives_way)
     T_TRUE(is_granted(e, 1));
 }
 
+/* Its engines encode and ask again: what is asked for is the next announce. */
+TEST(a_room_whose_group_lost_its_place_is_not_kept)
+{
+    struct rig *e = encoded(NULL, NULL);
+    struct local_msg a = announce(1, 0, 128, 128);
+    struct peer_msg m = about(1, 71, PEER_ABORT);
+
+    a.announce.flags = FLAG_KEEP;
+    m.abort.reason = ERR_NO_BLOCKS;
+    T_OK(brain_say(e, 0, a));
+    brain_hear(e, 0, asks(e, 1, 71));
+    all_rows(e, 0, 128);
+    brain_hear(e, 0, m);
+    T_EQ_U64(brain_reason(e, 0, 0), ERR_NO_BLOCKS);
+    brain_hear(e, 0, asks(e, 1, 72));
+    T_OK(brain_say(e, 0, release(0)));
+    T_EQ_U64(brain_free(e), 16);
+    T_OK(brain_say(e, 0, announce(1, 1, 128, 128)));
+    T_EQ_U64(brain_said(e, PEER_LENGTH, -1)->generation, 72);
+    all_rows(e, 1, 128);
+    ack(e, 0, 1, 72);
+    T_EQ_U64(brain_state(e, 0, 1), ROOM_SUCCESS);
+}
+
 /* Destinations that have the rows are not waited for again. */
 TEST(a_room_that_comes_again_needs_those_only_that_failed)
 {

@@ -162,11 +162,12 @@ void eroom_withdraw(struct encoded *e, struct eroom *m)
 
 /* Returns for how long the rows stay after the room's end: as the announce
  * asked for, or for a langd that restarts and asks again; 0 while items wait
- * for blocks. */
+ * for blocks, and after no-blocks: then it is announced again, and who asks
+ * again is for that announce. */
 static uint64_t keep_ns(const struct encoded *e, const struct eroom *m)
 {
     if (eroom_failing(m) || !item_complete(m->item) || !item_held(m->item) ||
-        e->pools[m->item->pool].waiting > 0)
+        e->pools[m->item->pool].waiting > 0 || m->r.reason == ERR_NO_BLOCKS)
         return 0;
     if (m->flags & FLAG_KEEP)
         return e->b.c.conf->timeout_keep;
