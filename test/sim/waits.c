@@ -135,6 +135,8 @@ static bool queue_moves(const struct daemon *d, const struct lroom *m)
 
     if (head && head != m && !(m->group && head->group == m->group))
         return lroom_moves(d, head);
+    if (m->exposed > m->released)
+        return true; /* a stream's reader gives its own blocks back */
     for (uint32_t i = 0; i < l->rooms_max; i++) {
         const struct lroom *o = &l->rooms[i];
 
