@@ -48,15 +48,6 @@ static struct cons *asker_of(const struct daemon *d, const struct lroom *m)
     return NULL;
 }
 
-/* True if an engine will ask for the room in its own time. */
-static bool will_ask(uint64_t room)
-{
-    for (struct cons *c = cons_all(); c; c = c->next)
-        if (c->room == room && !c->requested && !c->over)
-            return true;
-    return false;
-}
-
 /* True if an engine will announce the room, or go on with it, in its own
  * time. */
 static bool will_write(const struct daemon *d, uint64_t room)
@@ -75,6 +66,23 @@ static const struct lroom *lroom_of_id(const struct daemon *d, uint64_t room)
         if (l->rooms[i].r.used && l->rooms[i].r.id == room)
             return &l->rooms[i];
     return NULL;
+}
+
+/* True if an engine will ask for the room in its own time, or has, and a langd
+ * says so again: its INIT was refused as busy. */
+static bool will_ask(uint64_t room)
+{
+    for (struct cons *c = cons_all(); c; c = c->next) {
+        const struct lroom *m = c->room == room && c->d->alive && c->requested
+                                    ? lroom_of_id(c->d, room)
+                                    : NULL;
+
+        if (c->room == room && !c->requested && !c->over)
+            return true;
+        if (m && lroom_alive(m) && m->init != INIT_CONFIRMED)
+            return true;
+    }
+    return false;
 }
 
 /* True if the room of another engine's request comes to its end. */
