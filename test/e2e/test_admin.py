@@ -312,7 +312,7 @@ class Service(Case):
                 x.release(room)
         for daemon in (e, d):
             log = daemon.tail(50)
-            self.assertEqual([log.count(f"{room:016x}") for room in rooms],
+            self.assertEqual([log.count(f"room ..{room:08x}") for room in rooms],
                              [1] * 5, log)
 
     def test_two_daemons_do_not_share_a_socket(self):

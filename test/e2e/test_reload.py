@@ -129,7 +129,7 @@ class Commands(Case):
         got = e.ctl("relaod", check=False)
         self.assertEqual(got.returncode, 1)
         self.assertIn("reload", got.stderr)
-        for words in (("status", "more"), ("reload", "x" * 300), (),
+        for words in (("status", "more"), ("reload", "x" * 300),
                       ("pools", "--diff")):
             self.assertEqual(e.ctl(*words, check=False).returncode, 64)
 

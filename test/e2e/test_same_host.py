@@ -29,7 +29,8 @@ def opened(gate):
 
 class SameHost(Case):
     def path(self, daemon):
-        return [r["path"] for r in daemon.show("peers")]
+        return [r["path"] for r in daemon.show("peers")
+                if r["state"] != "refused"]
 
     def copying(self, *daemons):
         for d in daemons:
@@ -170,7 +171,8 @@ class Sent(SameHost):
             os.setgid(NOBODY_HERE)
             os.setuid(NOBODY_HERE)
         e = self.world.encoded(start=False)
-        os.chown(self.world.dir, NOBODY_HERE, NOBODY_HERE)
+        for folder in (self.world.dir, os.path.dirname(self.world.dir)):
+            os.chown(folder, NOBODY_HERE, NOBODY_HERE)
         os.chown(self.world.key, NOBODY_HERE, NOBODY_HERE)
         e.before = leave
         # The folder of the build may be closed to others.

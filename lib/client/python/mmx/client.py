@@ -405,8 +405,8 @@ class Connection:
         number = values.get("err", 0)
         if message is wire.WELCOME and fds:
             self._welcome(values, fds.pop())
-        elif message is wire.POOL_INFO and fds:
-            reply.fd, reply.epoch = fds.pop(), self.epoch
+        elif message is wire.POOL_INFO:  # of a GPU it may have a handle alone
+            reply.fd, reply.epoch = fds.pop() if fds else -1, self.epoch
         reply._finish(errors.error(number, _text(values), values.get("a", 0),
                                    values.get("b", 0)) if number else None)
 
@@ -510,7 +510,8 @@ class Connection:
     def _map(self, name: str, reply: Reply) -> Pool:
         values = reply.result()
         if reply.epoch != self.epoch:  # another run, since it was awaited
-            os.close(reply.fd)
+            if reply.fd >= 0:
+                os.close(reply.fd)
             raise errors.DaemonLost(f"{self.path}: reconnected")
         pool, known = Pool(values, reply.fd, self.epoch, self._held), \
             self._pools.get(name)
