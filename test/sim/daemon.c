@@ -569,9 +569,10 @@ static void one_step(struct daemon *d, struct event *ev)
     o->bytes.cap = tight ? (160u << 10) + between(0, 400) : OUT_BYTES;
     brain_step(d->brain, ev, o);
     W.steps++;
-    d->full = !out_has_room(o);
-    if (ev->type != EV_MORE)
+    if (ev->type != EV_MORE) {
         d->last = (uint8_t)ev->type;
+        d->full = !out_has_room(o);
+    }
     CHECK(!o->bytes.failed, "the list of actions did not fit: %u", o->count);
     for (uint32_t i = 0; i < o->count; i++)
         act(d, &o->actions[i]);
