@@ -100,7 +100,8 @@ class Kubernetes(Case):
         files, pods = self.pods()
         self.port = free_port()
         at = self.mounted({n: t.replace("/etc/mmx", "@").replace(
-            "0.0.0.0:7601", f"127.0.0.1:{self.port}")
+            "0.0.0.0:7601", f"127.0.0.1:{self.port}").replace(
+            "tcp://10.0.0.0/8:7601", f"tcp://127.0.0.0/8:{self.port}")
             for n, t in files.items()})
         for name in files:
             path = os.path.join(at, "conf/..data", name)
