@@ -62,7 +62,7 @@ ROWS = (
 )
 # Of the reader's host, and of networks that are none of ours.
 ELSEWHERE = (("/etc/mmx/", "{}/etc/"), ("10.0.0.7", "127.0.0.1"),
-             ("devices: eth1", "devices: all"))
+             ("192.0.2.1", "127.0.0.1"), ("devices: eth1", "devices: all"))
 STANDS_IN = """#!{python}
 import json, os, sys
 name, words = os.path.basename(sys.argv[0]), sys.argv[1:]
