@@ -48,7 +48,7 @@ ROWS = (
     (r"make llama LLAMA=", None),  # make -n: its programs are those of tests
     (r"sudo systemctl ", "units"),
     (r"sudo install ", "dropin"),
-    (r"mmxctl [a-z]", None),
+    (r"mmxctl( |$)", None),
     (r"scp -p ", "copied"),
     (r"pip install ", "wheel"),
     (r"python -m mmx ", None),
@@ -70,6 +70,21 @@ with open({log!r}, "a") as f:
     f.write(json.dumps([name, words, os.environ.get("LD_PRELOAD")]) + "\\n")
 if name == "sudo":
     os.execvp(words[0], words)
+"""
+# A host of both daemons, but for where their sockets are: as there a report is
+# of both, and an order has to say whose it is.
+MMXCTL = """#!/bin/sh
+at='--socket={encoded} --socket={langd}'
+for word; do
+    shift
+    case $word in
+    --encoded) at=--socket={encoded} ;;
+    --langd) at=--socket={langd} ;;
+    peer) at=--socket={langd}; set -- "$@" peer ;;
+    *) set -- "$@" "$word" ;;
+    esac
+done
+exec {build}/mmxctl $at "$@"
 """
 AIOHTTP = """
 class web:
@@ -104,11 +119,12 @@ def blocks(page):
 
 def commands(lines):
     """Yields the commands of a block: joined behind a backslash, without
-    comments and what a list of commands says beside each."""
+    comments, words that may be left out, and what a list of commands says
+    beside each."""
     for line in re.sub(r" *\\\n +", " ", "\n".join(lines)).splitlines():
         # A text that goes on is further in; the longest name has one space.
         line = re.sub(r"^(mmxctl histograms) .*|^ {8}.*|^#.*", r"\1", line)
-        line = re.split(r" {2,}| # ", line)[0].strip()
+        line = re.split(r" {2,}| # | \[[A-Z]", line)[0].strip()
         if line:
             yield line
 
@@ -173,7 +189,7 @@ class Docs(Case):
         os.mkdir(f"{at}/etc")
         return at
 
-    def programs(self, langd):
+    def programs(self, encoded, langd):
         """Makes what stands before the programs of the host."""
         self.log = self.file("log")
         for name in ("sudo", "apt", "systemctl", "install", "scp", "pip",
@@ -182,8 +198,8 @@ class Docs(Case):
                                                log=self.log))
         self.script("make", f'#!/bin/sh\nexec {shutil.which("make")} -n "$@"\n')
         self.script("python", f'#!/bin/sh\nexec {sys.executable} "$@"\n')
-        self.script("mmxctl", f'#!/bin/sh\nexec {BUILD}/mmxctl "$@" '
-                    f"--socket {langd.socket}\n")
+        self.script("mmxctl", MMXCTL.format(
+            build=BUILD, encoded=encoded.socket, langd=langd.socket))
         self.file("lib/aiohttp/__init__.py", AIOHTTP)
 
     def told(self):
@@ -198,7 +214,8 @@ class Docs(Case):
         d = self.world.langd([e], fields=FIELDS)
         wide = self.world.encoded(name="wide", fields="embedding:f32:8")
         at, top = self.clone(), self.world.dir
-        self.programs(d)
+        self.programs(e, d)
+        self.langd, self.lm = d, self.world.engine(d)
         env = {**os.environ, "PATH": f"{top}/bin:{os.environ['PATH']}",
                "PYTHONPATH": f"{ROOT}/lib/client/python:{top}/lib",
                "MMX_ENCODED_SOCKET": wide.socket, "B": "build",
@@ -218,6 +235,8 @@ class Docs(Case):
     def runs(self, command, check, at, env):
         if check == "preloaded" and sanitized(f"{BUILD}/libmmx.so.0"):
             return  # python has no sanitizer's runtime
+        if command.endswith(" kill 4711"):
+            self.asked(4711)
         command = here(command, at)
         got = subprocess.run(["bash", "-euo", "pipefail", "-c", command],
                              cwd=at, env=env, capture_output=True, text=True,
@@ -228,6 +247,11 @@ class Docs(Case):
         if check:
             last = self.told()[-1]
             getattr(self, check)(at, got.stdout, last[1], last[2])
+
+    def asked(self, room):
+        """Has a room be open at langd; encoded takes rooms again by then."""
+        self.langd.ctl("health", "--wait", str(LIMIT))
+        self.lm.request(room, "encoded-0")
 
     # --- what a stand-in was told -----------------------------------------
     def packages(self, at, said, words, _):
