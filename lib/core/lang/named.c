@@ -66,6 +66,7 @@ static struct peer *configured(
     struct langd *l, struct out *out, const struct conf_peer *c)
 {
     struct peer *p = NULL;
+    bool again;
 
     for (uint32_t i = 0; i < l->b.peers.max && !p; i++)
         if (l->b.peers.peers[i].used &&
@@ -79,7 +80,8 @@ static struct peer *configured(
         p = peer_place(&l->b.peers, out, HOLDER_OF_CONF, NONE, l->b.now_ns);
     if (!p)
         return NULL;
-    if (out && !p->up && strcmp(p->label, c->name) != 0) {
+    again = out && !p->up && p->link != NONE && strcmp(p->label, c->name) != 0;
+    if (again) {
         peer_disconnect(&l->b.peers, out, p); /* the name may say its key */
         p->hello_ns = TIME_NEVER;
         peer_arm(&l->b.peers, p);
@@ -89,6 +91,8 @@ static struct peer *configured(
     p->holder = HOLDER_OF_CONF;
     p->configured = true;
     p->leaving = false;
+    if (again)
+        say_connect(l, out, p);
     return p;
 }
 
