@@ -113,9 +113,8 @@ class Daemon:
         self.inside = []  # words before the command: of a namespace
 
     def of_base(self, folder: str) -> "Daemon":
-        """Makes it a daemon of another build, which lacks newer keys."""
+        """Makes it a daemon of another build."""
         self.binary = os.path.join(folder, f"mmx-{self.role}")
-        self.conf["timeouts"].pop("unreachable", None)
         return self
 
     def limit(self) -> None:

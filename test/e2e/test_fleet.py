@@ -9,14 +9,11 @@ import time
 from curve import Client
 from pair import BUILD, Case, eventually, keygen
 from rawpeer import Dealer, hello
-from test_compat import base
 
 import mmx
 
 
 class Fleet(Case):
-    limit_s = 600  # the base may have to be built
-
     def key(self, name):
         return keygen(os.path.join(self.world.dir, name))
 
@@ -77,24 +74,6 @@ class Fleet(Case):
                    str(self.peers(keyed)), "shown")
         eventually(lambda: "wants one" in str(self.peers(open_)), "shown")
         lm.release(2)
-
-    def test_a_daemon_of_the_commit_before(self):
-        folder = os.path.join(base(), "build")
-        for role in ("langd", "encoded"):
-            with self.subTest(role):
-                e = self.world.encoded(name=f"e-{role}", start=False,
-                                       insecure=role == "encoded")
-                d = self.world.langd([e], name=f"l-{role}", start=False,
-                                     insecure=role == "langd")
-                old, new = (d, e) if role == "langd" else (e, d)
-                old.of_base(folder)
-                e.start()
-                d.start()
-                lm = self.world.engine(d)
-                lm.request(1, e.name)
-                eventually(lambda: "refused: key (the other side" in
-                           str(self.peers(new)), "refused, and shown")
-                lm.release(1)
 
     def test_files_that_are_none_stop_a_daemon(self):
         e = self.world.encoded(start=False)
