@@ -549,6 +549,7 @@ TEST(an_encoder_that_is_not_up_is_connected_again_under_another_name)
     T_EQ_U64(connected_to(l), strlen(l->conf.peers[0].name));
     rig_step(l, &(struct event){.type = EV_LINK_UP});
     snprintf(l->conf.peers[0].name, 64, "another");
+    snprintf(l->conf.control_identities, 64, "identities");
     take(l, NULL);
     T_EQ_U64(brain_acts(l, ACT_DISCONNECT), 1);
     brain_pass(l, 1000);

@@ -66,7 +66,6 @@ static struct peer *configured(
     struct langd *l, struct out *out, const struct conf_peer *c)
 {
     struct peer *p = NULL;
-    bool again;
 
     for (uint32_t i = 0; i < l->b.peers.max && !p; i++)
         if (l->b.peers.peers[i].used &&
@@ -80,19 +79,21 @@ static struct peer *configured(
         p = peer_place(&l->b.peers, out, HOLDER_OF_CONF, NONE, l->b.now_ns);
     if (!p)
         return NULL;
-    again = out && !p->up && p->link != NONE && strcmp(p->label, c->name) != 0;
-    if (again) {
-        peer_disconnect(&l->b.peers, out, p); /* the name may say its key */
-        p->hello_ns = TIME_NEVER;
+    if (out && !p->up && strcmp(p->label, c->name) != 0 &&
+        l->b.c.conf->control_identities[0]) {
+        /* Its name says its key. What waits there connects it again. */
+        peer_disconnect(&l->b.peers, out, p);
+        p->hello_ns = p->away_ns = TIME_NEVER;
+        p->unreachable = false;
         peer_arm(&l->b.peers, p);
+        LIST_FOREACH (n, &p->rooms)
+            lroom_touch(l, LIST_ENTRY(n, struct lroom, in_peer));
     }
     snprintf(p->label, sizeof(p->label), "%.127s", c->name);
     snprintf(p->address, sizeof(p->address), "%.127s", c->address);
     p->holder = HOLDER_OF_CONF;
     p->configured = true;
     p->leaving = false;
-    if (again)
-        say_connect(l, out, p);
     return p;
 }
 
