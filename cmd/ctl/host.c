@@ -47,6 +47,7 @@ uint32_t host_sockets(
         fputs("mmxctl: no daemon listens in /run/mmx: mmxctl doctor says why, "
               "--socket PATH asks another\n",
             stderr);
+    CHECK(count <= HOST_MAX, "%u sockets", count);
     return count;
 }
 

@@ -82,15 +82,15 @@ TEST(a_difference_of_each_kind)
     two();
     compare();
     T_EQ_U64(changes_count, 0);
-    set("log", "debug");                     /* NAMES */
-    set("socket.group", "video");            /* TEXT */
+    set("log", "debug");                            /* NAMES */
+    set("socket.group", "video");                   /* TEXT */
     set("control.allow[1]", "tcp://10.1.0.0/16:*"); /* LIST */
-    set("transfer.shards", "2");             /* COUNT */
-    set("transfer.trusted_network", "true"); /* BOOL */
-    set("timeouts.total", "90s");            /* TIME */
-    set("limits.inbox", "2MiB");             /* SIZE */
-    set("pools[0].uids", "1000");            /* LIST of a pool */
-    set("pools[0].blocks", "99");            /* COUNT of a pool */
+    set("transfer.shards", "2");                    /* COUNT */
+    set("transfer.trusted_network", "true");        /* BOOL */
+    set("timeouts.total", "90s");                   /* TIME */
+    set("limits.inbox", "2MiB");                    /* SIZE */
+    set("pools[0].uids", "1000");                   /* LIST of a pool */
+    set("pools[0].blocks", "99");                   /* COUNT of a pool */
     compare();
     T_EQ_U64(changes_count, 9);
     differs(0, "log", "info", "debug", false);

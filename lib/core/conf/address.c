@@ -4,6 +4,7 @@
  * such as 10.1.evil.example, which anybody can have looked up. */
 #include "core/conf/address.h"
 
+#include "base/check.h"
 #include "base/text.h"
 
 #include <arpa/inet.h>
@@ -114,6 +115,7 @@ static bool in_network(const struct address_pattern *p, const uint8_t *host)
     uint32_t whole = p->bits / 8, rest = p->bits % 8;
     uint8_t mask = (uint8_t)(0xff00u >> rest);
 
+    CHECK(p->bits <= 128, "a network of %u bits", p->bits);
     return memcmp(p->net, host, whole) == 0 &&
            (rest == 0 || ((p->net[whole] ^ host[whole]) & mask) == 0);
 }

@@ -78,6 +78,7 @@ const char *peer_trouble_text(const struct peer *peer, char out[TROUBLE_SAID])
     const char *key = trouble_key((enum trouble)t->kind);
     bool named = key[0] == '-' || strstr(t->text, key);
 
+    CHECK(t->kind < TROUBLE_END, "trouble %u", t->kind);
     snprintf(out, TROUBLE_SAID, "%s%s%s%s", t->text, named ? "" : " (",
         named ? "" : key, named ? "" : ")");
     return out;
