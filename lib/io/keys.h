@@ -57,7 +57,8 @@ const uint8_t *keys_bytes(const struct keys *k, uint32_t i);
 /* Returns the number of this public key, of 32 bytes; NONE: it is not let
  * in. */
 uint32_t keys_find(const struct keys *k, const uint8_t *public_bytes);
-/* Returns whose key it is, no daemon's if i is NONE; NULL: that of any. */
+/* Returns the daemon that owns the key: one of role ROLE_ANY if i is NONE;
+ * NULL: keys are shared by the fleet. */
 const struct identity *keys_owner(const struct keys *k, uint32_t i);
 /* Returns the first number from `from` on, round and round, whose key the
  * encoder of that name may have (empty: any name); NONE: there is none. */

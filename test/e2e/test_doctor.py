@@ -13,7 +13,7 @@ from pair import BUILD, ROOT, Case, eventually, keygen
 
 from mmx import wire
 
-UNUSED = 61234  # a uid and gid that nobody here has
+UNUSED = 61234  # a uid and gid without a user on this host
 
 
 class Doctor(Case):

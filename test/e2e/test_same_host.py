@@ -11,7 +11,7 @@ from pair import BUILD, Case, eventually
 
 from mmx import wire
 
-NOBODY_HERE = 61234  # a uid and gid that nobody here has
+UNUSED = 61234  # a uid and gid without a user on this host
 WIDE = "embedding:u8:32768"
 ODD = "embedding:u8:4707,ids:i32:1,flags:bool:1,pos:i64:3"
 
@@ -168,12 +168,12 @@ class Sent(SameHost):
 
         def leave():
             os.setgroups([])
-            os.setgid(NOBODY_HERE)
-            os.setuid(NOBODY_HERE)
+            os.setgid(UNUSED)
+            os.setuid(UNUSED)
         e = self.world.encoded(start=False)
         for folder in (self.world.dir, os.path.dirname(self.world.dir)):
-            os.chown(folder, NOBODY_HERE, NOBODY_HERE)
-        os.chown(self.world.key, NOBODY_HERE, NOBODY_HERE)
+            os.chown(folder, UNUSED, UNUSED)
+        os.chown(self.world.key, UNUSED, UNUSED)
         e.before = leave
         # The folder of the build may be closed to others.
         e.binary = shutil.copy(e.binary, self.world.dir)

@@ -704,7 +704,7 @@ TEST(an_encoder_whose_line_is_taken_out_is_let_go)
     stop_known();
 }
 
-/* The handshake is over when the line goes, and HELLO comes then. */
+/* A key is taken out of the file between the handshake and HELLO. */
 TEST(a_hello_under_a_key_that_is_gone_makes_no_link)
 {
     start_known("e0 l1", "l1 e0", "e");

@@ -327,7 +327,7 @@ static enum err order(const char *path, const char *what)
     return m.report.err;
 }
 
-/* Whoever connects to the engines' socket, as here the daemon's own user. */
+/* The engines' socket takes no orders, not even of the daemon's own user. */
 TEST(orders_are_taken_at_their_own_socket)
 {
     static const char *const all[] = {

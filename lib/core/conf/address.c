@@ -1,7 +1,8 @@
 /* address.c - see address.h. Stateless.
  *
  * Rejected: patterns that compare text, like tcp://10.1.*. They let in names
- * such as 10.1.evil.example, which anybody can have looked up. */
+ * such as 10.1.evil.example, and the owner of that domain chooses its address.
+ */
 #include "core/conf/address.h"
 
 #include "base/check.h"

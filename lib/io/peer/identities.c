@@ -1,5 +1,6 @@
-/* identities.c - who is let in: control.identities, a file of public keys, or
- * whoever has one of ours. Stateless but for what it returns; any thread.
+/* identities.c - the keys that are let in: those of control.identities, a file
+ * of public keys with their daemons, or without it each of our own pairs, under
+ * any name. Stateless but for what it returns; any thread.
  *
  * Invariants: a file is taken whole or not at all, and has the line of this
  * daemon: one that all of its peers would refuse is refused here, with the line
@@ -166,11 +167,11 @@ uint32_t keys_find(const struct keys *k, const uint8_t *public_bytes)
 
 const struct identity *keys_owner(const struct keys *k, uint32_t i)
 {
-    static const struct identity nobody = {"nobody", ROLE_ANY};
+    static const struct identity unlisted = {"no daemon", ROLE_ANY};
 
     if (!k->lines_count)
         return NULL;
-    return i == NONE ? &nobody : &k->lines[i].who;
+    return i == NONE ? &unlisted : &k->lines[i].who;
 }
 
 static bool fits(const struct keys *k, uint32_t i, const char *name)

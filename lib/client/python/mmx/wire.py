@@ -256,8 +256,8 @@ def secret() -> bytes:
 class Reference(NamedTuple):
     """What names a room to the other side, which passes it whole: the side
     that comes first has it as `.reference`, and its text (str) or bytes
-    travel. Whoever knows it may have the rows or end the room: keep it out of
-    logs."""
+    travel. It is all that a program needs to receive the rows or to end the
+    room: keep it out of logs."""
 
     room: int
     secret: bytes = NO_SECRET  # as it is: there is none
