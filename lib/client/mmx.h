@@ -80,9 +80,8 @@ typedef struct mmx_room {
     uint32_t cell, tag;
 } mmx_room;
 
-/* Names a room to the other side, which passes it whole. It is all that a
- * program needs to receive the rows or to end the room: keep it out of logs.
- * Secret 0: none. */
+/* Names a room to the other side, which passes it whole. With it a program can
+ * receive the rows or end the room: keep it out of logs. Secret 0: none. */
 struct mmx_reference {
     uint64_t id; /* never 0 */
     uint8_t secret[16];
