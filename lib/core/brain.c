@@ -48,17 +48,17 @@ void head_init(struct brain *b, const struct engines_ops *engines,
     }
 }
 
-void head_record(struct brain *b, struct room *r, const struct ended *row)
+void head_record(struct brain *b, struct room *r, struct ended *row)
 {
     struct ended *e = &b->history[b->ended_count % b->c.conf->limit_history];
 
     CHECK(r->state == ROOM_SUCCESS || r->state == ROOM_FAILED,
         "room %llx ends in state %u", (unsigned long long)r->id, r->state);
+    row->done_ns = b->now_ns;
     *e = *row;
     e->room = r->id;
     e->state = r->state;
     e->reason = r->reason;
-    e->done_ns = b->now_ns;
     memcpy(e->text, r->text, sizeof(e->text));
     r->ended_row = b->ended_count++;
     slow_take(&b->slow, e);

@@ -116,8 +116,8 @@ void head_carve(struct brain *b, struct slab *s, const struct brain_ops *ops);
 void head_init(struct brain *b, const struct engines_ops *engines,
     const struct peers_ops *peers);
 /* Puts the end of a room, of which the role filled its part of the row, into
- * the history. */
-void head_record(struct brain *b, struct room *r, const struct ended *row);
+ * the history; sets row->done_ns. */
+void head_record(struct brain *b, struct room *r, struct ended *row);
 
 /* local.c: messages of engines */
 

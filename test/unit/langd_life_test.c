@@ -61,6 +61,20 @@ TEST(a_length_is_answered_soon)
     T_EQ_U64(brain_said_count(l, PEER_STATE), 1);
 }
 
+TEST(a_pool_says_for_how_long_its_oldest_rows_are_ready)
+{
+    struct rig *l = langd_up(NULL, NULL);
+    struct there a = ask_room(l, 1, 0), b = ask_room(l, 2, 1);
+
+    brain_pass(l, 5000);
+    T_EQ_U64(brain_shown(l, "pools", "oldest_ready_ms", 0), 0);
+    fill(l, &a, 8);
+    brain_pass(l, 300);
+    fill(l, &b, 8);
+    brain_pass(l, 400);
+    T_EQ_U64(brain_shown(l, "pools", "oldest_ready_ms", 0), 700);
+}
+
 TEST(acked_answers_acks)
 {
     struct rig *l = langd_up(NULL, NULL);
