@@ -75,7 +75,6 @@ void engine_open(struct engines *g, const struct event *ev)
     c->session = NONE;
     list_init(&c->attachments);
     list_init(&c->dirty);
-    list_init(&c->in_session);
     c->hello_by_ns = ev->now_ns + g->hello_ns;
     list_init(&c->in_silent);
     list_push_tail(&g->silent, &c->in_silent);

@@ -75,7 +75,6 @@ struct conn {
     uint64_t abilities;      /* as its HELLO said; engine_can() */
     uint32_t pool, pool_seq; /* its POOL call waits for pool - 1; 0: none */
     struct list attachments, dirty;
-    struct list in_session;
     uint32_t rooms;       /* attachments, now */
     uint64_t rooms_total; /* and ever */
     uint64_t bytes;       /* encoded: of rows that it committed; langd: of
