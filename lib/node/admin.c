@@ -240,7 +240,7 @@ struct query {
 static void fail(struct query *q, enum err err, const char *text)
 {
     report_fini(&q->report);
-    report_init(&q->report, FORM_TEXT);
+    report_init(&q->report, FORM_JSON);
     report_add(&q->report, text);
     q->err = err;
     q->whole = true;
@@ -492,8 +492,8 @@ void admin_query(struct node *n, uint32_t conn, const struct local_msg *m)
 
     if (local_gone(n->local, conn))
         return;
-    if (m->query.json > FORM_ROWS)
-        refuse(n, conn, m->seq, ERR_MALFORMED, "query: json is 0, 1 or 2");
+    if (m->query.json != FORM_JSON && m->query.json != FORM_ROWS)
+        refuse(n, conn, m->seq, ERR_MALFORMED, "query: json is 1 or 2");
     else if (c)
         run_command(n, conn, m, c);
     else if (find_what(m->query.what, &what))
@@ -517,13 +517,8 @@ void command_conf(struct node *n, struct query *q, const char *args)
     } else {
         text[w.len] = 0;
         admin_answer(n, q);
-        q->whole = q->report.form == FORM_TEXT;
-        if (q->whole) {
-            report_add(&q->report, text);
-        } else {
-            to->row(to);
-            to->text(to, "yaml", text);
-        }
+        to->row(to);
+        to->text(to, "yaml", text);
     }
     free(text);
 }

@@ -1,13 +1,11 @@
 /* report.c - see report.h. Rows are kept in the form that mmxctl draws its
- * tables from; engines ask for JSON, and an mmxctl without the ability ROWS
- * gets one line per value.
+ * tables from; engines ask for JSON.
  *
  * Rejected: asking the brain twice, once for each form. Tables change between
  * two slices, and rows are costly to make. */
 #include "node/report.h"
 
 #include "base/check.h"
-#include "base/text.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -79,27 +77,6 @@ static void on_number(struct rows_out *s, const char *name, uint64_t value)
         s, &(struct cell){CELL_NUMBER, span_str(name), span_of("", 0), value});
 }
 
-/* Appends the cell as a line of name and value, with a blank line between rows.
- * An engine's name must not send control characters to a terminal. */
-static void line(struct writer *w, bool first, const struct cell *c)
-{
-    char head[ROWS_NAME_MAX + 32], value[512];
-    int n;
-
-    if (c->kind == CELL_ROW) {
-        put_bytes(w, "\n", first ? 0 : 1);
-        return;
-    }
-    snprintf(value, sizeof(value), "%llu", (unsigned long long)c->number);
-    if (c->kind == CELL_TEXT)
-        text_copy(c->text, value, sizeof(value));
-    n = snprintf(head, sizeof(head), "%-20.*s  ", (int)c->name.len,
-        (const char *)c->name.p);
-    put_bytes(w, head, (size_t)n);
-    put_bytes(w, value, strlen(value));
-    put_u8(w, '\n');
-}
-
 bool report_turn(struct report *r, uint32_t rows)
 {
     struct reader in = reader_of(r->rows.p, r->rows.len);
@@ -115,20 +92,13 @@ bool report_turn(struct report *r, uint32_t rows)
     in.at = r->turned;
     for (; rows > 0 && cell_get(&in, &c); rows -= c.kind == CELL_ROW) {
         w = space(&r->text, cell_bytes(&c));
-        if (r->form == FORM_JSON)
-            json_cell(&w, &r->json, &c);
-        else
-            line(&w, r->turned == 0, &c);
+        json_cell(&w, &r->json, &c);
         r->text.len += w.len;
         r->turned = in.at;
     }
     CHECK(!in.failed, "malformed at %zu of %zu", in.at, in.len);
     if (r->turned < r->rows.len)
         return false;
-    if (r->form == FORM_TEXT) {
-        report_add(r, r->turned ? "" : "none\n");
-        return true;
-    }
     w = space(&r->text, 8);
     json_end(&w, &r->json);
     r->text.len += w.len;

@@ -1,5 +1,5 @@
 /* report.h - the answer to QUERY: gathers the rows given to a rows_out, and
- * turns them into JSON or lines for a program that asks for these. Memory is
+ * turns them into JSON for a program that asks for it. Memory is
  * bounded (REPORT_MAX). The loop's thread. */
 #ifndef MMX_NODE_REPORT_H
 #define MMX_NODE_REPORT_H

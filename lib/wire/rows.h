@@ -7,7 +7,7 @@
 #include "base/bytes.h"
 
 /* QUERY.form */
-enum { FORM_TEXT, FORM_JSON, FORM_ROWS };
+enum { FORM_JSON = 1, FORM_ROWS };
 
 /* A cell's name, and its text: bytes at most. */
 #define ROWS_NAME_MAX 255

@@ -31,7 +31,7 @@ def garbage(pick):
         wire.ANNOUNCE.encode(2, pool=9999, **cells),
         wire.REQUEST.encode(2, pool=0, mode=9, encoder="\0", **cells),
         wire.ATTACH.encode(2, rights=0, **cells),
-        wire.QUERY.encode(2, what="everything"),
+        wire.QUERY.encode(2, what="everything", json=1),
         hello()))
     kind = pick.randrange(6)
     if kind == 0:
@@ -117,7 +117,7 @@ class Local(Case):
         answer(s)
         null = os.open("/dev/null", os.O_RDONLY)
         many = array.array("i", [null] * count)
-        s.sendmsg([wire.QUERY.encode(2, what="status")],
+        s.sendmsg([wire.QUERY.encode(2, what="status", json=1)],
                   [(socket.SOL_SOCKET, socket.SCM_RIGHTS, many)])
         got = answer(s)
         self.assertTrue(got is None or got.values["err"] == 7, got)

@@ -287,16 +287,16 @@ TEST(every_report_is_there_in_every_form)
     unsigned n;
 
     for (size_t i = 0; i < ARRAY_LEN(whats); i++) {
-        T_TRUE(query(s, whats[i], false, &n)[0] != 0);
-        T_EQ_U64(query(s, whats[i], true, &n)[0], '[');
+        T_EQ_U64(query(s, whats[i], FORM_JSON, &n)[0], '[');
         query(s, whats[i], FORM_ROWS, &n);
     }
     T_EQ_U64(query(s, "status", FORM_ROWS, &n)[0], CELL_ROW);
-    T_HAS(query(s, "status", false, &n), "l-test");
-    T_HAS(query(s, "pools", false, &n), "embedding:bf16:64");
-    T_HAS(query(s, "peers", true, &n), "\"transport\": \"-\"");
-    T_HAS(query(s, "stats", true, &n), "\"name\": \"segments_landed\"");
-    T_HAS(query(s, "stats", true, &n), "\"name\": \"peer_frames_dropped\"");
+    T_HAS(query(s, "status", FORM_JSON, &n), "l-test");
+    T_HAS(query(s, "pools", FORM_JSON, &n), "embedding:bf16:64");
+    T_HAS(query(s, "peers", FORM_JSON, &n), "\"transport\": \"-\"");
+    T_HAS(query(s, "stats", FORM_JSON, &n), "\"name\": \"segments_landed\"");
+    T_HAS(
+        query(s, "stats", FORM_JSON, &n), "\"name\": \"peer_frames_dropped\"");
     m.query.what = span_str("everything");
     say(s, &m);
     m = next(s, NULL);
@@ -313,6 +313,7 @@ static enum err order(const char *path, const char *what)
     struct local_msg m = {.type = LOCAL_QUERY, .seq = 5};
 
     m.query.what = span_str(what);
+    m.query.json = FORM_ROWS;
     say(s, &m);
     do
         m = next(s, NULL);
@@ -397,7 +398,7 @@ TEST(a_long_report_comes_in_pieces_and_in_its_turn)
 
     for (uint32_t i = 0; i < 3000; i++)
         request(s, i);
-    T_HAS(query(s, "rooms", true, &n), "\"room\": 3999");
+    T_HAS(query(s, "rooms", FORM_JSON, &n), "\"room\": 3999");
     T_CHECK(n > 5, "%u pieces", n);
     /* Unread reports and what is said behind them keep their order. */
     for (uint32_t i = 0; i < 3; i++) {
@@ -426,7 +427,7 @@ TEST(a_second_daemon_on_the_socket_does_not_start)
     unsigned n;
 
     gone(daemon_start(ROLE_LANGD), 1);
-    T_HAS(query(s, "status", false, &n), "l-test");
+    T_HAS(query(s, "status", FORM_JSON, &n), "l-test");
     kill(pid, SIGTERM);
     gone(pid, 0);
 }
@@ -468,7 +469,7 @@ TEST(a_second_signal_does_not_wait)
     s = engine(langd_path);
     request(s, 0);
     kill(pid, SIGTERM);
-    T_HAS(query(s, "status", false, &n), "open");
+    T_HAS(query(s, "status", FORM_JSON, &n), "open");
     kill(pid, SIGINT);
     gone(pid, 0);
 }
@@ -485,7 +486,7 @@ static bool peers_have(void *ud)
     struct watched *w = ud;
     unsigned n;
 
-    return strstr(query(w->s, "peers", true, &n), w->part) != NULL;
+    return strstr(query(w->s, "peers", FORM_JSON, &n), w->part) != NULL;
 }
 
 static void wait_peers(int s, const char *part)
@@ -494,7 +495,7 @@ static void wait_peers(int s, const char *part)
     unsigned n;
 
     T_CHECK(t_wait(peers_have, &w, T_WAIT_MS), "no %s in %s", part,
-        query(s, "peers", true, &n));
+        query(s, "peers", FORM_JSON, &n));
 }
 
 #define UP   "\"state\": \"up\""
