@@ -7,6 +7,7 @@
 #include "io/host.h"
 
 #include "base/check.h"
+#include "core/conf/address.h"
 #include "io/cuda.h"
 #include "io/data.h"
 #include "io/mem.h"
@@ -80,27 +81,36 @@ static int try_bind(const struct sockaddr *a, socklen_t len)
     return e;
 }
 
-static void look_at_listen(const struct look *l)
+/* Tries to bind the host of tcp://host:port. Returns 0 or errno; also 0 if the
+ * host is a name: the start looks it up. */
+static int try_address(const char *text, const char *port)
 {
     const struct addrinfo hints = {
         .ai_flags = AI_PASSIVE | AI_NUMERICHOST, .ai_socktype = SOCK_STREAM};
-    const char *text = l->c->control_listen + strlen("tcp://");
-    const char *port = strrchr(text, ':'), *mend = "";
+    struct address at;
     struct addrinfo *a;
     char host[128];
     int e;
 
-    if (conf_lands(l->c))
-        return;
-    CHECK(port, "an address without a port: %s", text);
-    snprintf(host, sizeof(host), "%.*s", (int)(port - text) - (*text == '['),
-        text + (*text == '['));
-    host[strcspn(host, "]")] = 0;
-    if (getaddrinfo(
-            strcmp(host, "*") == 0 ? NULL : host, port + 1, &hints, &a) != 0)
-        return; /* a name: the start looks it up */
+    CHECK(address_split(span_str(text), &at), "no address: %s", text);
+    span_copy_str(at.host, host, sizeof(host));
+    if (getaddrinfo(strcmp(host, "*") == 0 ? NULL : host, port, &hints, &a) !=
+        0)
+        return 0;
     e = try_bind(a->ai_addr, a->ai_addrlen);
     freeaddrinfo(a);
+    return e;
+}
+
+static void look_at_listen(const struct look *l)
+{
+    const char *mend = "";
+    int e;
+
+    if (conf_lands(l->c))
+        return;
+    e = try_address(
+        l->c->control_listen, strrchr(l->c->control_listen, ':') + 1);
     if (e == EADDRINUSE && l->now)
         mend = "another program, or another daemon, listens there: "
                "`ss -ltnp` says which; take another port";
@@ -111,6 +121,19 @@ static void look_at_listen(const struct look *l)
     if (mend[0])
         found(l, true, mend, "control.listen: `%s`: %s", l->c->control_listen,
             strerror(e));
+}
+
+/* Not fatal: the encoder's rows may come by another carrier than TCP. */
+static void look_at_peers(const struct look *l)
+{
+    for (uint32_t i = 0; i < l->c->peers_count; i++)
+        if (strcmp(l->c->transfer_devices, "lo") == 0 &&
+            try_address(l->c->peers[i].address, "0") == EADDRNOTAVAIL)
+            found(l, false,
+                "name the devices that the other host reaches, or all",
+                "transfer.devices: rows of %s, which is another host (%s), "
+                "cannot come by `lo`",
+                l->c->peers[i].name, l->c->peers[i].address);
 }
 
 /* Not fatal: a port that is in use at one address is free at another. */
@@ -271,6 +294,7 @@ void host_check(const struct conf *c, bool now,
         c->pools_count > 0 && c->socket_path[0], "a conf that is not finished");
     look_at_group(&l);
     look_at_listen(&l);
+    look_at_peers(&l);
     look_at_devices(&l);
     look_at_ports(&l);
     look_at_cores(&l);

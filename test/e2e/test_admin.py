@@ -135,6 +135,9 @@ class Config(Case):
             f.write("[Service]\nTimeoutStopSec=45\n")
         for text, word in (
                 ("transfer:\n  cpus: [4095]\n", "none is number 4095"),
+                ("transfer:\n  devices: lo\npeers:\n  - name: far\n"
+                 "    address: tcp://192.0.2.1:7601\n",
+                 "rows of far, which is another host"),
                 ("timeouts:\n  drain: 45s\n", "TimeoutStopSec, 45 s")):
             with self.subTest(text=text):
                 got = self.check(text + pools, units=self.world.dir)
@@ -149,6 +152,9 @@ class Config(Case):
             got = self.check("timeouts:\n  drain: 50s\n" + pools,
                              units=self.world.dir)
             self.assertEqual(got.stderr == "", bool(more), got.stderr)
+        got = self.check("peers:\n  - name: here\n"
+                         "    address: tcp://127.0.0.2:7601\n" + pools)
+        self.assertEqual(got.stderr, "")
 
     def test_a_start_says_the_same(self):
         taken = socket.create_server(("127.0.0.1", 0))
