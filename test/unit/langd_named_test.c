@@ -386,6 +386,18 @@ TEST(the_oldest_that_has_not_answered_gives_way)
     brain_check(l->is);
 }
 
+/* Those that leave while they have rooms count, and may be more than there are
+ * places for. */
+TEST(a_reload_may_leave_more_than_have_a_place)
+{
+    struct rig *l = many();
+
+    T_EQ_U64(ask_many(l, 0, 0, 27), 27);
+    allow(l, "tcp://127.0.0.1:8026"); /* the last of them */
+    answer(l, 27);
+    T_EQ_U64(brain_said(l, PEER_NACK, 0)->nack.answers, PEER_HELLO);
+}
+
 /* What one user's clients name, and name again, keeps no true one out. */
 TEST(addresses_of_one_user_leave_others_time_to_answer)
 {

@@ -68,10 +68,11 @@ static bool may(const struct peers *p, const struct places *n, uint64_t holder,
     uint32_t total = p->max - PEERS_UNPROVEN;
 
     CHECK(n->used >= given, "%u places of %u are given", given, n->used);
-    if (holder == HOLDER_OF_CONF)
-        return n->used - given < total;
-    return share_allows((uint32_t)p->self.c->conf->limit_peers, total,
-        n->used - given, n->own, 1);
+    if (n->used - given >= total) /* more, if a reload made some count */
+        return false;
+    return holder == HOLDER_OF_CONF ||
+           share_allows((uint32_t)p->self.c->conf->limit_peers, total,
+               n->used - given, n->own, 1);
 }
 
 static struct peer *vacant(struct peers *p, uint64_t holder)
