@@ -223,7 +223,9 @@ enum action_type {
                        EV_CONN_END: nothing is held for its process, forget
                        it; EV_CONN_DEAD follows */
     ACT_PEER,       /* link: send the frame at bytes[at..at+len) */
-    ACT_CONNECT,    /* link: connect to the address at bytes[at..at+len) */
+    ACT_CONNECT,    /* link: connect to the address at bytes[at..at+len);
+                       behind it word bytes: the encoder's name, whose key is
+                       said; word 0: any encoder's */
     ACT_DISCONNECT, /* link: close and forget */
     ACT_PEER_DATA,  /* peer = index: these are its data addresses, a HELLO's
                        places blob, or addresses where it has none, then its

@@ -2,8 +2,9 @@
  * can, less what broke twice. langd decides, and says so in HELLO; encoded
  * follows. Pure; one thread.
  *
- * Rejected: a test transfer by each carrier before the first room. It costs the
- * first room its time, and a carrier that breaks later is not seen by it. */
+ * Rejected: to choose by a test transfer by each carrier before the first room.
+ * A carrier that breaks later is not seen by it. (core/peers/path.c has one
+ * connection of the chosen carrier made, which changes no choice.) */
 #ifndef MMX_WIRE_CARRIERS_H
 #define MMX_WIRE_CARRIERS_H
 

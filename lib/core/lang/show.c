@@ -42,29 +42,30 @@ static int what_is(const struct langd *l, const struct peer *p, uint32_t usable)
         return AWAY;
     if (!peer_open(p))
         return SHUT;
-    if (p->path == PATH_TRIED)
+    if (p->path == PATH_TRIED && !p->mapped)
         return TRIED;
     if (!serves(l, p, usable))
         return OF_OTHER_LAYOUTS;
     return named_takes(p) ? TAKES : DRAINS;
 }
 
-/* Says why the encoder, which is what_is, takes no rooms of this daemon. */
-static void blame(
-    const struct langd *l, const struct peer *p, int is, struct health *h)
+/* Says why the encoder, which is what_is, takes no rooms of this daemon, which
+ * is ready all the same or not. */
+static void blame(const struct langd *l, const struct peer *p, int is,
+    bool ready, struct health *h)
 {
     char text[TROUBLE_SAID];
 
     CHECK(is != TAKES, "an encoder takes rooms, and is blamed");
     if (is == SHUT)
-        health_say(h, false, "%s: %s", p->label, peer_trouble_text(p, text));
+        health_say(h, ready, "%s: %s", p->label, peer_trouble_text(p, text));
     else if (is == TRIED)
         health_say(
-            h, false, "the data path from encoder %s is being tried", p->label);
+            h, ready, "the data path from encoder %s is being tried", p->label);
     else if (is == DRAINS)
         health_say(h, false, "encoder %s drains", p->label);
     else if (is == OF_OTHER_LAYOUTS)
-        health_say(h, false, "encoder %s has no pool of a layout that is here",
+        health_say(h, ready, "encoder %s has no pool of a layout that is here",
             p->label);
     else if (p && p->trouble.kind)
         health_say(h, false, "no encoder is connected; %s: %s, for %llu s",
@@ -85,7 +86,6 @@ static void health(const void *brain, uint32_t usable, struct health *h)
     const struct langd *l = brain;
     const struct peer *best = NULL;
     int best_is = NOT_THERE;
-    char text[TROUBLE_SAID];
 
     for (uint32_t i = 0; i < l->b.peers.max && best_is < TAKES; i++) {
         const struct peer *p = &l->b.peers.peers[i];
@@ -98,13 +98,12 @@ static void health(const void *brain, uint32_t usable, struct health *h)
     if (best_is == TAKES)
         return;
     if (l->b.c.conf->control_allow.count == 0)
-        blame(l, best, best_is, h);
+        blame(l, best, best_is, false, h);
     else if (best_is == DRAINS)
         health_say(h, true, "encoder %s drains; requests may name others",
             best->label);
-    else if (best_is == SHUT)
-        health_say(
-            h, true, "%s: %s", best->label, peer_trouble_text(best, text));
+    else if (best_is > AWAY)
+        blame(l, best, best_is, true, h);
     else
         health_say(h, true, "no encoder is connected; requests may name some");
 }

@@ -105,7 +105,9 @@ void peer_look(
         p->self.c->conf->transfer_devices);
     if (apart(p, peer))
         peer_troubled(peer, out, TROUBLE_DATA_LOOPBACK, text, now_ns);
-    else if (peer->up && peer->path != PATH_SHUT &&
+    else if (peer->up &&
+             (peer->path != PATH_SHUT ||
+                 peer->trouble.kind == TROUBLE_DATA_LOOPBACK) &&
              trouble_of_data((enum trouble)peer->trouble.kind))
         peer_mended(peer, out, now_ns);
 }
@@ -139,14 +141,16 @@ void path_say(struct peer *peer, struct peer_hello *m)
 
 void path_try(struct peers *p, struct peer *peer, uint64_t now_ns)
 {
-    uint64_t at = max_u64(now_ns, p->tries_ns);
+    uint64_t slot = max_u64(now_ns, p->tries_ns), at = slot;
 
-    p->tries_ns = at + TRY_EACH_NS;
-    if (peer->tried_ns)
-        at = max_u64(at, peer->tried_ns + TRY_AGAIN_NS);
-    peer->try_ns = min_u64(peer->try_ns, at);
     if (peer->path == PATH_NOT_SAID)
         peer->path = PATH_TRIED;
+    if (peer->tried_ns)
+        at = max_u64(at, peer->tried_ns + TRY_AGAIN_NS);
+    if (at >= peer->try_ns)
+        return; /* one is due before */
+    p->tries_ns = slot + TRY_EACH_NS;
+    peer->try_ns = at;
     peer_arm(p, peer);
 }
 
@@ -167,7 +171,8 @@ void path_end(struct peer *peer)
 {
     peer->path = PATH_NOT_SAID;
     peer->try_ns = TIME_NEVER;
-    peer->tried_ns = peer->pause_ns = 0;
+    peer->pause_ns = 0;
+    peer->tries = 0; /* no note is of the next run */
     if (trouble_of_data((enum trouble)peer->trouble.kind))
         peer->trouble.kind = TROUBLE_NONE;
 }

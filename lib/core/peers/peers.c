@@ -11,7 +11,7 @@
 #include <stdio.h>
 
 /* A run's number says its place, below this, and which it was there. */
-enum { RUN_PLACES = 8192 };
+enum { RUN_PLACES = 16384 };
 
 /* HELLOs are said seldom: a larger step back is a number that has wrapped. */
 #define OVERTAKEN_MAX (1u << 16)
@@ -558,7 +558,10 @@ static void on_hello(struct peers *p, struct out *out, const struct event *ev)
         p->ops->drains(p->brain, out);
     CHECK(peer->link == link && peer_on(p, link) == peer,
         "a peer that said HELLO on link %u is not there", link);
-    if (!p->ops->greets && m->hello.addresses.len + m->hello.places.len > 0)
+    if (!p->ops->greets && m->hello.addresses.len +
+                                   m->hello.long_addresses.len +
+                                   m->hello.places.len >
+                               0)
         path_try(p, peer, now_ns);
     /* An answer that changes the choice is followed by the addresses of that
      * carrier, the first on a link by the key, before any request. */
@@ -637,7 +640,6 @@ void peer_forget(struct peers *p, struct out *out, struct peer *peer)
         peer_lost(p, out, peer, true);
     end_key(p, out, peer); /* one that has never said HELLO has one, too */
     peer_disconnect(p, out, peer);
-    path_end(peer);
     peer->lost_ns = peer->hello_ns = peer->away_ns = TIME_NEVER;
     peer_arm(p, peer);
     peer->used = false;
@@ -718,7 +720,10 @@ static void give_up(struct peers *p, struct out *out, struct peer *peer)
 
 void peer_down(struct peers *p, struct peer *peer, uint64_t now_ns)
 {
-    if (peer->up)
+    /* What encoded found of its way to a langd lasts until it is tried again.
+     */
+    if (peer->up &&
+        (p->ops->greets || !trouble_of_data((enum trouble)peer->trouble.kind)))
         peer_note_trouble(peer, TROUBLE_LOST, "the connection is lost", now_ns);
     peer->up = false;
     peer->hello_ns = TIME_NEVER;

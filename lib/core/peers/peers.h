@@ -193,7 +193,8 @@ const char *peer_trouble_text(const struct peer *peer, char out[TROUBLE_SAID]);
 /* True if rows can come or go, or may: nothing is known against it. */
 static inline bool peer_open(const struct peer *p)
 {
-    return p->up && !trouble_of_data((enum trouble)p->trouble.kind);
+    return p->up &&
+           (p->mapped || !trouble_of_data((enum trouble)p->trouble.kind));
 }
 /* langd: looks whether its own data addresses suit the encoder; takes what a
  * HELLO says of the path. */
