@@ -250,32 +250,27 @@ bool engine_may(
            list_has(&pool->gids, &c->gid, 1);
 }
 
-/* Returns an attachment that waits for a room in this scope; NULL: none does.
- */
-static struct attachment *waits_for(const struct engines *g, uint32_t scope)
-{
-    for (uint32_t i = 0; i < g->timers.len; i++) {
-        struct attachment *att =
-            CONTAINER_OF(g->timers.nodes[i], struct attachment, timer);
-
-        if (att->scope == scope)
-            return att;
-    }
-    return NULL;
-}
-
 bool engines_wait_for(const struct engines *g, uint32_t scope)
 {
-    return waits_for(g, scope) != NULL;
+    for (uint32_t i = 0; i < g->timers.len; i++)
+        if (CONTAINER_OF(g->timers.nodes[i], struct attachment, timer)->scope ==
+            scope)
+            return true;
+    return false;
 }
 
 void engines_give_up(struct engines *g, uint32_t scope, uint64_t now_ns)
 {
-    struct attachment *att;
+    /* An earlier key moves none that is still to be looked at. */
+    for (uint32_t i = 0; i < g->timers.len; i++) {
+        struct attachment *att =
+            CONTAINER_OF(g->timers.nodes[i], struct attachment, timer);
 
-    while ((att = waits_for(g, scope))) {
+        if (att->scope != scope)
+            continue;
         att->scope = SCOPE_OF_NONE;
-        heap_set(&g->timers, &att->timer, now_ns);
+        if (att->timer.key > now_ns)
+            heap_set(&g->timers, &att->timer, now_ns);
     }
 }
 
