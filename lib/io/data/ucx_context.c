@@ -27,6 +27,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 
 extern char **environ;
 
@@ -98,18 +99,22 @@ static bool configure_transports(const struct data_conf *c)
 
 /* Writes the transports without segments of System V, whose mode is 0660
  * whatever the umask: the daemon's group could read and write in them. The
- * files of posix have no name and are the user's alone. */
+ * files of posix have no name and are the user's alone. Without what has to
+ * attach to the other process, too, where this one is closed to that. */
 static void without_sysv(const char *tls, char *out, size_t size)
 {
+    /* A process that is not dumpable cannot be attached to. */
+    const char *shut =
+        prctl(PR_GET_DUMPABLE, 0, 0, 0, 0) == 1 ? "" : ",posix,cma";
     size_t used = 0;
 
     out[0] = 0;
     if (tls[0] == '^') {
-        snprintf(out, size, "%s,sysv", tls);
+        snprintf(out, size, "%s,sysv%s", tls, shut);
         return;
     }
     if (text_lists(tls, "all")) {
-        snprintf(out, size, "^sysv");
+        snprintf(out, size, "^sysv%s", shut);
         return;
     }
     while (*tls) {
