@@ -1,8 +1,9 @@
 /* crash.c - see crash.h. In the handler nothing is called that is not safe
  * there: write, poll, prctl, sigaction; buffers are of fixed size. What the
- * signal did before follows, at the place of the fault: its default, so that a
- * core dump shows it, or a report of a library's own (UCX, a sanitizer). SIGBUS
- * comes by way of the guard. Any thread; process-wide by nature.
+ * signal did before follows, at the place of the fault: its default, or a
+ * report of a library's own (UCX, a sanitizer). No core shows it: daemons are
+ * not dumpable (main.c). SIGBUS comes by way of the guard. Any thread;
+ * process-wide by nature.
  *
  * Rejected: the rooms' tables here, too, as a failed CHECK prints them. They
  * may be what is broken; happenings are plain numbers. */

@@ -17,7 +17,7 @@ struct crash_view {
 /* Writes a report of what `view` shows to fd, for the signal (its number). */
 void crash_report(int fd, int signal, const struct crash_view *view);
 /* Reports to stderr when such a signal comes; then it does what it would have
- * done, with a core dump where these are on. One view in a process. */
+ * done. One view in a process. */
 void crash_watch(const struct crash_view *view);
 void crash_forget(void);
 

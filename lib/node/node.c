@@ -391,6 +391,19 @@ static void end_loop(struct node *n)
     links_free(&n->links);
 }
 
+/* The first call makes the threads, which inherit the mask. */
+void node_work(
+    struct node *n, uv_work_t *w, uv_work_cb work, uv_after_work_cb after)
+{
+    sigset_t all, old;
+
+    sigfillset(&all);
+    sigdelset(&all, SIGBUS);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    uv_queue_work(&n->loop, w, work, after);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+}
+
 void node_free(struct node **out)
 {
     struct node *n = *out;

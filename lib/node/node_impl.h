@@ -183,6 +183,11 @@ void node_pools_serve(struct node *n);
 void node_pools_stop(struct node *n);
 void node_close_pools(struct node *n);
 
+/* Has a thread of libuv's pool do the work, which takes no signals but
+ * guard.h's. */
+void node_work(
+    struct node *n, uv_work_t *w, uv_work_cb work, uv_after_work_cb after);
+
 /* node_map.c: langd, pools of encoders on this host */
 MUST_CHECK enum err node_maps_new(struct node *n);
 void node_map(struct node *n, uint32_t peer, struct span path, uint64_t token);

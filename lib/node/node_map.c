@@ -26,7 +26,6 @@
 #include "base/fds.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
@@ -126,21 +125,6 @@ static void on_unmapped(uv_work_t *w, int status)
         uv_close((uv_handle_t *)&m->timer, on_left);
 }
 
-/* Has libuv's pool do it, whose threads are made here: they must take no
- * signals but guard.h's. */
-static void queue_work(
-    struct mapping *m, uv_work_t *w, uv_work_cb work, uv_after_work_cb after)
-{
-    sigset_t all, old;
-
-    m->working++;
-    sigfillset(&all);
-    sigdelset(&all, SIGBUS);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    uv_queue_work(&m->node->loop, w, work, after);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-}
-
 /* Leaves a mapping that has ended once no shard reads what it has mapped. */
 static void on_leaving(uv_timer_t *t)
 {
@@ -153,7 +137,8 @@ static void on_leaving(uv_timer_t *t)
         return;
     uv_timer_stop(t);
     m->unmapping.data = m;
-    queue_work(m, &m->unmapping, on_unmapping, on_unmapped);
+    m->working++;
+    node_work(m->node, &m->unmapping, on_unmapping, on_unmapped);
 }
 
 void node_maps_free(struct node *n)
@@ -414,7 +399,8 @@ static void take_pool(
     im->pool = info->pool;
     im->busy = true;
     im->work.data = im;
-    queue_work(m, &im->work, on_work, on_worked);
+    m->working++;
+    node_work(n, &im->work, on_work, on_worked);
 }
 
 /* Handles the frames of one packet and takes *fd. false: the mapping has

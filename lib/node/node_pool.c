@@ -152,7 +152,6 @@ static void on_worked(uv_work_t *w, int status)
 static void begin_next(struct node *n)
 {
     struct pool_job *next = NULL;
-    sigset_t all, old;
 
     for (uint32_t i = 0; i < n->conf->pools_count; i++) {
         if (n->pool_jobs[i].busy)
@@ -164,12 +163,7 @@ static void begin_next(struct node *n)
         return;
     CHECK(!next->done, "pool %u is open already", next->pool);
     next->busy = true;
-    /* libuv's threads are made here, and must take no signals but guard.h's. */
-    sigfillset(&all);
-    sigdelset(&all, SIGBUS);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    uv_queue_work(&n->loop, &next->work, on_work, on_worked);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    node_work(n, &next->work, on_work, on_worked);
 }
 
 void node_fix_pool(struct node *n, uint32_t i)

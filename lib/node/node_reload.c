@@ -88,7 +88,7 @@ static void begin(struct node *n, struct query *q, bool show)
     if (q)
         admin_wait(q, &j->asker);
     n->reload.job = j;
-    uv_queue_work(&n->loop, &j->work, on_work, on_worked);
+    node_work(n, &j->work, on_work, on_worked);
     if (!show)
         notify_begin(n);
 }
