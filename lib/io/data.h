@@ -10,7 +10,8 @@
  *    endpoint may overtake each other.
  *  - An endpoint that breaks is reported once through broken(); its messages
  *    complete; posts to it fail with ERR_PEER_LOST until it is closed. Where
- *    the carrier has why(), one that connects is reported once before that.
+ *    the carrier has why(), one that connects is reported once before that,
+ *    unless it breaks before the report.
  *  - Progress until it returns 0, then arm(); ERR_BUSY means progress again.
  *  - close() completes everything that is outstanding before it returns.
  *  - Inside arrived() only post() and fetch() may be called; inside the other

@@ -214,10 +214,10 @@ static void look_again(struct data *d, uint64_t now_ns)
 
 static void data_tcp_tick(struct data *d, uint64_t now_ns)
 {
-    carrier_tick(d, now_ns);
     for (uint32_t i = 0; i < d->c.conf.endpoints_max; i++)
         if (d->c.ends[i].open)
             tcp_out_tick(d, &d->eps[i], now_ns);
+    carrier_tick(d, now_ns); /* behind what knows why */
     if (!d->door)
         return;
     tcp_door_tick(d->door, now_ns);

@@ -452,12 +452,15 @@ unsigned tcp_out_send(struct data *d)
 
 void tcp_out_blame(struct endpoint *ep, enum trouble t, const char *what)
 {
+    bool unmade = t == TROUBLE_DATA_REFUSED || t == TROUBLE_DATA_TIMEOUT ||
+                  t == TROUBLE_DATA_ROUTE;
     char at[80];
 
     if (ep->trouble != TROUBLE_NONE)
         return;
-    ep->trouble =
-        (uint8_t)(tcp_place_loopback(&ep->place) ? TROUBLE_DATA_LOOPBACK : t);
+    ep->trouble = (uint8_t)(unmade && tcp_place_loopback(&ep->place)
+                                ? TROUBLE_DATA_LOOPBACK
+                                : t);
     tcp_place_text(&ep->place, at, sizeof(at));
     snprintf(ep->why, sizeof(ep->why), "%s: %s", at, what);
 }
