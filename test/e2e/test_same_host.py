@@ -7,7 +7,7 @@ import signal
 import socket
 
 from engine import LIMIT
-from pair import BUILD, Case, eventually
+from pair import BUILD, Case, eventually, sanitized
 
 from mmx import wire
 
@@ -170,8 +170,10 @@ class Sent(SameHost):
             os.setgroups([])
             os.setgid(UNUSED)
             os.setuid(UNUSED)
-        e = self.world.encoded(start=False)
-        for folder in (self.world.dir, os.path.dirname(self.world.dir)):
+        outside = os.path.dirname(self.world.dir)
+        e = self.world.encoded(start=False, socket={
+            "orders": os.path.join(outside, "own-admin", "enc0")})
+        for folder in (self.world.dir, outside):
             os.chown(folder, UNUSED, UNUSED)
         os.chown(self.world.key, UNUSED, UNUSED)
         e.before = leave
@@ -233,6 +235,8 @@ class Ends(SameHost):
     released = False
 
     def test_unmapping_holds_no_rows_up(self):
+        if sanitized(os.path.join(BUILD, "mmx-langd")):
+            self.skipTest("the sanitizer comes first in the library list")
         gate = os.path.join(self.world.dir, "gate")
         other, gone = (self.world.encoded(name, WIDE, 8)
                        for name in ("enc0", "enc1"))

@@ -139,10 +139,18 @@ static void folder_of(const char *path, char out[108])
 static enum err bind_orders(struct listener *p, const char *path)
 {
     char folder[108];
+    struct stat st;
 
     folder_of(path, folder);
     if (folder[0] && mkdir(folder, 0700) != 0 && errno != EEXIST) {
         log_error("socket.orders: %s: mkdir: %s", folder, strerror(errno));
+        return ERR_INTERNAL;
+    }
+    /* Its owner could put a socket of its own in the place of ours. */
+    if (folder[0] && (lstat(folder, &st) != 0 || !S_ISDIR(st.st_mode) ||
+                         (st.st_uid != 0 && st.st_uid != geteuid()))) {
+        log_error(
+            "socket.orders: %s: is no folder of root or this user", folder);
         return ERR_INTERNAL;
     }
     return bind_path(p, path, "", 0600);
