@@ -7,6 +7,7 @@
 
 #include "core/conf/conf.h"
 #include "io/data.h"
+#include "io/keys.h"
 #include "io/unit.h"
 #include "io/yaml.h"
 
@@ -161,10 +162,9 @@ static void check_keys(struct findings *r, const struct conf *c)
 
     for (uint32_t i = 0; i < c->control_keys.count; i++) {
         const char *name = c->control_keys.items[i];
-        char key[160];
+        char key[4096 + 128];
 
-        snprintf(key, sizeof(key), "%s%s", strchr(name, '/') ? "" : "/etc/mmx/",
-            name);
+        keys_path(name, key, sizeof(key));
         if (strcmp(key, DEFAULT_KEY) != 0)
             doctor_key(r, socket, key);
     }

@@ -56,9 +56,11 @@ void unit_lines(
 
     if (find(role, path, sizeof(path)))
         read_lines(path, line, ud);
-    for (size_t i = 0; place(i); i++) {
+    for (size_t i = ARRAY_LEN(places); i-- > 0;) { /* the last one wins */
         glob_t g;
 
+        if (!place(i))
+            continue;
         /* mmx-.service.d is for all units whose names begin so. */
         snprintf(path, sizeof(path), "%s/mmx-{,%s}.service.d/*.conf", place(i),
             role);
