@@ -17,6 +17,7 @@
 #include "wire/wire.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -111,11 +112,14 @@ enum err keys_load_lines(
     uint32_t line = 0;
     char path[4096 + 128], at[24] = "";
     FILE *f;
+    int fd;
 
     CHECK(k->count == 1 && !k->lines, "%u keys of our own", k->count);
     keys_path(c->control_identities, path, sizeof(path));
     k->lines = calloc(KEY_LINES_MAX + 1, sizeof(*k->lines));
-    f = fopen(path, "re");
+    /* A FIFO would block here. */
+    fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    f = fd < 0 ? NULL : fdopen(fd, "r");
     why = !k->lines ? "no memory"
           : f       ? read_file(k, f, &line)
                     : strerror(errno);
