@@ -17,6 +17,7 @@
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <ucontext.h>
 
 #define PAGE 4096u /* no page is smaller */
 
@@ -44,6 +45,9 @@ static void on_bus(int number, siginfo_t *info, void *context)
 
     if (inside) {
         inside = 0;
+        /* The jump leaves the handler without returning. */
+        pthread_sigmask(
+            SIG_SETMASK, &((ucontext_t *)context)->uc_sigmask, NULL);
         siglongjmp(back, 1);
     }
     /* Ours no more: the access is done again, and ends the process. */
@@ -56,8 +60,7 @@ static void install(void)
 {
     struct sigaction a = {.sa_sigaction = on_bus};
 
-    /* Not masked inside: the jump leaves the handler without returning. */
-    a.sa_flags = SA_SIGINFO | SA_NODEFER;
+    a.sa_flags = SA_SIGINFO;
     sigemptyset(&a.sa_mask);
     sigaction(SIGBUS, &a, NULL);
 }
