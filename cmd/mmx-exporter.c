@@ -61,8 +61,8 @@ static void usage(FILE *to)
         "  --help             print this and exit\n"
         "It serves /metrics for Prometheus, / for people, and /healthz: 200\n"
         "if all that are asked are ready, else 503 and why. A daemon that is\n"
-        "away, or has not answered within 4 s, is mmx_up 0, and the rest is\n"
-        "served.\n"
+        "away, or has not answered within 4 s (1 s if it has not a second\n"
+        "ago), is mmx_up 0, and the rest is served.\n"
         "exit status: 0 success, 1 cannot start, 64 bad command line\n",
         to);
 }
@@ -120,10 +120,15 @@ static char *made(
 {
     char *text = NULL;
     FILE *out = open_memstream(&text, size);
+    unsigned wait_s = WAIT_S;
 
     if (!out)
         return NULL;
-    daemons_ask(s->daemons, s->count, SAID_COUNT, WAIT_S);
+    /* One that did not answer the last look is waited for as long as there. */
+    for (uint32_t i = 0; i < s->count; i++)
+        if (!s->daemons[i].past.up)
+            wait_s = LOOK_WAIT_S;
+    daemons_ask(s->daemons, s->count, SAID_COUNT, wait_s);
     *status = at->print(out, s->daemons, s->count)
                   ? MHD_HTTP_OK
                   : MHD_HTTP_SERVICE_UNAVAILABLE;

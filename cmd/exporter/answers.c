@@ -52,14 +52,14 @@ static bool take(struct asked_one *a, const struct local_msg *m)
     if (!a->greeted) {
         a->greeted = m->type == LOCAL_WELCOME &&
                      has_ability(m->welcome.abilities, LOCAL_CAN_ROWS);
-        return a->greeted && ctl_query(a->c, words[a->what], FORM_ROWS);
+        return a->greeted && ctl_query(a->c, words[a->what]);
     }
     if (!ctl_take(a->c, m))
         return true;
     if (m->type == LOCAL_REPORT && !m->report.err && !keep(a->d, a->what, a->c))
         return false;
     a->d->up = ++a->what == a->reports;
-    return !a->d->up && ctl_query(a->c, words[a->what], FORM_ROWS);
+    return !a->d->up && ctl_query(a->c, words[a->what]);
 }
 
 /* Takes the packet that has come. */

@@ -46,7 +46,7 @@ struct daemon {
     struct past past;
     /* What follows is of one request: daemon_forget. */
     bool up;
-    /* Rows, in memory of their own; empty: it did not answer, or is older. */
+    /* Rows, in memory of their own; empty: it did not answer. */
     struct reader said[SAID_COUNT];
     uint8_t *memory[SAID_COUNT];
 };

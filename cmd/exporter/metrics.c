@@ -366,7 +366,9 @@ static void print_state(FILE *out, const struct daemon *daemons, uint32_t count,
             bool is_so;
 
             rows_get(row, "state", text, sizeof(text));
-            if (!strcmp(text, "refused")) /* a stranger, no peer */
+            /* A stranger is no peer; langd connects to some at first use. */
+            if (!strcmp(text, "refused") ||
+                (!strcmp(text, "unknown") && !has(row, "trouble_ms")))
                 continue;
             is_so = !strcmp(text, one_of[0]) || !strcmp(text, one_of[1]);
             sample(out, name, &daemons[i]);
