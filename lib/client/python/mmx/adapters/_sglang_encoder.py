@@ -130,13 +130,21 @@ def make_delivery(server: Any) -> type:
             source = rooms.sources.get(req_id)
             if source is None:
                 raise errors.UnknownRoom("it was never announced")
+            try:
+                await self._write(source, data.embedding, state)
+            except TimeoutError as e:  # its ranks hear of what it waited for
+                source.abort("timeout", str(e))
+                raise
+
+        async def _write(self, source: mmx.Source, embedding: Any,
+                         state: Any) -> None:
             end = asyncio.get_running_loop().time() + min(
                 deadline(), self.encoder.send_timeout)
             await self._until(source.granted, state, end)
-            rows = from_tensor(data.embedding)
+            rows = from_tensor(embedding)
             if len(rows) != source.total:
-                await rooms.fail(req_id, f"{len(rows)} rows, {source.total} "
-                                 "were announced")
+                await self.rooms.fail(state.req_id, f"{len(rows)} rows, "
+                                      f"{source.total} were announced")
                 return
 
             def write() -> None:
