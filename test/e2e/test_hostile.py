@@ -313,8 +313,9 @@ class Local(Case):
         conn = self.world.engine(d).conn
         info = conn.send(wire.POOL)
         size = conn.wait(info, LIMIT)["bytes"]
+        pool = info.take_fd()
         try:
-            for name in (f"/proc/self/fd/{info.fd}",):
+            for name in (f"/proc/self/fd/{pool}",):
                 fd = os.open(name, os.O_RDWR)
                 with self.assertRaises(OSError):
                     mmap.mmap(fd, size, mmap.MAP_SHARED,
@@ -325,7 +326,7 @@ class Local(Case):
                     self.assertRaises(OSError, call)
                 os.close(fd)
         finally:
-            os.close(info.fd)
+            os.close(pool)
 
 
 class Control(Case):

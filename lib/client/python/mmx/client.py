@@ -48,10 +48,20 @@ class Reply:
         self.done = False
         self.error: Optional[errors.MmxError] = None
         self.values: Dict[str, Any] = {}
-        self.fd = -1  # descriptor of the answer; its taker closes it
+        self.fd = -1  # descriptor of the answer: take_fd()
         self.epoch = 0  # of the daemon's run that answered
         self.text = b""  # of REPORTs, joined
         self.then: Optional[Callable[[Reply], None]] = None
+
+    def take_fd(self) -> int:
+        """Returns the answer's descriptor, which the caller closes; -1: none.
+        """
+        fd, self.fd = self.fd, -1
+        return fd
+
+    def __del__(self) -> None:
+        if self.fd >= 0:  # of a call that was given up
+            os.close(self.fd)
 
     def result(self) -> Dict[str, Any]:
         """Returns the answer's values; raises the daemon's refusal."""
@@ -510,10 +520,8 @@ class Connection:
     def _map(self, name: str, reply: Reply) -> Pool:
         values = reply.result()
         if reply.epoch != self.epoch:  # another run, since it was awaited
-            if reply.fd >= 0:
-                os.close(reply.fd)
             raise errors.DaemonLost(f"{self.path}: reconnected")
-        pool, known = Pool(values, reply.fd, self.epoch, self._held), \
+        pool, known = Pool(values, reply.take_fd(), self.epoch, self._held), \
             self._pools.get(name)
         if known and known.layout == pool.layout:
             known._become(pool)

@@ -181,8 +181,6 @@ class Lang:
             return self.mapped
         if self._asked_of != self.conn.epoch:
             # An answer of an earlier run came with its end.
-            if self._asked and self._asked.fd >= 0:
-                os.close(self._asked.fd)
             self._asked_of, self._asked = self.conn.epoch, None
             self.unusable = None
         if not self._asked:
@@ -196,7 +194,8 @@ class Lang:
     def _map(self, asked: mmx.Reply) -> Optional[mmx.Pool]:
         """Maps the pool; why it cannot be had is for the requests."""
         try:
-            self.mapped = mmx.Pool(asked.result(), asked.fd, self.conn.epoch)
+            self.mapped = mmx.Pool(asked.result(), asked.take_fd(),
+                                   self.conn.epoch)
             field_of(self.mapped)
             self.unusable = None
             return self.mapped

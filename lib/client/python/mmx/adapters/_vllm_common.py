@@ -244,8 +244,6 @@ class Link:
             return None
         if self._asked and self._asked_of != self.conn.epoch:
             # Of an earlier run, whose answer came with its end.
-            if self._asked.fd >= 0:
-                os.close(self._asked.fd)
             self._asked = None
         if not self._asked:
             self._asked_of = self.conn.epoch
@@ -268,7 +266,8 @@ class Link:
             return
         fd = os.dup(asked.fd) if asked.fd >= 0 else -1
         try:
-            self._take(mmx.Pool(asked.result(), asked.fd, self.conn.epoch),
+            self._take(mmx.Pool(asked.result(), asked.take_fd(),
+                                self.conn.epoch),
                        fd, asked.result())
         except Exception as e:
             if fd >= 0:
