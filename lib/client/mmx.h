@@ -420,16 +420,11 @@ struct mmx_request {
 /* Language side: asks for a room. */
 int mmx_request(mmx *m, const struct mmx_request *r, mmx_room *out);
 
-/* Language side: declares that this engine will not fetch the room, so that its
- * encoder can free the rows. */
-int mmx_decline(
-    mmx *m, const char *encoder, uint64_t id, const uint8_t key[32]);
-
-/* Withdraws a room by its reference, which no engine will use any more. On a
- * handle of mmx-encoded (encoder NULL) the room ends for all, also one that is
- * announced later; on one of mmx-langd this is mmx_decline for a room with a
- * secret. key: 32 bytes, or NULL. Succeeds whether there is such a room. */
-int mmx_withdraw(mmx *m, const char *encoder, const struct mmx_reference *r,
+/* Declares that this engine will not fetch the room, so that its encoder can
+ * free the rows. On a handle of mmx-encoded, encoder NULL, with the secret: no
+ * engine will, and the room ends for all, also one that is announced later.
+ * key: 32 bytes, or NULL. Succeeds whether there is such a room. */
+int mmx_decline(mmx *m, const char *encoder, const struct mmx_reference *r,
     const uint8_t key[32]);
 
 struct mmx_attach {

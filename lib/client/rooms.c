@@ -658,13 +658,18 @@ int mmx_commit_final(mmx *m, mmx_room h, uint32_t first, uint32_t rows,
     return commit(m, h, &c);
 }
 
-static int decline(mmx *m, const char *encoder, const struct mmx_reference *r,
-    const uint8_t *key)
+int mmx_decline(mmx *m, const char *encoder, const struct mmx_reference *r,
+    const uint8_t key[32])
 {
-    struct local_msg msg = {.type = LOCAL_DECLINE,
-        .decline = {.room = r->id, .encoder = text_of(encoder)}};
+    static const struct mmx_reference none;
+    struct local_msg msg = {.type = LOCAL_DECLINE};
     int err;
 
+    if (!r ||
+        (!encoder && memcmp(r->secret, none.secret, sizeof none.secret) == 0))
+        return -MMX_E_MALFORMED;
+    msg.decline.room = r->id;
+    msg.decline.encoder = text_of(encoder);
     copy_key(&msg.decline.key, key);
     err = client_lock(m);
     if (err)
@@ -675,23 +680,6 @@ static int decline(mmx *m, const char *encoder, const struct mmx_reference *r,
         err = client_ask(m, &msg, r->id, NONE, 0, NULL);
     client_unlock(m);
     return err;
-}
-
-int mmx_decline(mmx *m, const char *encoder, uint64_t id, const uint8_t key[32])
-{
-    struct mmx_reference r = {.id = id};
-
-    return encoder ? decline(m, encoder, &r, key) : -MMX_E_MALFORMED;
-}
-
-int mmx_withdraw(mmx *m, const char *encoder, const struct mmx_reference *r,
-    const uint8_t key[32])
-{
-    static const struct mmx_reference none;
-
-    return r && memcmp(r->secret, none.secret, sizeof none.secret) != 0
-               ? decline(m, encoder, r, key)
-               : -MMX_E_MALFORMED;
 }
 
 int mmx_abort(mmx *m, mmx_room h, int reason, const char *text)

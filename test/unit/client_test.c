@@ -357,7 +357,8 @@ TEST(refused)
     T_EQ_I64(mmx_commit(g.m, r, 0, 5), 0);
     g.seq++;
 
-    T_EQ_I64(mmx_decline(g.m, "enc", 99, NULL), 0);
+    T_EQ_I64(
+        mmx_decline(g.m, "enc", &(struct mmx_reference){.id = 99}, NULL), 0);
     fake_answer(&g.f, ++g.seq, ERR_PEER_LOST, "who?");
     ev = rig_one_event(g.m);
     T_EQ_STR(ev.op, "decline");
@@ -470,12 +471,12 @@ TEST(secrets)
     T_EQ_I64(mmx_request(g.m, &q, &r), 0); /* the language side is first */
     m = fake_want(&g.f, LOCAL_REQUEST);
     T_TRUE(m.request.room != 0 && m.request.room != a.id);
-    T_EQ_I64(mmx_withdraw(g.m, NULL, &a, NULL), 0);
+    T_EQ_I64(mmx_decline(g.m, NULL, &a, NULL), 0);
     m = fake_want(&g.f, LOCAL_DECLINE);
     T_EQ_U64(m.decline.room, a.id);
     T_EQ_MEM(m.decline.secret.b, a.secret, sizeof a.secret);
-    T_EQ_I64(mmx_withdraw(g.m, "e", NULL, NULL), -MMX_E_MALFORMED);
-    T_EQ_I64(mmx_withdraw(g.m, "e", &plain, NULL), -MMX_E_MALFORMED);
+    T_EQ_I64(mmx_decline(g.m, "e", NULL, NULL), -MMX_E_MALFORMED);
+    T_EQ_I64(mmx_decline(g.m, NULL, &plain, NULL), -MMX_E_MALFORMED);
     n.id = 7;
     T_EQ_I64(mmx_announce(g.m, &n, &r), 0);
     m = fake_want(&g.f, LOCAL_ANNOUNCE);
@@ -502,7 +503,7 @@ TEST(an_older_daemon_keeps_no_secret)
     rig_open_as(&g, ROLE_ENCODED, 0);
     n.pool = g.pool.id;
     T_EQ_I64(mmx_announce(g.m, &n, &r), -MMX_E_VERSION);
-    T_EQ_I64(mmx_withdraw(g.m, NULL, &some, NULL), -MMX_E_VERSION);
+    T_EQ_I64(mmx_decline(g.m, NULL, &some, NULL), -MMX_E_VERSION);
     n.id = 7;
     T_EQ_I64(mmx_announce(g.m, &n, &r), 0);
     rig_close(&g);
