@@ -144,7 +144,7 @@ static int ask(const char *what, const struct asked *a)
             "mmxctl: both daemons run here: use --encoded or --langd with "
             "%s\n",
             what);
-        return CTL_NO_DAEMON;
+        return CTL_USAGE;
     }
     for (uint32_t i = 0; i < count && is_command(word); i++)
         here[i] = ctl_orders(here[i], orders[i]);
@@ -189,8 +189,10 @@ static int doctor(const char *path, const char *file, bool json)
     if (file)
         doctor_unit(&r, file, &seen[2]);
     for (int i = 0; i < 2 && !file && !path; i++)
-        if (access(files[i], R_OK) == 0)
+        if (access(files[i], R_OK) == 0) {
+            r.about = sockets[i];
             doctor_unit(&r, files[i], &seen[i]);
+        }
     findings_end(&r);
     return r.count[FAIL] ? CTL_REFUSED : CTL_SHOWN;
 }
@@ -355,6 +357,8 @@ int main(int argc, char **argv)
         return misused("this takes no more words");
     if (a.watch_s && strcmp(what, "top") != 0 && !is_report(what))
         return misused("--watch goes with reports, health and top");
+    if (a.waits && strcmp(what, "health") != 0 && strcmp(what, "drain") != 0)
+        return misused("--wait goes with health and drain");
     if (!strcmp(what, "doctor"))
         return doctor(a.path, a.file, a.json);
     if (!strcmp(what, "health"))

@@ -60,7 +60,7 @@ struct ctl {
 struct ctl *ctl_open(const char *path, int wait_s);
 void ctl_close(struct ctl *c);
 /* Returns where the daemon at `path` takes orders, in `out`, or the path itself
- * where there is no such socket: an older daemon, or `path` is that one. */
+ * where this user sees none: `path` is that one, or the daemon refuses. */
 const char *ctl_orders(const char *path, char out[SOCKET_PATH_MAX]);
 /* True if a daemon listens there; else errno. */
 bool ctl_listens(const char *path);
@@ -75,12 +75,11 @@ bool ctl_next(struct ctl *c, struct local_msg *m);
 /* Asks for a report and gathers it in c->got. what: its name, or that of a
  * command and its arguments. False: no answer, errno; or refused,
  * m->report.err is set. */
-bool ctl_ask(
-    struct ctl *c, const char *what, uint8_t form, struct local_msg *m);
+bool ctl_ask(struct ctl *c, const char *what, struct local_msg *m);
 
 /* The same in steps, for those that wait for several daemons: asks, and takes
  * each message that comes. True: it was the last one. */
-bool ctl_query(struct ctl *c, const char *what, uint8_t form);
+bool ctl_query(struct ctl *c, const char *what);
 bool ctl_take(struct ctl *c, const struct local_msg *m);
 
 /* Returns the monotonic clock. */

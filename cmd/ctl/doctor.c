@@ -138,7 +138,7 @@ static bool ask(struct visit *v, const char *what)
     struct local_msg m;
 
     CHECK(v->c, "%s without a connection", what);
-    if (ctl_ask(v->c, what, FORM_ROWS, &m))
+    if (ctl_ask(v->c, what, &m))
         return true;
     findings_say(v->r, FAIL, what, "no answer", "see the daemon's log");
     return false;
@@ -243,8 +243,6 @@ static void say_carriers(const struct visit *v)
     bool barred = strstr(not_by, "cannot encrypt") != NULL;
     char text[sizeof(v->seen->carriers) + sizeof(v->seen->not_by) + 40];
 
-    if (!v->seen->carriers[0])
-        return; /* an older daemon */
     snprintf(text, sizeof(text), "rows between hosts go by %s%s%s",
         v->seen->carriers, not_by[0] ? "; not by " : "", not_by);
     findings_say(v->r, barred ? WARN : FINE, "carrier", text,

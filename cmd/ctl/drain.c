@@ -47,11 +47,11 @@ static bool look(struct ctl *c, struct left *l, struct local_msg *m)
 {
     struct reader row;
 
-    if (!ctl_ask(c, "pools", FORM_ROWS, m))
+    if (!ctl_ask(c, "pools", m))
         return false;
     for (l->bytes = 0; rows_next(&c->got, &row);)
         l->bytes += pool_bytes(row);
-    return ctl_ask(c, "health", FORM_ROWS, m) && take(c, l);
+    return ctl_ask(c, "health", m) && take(c, l);
 }
 
 /* Shows it on one line of a terminal, elsewhere on a new line when it has
@@ -116,7 +116,7 @@ int drain(struct ctl *c, const char *order, const struct asked *a)
     struct left l = {0};
     int status = CTL_SHOWN;
 
-    if (!ctl_ask(c, order, FORM_ROWS, &m) || !take(c, &l))
+    if (!ctl_ask(c, order, &m) || !take(c, &l))
         return ctl_failed(&m);
     if (a->waits)
         status = wait_for(c, &l, &m, a);

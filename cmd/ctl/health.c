@@ -30,18 +30,13 @@ static void missed(struct health *h, const char *why)
 }
 
 /* Takes a refusal: the daemon lives, and that is all that it says. */
-static void refused(struct health *h, enum err err, struct span text)
+static void refused(struct health *h, struct span text)
 {
+    int n = snprintf(h->text, sizeof(h->text), "live, but it refuses: ");
+
     h->live = true;
     snprintf(h->state, sizeof(h->state), "unknown");
-    if (err == ERR_MALFORMED)
-        snprintf(h->text, sizeof(h->text),
-            "live; an older daemon, which does not say whether it is ready");
-    else {
-        int n = snprintf(h->text, sizeof(h->text), "live, but it refuses: ");
-
-        text_copy(text, h->text + n, sizeof(h->text) - (size_t)n);
-    }
+    text_copy(text, h->text + n, sizeof(h->text) - (size_t)n);
 }
 
 static void ask(struct ctl *c, struct health *h)
@@ -51,7 +46,7 @@ static void ask(struct ctl *c, struct health *h)
     char ready[8];
 
     if (ctl_hello(c, 1, &m) && m.type == LOCAL_WELCOME &&
-        ctl_ask(c, "health", FORM_ROWS, &m) && rows_next(&c->got, &row)) {
+        ctl_ask(c, "health", &m) && rows_next(&c->got, &row)) {
         rows_get(row, "name", h->name, sizeof(h->name));
         rows_get(row, "role", h->role, sizeof(h->role));
         rows_get(row, "ready", ready, sizeof(ready));
@@ -60,9 +55,9 @@ static void ask(struct ctl *c, struct health *h)
         h->live = true;
         h->ready = ready[0] == '1';
     } else if (m.type == LOCAL_ANSWER) {
-        refused(h, (enum err)m.answer.err, m.answer.text);
+        refused(h, m.answer.text);
     } else if (m.type == LOCAL_REPORT && m.report.err) {
-        refused(h, (enum err)m.report.err, m.report.text);
+        refused(h, m.report.text);
     } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
         missed(h, "no answer within a second: it starts, or hangs");
     } else {

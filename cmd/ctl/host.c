@@ -126,7 +126,7 @@ static int show_once(struct host *h, const char *what, const struct asked *a)
 
     for (uint32_t i = 0; i < h->count; i++) {
         struct host_side *s = &h->sides[i];
-        bool good = ctl_ask(s->c, what, FORM_ROWS, &m);
+        bool good = ctl_ask(s->c, what, &m);
         struct reader rest = s->c->got, row;
         bool any = good && rows_next(&rest, &row);
         int one = !good                               ? ctl_failed(&m)

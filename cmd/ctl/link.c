@@ -68,11 +68,11 @@ const char *ctl_orders(const char *path, char out[SOCKET_PATH_MAX])
 
 bool ctl_listens(const char *path)
 {
-    int s = dial(path, CTL_WAIT_S);
+    int s = dial(path, 0); /* EAGAIN: its queue is full */
 
     if (s >= 0)
         close(s);
-    return s >= 0;
+    return s >= 0 || errno == EAGAIN;
 }
 
 uint64_t ctl_now_ns(void)
@@ -183,14 +183,13 @@ bool ctl_hello(struct ctl *c, uint32_t cells, struct local_msg *m)
     return ctl_greet(c, cells) && ctl_next(c, m);
 }
 
-bool ctl_query(struct ctl *c, const char *what, uint8_t form)
+bool ctl_query(struct ctl *c, const char *what)
 {
     struct local_msg m = {.type = LOCAL_QUERY};
     size_t word = strcspn(what, " ");
 
-    CHECK(form <= FORM_ROWS, "form %u", form);
     c->gathered = writer_of(c->answer, sizeof(c->answer));
-    m.query.json = form;
+    m.query.json = FORM_ROWS;
     m.query.what = span_of(what, word);
     m.query.args = span_str(what + word + (what[word] == ' '));
     return ctl_send(c, &m);
@@ -205,10 +204,10 @@ bool ctl_take(struct ctl *c, const struct local_msg *m)
     return !m->report.more || m->report.err;
 }
 
-bool ctl_ask(struct ctl *c, const char *what, uint8_t form, struct local_msg *m)
+bool ctl_ask(struct ctl *c, const char *what, struct local_msg *m)
 {
     *m = (struct local_msg){.type = LOCAL_QUERY};
-    if (!ctl_query(c, what, form))
+    if (!ctl_query(c, what))
         return false;
     do
         if (!ctl_next(c, m))

@@ -5,6 +5,8 @@
  * not its sandbox: what the unit denies is not seen. */
 #include "ctl.h"
 
+#include "core/conf/address.h"
+
 #include <errno.h>
 #include <netdb.h>
 #include <poll.h>
@@ -38,19 +40,16 @@ static int try_one(const struct addrinfo *a)
 static void try_port(const char *address, char why[128])
 {
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *list = NULL;
-    char host[130];
-    char *colon;
+    struct address at;
+    char host[130], port[8];
     int error;
 
     why[0] = 0;
-    if (strncmp(address, "tcp://", 6) != 0)
+    if (!address_split(span_str(address), &at))
         return;
-    snprintf(host, sizeof(host), "%s", address + 6);
-    colon = strrchr(host, ':');
-    if (!colon)
-        return;
-    *colon = 0;
-    error = getaddrinfo(host, colon + 1, &hints, &list);
+    span_copy_str(at.host, host, sizeof(host));
+    span_copy_str(at.port, port, sizeof(port));
+    error = getaddrinfo(host, port, &hints, &list);
     if (error) {
         snprintf(why, 128, "%s", gai_strerror(error));
         return;
@@ -152,10 +151,11 @@ void doctor_peers(struct findings *r, struct reader rows, bool langd)
 
     if (rows.len == 0)
         findings_say(r, WARN, "peers", "none",
-            langd ? "name encoders under peers, or allow their addresses with "
-                    "control.allow"
-                  : "no langd has connected yet: langd connects when an engine "
-                    "requests a room of this daemon");
+            langd
+                ? "name encoders under peers, or allow their addresses with "
+                  "control.allow"
+                : "no langd has connected yet: see peers and control.allow of "
+                  "langd");
     while (rows_next(&rows, &row))
         say_peer(r, row);
 }

@@ -141,7 +141,7 @@ static bool look(struct ctl *c, struct look *l, struct local_msg *m)
 
     *l = (struct look){.pools = pools, .peers = peers};
     for (size_t i = 0; i < ARRAY_LEN(parts); i++) {
-        if (!ctl_ask(c, parts[i].what, FORM_ROWS, m))
+        if (!ctl_ask(c, parts[i].what, m))
             return false;
         while (rows_next(&c->got, &row))
             parts[i].take(row, l);
@@ -470,7 +470,7 @@ static int show_brief(
     screen_open(&s, false);
     screen_begin(&s);
     for (uint32_t i = 0; i < count; i++) {
-        if (!ctl_ask(all[i].c, "slow", FORM_ROWS, &m))
+        if (!ctl_ask(all[i].c, "slow", &m))
             return ctl_failed(&m);
         draw_head(&s, &all[i].looks[1], &all[i].looks[0], a);
         draw_rooms(&s, all[i].c->got, "Success");

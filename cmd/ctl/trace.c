@@ -36,7 +36,7 @@ static int ask(struct ctl *c, struct side *s, uint32_t number)
 
         snprintf(what, sizeof(what), "trace %llu", (unsigned long long)s->next);
         before = s->count;
-        if (!ctl_ask(c, what, FORM_ROWS, &m)) {
+        if (!ctl_ask(c, what, &m)) {
             char why[REFUSAL_TEXT] = "";
 
             if (m.type == LOCAL_REPORT)
