@@ -260,7 +260,10 @@ class Docs(Case):
         self.assertEqual(words, ["install", "./build/deb/*.deb"])
 
     def units(self, at, said, words, _):
-        if words != ["daemon-reload"]:
+        if words[0] == "try-restart":
+            words = ["enable", "--now"] + words[1:]
+            self.assertEqual(len(words), 4)
+        elif words != ["daemon-reload"]:
             self.assertEqual(words[:2], ["enable", "--now"])
             self.assertEqual(len(words), 7)
         for unit in words[2:]:
@@ -276,9 +279,9 @@ class Docs(Case):
             self.assertTrue(os.path.exists(f"{at}/systemd/{name}"), name)
 
     def copied(self, at, said, words, _):
-        """The key that the line before it has made."""
+        """The key that an installation has made."""
         self.assertEqual(words[0], "-p")
-        self.assertTrue(os.path.exists(words[1]))
+        self.assertEqual(words[1], f"{at}/etc/fleet.key")
 
     def wheel(self, at, said, words, _):
         self.assertEqual(words[0], "install")
