@@ -292,6 +292,7 @@ static void set_peer(struct shard *s, const struct order_peer *o)
         free(o->blob);
         return;
     }
+    to->tried = 0; /* the next PEER_TRY is of the new ones */
     for (uint32_t i = 0; i < per; i++)
         broken(s, peer * per + i);
     report_lost(s);
