@@ -64,7 +64,6 @@ static void usage(FILE *to)
         "often\n"
         "  --once          top: print it one time, as on paper\n"
         "  --bytes         sizes as exact numbers of bytes\n"
-        "  --now           peer remove: its rooms fail instead of completing\n"
         "  --live          health: ask only whether the daemon answers\n"
         "  --wait SECONDS  health: ask again until it is well, drain: show\n"
         "                  what is left until no room is; at most so long\n"
@@ -278,7 +277,7 @@ static int parse(int argc, char **argv, struct asked *a)
         {"public", no_argument, NULL, 'k'}, {"bytes", no_argument, NULL, 'b'},
         {"once", no_argument, NULL, 'o'},
         {"watch", required_argument, NULL, 'W'},
-        {"now", no_argument, NULL, 'n'}, {"live", no_argument, NULL, 'L'},
+        {"live", no_argument, NULL, 'L'},
         {"wait", required_argument, NULL, 'w'},
         {"follow", no_argument, NULL, 'f'},
         {"perfetto", required_argument, NULL, 'P'},
@@ -312,8 +311,6 @@ static int parse(int argc, char **argv, struct asked *a)
             a->diff = true;
         else if (c == 'k')
             a->public = true;
-        else if (c == 'n')
-            a->now = true;
         else if (c == 'v')
             return printf("mmxctl %s\n", MMX_VERSION) < 0;
         else if (c == 'h')
@@ -363,11 +360,6 @@ int main(int argc, char **argv)
         return doctor(a.path, a.file, a.json);
     if (!strcmp(what, "health"))
         return healthy(&a);
-    if (a.now && (strncmp(what, "peer remove ", 12) != 0 ||
-                     strlen(what) + 5 > sizeof(what)))
-        return misused("--now goes with peer remove");
-    if (a.now)
-        strcat(what, " now");
     if (!strcmp(what, "top") && !a.once && !screen_width()) {
         fputs("mmxctl: top needs a terminal: use --once\n", stderr);
         return CTL_USAGE;
@@ -376,8 +368,6 @@ int main(int argc, char **argv)
         strcpy(what, "conf-diff");
     else if (a.diff)
         return misused("--diff goes with conf");
-    if (!a.path && !strncmp(what, "peer ", 5))
-        a.path = CTL_LANGD; /* it alone has such orders */
     status = ask(what, &a);
     return strcmp(what, "conf-diff") ? status : as_diff(status);
 }

@@ -120,9 +120,7 @@ enum event_type {
     EV_ADDRESSES, /* langd: what its HELLOs say from now on, per carrier; first
                      at start */
     EV_CONF,      /* the configuration has other values, where conf.def says
-                     that a reload may change them; text: the peer, by name or
-                     address, whose rooms end at once if it has left; NULL:
-                     none */
+                     that a reload may change them */
     EV_DRAIN,     /* no new rooms; those that are there go on */
     EV_UNDRAIN,   /* new rooms again, unless the daemon ends */
     EV_ENDING,    /* SIGTERM: as EV_DRAIN, for good */

@@ -1,7 +1,7 @@
 /* node_impl.h - inside of a node: what node.c (life), node_turn.c (turns of the
  * loop), node_act.c (actions), node_inline.c (shards that the loop runs),
  * node_carriers.c (what rows go by), node_pool.c (memory), node_map.c (pools of
- * other daemons), node_health.c, node_reload.c, node_peer.c and admin.c (QUERY)
+ * other daemons), node_health.c, node_reload.c and admin.c (QUERY)
  * share. Private to them. All of it belongs to the loop's thread. */
 #ifndef MMX_NODE_NODE_IMPL_H
 #define MMX_NODE_NODE_IMPL_H
@@ -222,11 +222,6 @@ void admin_forget(struct node *n, uint32_t conn);
 void node_reload_init(struct node *n, const struct conf_source *from);
 /* Reads the configuration again, for SIGHUP. */
 void node_reload(struct node *n);
-/* Puts next in force, which conf_keep and conf_finish have seen. at_once: the
- * peer, by name or address, whose rooms do not get the time to complete if it
- * leaves; NULL: none. */
-void node_conf_take(
-    struct node *n, const struct conf *next, const char *at_once);
 /* Takes over what was read; n->reload.read. */
 void node_reload_serve(struct node *n);
 /* Frees what is under way, once the loop has ended. */

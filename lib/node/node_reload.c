@@ -203,12 +203,10 @@ static void tell_keys(struct reload_job *j, const struct keys *now)
 /* Makes j->merged. */
 static enum err merge(struct reload_job *j)
 {
-    enum err r;
-
     CHECK(j->read.role == j->role, "the file of role %u", j->read.role);
     memcpy(&j->merged, &j->read, sizeof(j->merged));
-    r = conf_keep(&j->merged, j->node->conf, &j->e);
-    return r == OK ? conf_finish(&j->merged, "", &j->e) : r;
+    conf_keep(&j->merged, j->node->conf);
+    return conf_finish(&j->merged, "", &j->e);
 }
 
 /* Takes the keys, of which the links go on with those that both lists have.
@@ -233,10 +231,10 @@ static enum err take_keys(struct node *n, struct reload_job *j)
     return OK;
 }
 
-void node_conf_take(
-    struct node *n, const struct conf *next, const char *at_once)
+/* Puts next in force, which conf_keep and conf_finish have seen. */
+static void put_in_force(struct node *n, const struct conf *next)
 {
-    struct event ev = {.type = EV_CONF, .text = at_once};
+    struct event ev = {.type = EV_CONF};
 
     CHECK(n->out.count == 0, "a configuration inside a step");
     conf_take(n->conf, next);
@@ -261,7 +259,7 @@ static void finish(struct node *n, struct reload_job *j, struct query *q)
         j->err = take_keys(n, j);
     if (j->err == OK) {
         conf_diff(n->conf, &j->read, take_change, j);
-        node_conf_take(n, &j->merged, NULL);
+        put_in_force(n, &j->merged);
         log_info(
             "reload: %u changed, %u left as they are", j->changed, j->left);
     }

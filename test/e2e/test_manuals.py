@@ -93,8 +93,7 @@ class Manuals(unittest.TestCase):
 
     # What is typed, up to the word that is completed; what is offered.
     TYPED = ((("st",), {"status", "stats"}), (("trace", ""), {"merge"}),
-             (("peer", ""), {"add", "remove"}), (("peer", "add", ""), set()),
-             (("--socket", "s", "--json", "peer", "r"), {"remove"}),
+             (("--socket", "s", "--json", "trace", "m"), {"merge"}),
              (("--wait", ""), set()), (("health", "--l"), {"--langd", "--live"}),
              (("keygen", "{}/mmxc"), {"{}/mmxctl.1"}),
              (("trace", "merge", "{}/a", "{}/libm"), {"{}/libmmx.3"}),
@@ -125,8 +124,7 @@ class Manuals(unittest.TestCase):
         ask = ('_arguments() { line=("${words[@]}"); return 1 }; '
                "_files() { print files }; compadd() { print -- $@ }; "
                f'service=mmxctl; complete() {{ words=("$@"); . {path} }}; ')
-        for typed, offered in (("peer ''", "-- add remove"),
-                               ("peer add ''", ""), ("trace ''", "-- merge"),
+        for typed, offered in (("trace ''", "-- merge"),
                                ("trace merge ''", "files"),
                                ("keygen ''", "files"), ("pools ''", "")):
             said = subprocess.run(["zsh", "-f", "-c", f"{ask} complete {typed}"],

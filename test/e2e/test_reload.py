@@ -347,24 +347,22 @@ class Peers(Case):
         self.refusal("not-ready", lm.conn.wait, lm.rooms[room].opened, 10)
         lm.release(room)
 
-    def test_added_and_removed_at_run_time(self):
-        e, d = self.pair()
+    def test_an_encoder_comes_and_goes(self):
+        _, d = self.pair()
         other = self.world.encoded("enc1")
         enc, lm = self.engines(other, d)
         self.not_had(lm, 1, "enc1")
-        got = json.loads(d.ctl("--json", "peer", "add", other.address,
-                               "enc1").stdout)
-        self.assertEqual(got[0]["name"], "enc1")
+        first = d.conf["peers"]
+        both = [*first, {"name": "enc1", "address": other.address}]
+        self.assertEqual(reload(d, peers=both), {"peers: enc1": "changed"})
         self.deliver(enc, lm, 2, 300, encoder="enc1")
         self.deliver(enc, lm, 3, 300, encoder=other.address)
-        self.assertIn("force", d.ctl("reload").stdout)
-        self.deliver(enc, lm, 4, 300, encoder="enc1")
         # One room is under way: it completes, no other begins.
         lm.request(5, "enc1")
         enc.announce(5, 300, 300)
         enc.granted(5)
         lm.until(5, "WAITING")
-        self.assertIn("complete", d.ctl("peer", "remove", "enc1").stdout)
+        self.assertEqual(reload(d, peers=first), {"peers: enc1": "changed"})
         self.assertIn("leaving", [r["state"] for r in d.show("peers")])
         self.not_had(lm, 6, "enc1")
         enc.finish(5, 0, 300)
@@ -377,56 +375,6 @@ class Peers(Case):
                    "it is forgotten after its last room")
         eventually(lambda: other.show("status")[0]["peers_up"] == 0,
                    "its link is closed")
-
-    def test_removed_now(self):
-        e, d = self.pair()
-        enc, lm = self.engines(e, d)
-        lm.request(1, "enc0")
-        enc.announce(1, 300, 300)
-        enc.granted(1)
-        lm.until(1, "WAITING")
-        self.assertIn("fail", d.ctl("peer", "remove", e.address,
-                                    "--now").stdout)
-        self.assertEqual(lm.failed(1), "peer-lost")
-        lm.release(1)
-        enc.failed(1)
-        enc.release(1)
-        # The file still has it.
-        got = d.ctl("conf", "--diff", "--json", check=False)
-        self.assertEqual(changes(got),
-                         {"peers: enc0": "a reload changes it"})
-        d.ctl("reload")
-        self.deliver(enc, lm, 2, 300)
-
-    def test_what_is_no_peer(self):
-        e, d = self.pair()
-        for daemon, words in (
-                (d, ("add",)), (d, ("remove", "nobody")), (d, ("add", "x")),
-                (d, ("add", e.address)), (d, ("add", "tcp://[::1]:1", "enc0")),
-                (d, ("list", "all")), (d, ("add", "tcp://h:1", "a", "b")),
-                (e, ("add", "tcp://h:1"))):
-            with self.subTest(words=words):
-                got = daemon.ctl("peer", *words, check=False)
-                self.assertEqual(got.returncode, 1, got.stdout)
-        got = d.ctl("peer", "add", e.address, "--now", check=False)
-        self.assertEqual(got.returncode, 64)
-        self.assertEqual(len(d.show("peers")), 1)
-
-    def test_taken_out_of_the_file_with_rooms_under_way(self):
-        e, d = self.pair()
-        enc, lm = self.engines(e, d)
-        lm.request(1, "enc0")
-        enc.announce(1, 300, 300)
-        enc.granted(1)
-        lm.until(1, "WAITING")
-        self.assertEqual(reload(d, peers=[]), {"peers: enc0": "changed"})
-        self.not_had(lm, 2, "enc0")
-        enc.finish(1, 0, 300)
-        self.assertEqual(lm.ready(1), 300)
-        lm.release(1)
-        enc.done(1)
-        enc.release(1)
-        eventually(lambda: not d.show("peers"), "it is forgotten")
 
     def test_named_by_its_address_it_proves_the_key(self):
         e, d = self.pair(langd={"peers": []})

@@ -103,16 +103,14 @@ static bool in_conf(const struct conf *c, const struct peer *p)
     return false;
 }
 
-static void see_rooms(
-    const struct daemon *d, const struct open_room *before, const char *at_once)
+static void see_rooms(const struct daemon *d, const struct open_room *before)
 {
     const struct langd *l = d->brain;
 
     for (uint32_t i = 0; i < l->rooms_max; i++) {
         const struct lroom *m = &l->rooms[i];
-        const struct peer *p = before[i].alive ? lroom_peer(l, m) : NULL;
 
-        if (!before[i].alive || (at_once && p && !in_conf(d->conf, p)))
+        if (!before[i].alive)
             continue;
         HOLDS(lroom_alive(m) && m->generation == before[i].generation,
             "a reload ends no room", "%s room %llu, reason %u", d->conf->name,
@@ -124,59 +122,32 @@ static void see_rooms(
     }
 }
 
-static void put_in_force(
-    struct daemon *d, struct conf *next, const char *at_once)
+static void put_in_force(struct daemon *d, struct conf *next)
 {
     bool langd = d->role == ROLE_LANGD;
-    struct event ev = {.type = EV_CONF, .text = at_once};
+    struct event ev = {.type = EV_CONF};
     struct open_room *before;
     uint64_t shards = d->conf->transfer_shards;
     uint32_t open;
-    struct conf_error e;
 
-    CHECK(conf_keep(next, d->conf, &e) == OK, "%s", e.text);
+    conf_keep(next, d->conf);
     conf_take(d->conf, next);
     HOLDS(d->conf->transfer_shards == shards, "what takes a restart stays",
         "%s", d->conf->name);
     if (!d->alive)
         return;
-    trace("%s reloads: %u peers%s%s%s", d->conf->name, d->conf->peers_count,
-        d->conf->control_allow.count ? ", addresses" : "",
-        at_once ? ", removed: " : "", at_once ? at_once : "");
+    trace("%s reloads: %u peers%s", d->conf->name, d->conf->peers_count,
+        d->conf->control_allow.count ? ", addresses" : "");
     open = brain_open_rooms(d->brain);
     before = langd ? look(d->brain) : NULL;
     daemon_step(d, &ev);
     if (langd)
-        see_rooms(d, before, at_once);
+        see_rooms(d, before);
     else
         HOLDS(brain_open_rooms(d->brain) == open, "a reload ends no room",
             "%s had %u rooms, and %u", d->conf->name, open,
             brain_open_rooms(d->brain));
     free(before);
-}
-
-/* As `mmxctl peer` does: one is removed, at once by chance, or one of those
- * that are not there added. */
-static void change_one(struct daemon *d, struct conf *next)
-{
-    const struct conf *was = first[d->index];
-    const struct conf_peer *p = &was->peers[between(0, was->peers_count - 1)];
-    char name[64];
-    uint32_t i = 0;
-
-    *next = *d->conf;
-    while (i < next->peers_count &&
-           strcmp(next->peers[i].address, p->address) != 0)
-        i++;
-    if (i == next->peers_count) {
-        next->peers[next->peers_count] = *p;
-        next->peers[next->peers_count++].at_run_time = true;
-        put_in_force(d, next, NULL);
-        return;
-    }
-    snprintf(name, sizeof(name), "%s", next->peers[i].name);
-    next->peers[i] = next->peers[--next->peers_count];
-    put_in_force(d, next, chance(500) ? name : NULL);
 }
 
 static void reload_comes(void *p, uint64_t a, uint64_t b)
@@ -187,12 +158,8 @@ static void reload_comes(void *p, uint64_t a, uint64_t b)
     if (W.healing)
         return;
     next = must_alloc(1, sizeof(*next));
-    if (d->role == ROLE_LANGD && !W.is.calm && chance(400)) {
-        change_one(d, next);
-    } else {
-        change(d, next);
-        put_in_force(d, next, NULL);
-    }
+    change(d, next);
+    put_in_force(d, next);
     free(next);
     at(W.now_ns + between(1, 2 * (uint64_t)W.is.reload_ms) * MS, reload_comes,
         p, a, b);
@@ -230,7 +197,7 @@ void reloads_end(void)
         struct conf *next = must_alloc(1, sizeof(*next));
 
         *next = *first[i];
-        put_in_force(W.daemons[i], next, NULL);
+        put_in_force(W.daemons[i], next);
         free(next);
     }
 }

@@ -69,7 +69,7 @@ static void differs(
 /* Takes the differences over; conf is what was read. */
 static void reload(void)
 {
-    T_OK(conf_keep(&conf, &other, &error));
+    conf_keep(&conf, &other);
     finish();
     conf_take(&other, &conf);
     changes_count = 0;
@@ -168,62 +168,6 @@ TEST(peers_are_by_name)
     T_EQ_STR(other.peers[1].name, "c");
 }
 
-TEST(peers_of_the_run_time_stay_unless_the_file_has_them)
-{
-    two();
-    for (int i = 0; i < 3; i++) {
-        struct conf_peer *p = &other.peers[other.peers_count++];
-
-        memset(p, 0, sizeof(*p));
-        snprintf(p->name, sizeof(p->name), "run%d", i);
-        snprintf(p->address, sizeof(p->address), "tcp://10.9.0.%d:1", i);
-        p->at_run_time = true;
-    }
-    compare();
-    T_EQ_U64(changes_count, 0);
-    set("peers[2].name", "run1"); /* by its name, at another address */
-    set("peers[2].address", "tcp://10.0.0.3:1");
-    set("peers[3].name", "d"); /* by its address */
-    set("peers[3].address", "tcp://10.9.0.2:1");
-    compare();
-    T_EQ_U64(changes_count, 3);
-    differs(0, "peers: run1", "tcp://10.9.0.1:1", "tcp://10.0.0.3:1", false);
-    differs(1, "peers: run2", "tcp://10.9.0.2:1", "", false);
-    differs(2, "peers: d", "", "tcp://10.9.0.2:1", false);
-    reload();
-    T_EQ_U64(other.peers_count, 5);
-    T_EQ_STR(other.peers[4].name, "run0");
-    T_TRUE(other.peers[4].at_run_time && !other.peers[2].at_run_time);
-}
-
-static void fill_peers(struct conf *c, const char *name)
-{
-    uint32_t n = c == &other ? 1 : CONF_PEERS_MAX;
-
-    c->peers_count = n;
-    for (uint32_t i = 0; i < n; i++) {
-        struct conf_peer *p = &c->peers[i];
-
-        memset(p, 0, sizeof(*p));
-        snprintf(p->name, sizeof(p->name), "%s%u", name, i);
-        snprintf(p->address, sizeof(p->address), "tcp://%s:%u", name, 1 + i);
-        p->at_run_time = c == &other;
-    }
-}
-
-TEST(peers_of_the_run_time_and_of_the_file_have_one_limit)
-{
-    two();
-    fill_peers(&other, "run");
-    fill_peers(&conf, "file");
-    T_EQ_U64(conf_keep(&conf, &other, &error), ERR_MALFORMED);
-    T_EQ_STR(error.text,
-        "peers: with those that were added at run time they are more than 256");
-    conf.peers_count--;
-    T_OK(conf_keep(&conf, &other, &error));
-    T_EQ_U64(conf.peers_count, CONF_PEERS_MAX);
-}
-
 TEST(other_pools_need_a_restart)
 {
     two();
@@ -259,7 +203,7 @@ TEST(a_limit_that_stays_is_held_against_what_comes)
     set("peers[2].name", "c");
     set("peers[2].address", "tcp://10.0.0.3:1");
     compare();
-    T_OK(conf_keep(&conf, &other, &error));
+    conf_keep(&conf, &other);
     T_EQ_U64(conf_finish(&conf, "host", &error), ERR_MALFORMED);
     T_EQ_STR(error.text, "peers: 3 are more than limits.peers, 2");
 }

@@ -9,9 +9,9 @@
 #define ENC "tcp://127.0.0.1:7601" /* of `enc` */
 
 /* Puts the peers of the configuration in force as they are now. */
-static void take(struct rig *l, const char *at_once)
+static void take(struct rig *l)
 {
-    struct event ev = {.type = EV_CONF, .text = at_once};
+    struct event ev = {.type = EV_CONF};
 
     rig_step(l, &ev);
 }
@@ -20,7 +20,7 @@ static void take(struct rig *l, const char *at_once)
 static void name_it(struct rig *l, bool named)
 {
     l->conf.peers_count = named;
-    take(l, NULL);
+    take(l);
 }
 
 static uint64_t peers(struct rig *l)
@@ -82,40 +82,13 @@ TEST(another_name_of_one_address_is_the_same_encoder)
     struct local_msg m = request(2, 1, MODE_WHOLE);
 
     snprintf(l->conf.peers[0].name, 8, "other");
-    take(l, NULL);
+    take(l);
     T_EQ_U64(brain_acts(l, ACT_DISCONNECT), 0);
     m.request.encoder = span_str("other");
     T_OK(brain_say(l, 0, m));
     T_TRUE(brain_said(l, PEER_INIT, 0) != NULL);
     fill(l, &t, 8);
     T_EQ_U64(brain_state(l, 0, 0), ROOM_SUCCESS);
-}
-
-TEST(at_once_its_rooms_fail)
-{
-    struct rig *l = langd_up(NULL, NULL);
-
-    (void)ask_room(l, 1, 0);
-    l->conf.peers_count = 0;
-    take(l, "enc");
-    T_EQ_U64(brain_state(l, 0, 0), ROOM_FAILED);
-    T_EQ_U64(brain_reason(l, 0, 0), ERR_PEER_LOST);
-    T_TRUE(brain_said(l, PEER_ABORT, 0) != NULL);
-}
-
-TEST(at_once_the_others_complete_theirs)
-{
-    struct rig *l =
-        langd_up("peers[1].name=two", "peers[1].address=tcp://127.0.0.1:7602");
-    struct local_msg m = request(2, 1, MODE_WHOLE);
-
-    (void)ask_room(l, 1, 0);
-    m.request.encoder = span_str("two");
-    T_OK(brain_say(l, 0, m));
-    l->conf.peers_count = 0;
-    take(l, "two");
-    T_EQ_U64(brain_state(l, 0, 1), ROOM_FAILED);
-    T_EQ_U64(brain_state(l, 0, 0), ROOM_BOOTSTRAPPING);
 }
 
 static enum err decline(struct rig *l, uint64_t room)
@@ -134,7 +107,7 @@ static void allow(struct rig *l, const char *address)
     list->count = address != NULL;
     if (address)
         snprintf(list->items[0], sizeof(list->items[0]), "%s", address);
-    take(l, NULL);
+    take(l);
 }
 
 static struct local_msg request_at(
@@ -330,7 +303,7 @@ TEST(encoders_of_the_configuration_have_a_place_before_others)
         snprintf(p[i].address, sizeof(p[i].address), "tcp://10.0.0.%u:1", i);
     }
     l->conf.peers_count = 5;
-    take(l, NULL);
+    take(l);
     for (uint32_t i = 1; i <= 4; i++)
         T_OK(brain_say(l, 0, request_at(p[i].name, 1, 40 + i)));
 }
@@ -423,7 +396,7 @@ TEST(an_encoder_whose_room_is_waited_for_keeps_its_place)
     a.attach.encoder = span_str("enc");
     T_OK(brain_say(l, 0, a));
     l->conf.peers_count = 0;
-    take(l, NULL);
+    take(l);
     T_EQ_U64(ask_many(l, 0, 0, 40), 40);
     T_EQ_STR(brain_text(l, "peers", "address", 0), ENC);
 }
@@ -471,7 +444,7 @@ static void another_conf(struct rig *l)
     c->control_allow.count = below(2);
     snprintf(c->control_allow.items[0], 32, "tcp://127.0.0.1:760%s",
         below(2) ? "*" : "3");
-    take(l, below(4) ? NULL : name[below(4)]);
+    take(l);
 }
 
 static void anything(struct rig *l, uint32_t cell)
@@ -562,7 +535,7 @@ TEST(an_encoder_that_is_not_up_is_connected_again_under_another_name)
     rig_step(l, &(struct event){.type = EV_LINK_UP});
     snprintf(l->conf.peers[0].name, 64, "another");
     snprintf(l->conf.control_identities, 64, "identities");
-    take(l, NULL);
+    take(l);
     T_EQ_U64(brain_acts(l, ACT_DISCONNECT), 1);
     brain_pass(l, 1000);
     T_TRUE(brain_said(l, PEER_HELLO, 0) == NULL);

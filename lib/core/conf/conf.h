@@ -41,7 +41,6 @@ struct conf_pool {
     conf_##KIND field;
 struct conf_peer {
 #include "core/conf/conf.def"
-    bool at_run_time; /* added by mmxctl, not by the file */
 };
 #undef PEER_KEY
 #undef KEY
@@ -145,15 +144,12 @@ struct conf_change {
 };
 
 /* Tells what differs between the configuration in force and the file's, both
- * finished. Peers that were added at run time and are not in the file are no
- * difference. */
+ * finished. */
 void conf_diff(const struct conf *now, const struct conf *next,
     void (*take)(void *ud, const struct conf_change *c), void *ud);
 /* Makes of next, the file's, what a reload makes of now: keys that need a
- * restart stay, and so do peers that were added at run time. conf_finish is to
- * be called again. */
-MUST_CHECK enum err conf_keep(
-    struct conf *next, const struct conf *now, struct conf_error *e);
+ * restart stay. conf_finish is to be called again. */
+void conf_keep(struct conf *next, const struct conf *now);
 /* Takes over the values of next, which conf_keep and conf_finish have seen, and
  * writes no others. */
 void conf_take(struct conf *now, const struct conf *next);

@@ -91,17 +91,6 @@ static const struct conf_peer *peer_of(const struct conf *c, const char *name)
     return NULL;
 }
 
-/* True if the peer of the configuration in force was added at run time, and
- * the file has neither its name nor its address. */
-static bool stays(const struct conf_peer *p, const struct conf *next)
-{
-    for (uint32_t i = 0; i < next->peers_count; i++)
-        if (strcmp(next->peers[i].name, p->name) == 0 ||
-            strcmp(next->peers[i].address, p->address) == 0)
-            return false;
-    return p->at_run_time;
-}
-
 /* Whom to tell. */
 struct diff {
     const struct conf *now, *next;
@@ -168,7 +157,7 @@ static void tell_peers(const struct diff *d)
         const struct conf_peer *p = &d->now->peers[i];
         const struct conf_peer *q = peer_of(d->next, p->name);
 
-        if (q ? strcmp(p->address, q->address) == 0 : stays(p, d->next))
+        if (q && strcmp(p->address, q->address) == 0)
             continue;
         snprintf(key, sizeof(key), "peers: %s", p->name);
         tell(d, key, p->address, q ? q->address : "", NULL);
@@ -196,8 +185,7 @@ void conf_diff(const struct conf *now, const struct conf *next,
 
 /* a reload */
 
-enum err conf_keep(
-    struct conf *next, const struct conf *now, struct conf_error *e)
+void conf_keep(struct conf *next, const struct conf *now)
 {
     bool pools = same_pools(now, next);
 
@@ -212,17 +200,6 @@ enum err conf_keep(
         for (size_t k = 0; k < conf_pool_keys.count; k++)
             if (conf_pool_keys.rows[k].takes == TAKES_RESTART)
                 copy(&conf_pool_keys.rows[k], &next->pools[i], &now->pools[i]);
-    for (uint32_t i = 0; i < now->peers_count; i++) {
-        if (!stays(&now->peers[i], next))
-            continue;
-        if (next->peers_count == CONF_PEERS_MAX)
-            return conf_refuse(e,
-                "peers: with those that were added at run time they are more "
-                "than %u",
-                CONF_PEERS_MAX);
-        next->peers[next->peers_count++] = now->peers[i];
-    }
-    return OK;
 }
 
 static void take_rows(const struct conf_rows *rows, void *now, const void *next)

@@ -254,7 +254,7 @@ static void on_event(void *brain, struct out *out, const struct event *ev)
         break;
     case EV_CONF:
         on_conf(l);
-        named_conf(l, out, ev->text);
+        named_conf(l, out);
         break;
     default:
         break; /* brain.c has done all of it */

@@ -513,9 +513,9 @@ void lroom_readers(struct langd *l, struct out *out, struct lroom *m);
 /* Makes the encoders of the config. They are connected when a room names them.
  */
 void named_init(struct langd *l);
-/* Takes the encoders of the config as they are now. at_once: one that has left
- * whose rooms fail; the others' rooms complete. NULL: none. */
-void named_conf(struct langd *l, struct out *out, const char *at_once);
+/* Takes the encoders of the config as they are now. The rooms of one that has
+ * left complete. */
+void named_conf(struct langd *l, struct out *out);
 /* Forgets encoders that have left and have no rooms any more. */
 void named_serve(struct langd *l, struct out *out);
 /* Returns the peer of that name or address for a new room of the user, made if

@@ -110,17 +110,6 @@ static bool in_conf(const struct langd *l, const struct peer *p)
     return false;
 }
 
-static void end_rooms(struct langd *l, struct peer *p)
-{
-    LIST_FOREACH (n, &p->rooms) {
-        struct lroom *m = LIST_ENTRY(n, struct lroom, in_peer);
-
-        CHECK_ROOM(m);
-        lroom_fail(l, m, ERR_PEER_LOST, 0, 0, "the encoder was removed");
-        lroom_touch(l, m);
-    }
-}
-
 void named_serve(struct langd *l, struct out *out)
 {
     l->leave_due = false;
@@ -154,15 +143,12 @@ void named_init(struct langd *l)
 
 /* Decides anew whether requests may name the encoder. One of the configuration
  * that has left it may be named by its address, if that is allowed. */
-static void look_again(struct langd *l, struct peer *p, const char *at_once)
+static void look_again(struct langd *l, struct peer *p)
 {
-    bool named_no_more = (p->configured || p->leaving) && !in_conf(l, p);
     bool may = allowed(l, span_str(p->address));
 
-    if (p->configured && !named_no_more)
+    if (p->configured && in_conf(l, p))
         return;
-    if (named_no_more && at_once && named(p, span_str(at_once)))
-        end_rooms(l, p);
     p->configured = false;
     if (may)
         memcpy(p->label, p->address, sizeof(p->label));
@@ -171,13 +157,13 @@ static void look_again(struct langd *l, struct peer *p, const char *at_once)
     l->leaving += p->leaving;
 }
 
-void named_conf(struct langd *l, struct out *out, const char *at_once)
+void named_conf(struct langd *l, struct out *out)
 {
     const struct conf *c = l->b.c.conf;
 
     for (uint32_t i = 0; i < l->b.peers.max; i++)
         if (l->b.peers.peers[i].used)
-            look_again(l, &l->b.peers.peers[i], at_once);
+            look_again(l, &l->b.peers.peers[i]);
     named_serve(l, out);
     for (uint32_t i = 0; i < c->peers_count; i++)
         if (!configured(l, out, &c->peers[i]))
