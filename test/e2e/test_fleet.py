@@ -41,6 +41,9 @@ class Fleet(Case):
             # encoded has no name for what may only have looked at its port.
             self.assertIn("fail  peer" if daemon is d else "warn  peer", told)
             eventually(lambda: "refused: key" in daemon.tail(), "logged")
+        health = d.ctl("health", check=False)
+        self.assertEqual(health.returncode, 1)
+        self.assertIn(f"; enc0: {there}", health.stdout)
         lm.release(1)
 
     def test_another_key(self):

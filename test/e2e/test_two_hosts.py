@@ -10,7 +10,7 @@ import test_data_keys
 from pair import SENT, Case, eventually, free_port
 
 BOOT = "/proc/sys/kernel/random/boot_id"
-DATA = "10.213.1.2"
+FAR = "10.213.1.2"
 OTHER_BOOT = "6f1d5c1e-52f4-4d0b-9f8e-0c3a5b7d9e11\n"
 
 
@@ -54,48 +54,75 @@ class Devices(test_data_keys.Hosts):
         self.assertEqual(d.ended(1)["text"], says)
         self.assertEqual(d.tail(400).count(f"{e.address}: {says}"), 1)
 
-    def test_a_firewall_drops_at_the_data_port(self):
-        """Answers from langd's data address go nowhere; both say so until they
-        come."""
-        e_host, l_host = self.e_host, self.l_host
-        self.nets.link(e_host, l_host)
-        nets.ip("-n", l_host, "link", "add", "m1", "type", "veth", "peer",
+    def behind(self, host, address, near, by):
+        """Gives a host an address whose answers go nowhere. Returns what opens
+        it."""
+        nets.ip("-n", host, "link", "add", "m1", "type", "veth", "peer",
                 "name", "m2")
-        nets.ip("-n", l_host, "address", "add", DATA, "dev", "m1")
-        nets.ip("-n", l_host, "link", "set", "m1", "up")
-        nets.ip("-n", e_host, "route", "add", DATA, "via", nets.L_HOST)
-        drop = ["from", DATA, "blackhole"]
-        nets.ip("-n", l_host, "rule", "add", *drop)
+        nets.ip("-n", host, "address", "add", address, "dev", "m1")
+        nets.ip("-n", host, "link", "set", "m1", "up")
+        nets.ip("-n", near, "route", "add", address, "via", by)
+        drop = ["from", address, "blackhole"]
+        nets.ip("-n", host, "rule", "add", *drop)
+        return lambda: nets.ip("-n", host, "rule", "del", *drop)
+
+    def said_by_doctor(self, daemon, text, advice):
+        rows = json.loads(daemon.ctl("doctor", "--json", check=False).stdout)
+        peer = next(r for r in rows if r["check"] == "peer")
+        self.assertIn(text, peer["text"])
+        self.assertIn(advice, peer["advice"])
+        return peer["result"]
+
+    def ready(self, *daemons):
+        for daemon in daemons:
+            eventually(lambda: daemon.ctl("health", check=False).stdout ==
+                       f"{daemon.name}: ready\n", f"{daemon.name} is ready")
+
+    def firewalled(self, listen, devices):
         e = self.world.encoded(
             start=False, transfer={
                 "devices": "m0", "carrier": "tcp", "stall": "1s",
                 "same_host": "off"},
-            control={"listen": f"tcp://{nets.E_HOST}:7601"})
-        e.address = f"tcp://{nets.E_HOST}:7601"
+            control={"listen": f"tcp://{listen}:7601"})
+        e.address = f"tcp://{listen}:7601"
         d = self.world.langd([e], start=False, transfer={
-            "devices": "m1", "carrier": "tcp", "same_host": "off"})
-        e.inside = ["ip", "netns", "exec", e_host]
-        d.inside = ["ip", "netns", "exec", l_host]
-        e.start()
-        d.start()
+            "devices": devices, "carrier": "tcp", "same_host": "off"})
+        e.inside = ["ip", "netns", "exec", self.e_host]
+        d.inside = ["ip", "netns", "exec", self.l_host]
+        return e.start(), d.start()
+
+    def test_a_firewall_drops_at_the_data_port(self):
+        """Both say so until the answers come."""
+        self.nets.link(self.e_host, self.l_host)
+        opens = self.behind(self.l_host, FAR, self.e_host, nets.L_HOST)
+        e, d = self.firewalled(nets.E_HOST, "m1")
         for daemon in (d, e):
             eventually(lambda: "no answer (transfer.ports)" in
                        daemon.ctl("health", check=False).stdout,
                        f"{daemon.name} says it")
             self.assertEqual(daemon.ctl("health", check=False).returncode, 1)
-            rows = json.loads(daemon.ctl("doctor", "--json",
-                                         check=False).stdout)
-            peer = next(r for r in rows if r["check"] == "peer")
-            self.assertEqual(peer["result"], "fail")
-            self.assertIn(f"rows cannot go to {DATA}:", peer["text"])
-            self.assertIn("transfer.ports", peer["advice"])
+            self.assertEqual(self.said_by_doctor(
+                daemon, f"rows cannot go to {FAR}:", "transfer.ports"), "fail")
             self.assertEqual(daemon.show("peers")[0]["trouble"],
                              "data-timeout")
-        nets.ip("-n", l_host, "rule", "del", *drop)
+        opens()
+        self.ready(d, e)
         for daemon in (d, e):
-            eventually(lambda: daemon.ctl("health", check=False).stdout ==
-                       f"{daemon.name}: ready\n", f"{daemon.name} is ready")
             self.assertIn("rows can go again", daemon.tail(400))
+
+    def test_a_firewall_drops_at_the_control_port(self):
+        self.nets.link(self.e_host, self.l_host)
+        opens = self.behind(self.e_host, FAR, self.l_host, nets.E_HOST)
+        _, d = self.firewalled(FAR, "m0")
+        eventually(lambda: "cannot be connected: no answer (control.listen)" in
+                   d.ctl("health", check=False).stdout,
+                   "health says it")
+        self.assertEqual(d.ctl("health", check=False).returncode, 1)
+        self.assertEqual(self.said_by_doctor(
+            d, "no answer", "firewalls"), "warn")
+        self.assertEqual(d.show("peers")[0]["trouble"], "timeout")
+        opens()
+        self.ready(d)
 
 
 class Addresses(Case):
