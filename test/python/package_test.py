@@ -115,6 +115,8 @@ class Pools(unittest.TestCase):
             conn.epoch = 2
             with self.assertRaises(mmx.errors.DaemonLost):
                 conn._map("vit", reply)
+            del reply
+            os.set_blocking(kept, False)
             self.assertEqual(os.read(kept, 1), b"")  # fd is closed
             os.close(kept)
 

@@ -441,7 +441,7 @@ class Turns(unittest.TestCase):
 
     def test_a_pool_that_cannot_be_mapped_fails_the_request(self):
         self.lang.conn.send.return_value = types.SimpleNamespace(
-            done=True, fd=-1, result=lambda: {})
+            done=True, take_fd=lambda: -1, result=lambda: {})
         with unittest.mock.patch.object(
                 mmx, "Pool", side_effect=RuntimeError("no driver")):
             one = self.waiting()
