@@ -181,13 +181,9 @@ void calm_finish(void)
 void calm_run(void)
 {
     draw_calm();
-    W.is.reload_ms = W.seed % 8 == 5 ? 50 : 0;
     draw_daemons();
-    for (uint32_t i = 0; i < W.is.deliveries; i++)
-        at_leisure(between(0, W.is.faults_ns), deliver, NULL, 0, 0);
-    for (uint32_t i = 0; i < W.is.tickets; i++)
-        at_leisure(between(0, W.is.faults_ns), ticket_comes, NULL, 0, 0);
+    deliveries_start(at_leisure);
     reloads_start();
-    (void)run_until(W.is.faults_ns + MS);
+    (void)run_until((W.is.faults_ms + 1) * MS);
     calm_finish();
 }

@@ -605,6 +605,9 @@ static void arm(struct daemon *d)
 
 void daemon_step(struct daemon *d, struct event *ev)
 {
+    uint64_t *from = W.from;
+
+    W.from = &W.moves;
     one_step(d, ev);
     for (uint32_t i = 0; brain_pending(d->brain); i++) {
         struct event more = {.type = EV_MORE};
@@ -624,6 +627,7 @@ void daemon_step(struct daemon *d, struct event *ev)
     else
         langd_watch(d);
     reloads_watch(d);
+    W.from = from;
 }
 
 uint32_t daemon_blocks_free(const struct daemon *d, uint32_t pool)

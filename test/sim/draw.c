@@ -29,14 +29,13 @@ static uint32_t rate(uint32_t max)
     return chance(500) ? 0 : (uint32_t)between(1, max);
 }
 
-void draw_nature(void)
+static void draw_swarm(struct nature *n)
 {
-    struct nature *n = &W.is;
-
+    draw_from(PART_NATURE, 0);
     n->encodeds = (uint32_t)between(1, 2);
     n->langds = (uint32_t)between(1, 3);
     n->deliveries = (uint32_t)between(3, 40);
-    n->faults_ns = between(2000, 12000) * MS;
+    n->faults_ms = (uint32_t)between(2000, 12000);
     n->loss = rate(300);
     n->twice = rate(500);
     n->late = rate(300);
@@ -84,6 +83,15 @@ void draw_nature(void)
     n->ring = chance(300) ? (uint32_t)between(1, 12) : 0;
     n->secrets = rate(1000);
     n->thieves = rate(500);
+    n->pool_lost = 50;
+    /* In every fourth world configurations change. */
+    n->reload_ms = W.seed % 4 == 3 ? 100 + (uint32_t)(W.seed * 7 % 1900) : 0;
+}
+
+void draw_nature(void)
+{
+    draw_swarm(&W.is);
+    options_apply(&W.is);
 }
 
 /* Faults: none. Engines do what they said that they would. */
@@ -91,14 +99,17 @@ void draw_calm(void)
 {
     struct nature *n = &W.is;
 
-    draw_nature();
+    draw_swarm(n);
     n->calm = true;
     n->loss = n->twice = n->late = n->cut_ms = n->partition_ms = 0;
     n->crash_ms = n->break_ms = n->stall = n->abort = n->vanish = 0;
     n->silent = n->wrong = n->lonely = n->again = 0;
     n->drain_ms = n->map_ms = n->still_ms = n->stale = n->forged = 0;
     n->ghost_ms = 0;
-    n->faults_ns = between(100, 12000) * MS;
+    n->pool_lost = 0;
+    n->faults_ms = (uint32_t)between(100, 12000);
+    n->reload_ms = W.seed % 8 == 5 ? 50 : 0;
+    options_apply(n);
 }
 
 /* daemons */
@@ -183,12 +194,14 @@ void draw_daemons(void)
     char text[80], name[16];
 
     for (uint32_t i = 0; i < W.is.encodeds + W.is.langds; i++) {
-        bool langd = i >= W.is.encodeds;
-        const char *own = chance(W.is.wrong) ? layouts[0] : layout;
         static const uint8_t roles[] = {ROLE_ENCODED, ROLE_LANGD};
+        bool langd = i >= W.is.encodeds;
+        const char *own;
         struct conf *c;
         struct daemon *d;
 
+        draw_from(PART_DAEMON, i);
+        own = chance(W.is.wrong) ? layouts[0] : layout;
         snprintf(name, sizeof(name), langd ? "l%u" : "e%u",
             langd ? i - W.is.encodeds : i);
         c = conf_make(roles[langd], name);

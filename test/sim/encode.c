@@ -407,6 +407,7 @@ void prod_start(struct prod *p, uint64_t when_ns)
 
 void prod_answer(struct handle *h, uint32_t type, const struct local_answer *a)
 {
+    W.from = h->prod->draws;
     HOLDS(a->err == OK || !h->prod->must_succeed || a->err == ERR_BUSY ||
               type == LOCAL_COMMIT, /* the room may have ended meanwhile */
         "a healed world serves", "%s room %llu: %s is refused: %.*s",
@@ -447,6 +448,7 @@ static void announce_again(struct prod *p)
 
 void prod_event(struct handle *h, const struct local_event *e)
 {
+    W.from = h->prod->draws;
     if ((e->what & EVENT_FAILED) && e->reason == ERR_NO_BLOCKS &&
         h->prod->must_succeed) {
         HOLDS(h->prod->max_rows > 0,
@@ -476,6 +478,7 @@ struct prod *prod_new(struct daemon *d, uint64_t room)
     struct prod *p = must_alloc(1, sizeof(*p));
 
     p->d = d;
+    p->draws = W.from;
     p->room = room;
     p->instance = ++W.instances;
     p->conns = 1;

@@ -355,6 +355,7 @@ static void ghosts_act(void *p, uint64_t a, uint64_t b)
 
 void ghosts_start(void)
 {
+    draw_from(PART_GHOST, 0);
     if (W.is.ghost_ms)
         at(W.now_ns, ghosts_act, NULL, 0, 0);
 }

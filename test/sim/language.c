@@ -351,6 +351,7 @@ void cons_start(struct cons *c, uint64_t when_ns)
 
 void cons_answer(struct handle *h, uint32_t type, const struct local_answer *a)
 {
+    W.from = h->cons->draws;
     if (type == LOCAL_DECLINE) {
         h->cons->over = a->err == OK;
         h->cons->asked = false; /* once more */
@@ -452,6 +453,7 @@ void cons_event(struct handle *h, const struct local_event *e)
     struct cons *c = h->cons;
     const struct prod *p;
 
+    W.from = c->draws;
     if ((e->what & EVENT_FAILED) && e->reason == ERR_NO_BLOCKS &&
         c->must_succeed) {
         if (!h->owner)
@@ -508,6 +510,7 @@ struct cons *cons_new(struct daemon *d, uint32_t encoder, uint64_t room)
     struct cons *c = must_alloc(1, sizeof(*c));
 
     c->d = d;
+    c->draws = W.from;
     c->encoder = encoder;
     c->room = room;
     c->conns = 1;

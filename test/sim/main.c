@@ -20,35 +20,24 @@ struct job {
     char name[48];
     void (*run)(void);
     uint64_t seed;
+    const char *words; /* what is set and left out; NULL: as given */
     bool muted, told;
 };
 
 struct options {
     uint64_t first, count, seed, jobs, limit_s;
-    bool one, steps, seeds_given, calm, swarm, stop;
+    bool one, steps, seeds_given, calm, swarm, stop, shrink;
     const char *scenario, *fault, *canary;
 };
 
-/* Worlds in which something was wrong once: with a brain, a check, or an
- * engine here. They run with the scenarios. */
-static const struct {
+static const struct world_pinned {
     void (*run)(void);
     uint64_t seed;
+    const char *words;
 } pinned[] = {
-    {calm_run, 21745}, /* a batch whose engine had no cell for the next */
-    {calm_run, 25115}, /* two engines that need both, of an open room */
-    {calm_run, 28436}, /* a group again, without the one that was there */
-    {calm_run, 30720}, /* an open room, held until its group was consumed */
-    {calm_run, 33187}, /* an encoder paced by a reader that began anew */
-    {calm_run, 37351}, /* engines whose cells were all rooms that wait */
-    {calm_run, 37547}, /* a room announced again twice */
-    {calm_run, 37833}, /* more work than the deadlines of rooms */
-    {calm_run, 61875}, /* a room that was declined, and came again */
-    {calm_run, 62462},
-    {calm_run, 65748},  /* a victim that had been served at one of two */
-    {calm_run, 78242},  /* a pool that was mapped before shards knew it */
-    {swarm_run, 18549}, /* two timers, and a list full with the first */
-    {swarm_run, 20800},
+#define WORLD(mutant, kind, seed, words, what) {kind##_run, seed, words},
+#include "test/sim/worlds.def"
+#undef WORLD
 };
 
 static struct options opt = {
@@ -86,10 +75,16 @@ static void show_steps(uint64_t seed)
 
 static void run_one(const struct job *j)
 {
-    W.seed = W.rng = j->seed;
-    snprintf(W.replay, sizeof(W.replay), "%s%s%s%s%s%s", j->option ? " --" : "",
-        j->option ? j->option : "", j->name[0] ? " " : "", j->name,
-        W.canary ? " --canary " : "", W.canary ? W.canary : "");
+    char words[WORDS_MAX];
+
+    CHECK(!j->words || options_read(j->words), "%s", j->words);
+    options_words(words, sizeof(words));
+    W.seed = W.moves = j->seed;
+    W.from = &W.moves;
+    snprintf(W.replay, sizeof(W.replay), "%s%s%s%s%s%s%s",
+        j->option ? " --" : "", j->option ? j->option : "",
+        j->name[0] ? " " : "", j->name, W.canary ? " --canary " : "",
+        W.canary ? W.canary : "", words);
     check_set_printer(on_check);
     alarm((unsigned)opt.limit_s);
     j->run();
@@ -222,7 +217,40 @@ static void run_pinned(void)
     for (size_t i = 0; i < ARRAY_LEN(pinned); i++)
         start((struct job){.option = pinned[i].run == calm_run ? "calm" : NULL,
             .run = pinned[i].run,
-            .seed = pinned[i].seed});
+            .seed = pinned[i].seed,
+            .words = pinned[i].words});
+}
+
+/* The seed's world, without its words. */
+static bool seed_fails(void)
+{
+    failed = 0;
+    start((struct job){.option = opt.calm ? "calm" : NULL,
+        .run = opt.calm ? calm_run : swarm_run,
+        .seed = opt.seed,
+        .muted = true});
+    reap_all();
+    return failed > 0;
+}
+
+static int shrink_seed(void)
+{
+    char words[WORDS_MAX];
+    struct nature drawn;
+
+    if (!seed_fails()) {
+        puts("this world passes");
+        return 2;
+    }
+    W.seed = opt.seed;
+    (opt.calm ? draw_calm : draw_nature)();
+    drawn = W.is;
+    memset(&W.is, 0, sizeof(W.is));
+    shrink(seed_fails, &drawn);
+    options_words(words, sizeof(words));
+    printf("sim --seed %llu%s%s\n", (unsigned long long)opt.seed,
+        opt.calm ? " --calm" : "", words);
+    return 0;
 }
 
 static void start_fault(const char *name, void (*run)(void))
@@ -262,7 +290,8 @@ static int usage(void)
     fputs("sim [--seeds N] [--first S] [--jobs J] [--stop] [--limit SECONDS]\n"
           "    [--calm] [--swarm] [--scenario NAME|all] [--fault NAME|all]\n"
           "sim --canary NAME|all [--seeds N]\n"
-          "sim --seed S [--calm] [--canary NAME] [--steps]\n",
+          "sim --seed S [--calm] [--canary NAME] [--steps] [--shrink]\n"
+          "    [--set NAME=NUMBER,...] [--only DELIVERY,...]\n",
         stderr);
     return 2;
 }
@@ -273,7 +302,8 @@ static bool read_flag(const char *arg)
         const char *name;
         bool *flag;
     } flags[] = {{"--steps", &opt.steps}, {"--calm", &opt.calm},
-        {"--swarm", &opt.swarm}, {"--stop", &opt.stop}};
+        {"--swarm", &opt.swarm}, {"--stop", &opt.stop},
+        {"--shrink", &opt.shrink}};
 
     for (size_t i = 0; i < ARRAY_LEN(flags); i++)
         if (strcmp(arg, flags[i].name) == 0)
@@ -297,6 +327,8 @@ static bool read_value(const char *arg, const char *value)
         {"--fault", NULL, &opt.fault, NULL},
         {"--canary", NULL, &opt.canary, NULL}};
 
+    if (value && (strcmp(arg, "--set") == 0 || strcmp(arg, "--only") == 0))
+        return option_read(arg, value);
     for (size_t i = 0; value && i < ARRAY_LEN(values); i++) {
         if (strcmp(arg, values[i].name) != 0)
             continue;
@@ -322,6 +354,8 @@ int main(int argc, char **argv)
     if (opt.jobs == 0 || opt.jobs > JOBS_MAX)
         return usage();
     W.show_steps = opt.steps;
+    if (opt.one && opt.shrink)
+        return shrink_seed();
     if (opt.one) {
         W.loud = true;
         W.canary = opt.canary;

@@ -188,6 +188,7 @@ void reloads_start(void)
         if (W.daemons[i]->role == ROLE_LANGD)
             at(W.now_ns + NS_PER_S, seek_comes, W.daemons[i], 0, 0);
     }
+    draw_from(PART_RELOAD, 0);
     at(W.now_ns + between(1, W.is.reload_ms) * MS, reload_comes, NULL, 0, 0);
 }
 

@@ -31,31 +31,12 @@ struct handle;
 
 typedef void (*happening)(void *p, uint64_t a, uint64_t b);
 
-/* What this seed's world is like. Rates are per thousand. */
+/* What this seed's world is like. */
 struct nature {
-    uint32_t encodeds, langds, deliveries;
-    uint32_t loss, twice, late, cut_ms, partition_ms, crash_ms, break_ms;
-    uint32_t net_us, data_us, local_us, shard_us; /* longest usual delays */
-    uint32_t stall;  /* an engine stops reading for long */
-    uint32_t abort;  /* rooms whose engine aborts */
-    uint32_t vanish; /* rooms in whose midst an engine's process goes */
-    uint32_t silent; /* engines that do nothing until all heals */
-    uint32_t wrong;  /* keys, storage, counts that do not match */
-    uint32_t stream, several, unknown, open, null, rendezvous, group;
-    uint32_t readers, lonely, shuffle, late_rows, long_hold, tight_out, again;
-    uint32_t keys, keep, batch, decline;
-    uint32_t hosts;    /* daemons share so many hosts; 0: each has its own */
-    uint32_t map_ms;   /* a mapping is lost every so often */
-    uint32_t still_ms; /* so does a daemon or shard stand still */
-    uint32_t stale, forged; /* messages of rows that come again, or wrong */
-    uint32_t ghost_ms;      /* so often does a ghost say something; 0: none */
-    uint32_t reload_ms;     /* so often is a configuration another one */
-    uint32_t ring;          /* commands that a shard's ring holds; 0: all */
-    uint32_t drain_ms, pools, copy_us, tickets;
-    uint32_t secrets; /* rooms that have one */
-    uint32_t thieves; /* of these, that engines without it ask for */
+#define IS(name, meaning) uint32_t name;
+#include "test/sim/nature.def"
+#undef IS
     bool calm;
-    uint64_t faults_ns; /* how long the first phase lasts */
 };
 
 /* faults.c: what goes wrong in a world of one fault. */
@@ -69,7 +50,9 @@ struct fault {
 };
 
 struct world {
-    uint64_t seed, rng, now_ns, steps, still;
+    uint64_t seed, now_ns, steps, still;
+    uint64_t moves; /* the stream of delays, ties, and what daemons cause */
+    uint64_t *from; /* the stream that is drawn from */
     struct nature is;
     struct fault fault;
     struct daemon *daemons[DAEMONS_MAX];
@@ -80,18 +63,34 @@ struct world {
     bool quiet;         /* no trace at all after a failure */
     bool show_steps;
     const char *canary;
-    char replay[96];                    /* options that run this world again */
+    char replay[1000];                  /* options that run this world again */
     bool cut[DAEMONS_MAX][DAEMONS_MAX]; /* nothing passes from, to */
     uint32_t succeeded, failed;         /* rooms, as engines saw them */
     uint32_t copies, copying;           /* between daemons of one host */
 };
 extern struct world W;
 
+/* Each part of a world draws from a stream of its own, which what it schedules
+ * goes on with: one draw more there moves nothing elsewhere. */
+enum part {
+    PART_NATURE,
+    PART_DAEMON, /* by number, as those below */
+    PART_DELIVERY,
+    PART_TICKET,
+    PART_FAULT,
+    PART_RELOAD,
+    PART_GHOST,
+    PART_PROOF,
+    PART_LEAVE
+};
+
+/* From now on it is drawn from this one. */
+void draw_from(enum part part, uint64_t number);
 uint64_t draw(void);
 /* A number in [lo, hi]. */
 uint64_t between(uint64_t lo, uint64_t hi);
 bool chance(uint32_t per_thousand);
-/* A delay up to `us`, seldom much longer. */
+/* A delay up to `us`, seldom much longer; of the stream of moves. */
 uint64_t delay_us(uint32_t us);
 
 void at(uint64_t when_ns, happening fn, void *p, uint64_t a, uint64_t b);
@@ -350,6 +349,7 @@ uint32_t econns_count(void);
 
 struct prod {
     struct daemon *d;
+    uint64_t *draws; /* its delivery's stream */
     uint32_t life, instance, pool, session;
     uint64_t room;
     struct handle *h[1 + READERS_MAX];
@@ -372,6 +372,7 @@ struct prod {
 
 struct cons {
     struct daemon *d;
+    uint64_t *draws; /* its delivery's stream */
     uint32_t life, encoder, pool, session;
     uint64_t room;
     struct handle *h[1 + READERS_MAX];
@@ -510,6 +511,22 @@ uint64_t room_next(void);
 uint64_t room_last(void);
 void deliver(void *p, uint64_t again, uint64_t room);
 
+/* shrink.c: what is set otherwise than drawn, and deliveries that are left out
+ */
+
+#define WORDS_MAX 900
+/* Takes --set NAME=NUMBER,... of NATURES, or --only DELIVERY,... False: it is
+ * neither. */
+bool option_read(const char *option, const char *value);
+/* Takes such words, as options_words writes them. */
+bool options_read(const char *words);
+void options_apply(struct nature *n);
+bool option_skips(uint32_t delivery);
+/* Writes what is set and left out as words of a command line. */
+void options_words(char *out, size_t size);
+/* Sets and leaves out what it can while the world fails. drawn: its nature. */
+void shrink(bool (*fails)(void), const struct nature *drawn);
+
 /* faults.c */
 
 /* What happens to this frame, the k-th of its type. */
@@ -522,6 +539,9 @@ void faults_list(fault_runner start);
 
 void swarm_run(void);
 void swarm_of_reloads(void);
+/* Has the deliveries and tickets of the world come, each at its time. */
+void deliveries_start(
+    void (*later)(uint64_t when_ns, happening, void *, uint64_t, uint64_t));
 void calm_run(void);
 /* Runs a calm world to its end and looks at what became of its rooms. */
 void calm_finish(void);

@@ -176,29 +176,41 @@ static void drain_comes(void *p, uint64_t a, uint64_t b)
     at(in_about(W.is.drain_ms), drain_comes, p, 0, 0);
 }
 
+void deliveries_start(
+    void (*later)(uint64_t when_ns, happening, void *, uint64_t, uint64_t))
+{
+    for (uint32_t i = 0; i < W.is.deliveries; i++) {
+        draw_from(PART_DELIVERY, i);
+        if (!option_skips(i))
+            later(between(0, W.is.faults_ms) * MS, deliver, NULL, 0, 0);
+    }
+    for (uint32_t i = 0; i < W.is.tickets; i++) {
+        draw_from(PART_TICKET, i);
+        later(between(0, W.is.faults_ms) * MS, ticket_comes, NULL, 0, 0);
+    }
+}
+
 static void schedule(void)
 {
-    for (uint32_t i = 0; i < W.is.deliveries; i++)
-        at(between(0, W.is.faults_ns), deliver, NULL, 0, 0);
-    if (W.is.cut_ms)
-        at(in_about(W.is.cut_ms), cut_comes, NULL, 0, 0);
-    if (W.is.break_ms)
-        at(in_about(W.is.break_ms), break_comes, NULL, 0, 0);
-    if (W.is.partition_ms)
-        at(in_about(W.is.partition_ms), partition_comes, NULL, 0, 0);
-    if (W.is.crash_ms)
-        at(in_about(W.is.crash_ms), crash_comes, NULL, 0, 0);
-    for (uint32_t i = 0; i < W.is.tickets; i++)
-        at(between(0, W.is.faults_ns), ticket_comes, NULL, 0, 0);
-    if (W.is.map_ms)
-        at(in_about(W.is.map_ms), map_comes, NULL, 0, 0);
-    if (chance(50))
-        at(between(0, W.is.faults_ns), pool_is_lost, NULL, 0, 0);
-    if (W.is.still_ms)
-        at(in_about(W.is.still_ms), still_comes, NULL, 0, 0);
-    if (W.is.drain_ms)
-        at(in_about(W.is.drain_ms), drain_comes, NULL, 0, 0);
+    const struct {
+        uint32_t about_ms;
+        happening comes;
+    } faults[] = {{W.is.cut_ms, cut_comes}, {W.is.break_ms, break_comes},
+        {W.is.partition_ms, partition_comes}, {W.is.crash_ms, crash_comes},
+        {W.is.map_ms, map_comes}, {W.is.still_ms, still_comes},
+        {W.is.drain_ms, drain_comes}};
+
+    deliveries_start(at);
+    for (uint32_t i = 0; i < ARRAY_LEN(faults); i++) {
+        draw_from(PART_FAULT, i);
+        if (faults[i].about_ms)
+            at(in_about(faults[i].about_ms), faults[i].comes, NULL, 0, 0);
+    }
+    draw_from(PART_FAULT, ARRAY_LEN(faults));
+    if (chance(W.is.pool_lost))
+        at(between(0, W.is.faults_ms) * MS, pool_is_lost, NULL, 0, 0);
     reloads_start();
+    ghosts_start();
 }
 
 /* the end */
@@ -240,6 +252,7 @@ static void heal(void)
 /* One room for every pair of daemons, which must succeed. */
 static void prove_service(void)
 {
+    draw_from(PART_PROOF, 0);
     for (uint32_t e = 0; e < W.is.encodeds; e++)
         for (uint32_t l = W.is.encodeds; l < W.daemons_count; l++) {
             struct daemon *to = W.daemons[l];
@@ -263,6 +276,7 @@ static void prove_service(void)
 
 static void leave(void)
 {
+    draw_from(PART_LEAVE, 0);
     for (uint32_t i = 0; i < econns_count(); i++) {
         struct econn *c = econn_at(i);
 
@@ -299,25 +313,24 @@ void world_finish(uint64_t limit_ns)
             langd_watch_end(W.daemons[i]);
 }
 
-static void swarm(uint32_t reload_ms)
+static void swarm(void)
 {
-    draw_nature();
-    W.is.reload_ms = reload_ms;
     draw_daemons();
     schedule();
-    ghosts_start();
-    (void)run_until(W.is.faults_ns);
+    (void)run_until(W.is.faults_ms * MS);
     heal();
     world_finish(200 * NS_PER_S);
 }
 
-/* In every fourth world configurations change. */
 void swarm_run(void)
 {
-    swarm(W.seed % 4 == 3 ? 100 + (uint32_t)(W.seed * 7 % 1900) : 0);
+    draw_nature();
+    swarm();
 }
 
 void swarm_of_reloads(void)
 {
-    swarm(100);
+    draw_nature();
+    W.is.reload_ms = 100;
+    swarm();
 }

@@ -18,7 +18,8 @@ struct entry {
     happening fn;
     void *p;
     uint64_t a, b;
-    bool leisure; /* nothing is under way by it */
+    bool leisure;   /* nothing is under way by it */
+    uint64_t *from; /* the stream of who has asked for it */
 };
 
 struct world W;
@@ -43,30 +44,49 @@ bool canary(const char *name)
 
 /* chance */
 
-uint64_t draw(void)
+static uint64_t mixed(uint64_t z)
 {
-    uint64_t z = W.rng += UINT64_C(0x9e3779b97f4a7c15);
-
     z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
     z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
     return z ^ z >> 31;
 }
 
+static uint64_t next(uint64_t *stream)
+{
+    return mixed(*stream += UINT64_C(0x9e3779b97f4a7c15));
+}
+
+void draw_from(enum part part, uint64_t number)
+{
+    uint64_t *stream = must_alloc(1, sizeof(*stream));
+
+    *stream = mixed(mixed(W.seed) + ((uint64_t)part << 32) + number + 1);
+    W.from = stream;
+}
+
+uint64_t draw(void)
+{
+    return next(W.from);
+}
+
 uint64_t between(uint64_t lo, uint64_t hi)
 {
-    return lo >= hi ? lo : lo + draw() % (hi - lo + 1);
+    uint64_t x = draw();
+
+    return lo >= hi ? lo : lo + x % (hi - lo + 1);
 }
 
 bool chance(uint32_t per_thousand)
 {
-    return per_thousand > 0 && draw() % 1000 < per_thousand;
+    return draw() % 1000 < per_thousand;
 }
 
 uint64_t delay_us(uint32_t us)
 {
-    uint64_t ns = 1000 + draw() % ((uint64_t)us * 1000 + 1);
+    uint64_t ns = 1000 + next(&W.moves) % ((uint64_t)us * 1000 + 1);
+    bool seldom = next(&W.moves) % 100 == 0;
 
-    return !W.healing && !W.is.calm && chance(10) ? ns * 20 : ns;
+    return seldom && !W.healing && !W.is.calm ? ns * 20 : ns;
 }
 
 /* the queue */
@@ -95,7 +115,8 @@ static void put(struct entry e)
         CHECK(queue, "no memory for %u entries", queue_cap);
     }
     e.when_ns = max_u64(e.when_ns, W.now_ns);
-    e.order = draw() << 32 | ++entries;
+    e.order = next(&W.moves) << 32 | ++entries;
+    e.from = W.from;
     pressing += !e.leisure;
     queue[i] = e;
     for (; i > 0 && before(&queue[i], &queue[(i - 1) / 2]); i = (i - 1) / 2)
@@ -104,12 +125,12 @@ static void put(struct entry e)
 
 void at(uint64_t when_ns, happening fn, void *p, uint64_t a, uint64_t b)
 {
-    put((struct entry){when_ns, 0, fn, p, a, b, false});
+    put((struct entry){when_ns, 0, fn, p, a, b, false, NULL});
 }
 
 void at_leisure(uint64_t when_ns, happening fn, void *p, uint64_t a, uint64_t b)
 {
-    put((struct entry){when_ns, 0, fn, p, a, b, true});
+    put((struct entry){when_ns, 0, fn, p, a, b, true, NULL});
 }
 
 bool world_quiet(void)
@@ -146,6 +167,7 @@ bool run_until(uint64_t when_ns)
         }
         HOLDS(++W.still < STILL_MAX, "no busy loop",
             "%u happenings while time stood still", STILL_MAX);
+        W.from = e.from;
         e.fn(e.p, e.a, e.b);
     }
     if (W.now_ns < when_ns) {
