@@ -19,6 +19,9 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+/* TCP asks so often whether an idle data connection still stands. */
+#define KEEPALIVE_MS 5000
+
 /* signals and service manager */
 
 static void on_end(uv_signal_t *h, int signal)
@@ -172,7 +175,7 @@ static enum err start_shard(struct node *n, uint32_t k)
             .carriers = n->carriers.parts,
             .ports = c->transfer_ports,
             .segment_bytes = (uint32_t)c->transfer_segment,
-            .keepalive_ms = (uint32_t)(c->transfer_keepalive / NS_PER_MS),
+            .keepalive_ms = KEEPALIVE_MS,
             .stall_ms = (uint32_t)(c->transfer_stall / NS_PER_MS),
             .streams = (uint32_t)c->transfer_streams,
             .addresses = (uint32_t)c->transfer_shards,
@@ -185,11 +188,9 @@ static enum err start_shard(struct node *n, uint32_t k)
         .slots = share_total(c, c->limit_rooms),
         .peers = share_peers(c),
         .window_bytes = (uint32_t)c->transfer_window,
-        .spin_us = (uint32_t)(c->transfer_spin / 1000),
         .ring_records = (uint32_t)c->transfer_commands,
         .cpu = pinned ? atoi(c->transfer_cpus.items[k]) : -1,
-        .may_inline = n->carriers.ops->any_thread && !pinned &&
-                      c->transfer_spin == 0 && !gpu_pools(c),
+        .may_inline = n->carriers.ops->any_thread && !pinned && !gpu_pools(c),
         .pools = n->pools,
         .pools_count = c->pools_count,
         .wake = &n->wake};

@@ -31,7 +31,7 @@ struct shard_conf {
     struct data_conf data;
     uint8_t role;
     uint32_t index, count; /* number of this shard, number of shards */
-    uint32_t slots, peers, window_bytes, spin_us, ring_records;
+    uint32_t slots, peers, window_bytes, ring_records;
     int cpu;                        /* -1: anywhere */
     bool may_inline;                /* the loop may own it */
     const struct shard_pool *pools; /* stays valid */

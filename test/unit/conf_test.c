@@ -67,7 +67,6 @@ TEST(defaults)
     T_EQ_U64(conf.transfer_segment, 256 * 1024);
     T_EQ_U64(conf.timeout_total, 300 * NS_PER_S);
     T_EQ_U64(conf.control_lost_after, 500 * NS_PER_MS);
-    T_EQ_U64(conf.transfer_spin, 0);
     T_EQ_STR(conf.transfer_devices, "lo");
     T_EQ_STR(conf.socket_mode, "0660");
     T_EQ_U64(conf.log_level, 2);

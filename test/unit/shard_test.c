@@ -468,7 +468,6 @@ BOTH(resumes)
 BOTH(many_rooms_at_once)
 {
     world_conf();
-    w.conf.spin_us = 50;
     world_start(2, 2);
     peer_open();
     for (uint32_t g = 1; g < SLOTS; g++)

@@ -378,16 +378,7 @@ static void turn(struct shard *s)
         pass_to_loop(s);
         return;
     }
-    if (n > 0) {
-        s->idle_ns = 0;
-        return;
-    }
-    if (s->conf.spin_us && s->idle_ns == 0)
-        s->idle_ns = s->now_ns;
-    if (s->conf.spin_us &&
-        s->now_ns - s->idle_ns < (uint64_t)s->conf.spin_us * 1000)
-        sched_yield();
-    else
+    if (n == 0)
         sleep_turn(s);
 }
 

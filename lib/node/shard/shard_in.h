@@ -109,7 +109,7 @@ struct shard {
     struct shard_stats stats;
 
     struct data *data;
-    uint64_t turn, now_ns, ticked_ns, idle_ns;
+    uint64_t turn, now_ns, ticked_ns;
     uint64_t busy_ns; /* last turn with more than the loop has time for */
     uint64_t moved;   /* bytes from and to the carrier in this turn */
     uint64_t recent_ns, recent; /* and since then */
