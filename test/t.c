@@ -24,8 +24,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#define SKIPPED  77
-#define LATE_MAX 3 /* cases; each takes its whole limit */
+#define SKIPPED     77
+#define LATE_MAX    3 /* cases; each takes its whole limit */
+#define AT_ONCE_MAX 16
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define SLOWER 4
@@ -200,31 +201,6 @@ static int remove_one(
     return remove(path);
 }
 
-/* Waits for pid up to the limit; kills its process group in any case. */
-static int wait_case(pid_t pid, unsigned limit_s, bool *late)
-{
-    uint64_t end = t_end_ns(limit_s * 1000);
-    siginfo_t si;
-    int status = 0;
-
-    for (;;) {
-        /* WNOWAIT keeps the pid, and with it the group's number, ours. */
-        si.si_pid = 0;
-        if (waitid(P_PID, (id_t)pid, &si, WEXITED | WNOHANG | WNOWAIT) == 0 &&
-            si.si_pid == pid)
-            break;
-        if (t_now_ns() >= end) {
-            *late = true;
-            break;
-        }
-        pause_1ms();
-    }
-    kill(-pid, SIGKILL);
-    while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
-        ;
-    return status;
-}
-
 static void case_process(const struct t_case *c, int out, pid_t parent)
 {
     setpgid(0, 0);
@@ -262,40 +238,100 @@ static int capture_file(void)
     return fd;
 }
 
-static bool run_case(const struct t_case *c, unsigned *late_count)
-{
-    int out = capture_file(), status;
-    bool late = false, passed;
-    const char *tmp = getenv("TMPDIR");
-    pid_t parent = getpid(), pid;
+/* A case under way. */
+struct running {
+    const struct t_case *c;
+    pid_t pid;
+    int out;
+    uint64_t end_ns;
+    char dir[sizeof(dir)];
+};
 
+static struct running running[AT_ONCE_MAX];
+static unsigned running_count, at_once = 1, passed, failed, late;
+
+void t_at_once(unsigned cases_at_once)
+{
+    at_once = cases_at_once < AT_ONCE_MAX ? cases_at_once : AT_ONCE_MAX;
+}
+
+static void start(const struct t_case *c)
+{
+    struct running *r = &running[running_count++];
+    const char *tmp = getenv("TMPDIR");
+    pid_t parent = getpid();
+
+    *r = (struct running){.c = c, .out = capture_file()};
     snprintf(dir, sizeof dir, "%s/mmx-test-%d-%s", tmp ? tmp : "/tmp",
         (int)getpid(), c->name);
+    memcpy(r->dir, dir, sizeof(dir));
+    r->end_ns = t_end_ns(c->limit_s * 1000);
     fflush(NULL);
-    pid = fork();
-    if (pid == 0)
-        case_process(c, out, parent);
-    if (pid < 0) {
+    r->pid = fork();
+    if (r->pid == 0)
+        case_process(c, r->out, parent);
+    if (r->pid < 0) {
         perror("fork");
         exit(2);
     }
-    setpgid(pid, pid);
-    status = wait_case(pid, c->limit_s, &late);
-    *late_count += late;
-    nftw(dir, remove_one, 8, FTW_DEPTH | FTW_PHYS);
-    passed = !late && WIFEXITED(status) &&
-             (WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == SKIPPED);
-    if (!passed || WEXITSTATUS(status) == SKIPPED)
-        show_output(out);
-    if (late)
-        printf(
-            "failed: %s: not over after %u s\n", c->name, c->limit_s * SLOWER);
-    else if (!passed && WIFSIGNALED(status))
-        printf("failed: %s: %s\n", c->name, strsignal(WTERMSIG(status)));
-    else if (!passed)
-        printf("failed: %s\n", c->name);
-    close(out);
-    return passed;
+    setpgid(r->pid, r->pid);
+}
+
+/* True if the case is over, or has to be. */
+static bool over(const struct running *r, bool *is_late)
+{
+    siginfo_t si = {.si_pid = 0};
+
+    *is_late = false;
+    /* WNOWAIT keeps the pid, and with it the group's number, ours. */
+    if (waitid(P_PID, (id_t)r->pid, &si, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+        si.si_pid == r->pid)
+        return true;
+    return *is_late = t_now_ns() >= r->end_ns;
+}
+
+/* Kills its process group in any case, and says what came of it. */
+static void end(const struct running *r, bool is_late)
+{
+    int status = 0;
+    bool good;
+
+    kill(-r->pid, SIGKILL);
+    while (waitpid(r->pid, &status, 0) < 0 && errno == EINTR)
+        ;
+    nftw(r->dir, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+    good = !is_late && WIFEXITED(status) &&
+           (WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == SKIPPED);
+    if (!good || WEXITSTATUS(status) == SKIPPED)
+        show_output(r->out);
+    if (is_late)
+        printf("failed: %s: not over after %u s\n", r->c->name,
+            r->c->limit_s * SLOWER);
+    else if (!good && WIFSIGNALED(status))
+        printf("failed: %s: %s\n", r->c->name, strsignal(WTERMSIG(status)));
+    else if (!good)
+        printf("failed: %s\n", r->c->name);
+    close(r->out);
+    passed += good;
+    failed += !good;
+    late += is_late;
+}
+
+/* Waits until fewer than n cases are under way. */
+static void wait_below(unsigned n)
+{
+    while (running_count >= n) {
+        for (unsigned i = 0; i < running_count; i++) {
+            bool is_late;
+
+            if (!over(&running[i], &is_late))
+                continue;
+            end(&running[i], is_late);
+            running[i--] = running[--running_count];
+        }
+        if (running_count >= n)
+            pause_1ms();
+    }
 }
 
 static bool wanted(const struct t_case *c, int argc, char **argv)
@@ -324,7 +360,6 @@ int main(int argc, char **argv)
 {
     bool list = flag_given("--list", argc, argv);
     bool nofork = flag_given("--nofork", argc, argv);
-    unsigned passed = 0, failed = 0, late = 0;
 
     for (const struct t_case *c = cases; c; c = c->next) {
         if (!wanted(c, argc, argv))
@@ -340,12 +375,12 @@ int main(int argc, char **argv)
             snprintf(dir, sizeof dir, "/tmp/mmx-test-%d", (int)getpid());
             c->run();
             passed++;
-        } else if (run_case(c, &late)) {
-            passed++;
         } else {
-            failed++;
+            wait_below(at_once);
+            start(c);
         }
     }
+    wait_below(1);
     if (!list)
         printf("%u passed, %u failed\n", passed, failed);
     return failed ? 1 : 0;

@@ -37,6 +37,15 @@ void t_register(struct t_case *c);
     static void t_run_##id(void)
 #define TEST(id) TEST_LIMIT(id, T_LIMIT_S)
 
+/* Cases of this program wait most of their time: so many run side by side. */
+#define TESTS_AT_ONCE(n)                                                       \
+    __attribute__((constructor)) static void t_all_at_once(void)               \
+    {                                                                          \
+        t_at_once(n);                                                          \
+    }                                                                          \
+    _Static_assert((n) > 1, "one at a time")
+void t_at_once(unsigned cases_at_once);
+
 /* Ends the case; any thread of it. */
 NORETURN void t_fail(const char *file, int line, const char *fmt, ...)
     PRINTF_LIKE(3, 4);

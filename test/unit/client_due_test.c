@@ -37,6 +37,8 @@ static uint32_t asked(struct rig *g)
     return m.seq;
 }
 
+TESTS_AT_ONCE(4);
+
 TEST(a_room_ends_by_its_deadline)
 {
     struct rig g;

@@ -39,6 +39,8 @@ int zmq_setsockopt(void *zmq, int option, const void *value, size_t len)
     return -1;
 }
 
+TESTS_AT_ONCE(8);
+
 static uv_loop_t loop;
 static struct side a, b; /* a binds, b connects */
 static char address[128];
