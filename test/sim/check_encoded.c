@@ -10,6 +10,8 @@ struct watch {
     uint64_t *opened_ns; /* by slot */
     uint8_t *state;
     uint32_t tomb;
+    uint64_t *waited; /* by item: age + 1 while it waits for blocks; 0: not */
+    bool *full;       /* it was, while it waited */
 };
 
 static struct watch *watch_of(struct daemon *d)
@@ -26,6 +28,8 @@ static struct watch *watch_of(struct daemon *d)
     }
     w->opened_ns = must_alloc(e->rooms_max, sizeof(uint64_t));
     w->state = must_alloc(e->rooms_max, 1);
+    w->waited = must_alloc(e->rooms_max, sizeof(uint64_t));
+    w->full = must_alloc(e->rooms_max, sizeof(bool));
     return w;
 }
 
@@ -201,6 +205,57 @@ static void see_blocks(
         }
 }
 
+/* True if a langd has granted a room of the item all that it needs, and it has
+ * rows that are still wanted. */
+static bool full(const struct item *it)
+{
+    bool serves = false;
+
+    LIST_FOREACH (n, &it->rooms)
+        serves |= eroom_serves(LIST_ENTRY(n, struct eroom, in_item));
+    return it->total != 0 && serves && item_firm(it, false);
+}
+
+/* True if the item, which waited before this step as well, was to be served
+ * before the other: by what they were before it, and are now. */
+static bool passed_over(
+    const struct watch *w, const struct encoded *e, uint32_t i, uint32_t by)
+{
+    const struct item *it = &e->items[i], *o = &e->items[by];
+    bool older;
+
+    if (it->life != ITEM_QUEUED || w->waited[i] != it->age + 1 ||
+        it->pool != o->pool || !heap_linked(&it->in_queue) ||
+        w->full[i] != full(it) || w->full[by] != full(o))
+        return false;
+    older = it->turn < o->turn;
+    return w->full[i] == w->full[by] ? older : w->full[i];
+}
+
+/* Source blocks go to full items by age, then to the others (RULES 5.11). */
+static void see_source_order(
+    const struct daemon *d, const struct encoded *e, struct watch *w)
+{
+    for (uint32_t by = 0; by < e->rooms_max; by++) {
+        const struct item *it = &e->items[by];
+
+        if (!item_held(it) || w->waited[by] != it->age + 1)
+            continue;
+        for (uint32_t i = 0; i < e->rooms_max; i++)
+            HOLDS(!passed_over(w, e, i, by), "the oldest gets source blocks",
+                "%s item %u of age %llu got %u blocks, item %u of age %llu "
+                "waits",
+                d->conf->name, by, (unsigned long long)it->age, it->src.blocks,
+                i, (unsigned long long)e->items[i].age);
+    }
+    for (uint32_t i = 0; i < e->rooms_max; i++) {
+        bool waits = e->items[i].life == ITEM_QUEUED;
+
+        w->waited[i] = waits ? e->items[i].age + 1 : 0;
+        w->full[i] = waits && full(&e->items[i]);
+    }
+}
+
 static void see_cells(struct daemon *d, const struct encoded *e)
 {
     for (uint32_t i = 0; i < e->b.engines.attachments_max; i++) {
@@ -261,6 +316,7 @@ void encoded_watch(struct daemon *d)
     see_outcomes(d, e, w);
     see_states(d, e, w);
     see_blocks(d, e, w);
+    see_source_order(d, e, w);
     see_cells(d, e);
     debts_watch(d);
 }
