@@ -21,7 +21,6 @@ class Field(NamedTuple):
     kind: str  # u8 u16 u32 u64 key text blob
     limit: Optional[int]  # bytes of a text or blob
     doc: str
-    none: Optional[str] = None  # what a frame without it says; None: malformed
 
 
 def strip_comments(text):
@@ -60,20 +59,11 @@ def messages(path):
             current["fields"].append(Field(a[0], a[1], None, a[2]))
         elif macro == "FLAGS":
             current["fields"].append(Field(a[0], a[1], None, a[3]))
-        elif macro == "LATER":
-            current["fields"].append(Field(a[0], a[1], None, a[3], a[2]))
         elif macro in ("TEXT", "BLOB"):
             current["fields"].append(
                 Field(a[0], macro.lower(), int(a[1]), a[2]))
-        elif macro in ("LATER_TEXT", "LATER_BLOB"):
-            current["fields"].append(
-                Field(a[0], macro[6:].lower(), int(a[1]), a[2], "empty"))
         elif macro != "END":
             raise TableError(f"{path}: unknown row {macro}")
-        if macro in ("FIELD", "FLAGS", "TEXT", "BLOB") and any(
-                f.none is not None for f in current["fields"]):
-            raise TableError(f"{path}: {current['name']}.{a[0]} comes after a "
-                             "LATER field and must be one")
     return out
 
 

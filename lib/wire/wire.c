@@ -1,7 +1,6 @@
 /* wire.c - see wire.h. One function per message and direction comes out of
  * the tables: linear code, no reflection at run time, and one look at the
- * space for all fields that every frame of a message has. A frame may end
- * before any of its LATER fields: programs are around that do not know them.
+ * space for all fields of fixed size. Bytes behind the last field are skipped.
  * Text wires and struct overlays were rejected: the first guess at meaning, the
  * second trust a compiler's padding. Pure; any thread. */
 #include "wire/wire.h"
@@ -24,8 +23,8 @@ _Static_assert(sizeof(struct secret) == SECRET_BYTES, "so is a secret");
  * known by then: what a frame has at least is a sum of constants. */
 
 struct cursor {
-    const uint8_t *p; /* all fields that must come are behind it, */
-    size_t spare;     /* and these bytes for texts and later fields */
+    const uint8_t *p; /* all fields of fixed size are behind it, */
+    size_t spare;     /* and these bytes for texts */
     bool failed;      /* which were too few */
 };
 
@@ -83,24 +82,6 @@ static struct span take_text(struct cursor *c, uint32_t len, uint32_t max,
     return s;
 }
 
-/* True if a later field of n bytes comes; a cut inside of one fails there. */
-static inline bool goes_on(struct cursor *c, size_t n)
-{
-    if (c->spare == 0 || c->failed)
-        return false;
-    c->failed = c->spare < n;
-    c->spare -= c->failed ? 0 : n;
-    return !c->failed;
-}
-
-/* The value of a LATER field when the frame ends before it. */
-#define none_u8(v)     ((uint8_t)(v))
-#define none_u16(v)    ((uint16_t)(v))
-#define none_u32(v)    ((uint32_t)(v))
-#define none_u64(v)    ((uint64_t)(v))
-#define none_key(v)    ((struct key){{v}})
-#define none_secret(v) ((struct secret){{v}})
-
 /* Notes the first field of a frame with bits that are not known. */
 static inline void check_bits(
     struct wire_fault *f, const char *field, uint64_t value, uint64_t known)
@@ -145,12 +126,6 @@ static inline enum err finished(const struct cursor *c, struct wire_fault *f)
 /* per message: the bytes that have to come, the bytes of all, one put_ and one
  * get_ function */
 
-#undef LATER
-#undef LATER_TEXT
-#undef LATER_BLOB
-#define LATER(name, kind, none, doc)
-#define LATER_TEXT(name, max, doc)
-#define LATER_BLOB(name, max, doc)
 #define FIELD(name, kind, doc) +sizeof(wire_##kind)
 #define TEXT(name, max, doc)   +2
 #define BLOB(name, max, doc)   +4
@@ -167,16 +142,10 @@ static inline enum err finished(const struct cursor *c, struct wire_fault *f)
 #undef TEXT
 #undef BLOB
 #undef END
-#undef LATER
-#undef LATER_TEXT
-#undef LATER_BLOB
 
-#define LATER(name, kind, none, doc) FIELD(name, kind, doc)
-#define LATER_TEXT(name, max, doc)   TEXT(name, max, doc)
-#define LATER_BLOB(name, max, doc)   BLOB(name, max, doc)
-#define FIELD(name, kind, doc)       +sizeof(wire_##kind)
-#define TEXT(name, max, doc)         +2 + text_bytes(m->name, max)
-#define BLOB(name, max, doc)         +4 + text_bytes(m->name, max)
+#define FIELD(name, kind, doc) +sizeof(wire_##kind)
+#define TEXT(name, max, doc)   +2 + text_bytes(m->name, max)
+#define BLOB(name, max, doc)   +4 + text_bytes(m->name, max)
 #define END(NAME, name)                                                        \
     ;                                                                          \
     }
@@ -242,18 +211,6 @@ static inline enum err finished(const struct cursor *c, struct wire_fault *f)
     m->name = take_text(&c, take_u16(&c), max, f, #name);
 #define BLOB(name, max, doc)                                                   \
     m->name = take_text(&c, take_u32(&c), max, f, #name);
-#undef LATER
-#undef LATER_TEXT
-#undef LATER_BLOB
-#define LATER(name, kind, none, doc)                                           \
-    m->name = goes_on(&c, sizeof(wire_##kind)) ? take_##kind(&c)               \
-                                               : none_##kind(none);
-#define LATER_TEXT(name, max, doc)                                             \
-    m->name = goes_on(&c, 2) ? take_text(&c, take_u16(&c), max, f, #name)      \
-                             : span_of(NULL, 0);
-#define LATER_BLOB(name, max, doc)                                             \
-    m->name = goes_on(&c, 4) ? take_text(&c, take_u32(&c), max, f, #name)      \
-                             : span_of(NULL, 0);
 #define END(NAME, name)                                                        \
     return finished(&c, f);                                                    \
     }
@@ -286,17 +243,11 @@ static inline enum err finished(const struct cursor *c, struct wire_fault *f)
 #undef BLOB
 #undef END
 
-#undef LATER
-#undef LATER_TEXT
-#undef LATER_BLOB
 #define FIELD(name, kind, doc)
 #define TEXT(name, max, doc)
 #define BLOB(name, max, doc)
 #undef FLAGS
 #define FLAGS(name, kind, known, doc)
-#define LATER(name, kind, none, doc)
-#define LATER_TEXT(name, max, doc)
-#define LATER_BLOB(name, max, doc)
 #define END(NAME, name)
 
 /* by type */

@@ -107,12 +107,9 @@ typedef uint64_t wire_u64;
 typedef struct key wire_key;
 typedef struct secret wire_secret;
 
-/* A table's reader that has no word of its own for them takes flags, and the
- * fields that a frame may lack, as it takes the others. */
+/* A table's reader that has no word of its own for flags takes them as it takes
+ * other fields. */
 #define FLAGS(name, kind, known, doc) FIELD(name, kind, doc)
-#define LATER(name, kind, none, doc)  FIELD(name, kind, doc)
-#define LATER_TEXT(name, max, doc)    TEXT(name, max, doc)
-#define LATER_BLOB(name, max, doc)    BLOB(name, max, doc)
 
 #define FIELD(name, kind, doc) wire_##kind name;
 #define TEXT(name, max, doc)   struct span name;
@@ -256,9 +253,9 @@ bool peer_put(struct writer *w, const struct peer_msg *m);
  *   OK             *m is filled
  *   ERR_VERSION    (peer) the frame's version is not ours; skipped
  *   ERR_NOT_READY  the reader is at its end
- *   ERR_MALFORMED  the frame breaks its table: it is cut inside of a field,
- *                  or before one that is not LATER. If the frame's own length
- *                  was good the reader stands behind it, else at its end.
+ *   ERR_MALFORMED  the frame breaks its table, or ends before its last field
+ *                  does. If the frame's own length was good the reader stands
+ *                  behind it, else at its end.
  *                  m->type and m->seq are set when they could be read.
  *                  m->fault names flags, or the header's zero, with bits that
  *                  are not known (all else of *m is set then), or a text or

@@ -8,15 +8,11 @@ import socket
 import struct
 import sys
 
-from rawpeer import HEADER, Dealer, frame, text
+from rawpeer import HEADER, Dealer, frame, init, says
 
 from mmx import wire
 
 EPOCH, NAME = 5, "liar"
-
-
-def blob(data):
-    return struct.pack("<I", len(data)) + data
 
 
 def hello(port, mapped):
@@ -24,11 +20,8 @@ def hello(port, mapped):
         boot = bytes.fromhex(f.read().strip().replace("-", "")).ljust(32, b"\0")
     address = b"tcp1" + bytes(16) + struct.pack("<H", port) \
         + socket.inet_aton("127.0.0.1")
-    body = struct.pack("<BBBBI", 1, 1, 2, 0, 65536) + boot + text(NAME) \
-        + text("") + text("raw") \
-        + blob(struct.pack("<H", len(address)) + address) + blob(b"") \
-        + text("") + struct.pack("<QI", 0, mapped)
-    return frame(1, body, room=0, generation=0, from_epoch=EPOCH)
+    return frame(1, says(NAME, 2, 0, boot, address, mapped), room=0,
+                 generation=0, from_epoch=EPOCH)
 
 
 class Peer(Dealer):
@@ -95,10 +88,8 @@ def main(address, path, layout, rooms):
     peer.send(hello(port, 1))
     peer.token()
     for i, room in enumerate(rooms):
-        body = struct.pack("<QIIIIIHBBI", fnv(layout), 0, 10000, 0, 16, 128, 1,
-                           0, 0, 0) + bytes(32)
-        peer.send(frame(2, body, room=room, generation=100 + i,
-                        from_epoch=EPOCH, to_epoch=epoch))
+        peer.send(init(room, epoch, EPOCH, 100 + i, fnv(layout), 10000, 16, 128,
+                       0))
     print("asked", flush=True)
     while True:
         peer.message()

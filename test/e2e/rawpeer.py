@@ -27,20 +27,33 @@ def text(value):
     return struct.pack("<H", len(raw)) + raw
 
 
-def hello(name="raw", role=2, answer=0, from_epoch=5):
-    """A frame that a daemon takes; role 1: encoded, 2: langd."""
-    body = struct.pack("<BBBBI", 1, 1, role, answer, 65536) + bytes(32) \
+def blob(data=b""):
+    return struct.pack("<I", len(data)) + data
+
+
+def says(name, role, answer=0, boot=bytes(32), address=b"", mapped=0):
+    """The body of a HELLO that daemons take, with an address of carrier tcp."""
+    return struct.pack("<BBBBI", 1, 1, role, answer, 65536) + boot \
         + text(name) + text("") + text("raw") \
-        + struct.pack("<II", 0, 0) + text("") + struct.pack("<QI", 0, 0)
-    return frame(1, body, room=0, generation=0, from_epoch=from_epoch)
+        + blob(address and struct.pack("<H", len(address)) + address) + blob() \
+        + text("") + struct.pack("<QIQB", 0, mapped, 0, 1) + text("tcp") \
+        + blob() + blob() + blob() + struct.pack("<BBB", 0, 0, 0) + text("")
 
 
-def init(room, to_epoch, from_epoch=5):
-    """Asks for a room that is not announced."""
-    body = struct.pack("<QIIIIIHBBI", 1, 0, 0, 0, 1, 1, 1, 0, 0, 1000) \
-        + bytes(32)
-    return frame(2, body, room=room, generation=room, from_epoch=from_epoch,
-                 to_epoch=to_epoch)
+def hello(name="raw", role=2, answer=0, from_epoch=5):
+    """HELLO; role 1: encoded, 2: langd."""
+    return frame(1, says(name, role, answer), room=0, generation=0,
+                 from_epoch=from_epoch)
+
+
+def init(room, to_epoch, from_epoch=5, generation=None, layout=1, granted=0,
+         unit=1, part=1, deadline_ms=1000):
+    """Asks for a room, which need not be announced."""
+    body = struct.pack("<QIIIIIHBBI", layout, 0, granted, 0, unit, part, 1, 0,
+                       0, deadline_ms) \
+        + bytes(32) + struct.pack("<BI", 1, 0) + blob() + bytes(16) + text("")
+    return frame(2, body, room=room, generation=generation or room,
+                 from_epoch=from_epoch, to_epoch=to_epoch)
 
 
 def part(data, more=False):

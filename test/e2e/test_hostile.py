@@ -14,7 +14,7 @@ import traceback
 from engine import LIMIT
 from pair import Case, eventually
 from rawengine import answer, connect, greeted, hello, packet
-from rawpeer import HEADER, Dealer, frame, hello as peer_hello
+from rawpeer import HEADER, Dealer, frame, hello as peer_hello, init
 
 import mmx
 from mmx import wire
@@ -397,9 +397,7 @@ class Control(Case):
         dealer.send(peer_hello())
         dealer.answer(1)
         # INIT for an epoch that is not the daemon's.
-        body = struct.pack("<QIIIIIHBBI", 0, 0, 100, 0, 16, 64, 1, 0, 0, 0) \
-            + bytes(32)
-        dealer.send(frame(2, body, to_epoch=123456))
+        dealer.send(init(1, 123456, layout=0, granted=100, unit=16, part=64))
         dealer.answer(13)  # NACK
         self.assertEqual(enc.state(1)[0], "BOOTSTRAPPING")
         dealer.close()

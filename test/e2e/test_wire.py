@@ -59,23 +59,14 @@ class Tables(unittest.TestCase):
     def test_messages(self):
         want = {}
         for m in tables.messages(path("local.def")):
-            later = {}
-            for f in m["fields"]:
-                if f.none == "empty":
-                    later[f.name] = "" if f.kind == "text" else b""
-                elif f.none is not None:
-                    later[f.name] = {
-                        "key": bytes(32), "secret": bytes(16)}.get(
-                            f.kind, int(f.none))
             want[m["name"].lower(), "number"] = m["number"]
             for at, f in enumerate(m["fields"]):
-                want[m["name"].lower(), f.name] = (
-                    at, f.kind, f.limit or 0, later.get(f.name))
+                want[m["name"].lower(), f.name] = at, f.kind, f.limit or 0
         have = {}
         for number, m in wire.MESSAGES.items():
             have[m.name, "number"] = number
             for at, (name, kind, limit) in enumerate(m.fields):
-                have[m.name, name] = at, kind, limit, m.none.get(name)
+                have[m.name, name] = at, kind, limit
         self.same("local.def", want, have)
 
     def test_abilities(self):
@@ -148,41 +139,23 @@ class Tables(unittest.TestCase):
             self.assertEqual((got.message, got.seq, got.values),
                              (m, 7, values))
 
-    def test_an_older_daemon_sends_less(self):
-        m = wire.Message("grown", 1, """
-            a:u32 b:text:9 c:u8=3 d:text:9= e:blob:9= f:key=0 g:u16=0""")
-        sent = {"a": 1, "b": "x", "c": 4, "d": "y", "e": b"z",
-                "f": bytes(range(32)), "g": 7}
-        none = {"c": 3, "d": "", "e": b"", "f": bytes(32), "g": 0}
-        body = m.encode(1, **sent)[12:]
-        border = {7: "cdefg", 8: "defg", 11: "efg", 16: "fg", 48: "g", 50: ""}
-        for n in range(len(body) + 1):
-            if n in border:
-                self.assertEqual(m.decode(memoryview(body[:n])), {
-                    **sent, **{k: none[k] for k in border[n]}})
-                continue
-            with self.assertRaises(wire.BadFrame):
-                m.decode(memoryview(body[:n]))
-
-    def test_frames_of_old_programs(self):
-        old_frames = re.findall(r'^FRAME\(local, (\w+), "(\w+)"\)',
-                                read(f"{ROOT}/test/frames.def"), re.M)
-        self.assertEqual(len(old_frames), 22)
-        for name, digits in old_frames:
+    def test_frames_of_version_1(self):
+        frames = re.findall(r'^FRAME\(local, (\w+), "(\w+)"\)',
+                            read(f"{ROOT}/test/frames.def"), re.M)
+        self.assertEqual(len(frames), len(wire.MESSAGES))
+        for name, digits in frames:
             (got,) = wire.frames(bytes.fromhex(digits))
             self.assertEqual(got.message.name, name.lower())
-            old = [f for f in got.message.fields
-                   if f[0] not in got.message.none]
-            for at, (field, kind, _) in enumerate(old, 1):
+            for at, (field, kind, _) in enumerate(got.message.fields, 1):
                 want = {"text": f"s{at}", "blob": f"s{at}".encode(),
-                        "key": bytes([at]) * 32}.get(kind)
+                        "key": bytes([at]) * 32,
+                        "secret": bytes([at]) * 16}.get(kind)
                 if want is None:
                     want = int.from_bytes(
                         bytes([at]) * (int(kind[1:]) // 8), "little")
                 want = {"flags": 1, "magic": wire.MAGIC}.get(field, want)
                 self.assertEqual(got.values[field], want, (name, field))
-            for field, none in got.message.none.items():
-                self.assertEqual(got.values[field], none)
+            self.assertEqual(got.message.encode(7, **got.values).hex(), digits)
 
     def test_cut_off_frames(self):
         whole = wire.EVENT.encode(1, runs=b"12345678", text="x")

@@ -43,20 +43,13 @@ class BadFrame(ValueError):
 
 class Message:
     """One kind of message: its fields in order, with a limit for texts and
-    blobs ("name:kind" or "name:kind:limit"). A field that a frame may lack
-    ends with its default: "name:kind=0", "name:text:64="."""
+    blobs ("name:kind" or "name:kind:limit")."""
 
     def __init__(self, name: str, number: int, fields: str) -> None:
         self.name, self.number = name, number
         self.fields: List[Tuple[str, str, int]] = []
-        self.none: Dict[str, Any] = {}  # fields that a frame may lack
         for word in fields.split():
-            word, later, none = word.partition("=")
             parts = word.split(":")
-            if later:
-                self.none[parts[0]] = {
-                    "text": "", "blob": b"", "key": NO_KEY,
-                    "secret": NO_SECRET}.get(parts[1], int(none or "0"))
             limit = int(parts[2]) if len(parts) > 2 else 0
             self.fields.append((parts[0], parts[1], limit))
         # Adjacent fields of fixed size are packed and unpacked together.
@@ -64,9 +57,6 @@ class Message:
         names: List[str] = []
         for field, kind, limit in self.fields:
             if kind in _FIXED:
-                if names and field in self.none:
-                    self._group(names)
-                    names = []
                 names.append(field)
                 continue
             if names:
@@ -82,16 +72,15 @@ class Message:
         self._groups.append((names, struct.Struct(fmt), "", 0))
 
     def encode(self, seq: int, /, **values: Any) -> bytes:
-        """Returns one frame. Omitted fields are 0 or empty, or have their
-        default."""
+        """Returns one frame. Omitted fields are 0 or empty."""
         unknown = set(values) - {field for field, _, _ in self.fields}
         if unknown:
             raise TypeError(f"{self.name} has no field {sorted(unknown)}")
         parts = []
         for names, packer, kind, limit in self._groups:
             if not kind:
-                some = [values.get(n, self.none.get(
-                    n, NO_KEY if n == "key" else 0)) for n in names]
+                some = [values.get(n, b"" if n in ("key", "secret") else 0)
+                        for n in names]
                 try:
                     parts.append(packer.pack(*some))
                 except struct.error:
@@ -120,14 +109,10 @@ class Message:
         raise AssertionError("they fit")
 
     def decode(self, body: memoryview) -> Dict[str, Any]:
-        """Returns values by name. Ignores unknown bytes at the end; fields
-        with a default may be missing at the end."""
+        """Returns values by name. Ignores unknown bytes at the end."""
         values: Dict[str, Any] = {}
         at = 0
         for names, packer, kind, limit in self._groups:
-            if at == len(body) and names[0] in self.none:
-                values[names[0]] = self.none[names[0]]
-                continue
             if at + packer.size > len(body):
                 raise BadFrame(f"{self.name}: cut off at {names[0]}")
             got = packer.unpack_from(body, at)
@@ -152,27 +137,27 @@ class Frame(NamedTuple):
 
 HELLO = Message("hello", 1, """
     magic:u32 version_min:u8 version_max:u8 role:u8 cells:u32
-    name:text:63 session:text:63 abilities:u64=0""")
+    name:text:63 session:text:63 abilities:u64""")
 POOL = Message("pool", 2, "name:text:63 layout:text:1024")
 ANNOUNCE = Message("announce", 3, """
     room:u64 cell:u32 tag:u32 pool:u16 storage:u8 flags:u8 max_rows:u32
     total:u32 required_dst:u16 batch:u16 deadline_ms:u32 key:key
-    aux:blob:32768 secret:secret=0 traceparent:text:55=""")
+    aux:blob:32768 secret:secret traceparent:text:55""")
 COMMIT = Message("commit", 4, """
     cell:u32 tag:u32 first:u32 rows:u32 flags:u8 total:u32 aux:blob:32768""")
 REQUEST = Message("request", 5, """
     room:u64 cell:u32 tag:u32 pool:u16 mode:u8 storage:u8 flags:u8 rows:u32
     readers:u16 required_dst:u16 group:u64 group_size:u16 deadline_ms:u32
-    key:key encoder:text:128 secret:secret=0 traceparent:text:55=""")
+    key:key encoder:text:128 secret:secret traceparent:text:55""")
 ATTACH = Message("attach", 6, """
     room:u64 cell:u32 tag:u32 rights:u8 deadline_ms:u32 encoder:text:128
-    secret:secret=0""")
+    secret:secret""")
 RELEASE = Message("release", 7, "cell:u32 tag:u32 rows:u32 flags:u8")
 ABORT = Message("abort", 8, "cell:u32 tag:u32 reason:u8 text:text:256")
 DECLINE = Message("decline", 9, """
-    room:u64 key:key encoder:text:128 secret:secret=0""")
+    room:u64 key:key encoder:text:128 secret:secret""")
 BYE = Message("bye", 10, "")
-QUERY = Message("query", 11, "json:u8 what:text:32 args:text:256=")
+QUERY = Message("query", 11, "json:u8 what:text:32 args:text:256")
 SPACE = Message("space", 12, "n_seq_max:u32 name:text:63")
 TICKET = Message("ticket", 13, """
     space:u32 wait_ms:u32 hold_ms:u32 cell:u32 tag:u32 request:text:63""")
@@ -185,7 +170,7 @@ ANSWER = Message("answer", 64, "err:u8 a:u32 b:u32 text:text:512")
 WELCOME = Message("welcome", 65, """
     version:u8 role:u8 epoch:u64 cells:u32 rooms_max:u32 aux_max:u32
     name:text:64 advertise:text:128 software:text:32 uid:u32 gid:u32
-    abilities:u64=0""")
+    abilities:u64""")
 POOL_INFO = Message("pool_info", 66, """
     pool:u16 access:u8 block_rows:u32 blocks:u32 bytes:u64 name:text:64
     memory:text:16 layout:text:1024 fields:blob:2048 share:text:16
