@@ -200,8 +200,6 @@ struct rig *brain_make(uint8_t role, const char *const *settings)
     memset(s.p, 0, s.cap);
     b->is = brain_init(&s, &b->bc);
     T_TRUE(b->is != NULL);
-    b->lacks = UINT64_C(1) << PEER_CAN_CONFIRMED | UINT64_C(1)
-                                                       << PEER_CAN_ACKED;
     b->out.actions = calloc(OUT_ACTIONS, sizeof(struct action));
     b->out.cap = OUT_ACTIONS;
     b->out.bytes = writer_of(malloc(OUT_BYTES), OUT_BYTES);
@@ -337,7 +335,6 @@ void brain_hello(struct rig *b, uint32_t link, const char *name, uint64_t epoch)
     m.hello.role = role_other(b->conf.role);
     m.hello.segment_max = 1 << 18;
     m.hello.name = span_str(name);
-    m.hello.abilities = peer_abilities() & ~b->lacks;
     if (m.hello.role == ROLE_LANGD)
         m.hello.addresses = span_of(address, sizeof(address));
     begin(b);

@@ -28,8 +28,6 @@ struct rig {
     uint64_t host;   /* that the links of brain_hello come from */
     bool far;        /* likewise: they leave this host */
     const struct identity *owner; /* likewise: of their keys */
-    uint64_t lacks; /* abilities that the peers of brain_hello have not: those
-                       by which answers are folded, unless a test sets it */
     uint32_t waiting_count;
     struct data_note waiting[256]; /* what noisy shards owe */
 

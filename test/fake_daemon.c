@@ -125,8 +125,7 @@ void fake_welcome(struct fake *f, int fd)
         .aux_max = AUX_MAX,
         .name = span_str("fake"),
         .advertise = span_str("tcp://127.0.0.1:1"),
-        .software = span_str("0"),
-        .abilities = f->abilities};
+        .software = span_str("0")};
     fake_put(f, &m, fd);
 }
 
@@ -198,17 +197,11 @@ void rig_pool(struct rig *g)
 
 void rig_open(struct rig *g, uint8_t role)
 {
-    rig_open_as(g, role, local_abilities());
-}
-
-void rig_open_as(struct rig *g, uint8_t role, uint64_t abilities)
-{
     struct mmx_opt o;
     struct mmx_event ev;
 
     *g = (struct rig){.seq = 1};
     fake_listen(&g->f, role);
-    g->f.abilities = abilities;
     o = fake_opt(&g->f, 0);
     T_EQ_I64(mmx_open(&o, &g->m), 0);
     fake_welcome(&g->f, g->f.cells_fd);

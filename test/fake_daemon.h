@@ -25,7 +25,6 @@ struct fake {
     int listen, conn;
     uint64_t epoch;
     uint8_t role;
-    uint64_t abilities; /* of its WELCOME */
     int cells_fd, pool_fd;
     uint64_t *cells;
     uint8_t *pool;
@@ -57,8 +56,6 @@ struct mmx_event rig_one_event(mmx *m);
 void rig_no_event(mmx *m);
 void rig_pool(struct rig *g);
 void rig_open(struct rig *g, uint8_t role);
-/* As rig_open, of a daemon that names no more than these. */
-void rig_open_as(struct rig *g, uint8_t role, uint64_t abilities);
 void rig_close(struct rig *g);
 mmx_room rig_announce(struct rig *g, uint64_t id, uint32_t rows);
 mmx_room rig_request(struct rig *g, uint64_t id, int mode);

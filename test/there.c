@@ -77,6 +77,17 @@ struct peer_msg state(const struct there *t, enum peer_type answers,
     return m;
 }
 
+struct peer_msg acked(const struct there *t)
+{
+    static uint8_t bytes[8];
+    struct writer w = writer_of(bytes, sizeof(bytes));
+    struct peer_msg m = {.type = PEER_ACKED};
+
+    put_u64(&w, t->generation);
+    m.acked.generations = span_of(bytes, sizeof(bytes));
+    return m;
+}
+
 struct peer_msg want(const struct there *t, uint32_t attempt, uint32_t granted,
     uint32_t committed)
 {

@@ -20,6 +20,7 @@ struct peer_msg length(
     const struct there *t, uint32_t total, uint32_t max_rows, bool aux);
 struct peer_msg state(const struct there *t, enum peer_type answers,
     uint32_t attempt, uint32_t granted);
+struct peer_msg acked(const struct there *t);
 struct peer_msg want(const struct there *t, uint32_t attempt, uint32_t granted,
     uint32_t committed);
 /* With engine 0 of session "s"; up: the encoder `enc` is there. */

@@ -123,11 +123,7 @@ static uint8_t hello(struct visit *v)
         v->cells = m.welcome.cells;
         v->seen->role = m.welcome.role;
         say_welcome(v->r, &m.welcome);
-        if (has_ability(m.welcome.abilities, LOCAL_CAN_ROWS))
-            return m.welcome.role;
-        findings_say(v->r, WARN, "daemon",
-            "older than this mmxctl, its pools and peers were not checked",
-            "restart it, or use the mmxctl that was installed with it");
+        return m.welcome.role;
     }
     return ROLE_ANY;
 }

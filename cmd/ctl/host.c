@@ -63,8 +63,6 @@ static int open_side(struct host *h, const char *path)
     h->count++;
     if (!ctl_hello(s->c, 1, &m) || m.type != LOCAL_WELCOME)
         return ctl_failed(&m);
-    if (!has_ability(m.welcome.abilities, LOCAL_CAN_ROWS))
-        return complain(path, "the daemon is older than this mmxctl");
     s->role = m.welcome.role;
     text_copy(m.welcome.name, s->name, sizeof(s->name));
     return CTL_SHOWN;

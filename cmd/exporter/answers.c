@@ -50,8 +50,7 @@ static bool keep(struct daemon *d, unsigned what, const struct ctl *c)
 static bool take(struct asked_one *a, const struct local_msg *m)
 {
     if (!a->greeted) {
-        a->greeted = m->type == LOCAL_WELCOME &&
-                     has_ability(m->welcome.abilities, LOCAL_CAN_ROWS);
+        a->greeted = m->type == LOCAL_WELCOME;
         return a->greeted && ctl_query(a->c, words[a->what]);
     }
     if (!ctl_take(a->c, m))

@@ -153,7 +153,6 @@ struct mmx {
     _Atomic uint64_t *page, *own;
     size_t page_bytes;
     uint32_t cells, granted, tag;
-    uint64_t abilities; /* the daemon's, from its WELCOME */
 
     struct client_room *rooms;
     struct client_store *stores;

@@ -279,8 +279,7 @@ void client_connect(mmx *m)
         .role = m->role,
         .cells = m->cells,
         .name = span_str(m->engine),
-        .session = span_str(m->session),
-        .abilities = local_abilities()};
+        .session = span_str(m->session)};
     if (client_put(m, &msg, 0, NONE, 0, NULL) == 0)
         client_flush(m);
 }
@@ -324,7 +323,6 @@ static void welcome(mmx *m, const struct local_welcome *w, int fd)
         return;
     }
     m->granted = w->cells;
-    m->abilities = w->abilities;
     m->info = (struct mmx_info){.role = w->role,
         .protocol = w->version,
         .epoch = w->epoch,

@@ -400,8 +400,7 @@ struct mmx_request {
     int storage;           /* enum mmx_storage; 0: any */
     unsigned flags;        /* MMX_KEEP; MMX_ANNOUNCED: the room's id came from
                               its announce, so an encoder that does not have it
-                              says unknown-room at once (older daemons ignore
-                              the flag and wait for the announce) */
+                              says unknown-room at once */
     uint32_t rows;         /* expected length; 0: not known */
     uint16_t readers;      /* further connections that will attach to read */
     uint16_t required_dst; /* destinations of the room; 0: this one */
@@ -452,8 +451,7 @@ int mmx_reference(mmx *m, mmx_room room, struct mmx_reference *out);
  * room. Released rows must not be touched after this call. flags: MMX_KEEP;
  * MMX_NO_READERS, language side, from the handle that requested the room: its
  * blocks are freed without waiting for announced readers that have not
- * attached, and a later attach fails with MMX_E_GONE (an older daemon ignores
- * the flag and waits for them). */
+ * attached, and a later attach fails with MMX_E_GONE. */
 int mmx_release(mmx *m, mmx_room room, uint32_t rows, unsigned flags);
 
 /* Fails the room for both engines. MMX_FAILED follows; then release the room.

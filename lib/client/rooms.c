@@ -320,8 +320,7 @@ static int put_release(
             .rows = rows,
             .flags = (flags & MMX_KEEP) ? FLAG_KEEP : 0}};
 
-    if (flags & MMX_NO_READERS &&
-        has_ability(m->abilities, LOCAL_CAN_NO_READERS))
+    if (flags & MMX_NO_READERS)
         msg.release.flags |= FLAG_NO_READERS;
     return client_put(m, &msg, r->id, h.cell, h.tag, NULL);
 }
@@ -349,17 +348,6 @@ int client_rooms_give(mmx *m, struct mmx_event *ev, int max)
 
 /* calls */
 
-/* Puts a room's secret, if it has one, into the message. A daemon that knows
- * none would open the room to all. */
-static int copy_secret(
-    const mmx *m, struct secret *to, const struct mmx_reference *from)
-{
-    memcpy(to->b, from->secret, sizeof to->b);
-    return !secret_given(to) || has_ability(m->abilities, LOCAL_CAN_SECRETS)
-               ? 0
-               : -MMX_E_VERSION;
-}
-
 /* Sends the message that opens a room; frees the room if that fails. to: the
  * message's secret. */
 static int open_room(mmx *m, struct client_room *r, struct local_msg *msg,
@@ -367,12 +355,12 @@ static int open_room(mmx *m, struct client_room *r, struct local_msg *msg,
     mmx_room *out)
 {
     mmx_room h = handle_of(m, r);
-    int err = copy_secret(m, to, ref);
+    int err;
 
+    memcpy(to->b, ref->secret, sizeof to->b);
     r->secret = *to;
     assert(client_is_open_op(msg->type) && r->tag != 0);
-    if (!err)
-        err = client_ask(m, msg, r->id, h.cell, h.tag, NULL);
+    err = client_ask(m, msg, r->id, h.cell, h.tag, NULL);
     if (err) {
         room_free(m, r);
         return err;
@@ -530,8 +518,7 @@ static int request(mmx *m, const struct mmx_request *q,
         .deadline_ms = q->deadline_ms,
         .encoder = text_of(q->encoder),
         .traceparent = text_of(q->traceparent)};
-    if (q->flags & MMX_ANNOUNCED &&
-        has_ability(m->abilities, LOCAL_CAN_ANNOUNCED))
+    if (q->flags & MMX_ANNOUNCED)
         msg.request.flags |= FLAG_ANNOUNCED;
     copy_key(&msg.request.key, q->key);
     return open_room(m, r, &msg, &msg.request.secret, ref, q->deadline_ms, out);
@@ -670,14 +657,13 @@ int mmx_decline(mmx *m, const char *encoder, const struct mmx_reference *r,
         return -MMX_E_MALFORMED;
     msg.decline.room = r->id;
     msg.decline.encoder = text_of(encoder);
+    memcpy(msg.decline.secret.b, r->secret, sizeof r->secret);
     copy_key(&msg.decline.key, key);
     err = client_lock(m);
     if (err)
         return err;
-    err = m->link == LINK_UP ? copy_secret(m, &msg.decline.secret, r)
+    err = m->link == LINK_UP ? client_ask(m, &msg, r->id, NONE, 0, NULL)
                              : -MMX_E_NOT_READY;
-    if (!err)
-        err = client_ask(m, &msg, r->id, NONE, 0, NULL);
     client_unlock(m);
     return err;
 }

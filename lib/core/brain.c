@@ -146,7 +146,6 @@ static bool head_event(struct brain *b, struct out *out, const struct event *ev)
         return true;
     case EV_CONF:
         b->engines.hello_ns = b->c.conf->timeout_hello;
-        peers_users(&b->peers, b->now_ns);
         return true;
     case EV_ENDING:
         b->ending = true;

@@ -155,7 +155,6 @@ enum err engine_hello(struct engines *g, uint32_t conn,
     if (m->name.len > 63 || m->session.len > 63)
         return ERR_MALFORMED;
     c->cells = max_u32(min_u32(m->cells, g->cells_max), 1);
-    c->abilities = m->abilities;
     text_copy(m->name, c->name, sizeof(c->name));
     c->session = session_join(g, c->uid, m->session);
     c->state = CONN_READY;

@@ -72,7 +72,6 @@ struct conn {
     struct groups groups;
     int32_t pid;
     uint32_t session, cells;
-    uint64_t abilities;      /* as its HELLO said; engine_can() */
     uint32_t pool, pool_seq; /* its POOL call waits for pool - 1; 0: none */
     struct list attachments, dirty;
     uint32_t rooms;       /* attachments, now */
@@ -160,14 +159,6 @@ void engine_dead(struct engines *g, uint32_t conn, uint64_t now_ns);
 /* HELLO: joins a session. On error the text says why. */
 MUST_CHECK enum err engine_hello(struct engines *g, uint32_t conn,
     const struct local_hello *m, uint8_t role, const char **text);
-
-/* True if the engine on conn has named the ability: what it is for may be sent
- * to it. */
-static inline bool engine_can(
-    const struct engines *g, uint32_t conn, enum local_ability a)
-{
-    return has_ability(g->conns[conn].abilities, a);
-}
 
 /* Notes that HELLO or MAP came: the connection gives way to no other. */
 void engine_known(struct engines *g, struct out *out, uint32_t conn);

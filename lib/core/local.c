@@ -47,7 +47,6 @@ static void on_hello(
     w.welcome.software = span_str(MMX_VERSION);
     w.welcome.uid = b->engines.conns[conn].uid;
     w.welcome.gid = b->engines.conns[conn].gid;
-    w.welcome.abilities = local_abilities();
     CHECK(w.welcome.cells > 0, "connection %u has no cells", conn);
     out_local(out, conn, &w, FD_CELLS, w.welcome.cells)->word = m->seq;
     engine_known(&b->engines, out, conn);

@@ -230,7 +230,7 @@ static void why_not(
             : p->map_why                        ? p->map_why
                                                 : "not mapped");
     CHECK(used + 2 < size, "%zu bytes for %zu", size, used);
-    carriers_why(&p->pair, peer_carriers(all, p), c->carriers_barred,
+    carriers_why(&p->pair, c->carriers, c->carriers_barred,
         out + used + (used ? 2 : 0), size - used - 2);
     if (used && out[used + 2])
         memcpy(out + used, ", ", 2);

@@ -13,11 +13,6 @@ _Static_assert(LOCAL_HEADER == 2 + 2 + 4 + 4, "header of a local frame");
 _Static_assert(PEER_HEADER == 4 + 1 + 1 + 2 + 4 + 4 + 4 * 8, "of a peer frame");
 _Static_assert(sizeof(struct key) == KEY_BYTES, "a key is its bytes");
 _Static_assert(sizeof(struct secret) == SECRET_BYTES, "so is a secret");
-#define LOCAL_ABILITY(NAME, bit, doc) _Static_assert((bit) < 64, #NAME);
-#define PEER_ABILITY(NAME, bit, doc)  _Static_assert((bit) < 64, #NAME);
-#include "wire/ability.def"
-#undef LOCAL_ABILITY
-#undef PEER_ABILITY
 
 /* How a field's kind is written at p and read at c. Whether there is space is
  * known by then: what a frame has at least is a sum of constants. */

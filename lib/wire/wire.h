@@ -185,46 +185,6 @@ struct peer_msg {
 #undef TEXT
 #undef BLOB
 
-/* Abilities, by their bits in the words of HELLO and WELCOME. */
-enum local_ability {
-#define LOCAL_ABILITY(NAME, bit, doc) LOCAL_CAN_##NAME = (bit),
-#define PEER_ABILITY(NAME, bit, doc)
-#include "wire/ability.def"
-#undef LOCAL_ABILITY
-#undef PEER_ABILITY
-    LOCAL_CAN_END = 64
-};
-enum peer_ability {
-#define LOCAL_ABILITY(NAME, bit, doc)
-#define PEER_ABILITY(NAME, bit, doc) PEER_CAN_##NAME = (bit),
-#include "wire/ability.def"
-#undef LOCAL_ABILITY
-#undef PEER_ABILITY
-    PEER_CAN_END = 64
-};
-
-/* The words in which this program names its own. */
-#define PEER_ABILITY(NAME, bit, doc)
-#define LOCAL_ABILITY(NAME, bit, doc) | UINT64_C(1) << (bit)
-static inline uint64_t local_abilities(void)
-{
-    return 0
-#include "wire/ability.def"
-        ;
-}
-#undef LOCAL_ABILITY
-#undef PEER_ABILITY
-#define LOCAL_ABILITY(NAME, bit, doc)
-#define PEER_ABILITY(NAME, bit, doc) | UINT64_C(1) << (bit)
-static inline uint64_t peer_abilities(void)
-{
-    return 0
-#include "wire/ability.def"
-        ;
-}
-#undef LOCAL_ABILITY
-#undef PEER_ABILITY
-
 /* How rows travel between two daemons. In the configuration CARRIER_AUTO is
  * the best for a pair of them; in a message, that nothing was said. */
 enum carrier_number {
@@ -235,14 +195,9 @@ enum carrier_number {
     CARRIER_END
 };
 
-/* What INIT, RESUME and STATE say of a grant. */
-enum { FIRM_NOT_SAID, FIRM_NO, FIRM_YES };
-
-/* True if the word names the ability. */
-static inline bool has_ability(uint64_t word, unsigned bit)
-{
-    return bit < 64 && (word >> bit & 1) != 0;
-}
+/* What is said of a grant: it may be taken back, or it stays and is all that
+ * the room needs. */
+enum { FIRM_NO, FIRM_YES };
 
 /* Appends one frame. false: it does not fit or a field is over its limit;
  * w is as before. */

@@ -23,8 +23,7 @@ MMXCTL = os.path.join(BUILD, "mmxctl")
 RED = "\x1b[31mred\a"
 CONTROL = r"[\x00-\x09\x0b-\x1f]"
 WELCOME = wire.WELCOME.encode(
-    1, version=1, role=2, cells=1, name="strange",
-    abilities=1 << wire.ABILITIES["ROWS"])
+    1, version=1, role=2, cells=1, name="strange")
 
 
 def cell(name, value):

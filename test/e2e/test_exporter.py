@@ -206,8 +206,7 @@ class Exporter(Scraped):
     def test_a_daemon_that_answers_half(self):
         e, _ = self.pair()
         welcome = wire.WELCOME.encode(
-            1, version=1, role=2, cells=1,
-            abilities=1 << wire.ABILITIES["ROWS"])
+            1, version=1, role=2, cells=1)
         whole = wire.REPORT.encode(2, text=b"", more=0)
         half = wire.REPORT.encode(2, text=b"\0", more=1)
         for says, ends in (([], False), ([b"\xff" * 100], True),
@@ -239,8 +238,7 @@ class Exporter(Scraped):
 
         def talk(s):
             s.recv(wire.PACKET_MAX)
-            s.send(wire.WELCOME.encode(1, version=1, role=2, cells=1,
-                                       abilities=1 << wire.ABILITIES["ROWS"]))
+            s.send(wire.WELCOME.encode(1, version=1, role=2, cells=1))
             try:
                 for _ in range(10 * LIMIT):
                     s.send(half)

@@ -69,11 +69,6 @@ class Tables(unittest.TestCase):
                 have[m.name, name] = at, kind, limit
         self.same("local.def", want, have)
 
-    def test_abilities(self):
-        want = {name: int(bit)
-                for name, bit, _ in rows("ability.def", "LOCAL_ABILITY")}
-        self.same("ability.def", want, wire.ABILITIES)
-
     def test_reasons(self):
         want = {int(n): (reason, advice.lower().replace("_", "-"), text)
                 for _, n, reason, advice, text in rows("err.def", "ERR")

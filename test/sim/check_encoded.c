@@ -213,7 +213,7 @@ static bool full(const struct item *it)
 
     LIST_FOREACH (n, &it->rooms)
         serves |= eroom_serves(LIST_ENTRY(n, struct eroom, in_item));
-    return it->total != 0 && serves && item_firm(it, false);
+    return it->total != 0 && serves && item_firm(it);
 }
 
 /* True if the item, which waited before this step as well, was to be served

@@ -326,7 +326,7 @@ static bool item_fills(const struct item *it)
 /* True if the item is ended for a full one that waits (RULES 5.12). */
 static bool is_prey(const struct item *it)
 {
-    if (item_firm(it, false) || !item_complete(it))
+    if (item_firm(it) || !item_complete(it))
         return false;
     LIST_FOREACH (r, &it->rooms) {
         const struct eroom *m = LIST_ENTRY(r, struct eroom, in_item);

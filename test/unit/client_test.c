@@ -493,22 +493,6 @@ TEST(secrets)
     rig_close(&g);
 }
 
-TEST(an_older_daemon_keeps_no_secret)
-{
-    struct mmx_reference some = {7, {1}};
-    struct mmx_announce n = {.size = sizeof n, .rows = 5};
-    struct rig g;
-    mmx_room r;
-
-    rig_open_as(&g, ROLE_ENCODED, 0);
-    n.pool = g.pool.id;
-    T_EQ_I64(mmx_announce(g.m, &n, &r), -MMX_E_VERSION);
-    T_EQ_I64(mmx_decline(g.m, NULL, &some, NULL), -MMX_E_VERSION);
-    n.id = 7;
-    T_EQ_I64(mmx_announce(g.m, &n, &r), 0);
-    rig_close(&g);
-}
-
 TEST(failed)
 {
     struct rig g;
@@ -603,39 +587,33 @@ TEST(failed_and_refused)
     rig_close(&g);
 }
 
-TEST(announced_is_said_to_daemons_that_know_it)
+TEST(announced_is_said)
 {
     struct rig g;
     struct mmx_request q = {.size = sizeof q, .id = 7, .encoder = "enc"};
     mmx_room r;
 
-    for (uint64_t can = 0; can < 2; can++) {
-        rig_open_as(&g, ROLE_LANGD, can << LOCAL_CAN_ANNOUNCED);
-        q.flags = MMX_OPEN;
-        T_EQ_I64(mmx_request(g.m, &q, &r), -MMX_E_MALFORMED);
-        q.flags = MMX_KEEP | MMX_ANNOUNCED;
-        T_EQ_I64(mmx_request(g.m, &q, &r), 0);
-        T_EQ_U64(fake_want(&g.f, LOCAL_REQUEST).request.flags,
-            can ? FLAG_KEEP | FLAG_ANNOUNCED : FLAG_KEEP);
-        rig_close(&g);
-    }
+    rig_open(&g, ROLE_LANGD);
+    q.flags = MMX_OPEN;
+    T_EQ_I64(mmx_request(g.m, &q, &r), -MMX_E_MALFORMED);
+    q.flags = MMX_KEEP | MMX_ANNOUNCED;
+    T_EQ_I64(mmx_request(g.m, &q, &r), 0);
+    T_EQ_U64(fake_want(&g.f, LOCAL_REQUEST).request.flags,
+        FLAG_KEEP | FLAG_ANNOUNCED);
+    rig_close(&g);
 }
 
-TEST(no_more_readers_is_said_to_daemons_that_know_it)
+TEST(no_more_readers_is_said)
 {
     struct rig g;
-    struct local_msg m;
     mmx_room r;
 
-    for (uint64_t can = 0; can < 2; can++) {
-        rig_open_as(&g, ROLE_LANGD, can << LOCAL_CAN_NO_READERS);
-        r = rig_request(&g, 7, MMX_WHOLE);
-        T_EQ_I64(mmx_release(g.m, r, MMX_ALL, MMX_OPEN), -MMX_E_MALFORMED);
-        T_EQ_I64(mmx_release(g.m, r, MMX_ALL, MMX_NO_READERS), 0);
-        m = fake_want(&g.f, LOCAL_RELEASE);
-        T_EQ_U64(m.release.flags, can ? FLAG_NO_READERS : 0);
-        rig_close(&g);
-    }
+    rig_open(&g, ROLE_LANGD);
+    r = rig_request(&g, 7, MMX_WHOLE);
+    T_EQ_I64(mmx_release(g.m, r, MMX_ALL, MMX_OPEN), -MMX_E_MALFORMED);
+    T_EQ_I64(mmx_release(g.m, r, MMX_ALL, MMX_NO_READERS), 0);
+    T_EQ_U64(fake_want(&g.f, LOCAL_RELEASE).release.flags, FLAG_NO_READERS);
+    rig_close(&g);
     rig_open(&g, ROLE_ENCODED);
     r = rig_announce(&g, 7, 10);
     T_EQ_I64(mmx_release(g.m, r, MMX_ALL, MMX_NO_READERS), -MMX_E_MALFORMED);

@@ -46,7 +46,6 @@ static void hello_of(struct rig *l, uint64_t epoch)
     m.hello.answer = true;
     m.hello.segment_max = 1 << 18;
     m.hello.name = span_str("enc");
-    m.hello.abilities = peer_abilities();
     rig_step(l, &(struct event){.type = EV_PEER, .peer = &m, .fresh = draw()});
 }
 

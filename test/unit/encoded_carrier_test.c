@@ -12,7 +12,6 @@ static struct peer_msg hello_of(const char *carriers, uint8_t carrier)
     m.hello.role = ROLE_LANGD;
     m.hello.segment_max = 1 << 18;
     m.hello.name = span_str("a");
-    m.hello.abilities = peer_abilities();
     m.hello.carrier = carrier;
     m.hello.carriers = span_str(carriers);
     m.hello.addresses = span_of("\3\0abc", 5);

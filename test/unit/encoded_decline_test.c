@@ -67,7 +67,7 @@ TEST(an_open_room_ignores_declines)
     T_OK(brain_say(e, 0, a));
     T_TRUE(brain_state(e, 0, 0) != ROOM_FAILED);
     brain_hear(e, 1, init(e, 1, 71, 16));
-    T_TRUE(brain_said(e, PEER_STATE, 0) != NULL);
+    is_taken(e);
     T_EQ_U64(brain_shown(e, "status", "declines_held", 0), 0);
 }
 
@@ -218,7 +218,7 @@ TEST(a_langd_counts_once)
     T_EQ_U64(brain_shown(e, "rooms", "failed", 0), 2);
     m.generation = 71; /* and has its place again */
     brain_hear(e, 0, m);
-    T_TRUE(brain_said(e, PEER_STATE, 0) != NULL);
+    is_taken(e);
     T_EQ_U64(brain_shown(e, "rooms", "failed", 0), 1);
     T_EQ_U64(brain_shown(e, "rooms", "asked", 0), 2);
 }
@@ -301,7 +301,7 @@ TEST(an_open_room_may_be_asked_for_before_it_is_announced)
 
     brain_hear(e, 0, init(e, 1, 70, 16));
     brain_hear(e, 1, init(e, 1, 71, 16));
-    T_TRUE(brain_said(e, PEER_STATE, 0) != NULL);
+    is_taken(e);
     a.announce.flags = FLAG_OPEN;
     T_OK(brain_say(e, 0, a));
     T_EQ_U64(brain_said_count(e, PEER_LENGTH), 2);

@@ -150,7 +150,7 @@ TEST(a_room_is_ended_so_at_most_once)
 
     brain_pass(e, 110);
     brain_hear(e, 0, asks(e, 1, 72)); /* before it is announced again */
-    T_TRUE(brain_said(e, PEER_STATE, 0) != NULL);
+    is_taken(e);
     T_TRUE(brain_said(e, PEER_FAILED, 0) == NULL);
     brain_hear(e, 0, state(1, 71, PEER_FAILED, ROOM_FAILED));
     T_OK(brain_say(e, 0, release(0)));
@@ -301,42 +301,6 @@ TEST(a_langd_that_has_not_heard_of_the_rows_is_waited_for)
     T_EQ_U64(brain_stat(e, "sources_revoked"), 0);
     brain_hear(e, 0, grants(1, 71, 128, FIRM_YES));
     T_EQ_U64(brain_limit(e), 128);
-}
-
-/* An older langd grants as it always did, and is heard as it always was. */
-TEST(a_langd_that_does_not_say_firm_is_served_as_ever)
-{
-    struct rig *e = encoded(NULL, NULL);
-
-    fill_pool(e, 1, 0);
-    T_OK(brain_say(e, 0, announce(2, 1, 64, 64)));
-    brain_hear(e, 0, init(e, 2, 72, 64));
-    T_OK(brain_say(e, 0, announce(3, 2, 64, 64)));
-    brain_hear(e, 0, init(e, 3, 73, 64));
-    brain_pass(e, 5000);
-    T_EQ_U64(brain_stat(e, "sources_revoked"), 0);
-    T_TRUE(brain_said(e, PEER_WANT, 0) == NULL);
-    leaves(e, 0);
-    T_TRUE(is_granted(e, 1) && is_granted(e, 2));
-}
-
-TEST(an_ended_room_of_an_older_langd_comes_back_without_its_word)
-{
-    struct rig *e = encoded(NULL, NULL);
-
-    fill_pool(e, 1, 0);
-    brain_hear(e, 0, init(e, 1, 71, 0));
-    T_OK(brain_say(e, 0, commit(0, 0, 128)));
-    queues(e, 0, 1, 71);
-    full_room(e, 1, 2, 1, 82, 8);
-    brain_pass(e, 110);
-    T_EQ_U64(brain_stat(e, "sources_revoked"), 1);
-    brain_hear(e, 0, state(1, 71, PEER_FAILED, ROOM_FAILED));
-    T_OK(brain_say(e, 0, release(0)));
-    T_OK(brain_say(e, 0, announce(1, 2, 64, 64)));
-    T_TRUE(!is_granted(e, 2)); /* it may be that it says so */
-    brain_hear(e, 0, init(e, 1, 72, 0));
-    T_TRUE(is_granted(e, 2));
 }
 
 TEST(a_batch_is_ended_and_comes_back_item_by_item)

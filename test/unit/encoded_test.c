@@ -17,9 +17,8 @@ TEST(announce_then_init)
     T_EQ_U64(brain_events(e, 0, 0), EVENT_GRANTED);
     T_EQ_U64(e->event.event.rows, 24);
     brain_hear(e, 0, init(e, 1, 77, 16));
-    m = brain_said(e, PEER_STATE, 0);
-    T_EQ_U64(m->state.granted, 16);
     m = brain_said(e, PEER_LENGTH, 0); /* at once, before the encoder runs */
+    T_EQ_U64(m->length.granted, 16);
     T_EQ_U64(m->length.total, 20);
     T_EQ_U64(m->length.flags, FLAG_AUX);
     T_EQ_MEM(m->length.aux.p, "aux!", 4);
@@ -50,11 +49,6 @@ TEST(length_answers_init)
     struct rig *e = encoded(NULL, NULL);
     const struct peer_msg *m;
 
-    T_OK(brain_say(e, 0, announce(1, 0, 16, 16)));
-    brain_hear(e, 0, init(e, 1, 77, 16));
-    T_EQ_U64(brain_said(e, PEER_LENGTH, 0)->length.attempt, NONE);
-    e->lacks = 0;
-    brain_hello(e, 0, "a", L_EPOCH);
     T_OK(brain_say(e, 0, announce(2, 1, 16, 16)));
     brain_hear(e, 0, init(e, 2, 78, 8));
     T_TRUE(brain_said(e, PEER_STATE, 0) == NULL);
@@ -92,8 +86,6 @@ TEST(an_init_is_answered_soon)
 {
     struct rig *e = encoded("timeouts.retry=10s", NULL);
 
-    e->lacks = 0;
-    brain_hello(e, 0, "a", L_EPOCH);
     brain_hear(e, 0, init(e, 1, 77, 16));
     brain_pass(e, 40);
     T_EQ_U64(brain_said_count(e, PEER_STATE), 0);
@@ -129,7 +121,7 @@ TEST(init_then_announce)
     struct rig *e = encoded(NULL, NULL);
 
     brain_hear(e, 0, init(e, 1, 77, 16));
-    T_TRUE(brain_said(e, PEER_STATE, 0) != NULL);
+    is_taken(e);
     T_TRUE(brain_said(e, PEER_LENGTH, 0) == NULL);
     T_OK(brain_say(e, 0, announce(1, 0, 16, 16)));
     T_EQ_U64(brain_said(e, PEER_LENGTH, 0)->generation, 77);
@@ -378,7 +370,7 @@ TEST(units_out_of_a_gpu_are_bounded)
     m.init.unit_rows = 8;
     m.init.part_rows = 1024;
     brain_hear(e, 0, m);
-    T_EQ_U64(brain_said(e, PEER_STATE, 0)->state.granted, 32);
+    T_EQ_U64(brain_said(e, PEER_LENGTH, 0)->length.granted, 32);
 }
 
 TEST(broken_is_said_until_the_attempt_is_raised)
@@ -456,7 +448,7 @@ TEST(layouts_keys_and_storage_must_agree)
     m = init(e, 1, 73, 8); /* who was refused leaves the place */
     m.init.key.b[0] = 1;
     brain_hear(e, 0, m);
-    T_TRUE(brain_said(e, PEER_STATE, 0) != NULL);
+    is_taken(e);
     T_EQ_U64(brain_state(e, 0, 0), ROOM_WAITING);
 }
 

@@ -305,11 +305,10 @@ static void many_pools(char text[64][1200], const char **settings)
     settings[n + 1] = NULL;
 }
 
-TEST(that_it_decides_from_now_on_is_said_to_all)
+TEST(a_drain_is_said_to_all)
 {
     static char text[64][1200];
     const char *settings[64];
-    uint64_t bit = UINT64_C(1) << PEER_CAN_USERS;
     struct rig *e;
     uint32_t said;
 
@@ -320,16 +319,14 @@ TEST(that_it_decides_from_now_on_is_said_to_all)
 
         snprintf(name, sizeof(name), "l%u", i);
         brain_hello(e, i, name, L_EPOCH + i);
-        T_TRUE(!(brain_said(e, PEER_HELLO, -1)->hello.abilities & bit));
+        T_EQ_U64(brain_said(e, PEER_HELLO, -1)->hello.draining, 0);
     }
-    e->conf.pools[0].uids.count = 1;
-    snprintf(e->conf.pools[0].uids.items[0], 8, "1000");
-    rig_step(e, &(struct event){.type = EV_CONF});
+    rig_step(e, &(struct event){.type = EV_DRAIN});
     said = brain_said_count(e, PEER_HELLO);
     for (uint32_t i = 0; said < 64 && i < 8; i++) {
         brain_pass(e, 0);
         said += brain_said_count(e, PEER_HELLO);
     }
     T_EQ_U64(said, 64);
-    T_TRUE(brain_said(e, PEER_HELLO, -1)->hello.abilities & bit);
+    T_EQ_U64(brain_said(e, PEER_HELLO, -1)->hello.draining, 1);
 }

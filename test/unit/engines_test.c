@@ -84,40 +84,6 @@ TEST(a_loop_that_stood_still_ends_no_connection_unread)
     T_EQ_U64(l->acts[0].conn, 0);
 }
 
-TEST(abilities_are_what_hello_names)
-{
-    struct rig *b = BRAIN(ROLE_LANGD, "log=info");
-    const struct brain *l = b->is;
-    struct local_msg m = hello(LOCAL_MAGIC, WIRE_VERSION, 0), w;
-    struct peer_hello p = {
-        .version_min = 1, .version_max = 1, .segment_max = 1024};
-    struct peer peer = {0};
-    struct reader r;
-    const char *text;
-
-    open_conn(b, 0);
-    open_conn(b, 1);
-    m.hello.abilities = 6;
-    T_OK(brain_say(b, 0, m));
-    r = reader_of(b->bytes + b->acts[0].at, b->acts[0].len);
-    T_OK(local_get(&r, &w));
-    T_EQ_U64(w.type, LOCAL_WELCOME);
-    T_EQ_U64(w.welcome.abilities, local_abilities());
-    T_OK(brain_say(b, 1, hello(LOCAL_MAGIC, WIRE_VERSION, 0)));
-    for (unsigned bit = 0; bit < 64; bit++) {
-        T_EQ_U64(engine_can(&l->engines, 0, bit), bit == 1 || bit == 2);
-        T_FALSE(engine_can(&l->engines, 1, bit));
-    }
-    p.name = span_str("enc");
-    p.abilities = UINT64_C(1) << 63;
-    T_OK(peer_take_hello(&peer, &p, &(struct key){{0}}, &text));
-    T_TRUE(peer_can(&peer, 63));
-    T_FALSE(peer_can(&peer, 0));
-    p.abilities = 0; /* it was replaced by an older one */
-    T_OK(peer_take_hello(&peer, &p, &(struct key){{0}}, &text));
-    T_FALSE(peer_can(&peer, 63));
-}
-
 TEST(frames_that_break_the_protocol_are_counted)
 {
     struct rig *l = langd(NULL, NULL);
@@ -269,7 +235,6 @@ TEST(a_bad_hello_changes_nothing)
     struct peer_hello good = {.version_min = 1,
         .version_max = 1,
         .segment_max = 4096,
-        .abilities = 5,
         .name = span_str("enc"),
         .pools = span_of(pools, sizeof(pools))};
     struct key boot = {{0}};

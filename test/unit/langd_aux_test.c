@@ -104,7 +104,7 @@ TEST(aux_that_was_asked_for_is_asked_for_again)
     T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
     T_OK(brain_say(l, 0, release(1, ROWS_UNKNOWN)));
     for (uint32_t i = 0; i < 2; i++)
-        brain_hear(l, 0, state(&t[i], PEER_ACK, 0, 8));
+        brain_hear(l, 0, acked(&t[i]));
     t[0] = ask_room(l, 4, 0);
     t[1] = ask_room(l, 5, 1);
     says(l, &t[0]);

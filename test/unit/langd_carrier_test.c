@@ -4,8 +4,6 @@
 
 #define BOTH "transfer.tls=rc"
 
-static uint64_t without; /* abilities that the encoder does not have */
-
 /* The encoder says what it can, as an answer or a question. */
 static void says(struct rig *l, const char *carriers, uint64_t epoch, bool ask)
 {
@@ -16,7 +14,6 @@ static void says(struct rig *l, const char *carriers, uint64_t epoch, bool ask)
     m.hello.answer = !ask;
     m.hello.segment_max = 1 << 18;
     m.hello.name = span_str("enc");
-    m.hello.abilities = peer_abilities() & ~without;
     m.hello.carriers = span_str(carriers);
     brain_hear(l, 0, m);
 }
@@ -55,7 +52,7 @@ static struct span three_long(uint8_t *blob, size_t size)
     return span_of(w.p, w.len);
 }
 
-TEST(long_addresses_go_to_who_reads_them)
+TEST(long_addresses_go_too)
 {
     struct rig *l = langd_up(BOTH, NULL);
     const struct peer_hello *h;
@@ -67,24 +64,6 @@ TEST(long_addresses_go_to_who_reads_them)
     T_EQ_U64(h->carrier, CARRIER_UCX);
     T_EQ_U64(h->addresses.len, 0);
     T_EQ_U64(h->long_addresses.len, 3 * 5002);
-}
-
-TEST(who_does_not_read_long_addresses_gets_another_carrier)
-{
-    struct rig *l = langd_up(BOTH, NULL);
-    uint8_t blob[16000];
-
-    without = UINT64_C(1) << PEER_CAN_LONG_ADDRESSES;
-    brain_addresses(l, CARRIER_UCX, three_long(blob, sizeof(blob)));
-    says(l, "ucx 1.18 rc; tcp", PEER_EPOCH + 1, true);
-    is_for(brain_said(l, PEER_HELLO, 0), CARRIER_TCP);
-    T_EQ_U64(brain_said(l, PEER_HELLO, 0)->hello.long_addresses.len, 0);
-    T_EQ_STR(
-        brain_text(l, "peers", "not_by", 0), "copy: off there, ucx: not here");
-    /* Shorter ones, after a worker was replaced. */
-    brain_addresses(l, CARRIER_UCX, span_of("\4\0ucx1", 6));
-    says(l, "ucx 1.18 rc; tcp", PEER_EPOCH + 1, true);
-    is_for(brain_said(l, PEER_HELLO, -1), CARRIER_UCX);
 }
 
 TEST(a_question_is_answered_once)

@@ -193,7 +193,7 @@ static void zero_rows(struct rig *l, struct local_msg r)
     t = ask(l, 0, r);
     brain_hear(l, 0, length(&t, 0, 0, true));
     T_EQ_U64(brain_state(l, 0, 0), ROOM_SUCCESS);
-    brain_hear(l, 0, state(&t, PEER_ACK, 0, 0));
+    brain_hear(l, 0, acked(&t));
     T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
     T_OK(brain_say(l, 1, attach(1, 5, RIGHT_READ)));
     T_EQ_U64(brain_state(l, 1, 5), ROOM_SUCCESS);
@@ -305,7 +305,7 @@ TEST(readers_that_do_not_attach_in_time_are_not_waited_for)
     struct there t = half_attached(l, MODE_WHOLE);
 
     T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
-    brain_hear(l, 0, state(&t, PEER_ACK, 0, 16));
+    brain_hear(l, 0, acked(&t));
     brain_pass(l, 1100);
     T_EQ_U64(brain_free(l), 14); /* the one that is there reads on */
     T_ERR(brain_say(l, 2, attach(1, 6, RIGHT_READ)), ERR_GONE);
@@ -321,7 +321,7 @@ TEST(the_requester_may_say_that_no_more_readers_come)
     struct rig *l = langd_up(NULL, NULL);
     struct there t = half_attached(l, MODE_WHOLE);
 
-    brain_hear(l, 0, state(&t, PEER_ACK, 0, 16));
+    brain_hear(l, 0, acked(&t));
     T_ERR(brain_say(l, 1, last_release(5, ROWS_UNKNOWN)), ERR_NOT_OWNER);
     T_OK(brain_say(l, 1, release(5, ROWS_UNKNOWN)));
     T_EQ_U64(brain_free(l), 14);
@@ -338,7 +338,7 @@ TEST(a_new_room_of_the_id_has_readers_of_its_own)
     struct rig *l = langd_up(NULL, NULL);
     struct there t = half_attached(l, MODE_WHOLE);
 
-    brain_hear(l, 0, state(&t, PEER_ACK, 0, 16));
+    brain_hear(l, 0, acked(&t));
     T_OK(brain_say(l, 0, last_release(0, ROWS_UNKNOWN)));
     T_OK(brain_say(l, 1, release(5, ROWS_UNKNOWN)));
     (void)ask(l, 0, request(1, 0, MODE_WHOLE));
@@ -516,24 +516,6 @@ TEST(declines_of_one_user_leave_half_to_others)
     T_EQ_U64(brain_said(l, PEER_DECLINE, -1)->room, 701);
 }
 
-TEST(a_decline_that_waits_says_no_secret_to_an_older_encoder)
-{
-    struct rig *l = langd(NULL, NULL);
-    struct local_msg m = decline(7);
-    struct peer_msg h = {.type = PEER_HELLO, .from_epoch = PEER_EPOCH};
-
-    m.decline.secret.b[0] = 1;
-    T_OK(brain_say(l, 0, m));
-    rig_step(l, &(struct event){.type = EV_LINK_UP});
-    h.hello.version_min = h.hello.version_max = WIRE_VERSION;
-    h.hello.role = ROLE_ENCODED;
-    h.hello.segment_max = 65536;
-    h.hello.name = span_str("enc");
-    brain_hear(l, 0, h);
-    T_EQ_U64(brain_said_count(l, PEER_DECLINE), 0);
-    T_ERR(brain_say(l, 0, m), ERR_VERSION);
-}
-
 /* encoders that cannot be reached */
 
 /* Requests a room in its own cell. Returns why it has failed at once, or OK. */
@@ -648,7 +630,7 @@ TEST(a_room_whose_key_is_taken_waits_for_no_readers)
     r.request.readers = 1;
     t = ask(l, 0, r);
     fill(l, &t, 16);
-    brain_hear(l, 0, state(&t, PEER_ACK, 0, 0));
+    brain_hear(l, 0, acked(&t));
     T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
     T_EQ_U64(brain_shown(l, "status", "rooms_held", 0), 1);
     (void)ask_room(l, 1, 1);

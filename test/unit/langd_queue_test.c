@@ -748,6 +748,6 @@ TEST(drain_takes_no_new_rooms)
     T_EQ_U64(brain_open_rooms(l->is), 1);
     fill(l, &t, 8);
     T_EQ_U64(brain_open_rooms(l->is), 1); /* the encoder may not know it */
-    brain_hear(l, 0, state(&t, PEER_ACK, 0, 8));
+    brain_hear(l, 0, acked(&t));
     T_EQ_U64(brain_open_rooms(l->is), 0);
 }

@@ -14,8 +14,7 @@ static struct local_msg secret_request(
     return m;
 }
 
-/* The encoder names these abilities, and no others. */
-static void greet(struct rig *l, uint64_t abilities, bool same_host)
+static void greet(struct rig *l, bool same_host)
 {
     struct peer_msg m = {.type = PEER_HELLO, .from_epoch = PEER_EPOCH};
 
@@ -24,7 +23,6 @@ static void greet(struct rig *l, uint64_t abilities, bool same_host)
     m.hello.answer = 1;
     m.hello.segment_max = 65536;
     m.hello.name = span_str("enc");
-    m.hello.abilities = abilities;
     m.hello.boot = l->bc.boot;
     m.hello.boot.b[0] ^= !same_host;
     brain_hear(l, 0, m);
@@ -34,7 +32,7 @@ TEST(an_init_says_the_secret)
 {
     struct rig *l = langd_up(NULL, NULL);
 
-    greet(l, peer_abilities(), false);
+    greet(l, false);
     T_OK(brain_say(l, 0, secret_request(7, 0, &key)));
     T_TRUE(secret_eq(&brain_said(l, PEER_INIT, 0)->init.secret, &key));
     T_EQ_U64(brain_said(l, PEER_INIT, 0)->init.who, 0); /* another host */
@@ -54,55 +52,19 @@ TEST(a_decline_says_it_too)
     T_TRUE(secret_eq(&brain_said(l, PEER_DECLINE, 0)->decline.secret, &key));
 }
 
-TEST(an_older_encoder_hears_none)
-{
-    struct rig *l = langd_up(NULL, NULL);
-    struct local_msg m = {.type = LOCAL_DECLINE};
-
-    greet(l, 0, false);
-    T_OK(brain_say(l, 0, secret_request(7, 0, &key)));
-    T_EQ_U64(brain_said_count(l, PEER_INIT), 0);
-    T_EQ_U64(brain_said_count(l, PEER_ABORT), 0);
-    T_EQ_U64(brain_reason(l, 0, 0), ERR_VERSION);
-    m.decline.room = 7;
-    m.decline.encoder = span_str("enc");
-    m.decline.secret = key;
-    T_ERR(brain_say(l, 0, m), ERR_VERSION);
-    T_OK(brain_say(l, 0, request(8, 1, MODE_WHOLE)));
-    T_EQ_U64(brain_said_count(l, PEER_INIT), 1);
-}
-
-TEST(an_init_says_announced_to_those_that_know_it)
+TEST(an_init_says_announced)
 {
     struct rig *l = langd_up(NULL, NULL);
     struct local_msg m = request(7, 0, MODE_WHOLE);
 
     m.request.flags = FLAG_KEEP | FLAG_ANNOUNCED;
-    greet(l, peer_abilities(), false);
+    greet(l, false);
     T_OK(brain_say(l, 0, m));
     T_EQ_U64(
         brain_said(l, PEER_INIT, 0)->init.flags, FLAG_KEEP | FLAG_ANNOUNCED);
-    greet(l, peer_abilities() & ~(UINT64_C(1) << PEER_CAN_ANNOUNCED), false);
-    m.request.room = 8;
-    m.request.cell = 1;
-    T_OK(brain_say(l, 0, m));
-    T_EQ_U64(brain_said(l, PEER_INIT, -1)->init.flags, FLAG_KEEP);
 }
 
-TEST(an_older_encoder_that_comes_later_hears_none)
-{
-    struct rig *l = langd(NULL, NULL);
-
-    T_OK(brain_say(l, 0, secret_request(7, 0, &key)));
-    T_OK(brain_say(l, 0, secret_request(8, 1, &key)));
-    T_OK(brain_say(l, 0, release(1, ROWS_UNKNOWN)));
-    greet(l, 0, false);
-    T_EQ_U64(brain_said_count(l, PEER_INIT), 0);
-    T_EQ_U64(brain_said_count(l, PEER_ABORT), 0);
-    T_EQ_U64(brain_reason(l, 0, 0), ERR_VERSION);
-}
-
-TEST(users_are_named_on_one_host_where_pools_are_for_some)
+TEST(users_are_named_on_one_host)
 {
     static const struct groups groups = {2, {1001, 1002}};
     struct event ev = {.type = EV_CONN_OPEN,
@@ -120,13 +82,13 @@ TEST(users_are_named_on_one_host_where_pools_are_for_some)
     m.hello.version_min = m.hello.version_max = WIRE_VERSION;
     m.hello.cells = 8;
     T_OK(brain_say(l, 3, m));
-    greet(l, peer_abilities(), true);
+    greet(l, true);
     T_OK(brain_say(l, 3, request(7, 0, MODE_WHOLE)));
     n = &brain_said(l, PEER_INIT, 0)->init;
     T_EQ_U64(n->who, 901);
     T_EQ_U64(n->gids.len, 12);
     T_EQ_MEM(n->gids.p, "\x5a\0\0\0\xe9\3\0\0\xea\3\0\0", 12);
-    greet(l, UINT64_C(1) << PEER_CAN_SECRETS, true); /* it has no such pool */
+    greet(l, false); /* another host */
     T_OK(brain_say(l, 3, request(8, 1, MODE_WHOLE)));
     n = &brain_said(l, PEER_INIT, 0)->init;
     T_EQ_U64(n->who, 0);
@@ -141,7 +103,7 @@ TEST(a_user_is_named_when_the_connection_that_asked_is_gone)
 
     brain_user(l, 3, 900, "u");
     brain_user(l, 4, 900, "u");
-    greet(l, peer_abilities(), true);
+    greet(l, true);
     T_OK(brain_say(l, 3, request(7, 0, MODE_WHOLE)));
     T_OK(brain_say(l, 4, attach(7, 0, RIGHT_READ)));
     brain_end(l, 3);

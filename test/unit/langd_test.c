@@ -40,7 +40,7 @@ TEST(request_then_announce_widened_ready)
     T_EQ_U64(brain_stat(l, "rows_moved"), 40);
     brain_pass(l, 1000);
     T_TRUE(brain_said_count(l, PEER_ACK) > 1); /* until answered */
-    brain_hear(l, 0, state(&t, PEER_ACK, 0, 40));
+    brain_hear(l, 0, acked(&t));
     brain_pass(l, 10000);
     T_EQ_U64(brain_said_count(l, PEER_ACK), 0);
     T_EQ_U64(brain_shown(l, "status", "rooms_held", 0), 0);
@@ -242,7 +242,7 @@ TEST(ready_wins_over_failed)
     brain_hear(l, 0, m);
     T_EQ_U64(brain_said(l, PEER_STATE, 0)->state.state, ROOM_SUCCESS);
     T_EQ_U64(brain_state(l, 0, 0), ROOM_SUCCESS);
-    brain_hear(l, 0, state(&t, PEER_ACK, 0, 8));
+    brain_hear(l, 0, acked(&t));
     T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
     brain_hear(l, 0, m); /* the room is forgotten, its end is not */
     T_EQ_U64(brain_said(l, PEER_STATE, 0)->state.state, ROOM_SUCCESS);

@@ -91,26 +91,18 @@ TEST(what_was_overwritten_is_left_out)
     T_TRUE(strstr(seen_by(e, 0, 0), "announced") == NULL);
 }
 
-/* Announces a room with a context; returns the LENGTH that its langd gets. */
-static struct peer_length told(bool older)
+TEST(a_context_goes_to_the_langd)
 {
     struct rig *e = BRAIN(ROLE_ENCODED, "log=info");
     struct local_msg m = announce(1, 0, 8, 8);
 
-    if (older)
-        e->lacks |= UINT64_C(1) << PEER_CAN_CONTEXT;
     brain_conn(e, 0, "s");
     brain_hello(e, 0, "a", L_EPOCH);
     m.announce.traceparent = span_str(CONTEXT);
     T_OK(brain_say(e, 0, m));
     brain_hear(e, 0, init(e, 1, 5, 8));
-    return brain_said(e, PEER_LENGTH, -1)->length;
-}
-
-TEST(a_context_goes_to_peers_that_can)
-{
-    T_TRUE(span_eq(told(false).traceparent, span_str(CONTEXT)));
-    T_EQ_U64(told(true).traceparent.len, 0);
+    T_TRUE(span_eq(
+        brain_said(e, PEER_LENGTH, -1)->length.traceparent, span_str(CONTEXT)));
 }
 
 TEST(an_engine_s_bad_context_is_refused)

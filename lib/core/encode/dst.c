@@ -545,8 +545,7 @@ static bool earlier_have(const struct encoded *e, const struct edst *d)
     return true;
 }
 
-/* True if L is asked to grant all rows by the length. An L that does not say
- * whether grants are firm is asked when rows are there. */
+/* True if L is asked to grant all rows by the length. */
 static bool asks_ahead(const struct edst *d)
 {
     return item_asks(d->room->item) && d->firm == FIRM_NO;
@@ -648,8 +647,7 @@ void edst_say_state(
         edst_tell(e, out, d, &msg, d->granted);
 }
 
-static void say_length(
-    struct encoded *e, struct out *out, struct edst *d, const struct peer *p)
+static void say_length(struct encoded *e, struct out *out, struct edst *d)
 {
     const struct eroom *m = d->room;
     struct peer_msg msg = about(d, PEER_LENGTH);
@@ -663,15 +661,11 @@ static void say_length(
                   (m->item->total != ROWS_UNKNOWN ? FLAG_AUX : 0));
     msg.length.key = m->item->key;
     msg.length.aux = aux_get(&e->b.aux, &m->item->aux, e->scratch);
-    msg.length.attempt = NONE;
-    if (peer_can(p, PEER_CAN_CONFIRMED)) {
-        msg.length.attempt = d->attempt;
-        msg.length.granted = d->granted;
-        msg.length.firm = d->firm;
-        d->answer_ns = TIME_NEVER;
-    }
-    if (peer_can(p, PEER_CAN_CONTEXT))
-        msg.length.traceparent = span_str(m->history.traceparent);
+    msg.length.attempt = d->attempt;
+    msg.length.granted = d->granted;
+    msg.length.firm = d->firm;
+    msg.length.traceparent = span_str(m->history.traceparent);
+    d->answer_ns = TIME_NEVER;
     edst_tell(e, out, d, &msg, m->item->total);
 }
 
@@ -723,7 +717,7 @@ static void say(struct encoded *e, struct out *out, struct edst *d)
     e->b.stats[STAT_retries] += again && !aux_only;
     d->aux_waits = false;
     if (d->debt.owe & OWE_LENGTH)
-        say_length(e, out, d, p);
+        say_length(e, out, d);
     if (d->debt.owe & OWE_WANT) {
         say_want(e, out, d);
         e->b.stats[STAT_wants] += !again;

@@ -445,9 +445,8 @@ void queue_unclaimed(struct encoded *e, struct eroom *m);
 /* Returns when the first of them shall give way; TIME_NEVER: no item waits. */
 uint64_t queue_yield_ns(const struct encoded *e, const struct epool *p);
 /* True if rows can be sent to one of the item's rooms until it has all of
- * them: every destination of that room has granted all it needs, for good.
- * unsaid: grants count that do not say whether they are firm. */
-bool item_firm(const struct item *it, bool unsaid);
+ * them: every destination of that room has granted all it needs, for good. */
+bool item_firm(const struct item *it);
 /* Returns the first of the full items that wait for blocks, or NULL. */
 struct item *queue_firm(const struct epool *p);
 /* Returns how many blocks `first` and the rest of its batch need. */

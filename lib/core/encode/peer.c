@@ -24,7 +24,7 @@ static void tell(struct encoded *e, struct out *out, const struct peer *p,
         peer_index(&e->b.peers, p), ROWS_UNKNOWN);
 }
 
-/* Says that L was found to have all rows, or decides. */
+/* Says that L was found to have all rows. */
 static void say_success(struct encoded *e, struct out *out, struct peer *p,
     const struct peer_msg *in)
 {
@@ -71,8 +71,7 @@ static void answer_unknown(struct encoded *e, struct out *out, struct peer *p,
         if (!t) /* its INIT may still come */
             gens_end(e, p, in->generation, ROOM_FAILED, ERR_ABORTED);
         tell(e, out, p, &drained);
-    } else if (in->type == PEER_ACK || /* L decides */
-               (t && t->state == ROOM_SUCCESS))
+    } else if (t && t->state == ROOM_SUCCESS)
         say_success(e, out, p, in);
     else if (t)
         say_failed(e, out, p, in, (enum err)t->reason, 0, 0,
@@ -325,10 +324,8 @@ static void open_dst(struct encoded *e, struct out *out, struct peer *p,
         queue_counts(e, m);
     edst_reserve(e, m);
     (void)apply_grant(e, d, n->attempt, n->granted, n->from, n->firm);
-    if (!peer_can(p, PEER_CAN_CONFIRMED))
-        edst_say_state(e, out, d, PEER_INIT);
-    else /* LENGTH answers as well, and goes at once if there is one */
-        d->answer_ns = e->b.now_ns + debt_answer_ns(e->b.c.conf->timeout_retry);
+    /* LENGTH answers as well, and goes at once if there is one */
+    d->answer_ns = e->b.now_ns + debt_answer_ns(e->b.c.conf->timeout_retry);
     eroom_touch(e, m);
 }
 
@@ -392,17 +389,13 @@ void encoded_say_acked(struct encoded *e, struct out *out)
         e->acked_ns = TIME_NEVER;
 }
 
-/* Answers an ACK, together with others that come soon if L can read that. A
- * daemon that drains may end with this room, so it waits for no others. */
+/* Answers an ACK, together with others that come soon. A daemon that drains may
+ * end with this room, so it waits for no others. */
 static void answer_ack(struct encoded *e, struct out *out, struct peer *p,
     const struct peer_msg *msg)
 {
     struct acked *a = &e->acked[peer_index(&e->b.peers, p)];
 
-    if (!peer_can(p, PEER_CAN_ACKED) || e->b.draining) {
-        say_success(e, out, p, msg);
-        return;
-    }
     if (a->epoch != p->epoch)
         a->count = 0;
     a->epoch = p->epoch;
@@ -411,7 +404,7 @@ static void answer_ack(struct encoded *e, struct out *out, struct peer *p,
     if (!list_linked(&a->pending))
         list_push_tail(&e->acked_pending, &a->pending);
     e->acked_ns = min_u64(e->acked_ns, e->b.now_ns + ACKED_NS);
-    if (a->count == ACKED_MAX)
+    if (a->count == ACKED_MAX || e->b.draining)
         say_acked(e, out, a);
 }
 
@@ -420,14 +413,15 @@ static void on_ack(struct encoded *e, struct out *out, struct peer *p,
 {
     bool told;
 
-    if (!d) {
-        answer_unknown(e, out, p, msg);
-        return;
+    if (d) {
+        edst_answered(e, out, d);
+        /* L cannot have all rows of a number that it was not told. */
+        told =
+            !eroom_announced(d->room) || d->room->item->total != ROWS_UNKNOWN;
+        edst_end(e, d, told ? OK : ERR_MALFORMED);
+    } else {
+        e->b.stats[STAT_stale_generation]++; /* L decides */
     }
-    edst_answered(e, out, d);
-    /* L cannot have all rows of a number that it was not told. */
-    told = !eroom_announced(d->room) || d->room->item->total != ROWS_UNKNOWN;
-    edst_end(e, d, told ? OK : ERR_MALFORMED);
     answer_ack(e, out, p, msg);
 }
 

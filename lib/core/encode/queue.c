@@ -22,9 +22,8 @@
 
 /* True if every destination of the room has granted all it needs, for good; of
  * an open room, if one has: it asks in no order, so another may wait for blocks
- * of a room that waits for those of the one. unsaid: grants count that do not
- * say whether they are firm. */
-static bool room_firm(const struct eroom *m, bool unsaid)
+ * of a room that waits for those of the one. */
+static bool room_firm(const struct eroom *m)
 {
     uint32_t firm = 0, lacking = 0;
 
@@ -35,10 +34,10 @@ static bool room_firm(const struct eroom *m, bool unsaid)
 
         if (d->state != DST_ACTIVE)
             continue;
-        if (d->firm != FIRM_YES && !(unsaid && d->firm == FIRM_NOT_SAID))
-            lacking++;
-        else
+        if (d->firm == FIRM_YES)
             firm++;
+        else
+            lacking++;
     }
     if (m->flags & FLAG_OPEN && !eroom_ended(m))
         return firm > 0;
@@ -49,14 +48,14 @@ static bool room_firm(const struct eroom *m, bool unsaid)
 
 /* One room is enough: a langd may grant its rooms only in turn, so to wait for
  * all of them is a circle. */
-bool item_firm(const struct item *it, bool unsaid)
+bool item_firm(const struct item *it)
 {
     bool all = !list_empty(&it->rooms);
 
     LIST_FOREACH (n, &it->rooms) {
         const struct eroom *m = LIST_ENTRY(n, struct eroom, in_item);
 
-        if (!room_firm(m, unsaid))
+        if (!room_firm(m))
             all = false;
         else if (!eroom_failing(m) && m->active > 0)
             return true;
@@ -79,15 +78,15 @@ static bool holds_there(const struct item *it)
 
 /* True if the batch is full: blocks at a langd are idle until it gets source
  * blocks. */
-static bool batch_full(const struct item *first, bool unsaid)
+static bool batch_full(const struct item *first)
 {
     LIST_FOREACH (n, &first->in_batch) {
         const struct item *it = LIST_ENTRY(n, struct item, in_batch);
 
-        if (holds_there(it) && item_firm(it, unsaid))
+        if (holds_there(it) && item_firm(it))
             return true;
     }
-    return holds_there(first) && item_firm(first, unsaid);
+    return holds_there(first) && item_firm(first);
 }
 
 /* the queue */
@@ -127,9 +126,9 @@ static void place(struct epool *p, struct item *first)
         ahead |= it->ahead;
     }
     unput(p, first);
-    if (batch_full(first, false))
+    if (batch_full(first))
         put(p, first, QUEUE_FIRM);
-    else if (!victim || batch_full(first, true))
+    else if (!victim)
         put(p, first, ahead ? QUEUE_AHEAD : QUEUE_PLAIN);
 }
 

@@ -59,17 +59,14 @@ static bool drains(const struct encoded *e, const struct item *it)
     LIST_FOREACH (n, &it->rooms)
         active += LIST_ENTRY(n, struct eroom, in_item)->active;
     return active > 0 && it->committed > 0 && !waits(it) &&
-           (item_complete(it) || (item_firm(it, false) && !idle(e, it)));
+           (item_complete(it) || (item_firm(it) && !idle(e, it)));
 }
 
 /* True if the item may be ended: it lacks a grant, and its encoder has
- * committed all rows or is idle. A victim lives on also where its langds do not
- * say whether a grant is firm. */
+ * committed all rows or is idle. */
 static bool prey(const struct encoded *e, const struct item *it)
 {
-    if (item_firm(it, false) || (it->victim && item_firm(it, true)))
-        return false;
-    return it->src.blocks > 0 && waits(it) &&
+    return it->src.blocks > 0 && !item_firm(it) && waits(it) &&
            (item_complete(it) || idle(e, it));
 }
 

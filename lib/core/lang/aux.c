@@ -61,13 +61,6 @@ static uint32_t group_lacks(const struct lgroup *g)
     return chunks;
 }
 
-static bool asks_again(const struct langd *l, const struct lroom *m)
-{
-    const struct peer *p = lroom_peer(l, m);
-
-    return p && peer_can(p, PEER_CAN_AUX_AGAIN);
-}
-
 /* sorting */
 
 /* Sorts the room among those that may lose their space, if it may. whole: it
@@ -75,8 +68,7 @@ static bool asks_again(const struct langd *l, const struct lroom *m)
 static void sort_held(struct langd *l, struct lroom *m, bool whole)
 {
     bool holds = lroom_alive(m) && (m->aux.len > 0 || m->aux.reserved > 0) &&
-                 !is_firm(m) && asks_again(l, m) &&
-                 !(m->group && m->group == l->aux_kept);
+                 !is_firm(m) && !(m->group && m->group == l->aux_kept);
 
     heap_place(&l->aux_held, &m->hold_node, holds,
         key_of(whole ? HOLDS_ROWS : HOLDS_BARE, ~m->age));
@@ -188,9 +180,7 @@ static void reserve(struct langd *l, struct lroom *m)
     if (!lroom_lacks_aux(m) ||
         !aux_reserve(&l->b.aux, &m->aux, m->uid, m->aux_len))
         return;
-    if (asks_again(l, m)) {
-        debt_owe(&m->debt, OWE_AUX);
-    }
+    debt_owe(&m->debt, OWE_AUX);
     changed(l, m);
 }
 

@@ -28,12 +28,11 @@ static void say(
 {
     struct peer_msg msg = {.type = PEER_DECLINE, .room = d->room};
 
-    CHECK(p->up && peer_knows(p, &d->secret),
-        "%s is not up, or hears a secret that it does not know", p->label);
+    CHECK(p->up, "%s is not up, and hears a decline", p->label);
     msg.decline.key = d->key;
     msg.decline.who = d->uid + 1;
     msg.decline.secret = d->secret;
-    if (peer_asks_users(p))
+    if (p->same_host)
         msg.decline.gids = span_of(d->gids, d->gids_len);
     peer_send(&l->b.peers, out, p, &msg);
     happened_message(&l->b, HAPPENED_SENT, &msg, d->uid,
@@ -86,8 +85,6 @@ enum err decline_room(struct langd *l, struct out *out, struct peer *p,
     struct ldecline now, *d = &now;
     struct span gids;
 
-    if (p->up && !peer_knows(p, &n->secret))
-        return ERR_VERSION;
     if (!p->up)
         d = vacant(l);
     gids = say_groups(c, d->gids);
@@ -116,7 +113,7 @@ void declines_say(struct langd *l, struct out *out, struct peer *p)
 
         if (d->peer != p->serial)
             continue;
-        if (d->until_ns > l->b.now_ns && peer_knows(p, &d->secret))
+        if (d->until_ns > l->b.now_ns)
             say(l, out, p, d);
         drop(l, d);
     }

@@ -320,18 +320,6 @@ static inline struct lpool *lroom_pool(struct langd *l, const struct lroom *m)
     return &l->pools[m->pool];
 }
 
-/* True if a message with the secret means to the peer what it means here. */
-static inline bool peer_knows(const struct peer *p, const struct secret *secret)
-{
-    return peer_can(p, PEER_CAN_SECRETS) || !secret_given(secret);
-}
-
-/* True if the peer decides by the users of this host, too. */
-static inline bool peer_asks_users(const struct peer *p)
-{
-    return p->same_host && peer_can(p, PEER_CAN_USERS);
-}
-
 /* True if no segment of the room can land any more. Only then is its encoder
  * notified that it failed: a copy may be reading the rows there (RULES 6.2). */
 static inline bool lroom_still(const struct lroom *m)

@@ -140,7 +140,7 @@ static void confirmed(
     m->init = INIT_CONFIRMED;
     m->stale = 0;
     if (m->sent_attempt == m->attempt && m->sent_granted == m->granted &&
-        (firm == FIRM_NOT_SAID || firm >= m->sent_firm))
+        firm >= m->sent_firm)
         debt_paid(&m->debt, OWE_GRANT);
 }
 
@@ -324,9 +324,6 @@ static void on_state(
     case PEER_RESUME:
         if (n->state != ROOM_FAILED)
             confirmed(m, n->attempt, n->granted, n->firm);
-        break;
-    case PEER_ACK:
-        debt_paid(&m->debt, OWE_ACK);
         break;
     default:
         break;

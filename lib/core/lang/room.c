@@ -431,16 +431,6 @@ static void end_apart(struct langd *l, struct lroom *m)
         lroom_fail(l, m, ERR_PEER_LOST, 0, 0, peer_trouble_text(p, text));
 }
 
-/* Fails a room whose encoder would take no notice of its secret. */
-static void end_unsaid(struct langd *l, struct lroom *m)
-{
-    const struct peer *p = lroom_peer(l, m);
-
-    if (p && p->up && !peer_knows(p, &m->secret))
-        lroom_fail(
-            l, m, ERR_VERSION, 0, 0, "the encoder is too old for secrets");
-}
-
 static void settle_alive(struct langd *l, struct out *out, struct lroom *m)
 {
     uint8_t state = ROOM_BOOTSTRAPPING;
@@ -630,8 +620,6 @@ void lroom_settle(struct langd *l, struct out *out, struct lroom *m)
     lroom_readers(l, out, m); /* the slowest reader may have detached */
     if (lroom_alive(m))
         end_unread(l, m);
-    if (lroom_alive(m))
-        end_unsaid(l, m);
     if (lroom_alive(m))
         end_apart(l, m);
     if (lroom_alive(m))

@@ -77,13 +77,12 @@ static void take_asker(const struct langd *l, const struct lroom *m,
 {
     const struct conn *c = owner(l, m);
 
-    CHECK(peer_knows(p, &m->secret), "%s hears a secret", p->label);
     CHECK(!c || c->uid == m->uid, "room %llx of user %u is shown to user %u",
         (unsigned long long)m->r.id, m->uid, c->uid);
     a->who = 0;
     a->gids = span_of(NULL, 0);
     a->secret = m->secret;
-    if (!peer_asks_users(p))
+    if (!p->same_host)
         return;
     a->who = m->uid + 1;
     if (c)
@@ -123,16 +122,13 @@ static void say_grant(struct langd *l, struct out *out, struct lroom *m,
         msg.init.storage = m->storage;
         msg.init.flags =
             (uint8_t)(m->flags | (m->mode == MODE_STREAM ? FLAG_STREAM : 0));
-        if (!peer_can(p, PEER_CAN_ANNOUNCED))
-            msg.init.flags &= (uint8_t)~FLAG_ANNOUNCED;
         msg.init.key = m->key;
         msg.init.firm = firm;
         take_asker(l, m, p, &a);
         msg.init.who = a.who;
         msg.init.gids = a.gids;
         msg.init.secret = a.secret;
-        if (peer_can(p, PEER_CAN_CONTEXT))
-            msg.init.traceparent = span_str(m->history.traceparent);
+        msg.init.traceparent = span_str(m->history.traceparent);
         if (!m->history.init_ns)
             m->history.init_ns = l->b.now_ns;
     }
@@ -239,10 +235,6 @@ void say_room(struct langd *l, struct out *out, struct lroom *m)
         m->debt.retry_ns = TIME_NEVER; /* until HELLO */
         if (p->link == NONE)
             say_connect(l, out, p);
-        return;
-    }
-    if (!peer_knows(p, &m->secret)) { /* its end comes, or has come */
-        m->debt.owe = 0;
         return;
     }
     if (m->debt.owe & OWE_ABORT && !lroom_still(m)) {

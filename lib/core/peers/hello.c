@@ -94,7 +94,6 @@ enum err peer_take_hello(struct peer *peer, const struct peer_hello *m,
     addresses = addresses_count(addresses_of(m), ADDRESS_MAX);
     if (addresses > 0) /* else they follow, or stay what they were */
         peer->addresses = addresses;
-    peer->abilities = m->abilities;
     peer->same_host = key_eq(&m->boot, boot);
     peer->up = true;
     peer->unreachable = false;

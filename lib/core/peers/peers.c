@@ -16,16 +16,6 @@ enum { RUN_PLACES = 16384 };
 /* HELLOs are said seldom: a larger step back is a number that has wrapped. */
 #define OVERTAKEN_MAX (1u << 16)
 
-static uint64_t abilities_of(const struct conf *c)
-{
-    uint64_t users = UINT64_C(1) << PEER_CAN_USERS, all = peer_abilities();
-
-    for (uint32_t i = 0; i < c->pools_count; i++)
-        if (conf_for_users(&c->pools[i]))
-            return all;
-    return all & ~users;
-}
-
 void peers_init(
     struct peers *p, struct slab *s, const struct brain_conf *c, uint8_t role)
 {
@@ -39,7 +29,6 @@ void peers_init(
     heap_init(&p->timers, s, p->max);
     p->self.c = c;
     p->self.role = role;
-    p->self.abilities = abilities_of(c->conf);
     for (uint32_t i = 0; p->link_peer && i < p->links; i++)
         p->link_peer[i] = NONE;
 }
@@ -59,16 +48,6 @@ void peers_news(struct peers *p, uint64_t now_ns)
     for (uint32_t i = 0; i < p->max; i++)
         if (p->peers[i].used && p->peers[i].up)
             peer_say_news(p, &p->peers[i], now_ns); /* as many as fit */
-}
-
-void peers_users(struct peers *p, uint64_t now_ns)
-{
-    uint64_t now = abilities_of(p->self.c->conf);
-
-    if (now == p->self.abilities)
-        return;
-    p->self.abilities = now;
-    peers_news(p, now_ns);
 }
 
 void peers_draining(struct peers *p, bool draining, uint64_t now_ns)
@@ -105,13 +84,6 @@ void peers_addresses(struct peers *p, struct out *out, const struct event *ev)
     for (uint32_t i = 0; i < p->max; i++)
         if (p->peers[i].used && p->peers[i].up)
             peer_look(p, out, &p->peers[i], ev->now_ns);
-}
-
-uint8_t peer_carriers(const struct peers *p, const struct peer *peer)
-{
-    if (peer && peer_can(peer, PEER_CAN_LONG_ADDRESSES))
-        return p->self.c->carriers;
-    return p->self.c->carriers & (uint8_t)~p->self.long_ones;
 }
 
 uint64_t epoch_shown(uint64_t epoch)
@@ -217,7 +189,7 @@ static void say_carriers(const struct peers *p, uint32_t link,
     m->carriers = span_str(p->self.c->carriers_text);
     if (!p->ops->greets)
         return;
-    (void)carriers_choose(&none, peer_carriers(p, NULL), 0);
+    (void)carriers_choose(&none, p->self.c->carriers, 0);
     m->carrier = peer && peer->pair.chosen ? peer->pair.chosen : none.chosen;
     if (peer)
         peer->key_due = peer->keyed && (to_epoch == 0 || !peer->up);
@@ -308,7 +280,6 @@ void peer_hello(struct peers *p, struct out *out, uint32_t link,
     m.hello.advertise = span_str(c->conf->control_advertise);
     m.hello.software = span_str(MMX_VERSION);
     m.hello.pools = span_of(pools, w.len);
-    m.hello.abilities = p->self.abilities;
     m.hello.draining = p->self.draining;
     if (peer_on(p, link))
         peer_on(p, link)->told = p->self.news;
@@ -326,7 +297,7 @@ bool peer_carrier_broke(struct peers *p, struct out *out, struct peer *peer,
 
     /* What is copied on one host breaks with the mapping. */
     if (peer->mapped ||
-        !carriers_broke(&peer->pair, peer_carriers(p, peer), now_ns, outage_ns))
+        !carriers_broke(&peer->pair, p->self.c->carriers, now_ns, outage_ns))
         return false;
     p->stats[STAT_carriers_given_up]++;
     out_warn(out, "peer %s: %s broke twice in a minute, rows go by %s now",
@@ -473,11 +444,10 @@ static enum err find_sender(struct peers *p, struct out *out,
 
 /* Takes in what rows can go by there. langd chooses; encoded hears what its
  * addresses are for. */
-static void take_carriers(struct peers *p, struct out *out, struct peer *peer,
-    const struct peer_hello *m, bool was_up)
+static void take_carriers(
+    struct peers *p, struct peer *peer, const struct peer_hello *m)
 {
-    uint8_t there = carriers_read(m->carriers), here = peer_carriers(p, peer);
-    uint8_t too_long = p->self.c->carriers & (uint8_t)~here & there;
+    uint8_t there = carriers_read(m->carriers);
 
     text_copy(m->carriers, peer->carriers, sizeof(peer->carriers));
     if (!p->ops->greets) {
@@ -485,14 +455,7 @@ static void take_carriers(struct peers *p, struct out *out, struct peer *peer,
         peer->pair.there = there;
         return;
     }
-    (void)carriers_choose(&peer->pair, here, there);
-    if (too_long && !was_up)
-        out_warn(out,
-            "peer %s: its release of mmx reads at most %u bytes of data "
-            "addresses, too few for rows to go by %s: a newer release there, "
-            "or fewer transfer.shards here",
-            peer->name, ADDRESSES_SHORT,
-            too_long >> CARRIER_UCX & 1 ? "ucx" : "tcp");
+    (void)carriers_choose(&peer->pair, p->self.c->carriers, there);
 }
 
 /* Takes in whether the peer drains, and whether rows can come; a HELLO that
@@ -548,7 +511,7 @@ static void on_hello(struct peers *p, struct out *out, const struct event *ev)
     if (!trouble_of_data((enum trouble)peer->trouble.kind))
         peer_mended(peer, out, now_ns);
     drains = take_news(p, out, peer, m, was_up, now_ns);
-    take_carriers(p, out, peer, &m->hello, was_up);
+    take_carriers(p, peer, &m->hello);
     drawn = !peer->keyed;
     if (drawn)
         draw_key(p, out, peer, ev->fresh);

@@ -69,7 +69,6 @@ struct peer {
     uint64_t rooms_moved, bytes_moved; /* of rooms that succeeded with it */
     struct heap_node timer;
     uint32_t segment_max, addresses, pools_count;
-    uint64_t abilities; /* as its last HELLO said; peer_can() */
     bool same_host;
     bool far;           /* langd: its link leaves this host's network */
     bool draining;      /* likewise: it takes no new rooms */
@@ -111,8 +110,7 @@ struct self {
     uint8_t role;
     uint32_t pools_count;
     const struct layout *layouts[CONF_POOLS_MAX]; /* count 0: not known */
-    uint64_t abilities;
-    bool draining;  /* no new rooms */
+    bool draining;                                /* no new rooms */
     uint32_t news;  /* counts the changes of what HELLO says */
     uint8_t *blobs; /* of the next: 2 x ADDRESSES_MAX for each carrier */
     struct own_addresses own[CARRIER_END]; /* langd: for its HELLOs */
@@ -165,16 +163,10 @@ struct peers {
 void peers_init(
     struct peers *p, struct slab *s, const struct brain_conf *c, uint8_t role);
 
-/* Returns the bits of the carriers that rows to or from the peer (NULL: one
- * that is not known) can take here. */
-uint8_t peer_carriers(const struct peers *p, const struct peer *peer);
 /* Has HELLO said again to all that are up, until they answer. */
 void peers_news(struct peers *p, uint64_t now_ns);
 /* The same to one of them. */
 void peer_say_news(struct peers *p, struct peer *peer, uint64_t now_ns);
-/* Takes from the config whether we have pools for some users; the peers are
- * told when that has changed. */
-void peers_users(struct peers *p, uint64_t now_ns);
 /* Takes whether we drain; the peers are told when that has changed. */
 void peers_draining(struct peers *p, bool draining, uint64_t now_ns);
 /* Takes the addresses that HELLOs say from now on. */
@@ -244,13 +236,6 @@ static inline void peer_moved(
 {
     p->rooms_moved++;
     p->bytes_moved += (uint64_t)rows * layout->row_bytes;
-}
-
-/* True if the peer has named the ability in its last HELLO: what it is for may
- * be sent to it. */
-static inline bool peer_can(const struct peer *p, enum peer_ability a)
-{
-    return has_ability(p->abilities, a);
 }
 
 /* Begins a run, if the epoch is another: the peer's generations begin anew. */

@@ -179,14 +179,7 @@ class Connection:
         self._greeting = self.send(
             wire.HELLO, magic=wire.MAGIC, version_min=wire.VERSION,
             version_max=wire.VERSION, role=wire.ROLES[self.role],
-            cells=self._want_cells, name=self.name, session=self.session,
-            abilities=sum(1 << bit for bit in wire.ABILITIES.values()))
-
-    def can(self, ability: str) -> bool:
-        """True if the daemon has named the ability, so that flags and
-        messages of the ability may be sent."""
-        return bool(self.info.get("abilities", 0)
-                    >> wire.ABILITIES[ability] & 1)
+            cells=self._want_cells, name=self.name, session=self.session)
 
     def _welcome(self, values: Dict[str, Any], fd: int) -> None:
         size = values["cells"] * 8
@@ -626,10 +619,9 @@ class Connection:
         item-mismatch. readers: further connections of the session that will
         attach to read. group: (id, number of rooms): they get their blocks
         all together. announced: the id came from the room's announce, so an
-        encoder that does not have it says unknown-room at once (an older
-        daemon waits for the announce). traceparent: as in announce."""
+        encoder that does not have it says unknown-room at once. traceparent: as in announce."""
         flags = wire.KEEP if keep else 0
-        if announced and self.can("ANNOUNCED"):
+        if announced:
             flags |= wire.ANNOUNCED
         pool = self._ours(pool)
         group_id, group_size = group or (0, 0)
@@ -683,11 +675,6 @@ class Connection:
             return dict(room=room, secret=wire.NO_SECRET)
         if len(room.secret) != len(wire.NO_SECRET):
             raise ValueError(f"a secret has 16 bytes, not {len(room.secret)}")
-        if room.secret != wire.NO_SECRET and self._up \
-                and not self.can("SECRETS"):
-            raise errors.Version(
-                "the daemon is too old for secrets: it would open the room "
-                "to all")
         return dict(room=room.room, secret=bytes(room.secret))
 
     def _ours(self, pool: Pool) -> Pool:

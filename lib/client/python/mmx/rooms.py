@@ -213,7 +213,7 @@ class Shown:
             self.conn._forget(self)
             return self.opened  # the daemon has refused to open it
         flags = wire.KEEP if keep else 0
-        if no_readers and self.conn.can("NO_READERS"):
+        if no_readers:
             flags |= wire.NO_READERS
         reply = self._send(wire.RELEASE, rows=rows, flags=flags)
 

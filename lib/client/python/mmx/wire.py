@@ -28,8 +28,6 @@ NO_READERS = 2  # flag of RELEASE
 READ, WRITE, WATCH = 1, 2, 4  # rights of ATTACH
 GRANTED, HAVE, WANTED, DONE, LENGTH = 1, 2, 4, 8, 16  # bits of EVENT.what
 LANDED, READY, FAILED, GONE = 32, 64, 128, 256
-ABILITIES: Dict[str, int] = {  # with their bits
-    "NO_READERS": 0, "ROWS": 1, "SECRETS": 2, "ANNOUNCED": 11}
 
 _HEADER = struct.Struct("<HHII")  # type, zero, length of the body, seq
 _FIXED = {"u8": "B", "u16": "H", "u32": "I", "u64": "Q", "key": "32s",
