@@ -460,7 +460,6 @@ static void length_answered(const struct peer_state *n, struct edst *d)
     }
 }
 
-/* Takes STATE, what L says about one generation. */
 /* True if a STATE answers the newest WANT, and not one before it. */
 static bool want_answered(struct edst *d)
 {
@@ -472,6 +471,7 @@ static bool want_answered(struct edst *d)
     return newest;
 }
 
+/* Takes STATE, what L says about one generation. */
 static void on_state(struct encoded *e, struct out *out,
     const struct peer_state *n, struct edst *d)
 {
