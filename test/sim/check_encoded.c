@@ -249,7 +249,9 @@ static void see_source_order(
                 i, (unsigned long long)e->items[i].age);
     }
     for (uint32_t i = 0; i < e->rooms_max; i++) {
-        bool waits = e->items[i].life == ITEM_QUEUED;
+        /* A batch is served by what all of it is, and comes apart meanwhile. */
+        bool waits = e->items[i].life == ITEM_QUEUED &&
+                     !list_linked(&e->items[i].in_batch);
 
         w->waited[i] = waits ? e->items[i].age + 1 : 0;
         w->full[i] = waits && full(&e->items[i]);
