@@ -131,7 +131,7 @@ class Strangers(Case):
         enc, lm = self.engines(e, d)
         silent = Dealer(e.address)
         other = Dealer(e.address)
-        other.send(frame(7, bytes(3)))  # ours, but no HELLO
+        other.send(frame(7, bytes(27)))  # ours, but no HELLO
         heard = Dealer(e.address)
         heard.send(hello())
         heard.answer(1)
