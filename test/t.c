@@ -277,7 +277,7 @@ static void start(const struct t_case *c)
     setpgid(r->pid, r->pid);
 }
 
-/* True if the case is over, or has to be. */
+/* True if the case has ended, or its limit has passed (is_late). */
 static bool over(const struct running *r, bool *is_late)
 {
     siginfo_t si = {.si_pid = 0};

@@ -37,7 +37,7 @@ void t_register(struct t_case *c);
     static void t_run_##id(void)
 #define TEST(id) TEST_LIMIT(id, T_LIMIT_S)
 
-/* Cases of this program wait most of their time: so many run side by side. */
+/* Runs n cases of this program side by side: for cases that mostly wait. */
 #define TESTS_AT_ONCE(n)                                                       \
     __attribute__((constructor)) static void t_all_at_once(void)               \
     {                                                                          \
