@@ -23,7 +23,7 @@ TEST(shards_learn_what_the_addresses_are_for)
     struct rig *e = encoded(BOTH, NULL);
     const struct action *a = NULL;
 
-    T_EQ_STR(brain_text(e, "peers", "carrier", 0), "auto");
+    T_EQ_STR(brain_text(e, "peers", "carrier", 0), "tcp");
     brain_hear(e, 0, hello_of("ucx 1.18 rc; tcp", CARRIER_UCX));
     for (uint32_t i = 0; i < e->acts_count; i++)
         if (e->acts[i].type == ACT_PEER_DATA)
@@ -47,8 +47,8 @@ TEST(the_report_says_why_not_by_a_better_one)
         "copy: not mapped, ucx: not chosen there");
     brain_hear(e, 0, hello_of("ucx 1.18 rc; tcp", CARRIER_UCX));
     T_EQ_STR(brain_text(e, "peers", "not_by", 0), "copy: not mapped");
-    brain_hear(e, 0, hello_of("", CARRIER_AUTO)); /* an older one */
-    T_EQ_STR(brain_text(e, "peers", "not_by", 0), "");
+    brain_hear(e, 0, hello_of("", 0)); /* it says nothing */
+    T_EQ_STR(brain_text(e, "peers", "carrier", 0), "tcp");
 }
 
 TEST(long_addresses_are_passed_on)

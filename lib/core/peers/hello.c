@@ -104,9 +104,8 @@ enum err peer_take_hello(struct peer *peer, const struct peer_hello *m,
 void peer_tell_shards(struct peers *p, struct out *out, struct peer *peer,
     const struct peer_hello *m)
 {
-    bool tcp = m->carrier == 0 || m->carrier == CARRIER_TCP;
-    struct span addresses =
-        tcp && m->places.len > 0 ? m->places : addresses_of(m);
+    bool placed = peer->carrier == CARRIER_TCP && m->places.len > 0;
+    struct span addresses = placed ? m->places : addresses_of(m);
     struct data_cmd cmd = {.type = PEER_OPEN, .peer = peer_index(p, peer)};
     struct span key =
         conf_secure(p->self.c->conf) ? m->data_key : span_of(NULL, 0);

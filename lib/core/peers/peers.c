@@ -451,7 +451,8 @@ static void take_carriers(
 
     text_copy(m->carriers, peer->carriers, sizeof(peer->carriers));
     if (!p->ops->greets) {
-        peer->carrier = peer->pair.chosen = m->carrier;
+        peer->carrier = m->carrier ? m->carrier : CARRIER_TCP;
+        peer->pair.chosen = peer->carrier;
         peer->pair.there = there;
         return;
     }
