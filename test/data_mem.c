@@ -64,6 +64,7 @@ struct endpoint {
     uint32_t opening, outstanding;
     uint32_t faults[FAULTS];
     bool open, broken, unreported;
+    bool made; /* what is not reported is that it is connected */
 };
 
 struct data {
@@ -143,6 +144,7 @@ static void endpoint_break(struct data *d, uint32_t i)
     if (ep->broken)
         return;
     ep->broken = ep->unreported = true;
+    ep->made = false;
     ep->peer = NULL;
     signal_owner(d);
 }
@@ -388,21 +390,25 @@ static unsigned report_done(struct data *d)
     return count;
 }
 
-static unsigned report_broken(struct data *d)
+static unsigned report_ends(struct data *d)
 {
     unsigned count = 0;
 
     for (uint32_t i = 0; i < d->conf.endpoints_max; i++) {
-        bool report;
+        bool report, made;
 
         lock();
         report = d->eps[i].unreported;
+        made = d->eps[i].made;
         d->eps[i].unreported = false;
         unlock();
         if (!report)
             continue;
         count++;
-        d->calls.broken(d->calls.ud, i);
+        if (!made)
+            d->calls.broken(d->calls.ud, i);
+        else if (d->calls.connected)
+            d->calls.connected(d->calls.ud, i);
     }
     return count;
 }
@@ -415,7 +421,7 @@ static unsigned mem_progress(struct data *d)
     count += run_fetches(d, false);
     count += deliver_inbox(d);
     count += report_done(d);
-    return count + report_broken(d);
+    return count + report_ends(d);
 }
 
 static enum err mem_arm(struct data *d)
@@ -473,7 +479,8 @@ static enum err mem_connect(struct data *d, uint32_t i, struct span address)
     lock();
     ep = &d->eps[i];
     ep->open = true;
-    ep->broken = ep->unreported = false;
+    ep->broken = false;
+    ep->unreported = ep->made = true;
     ep->opening++;
     ep->outstanding = 0;
     ep->quiet_since_ns = 0;
@@ -581,6 +588,12 @@ static const char *mem_transport(struct data *d, uint32_t ep)
     (void)d;
     (void)ep;
     return "mem";
+}
+
+static enum trouble mem_why(struct data *d, uint32_t ep, const char **text)
+{
+    *text = "mem: closed";
+    return d->eps[ep].broken ? TROUBLE_DATA_LOST : TROUBLE_NONE;
 }
 
 static uint32_t mem_replaced(struct data *d)
@@ -727,4 +740,5 @@ const struct data_ops data_mem = {.name = "mem",
     .arm = mem_arm,
     .tick = mem_tick,
     .transport = mem_transport,
+    .why = mem_why,
     .replaced = mem_replaced};

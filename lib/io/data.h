@@ -9,9 +9,8 @@
  *  - A message arrives whole, at most once, or not at all. Messages of one
  *    endpoint may overtake each other.
  *  - An endpoint that breaks is reported once through broken(); its messages
- *    complete; posts to it fail with ERR_PEER_LOST until it is closed. Where
- *    the carrier has why(), one that connects is reported once before that,
- *    unless it breaks before the report.
+ *    complete; posts to it fail with ERR_PEER_LOST until it is closed. One that
+ *    connects is reported once before that, unless it breaks before.
  *  - Progress until it returns 0, then arm(); ERR_BUSY means progress again.
  *  - close() completes everything that is outstanding before it returns.
  *  - Inside arrived() only post() and fetch() may be called; inside the other
@@ -118,9 +117,8 @@ struct data_ops {
     void (*close)(struct data **d);
     /* Returns the address that others connect to; valid while d is open. */
     struct span (*address)(struct data *d);
-    /* Names the carrier of endpoint ep, which is closed, before its connect();
-     * CARRIER_AUTO: the one that can read the address. False: that one is not
-     * open here. NULL: there is no choice. */
+    /* Names the carrier of endpoint ep, which is closed, before its connect().
+     * False: that one is not open here. NULL: there is no choice. */
     bool (*choose)(struct data *d, uint32_t ep, uint8_t number);
     /* Returns the same address in the form that says more, for peers that read
      * it; connect() takes both. NULL: there is none. */
@@ -163,8 +161,7 @@ struct data_ops {
     const char *(*transport)(struct data *d, uint32_t ep);
     /* Returns what was wrong with ep's connection since its last connect(), and
      * says it for people: "10.0.0.7:41234: Connection refused". TROUBLE_NONE:
-     * nothing is known. NULL: the carrier connects with the first message, and
-     * does not call connected(). */
+     * nothing is known. */
     enum trouble (*why)(struct data *d, uint32_t ep, const char **text);
     /* Registers a GPU's memory until close. True: its rows can be sent and
      * fetched; such a message, or fetch, has one piece. NULL: not supported. */

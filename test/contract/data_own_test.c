@@ -269,6 +269,34 @@ TEST(ucx_opens_a_worker_later)
     free(p);
 }
 
+/* A worker that is not progressed answers nothing; later it does. */
+TEST(ucx_that_gets_no_answer_says_so)
+{
+    struct data_conf c = side_conf();
+    uint64_t limit = t_end_ns(T_WAIT_MS);
+    const char *text = "";
+    struct side a, b;
+
+    c.stall_ms = 200;
+    side_open_with(&a, &data_ucx, &c);
+    side_open(&b, &data_ucx);
+    T_OK(data_ucx.connect(a.d, 0, data_ucx.address(b.d)));
+    while (a.broken_count == 0 && t_now_ns() < limit) {
+        side_turn(&a, NULL);
+        data_ucx.tick(a.d, t_now_ns());
+    }
+    T_EQ_U64(a.broken_count, 1);
+    T_EQ_U64(a.made_count, 0);
+    T_EQ_U64(data_ucx.why(a.d, 0, &text), TROUBLE_DATA_TIMEOUT);
+    T_EQ_STR(text, "its UCX address by tcp on lo: no answer");
+    data_ucx.disconnect(a.d, 0);
+    T_OK(data_ucx.connect(a.d, 0, data_ucx.address(b.d)));
+    side_until(&a, &b, &a.made_count, 1);
+    T_EQ_U64(data_ucx.why(a.d, 0, &text), TROUBLE_NONE);
+    side_close(&a);
+    side_close(&b);
+}
+
 /* a peer that is killed */
 
 NORETURN static void victim(const struct data_ops *ops, int out)

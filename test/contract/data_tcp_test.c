@@ -556,22 +556,6 @@ static const char *breaks(struct side *s, const struct tcp_place *p)
     return text;
 }
 
-TEST(who_connects_hears_of_it_without_a_message)
-{
-    struct side a, b;
-    const char *text;
-
-    side_pair(&a, &b, &data_tcp);
-    side_until(&a, &b, &a.made_count, 1);
-    T_EQ_U64(a.ops->why(a.d, 0, &text), TROUBLE_NONE);
-    side_close(&b);
-    side_until(&a, NULL, &a.broken_count, 1);
-    T_TRUE(a.ops->why(a.d, 0, &text) != TROUBLE_NONE);
-    T_TRUE(strstr(text, "127.0.0.1:") && strstr(text, ": "));
-    T_EQ_U64(a.made_count, 1);
-    side_close(&a);
-}
-
 TEST(who_is_refused_hears_why)
 {
     struct side a;

@@ -52,6 +52,49 @@
 /* Between two ticks of a test: a thousand are a stall. */
 #define TICK_NS (SIDE_STALL_MS * NS_PER_MS / 1000)
 
+/* connections */
+
+/* And of the end. */
+EACH(who_connects_hears_of_it_without_a_message)
+{
+    struct side a, b;
+    const char *text = "";
+
+    side_pair(&a, &b, ops);
+    side_until(&a, &b, &a.made_count, 1);
+    T_EQ_U64(ops->why(a.d, 0, &text), TROUBLE_NONE);
+    T_TRUE(ops->transport(a.d, 0)[0]);
+    side_settle(&a, &b);
+    T_EQ_U64(b.arrived_count, 0);
+    side_close(&b);
+    side_until(&a, NULL, &a.broken_count, 1);
+    T_TRUE(trouble_of_data(ops->why(a.d, 0, &text)));
+    T_HAS(text, ": ");
+    T_EQ_U64(a.made_count, 1);
+    side_close(&a);
+}
+
+EACH(who_connects_to_one_that_is_gone_hears_why)
+{
+    struct side a, b;
+    struct span address;
+    const char *text = "";
+    uint8_t bytes[1024];
+
+    side_pair(&a, &b, ops);
+    address = ops->address(b.d);
+    memcpy(bytes, address.p, address.len);
+    address.p = bytes;
+    side_until(&a, &b, &a.made_count, 1);
+    side_close(&b);
+    if (ops->connect(a.d, 1, address) == OK)
+        side_until(&a, NULL, &a.broken[1], 1);
+    T_TRUE(trouble_of_data(ops->why(a.d, 1, &text)));
+    T_HAS(text, ": ");
+    T_EQ_U64(a.made_count, 1);
+    side_close(&a);
+}
+
 /* messages */
 
 EACH(sizes_both_ways)
@@ -616,6 +659,7 @@ EACH(transport_has_a_name)
     side_pair(&a, &b, ops);
     answer(&a, 0);
     side_until(&a, &b, &b.arrived_count, 1);
+    side_until(&a, &b, &a.made_count, 1);
     T_EQ_STR(ops->transport(a.d, 0), name_of(ops));
     side_close(&a);
     side_close(&b);

@@ -64,10 +64,11 @@ static void pair(struct side *a, struct side *b, uint8_t **p)
     *p = malloc(16 * MIB);
     data_ucx.host_memory(a->d, *p, 16 * MIB);
     T_OK(data_ucx.connect(a->d, 0, data_ucx.address(b->d)));
-    side_fill(*p, 64 * KIB, 0);
-    T_OK(side_post(a, 0, 0, *p, 64 * KIB));
+    side_fill(*p, KIB, 0);
+    T_OK(side_post(a, 0, 0, *p, KIB));
     side_until(a, b, &b->arrived_count, 1);
     side_until(a, b, &a->done_count, 1);
+    side_until(a, b, &a->made_count, 1);
     T_EQ_U64(b->fetched_count, 0);
 }
 
@@ -158,7 +159,7 @@ TEST(workers_share_what_is_registered)
         side_until(&c, &b, &c.done_count, i);
         side_until(&c, &b, &b.arrived_count, 1 + i);
     }
-    side_until(&c, &b, &b.fetched_count, 2);
+    side_until(&c, &b, &b.fetched_count, 3);
     end(&c, &b, p);
 }
 

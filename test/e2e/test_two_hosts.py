@@ -3,6 +3,7 @@ health, doctor, the log and the failed room say it, and what mends it."""
 
 import json
 import os
+import subprocess
 import unittest
 
 import nets
@@ -60,7 +61,11 @@ class Devices(test_data_keys.Hosts):
         nets.ip("-n", host, "link", "add", "m1", "type", "veth", "peer",
                 "name", "m2")
         nets.ip("-n", host, "address", "add", address, "dev", "m1")
-        nets.ip("-n", host, "link", "set", "m1", "up")
+        for end in ("m1", "m2"):
+            nets.ip("-n", host, "link", "set", end, "up")
+        eventually(lambda: "state UP" in subprocess.check_output(
+            ["ip", "-n", host, "link", "show", "m1"], text=True),
+                   "the kernel has seen that, and UCX will")
         nets.ip("-n", near, "route", "add", address, "via", by)
         drop = ["from", address, "blackhole"]
         nets.ip("-n", host, "rule", "add", *drop)
@@ -78,31 +83,37 @@ class Devices(test_data_keys.Hosts):
             eventually(lambda: daemon.ctl("health", check=False).stdout ==
                        f"{daemon.name}: ready\n", f"{daemon.name} is ready")
 
-    def firewalled(self, listen, devices):
+    def firewalled(self, listen, devices, carrier="tcp"):
+        conf = {"carrier": carrier, "same_host": "off",
+                "trusted_network": carrier == "ucx"}
         e = self.world.encoded(
-            start=False, transfer={
-                "devices": "m0", "carrier": "tcp", "stall": "1s",
-                "same_host": "off"},
+            start=False, transfer={**conf, "devices": "m0", "stall": "1s"},
             control={"listen": f"tcp://{listen}:7601"})
         e.address = f"tcp://{listen}:7601"
         d = self.world.langd([e], start=False, transfer={
-            "devices": devices, "carrier": "tcp", "same_host": "off"})
+            **conf, "devices": devices})
         e.inside = ["ip", "netns", "exec", self.e_host]
         d.inside = ["ip", "netns", "exec", self.l_host]
         return e.start(), d.start()
 
     def test_a_firewall_drops_at_the_data_port(self):
+        self.drops("tcp", f"{FAR}:")
+
+    def test_a_firewall_drops_at_ucx(self):
+        self.drops("ucx", "its UCX address by tcp on m0: no answer")
+
+    def drops(self, carrier, to):
         """Both say so until the answers come."""
         self.nets.link(self.e_host, self.l_host)
         opens = self.behind(self.l_host, FAR, self.e_host, nets.L_HOST)
-        e, d = self.firewalled(nets.E_HOST, "m1")
+        e, d = self.firewalled(nets.E_HOST, "m1", carrier)
         for daemon in (d, e):
             eventually(lambda: "no answer (transfer.ports)" in
                        daemon.ctl("health", check=False).stdout,
                        f"{daemon.name} says it")
             self.assertEqual(daemon.ctl("health", check=False).returncode, 1)
             self.assertEqual(self.said_by_doctor(
-                daemon, f"rows cannot go to {FAR}:", "transfer.ports"), "fail")
+                daemon, f"rows cannot go to {to}", "transfer.ports"), "fail")
             self.assertEqual(daemon.show("peers")[0]["trouble"],
                              "data-timeout")
         opens()

@@ -6,6 +6,7 @@
 #include "base/log.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 /* The lists are used from the head, so that of all this memory only as much is
@@ -74,8 +75,9 @@ void carrier_connect(struct carrier *c, uint32_t i)
     CHECK(list_empty(&c->ends[i].ops), "%s: endpoint %u: messages of before",
         c->name, i);
     c->ends[i].open = true;
-    c->ends[i].broken = c->ends[i].failed = false;
+    c->ends[i].broken = c->ends[i].failed = c->ends[i].answered = false;
     c->ends[i].quiet_since_ns = 0;
+    c->ends[i].trouble = TROUBLE_NONE;
 }
 
 void carrier_disconnect(struct data *d, uint32_t i)
@@ -104,8 +106,34 @@ void carrier_made(struct carrier *c, uint32_t i)
 {
     CHECK(!carrier_end(c, i)->broken, "%s: endpoint %u is made and broken",
         c->name, i);
+    c->ends[i].answered = true;
+    c->ends[i].quiet_since_ns = 0;
     if (c->calls.connected)
         report_end(c, i, true);
+}
+
+void carrier_blame(
+    struct carrier *c, uint32_t i, enum trouble t, const char *what)
+{
+    struct carrier_end *end = &c->ends[i];
+    bool unmade = t == TROUBLE_DATA_REFUSED || t == TROUBLE_DATA_TIMEOUT ||
+                  t == TROUBLE_DATA_ROUTE;
+    size_t n = strlen(end->why);
+
+    if (end->trouble != TROUBLE_NONE)
+        return;
+    end->trouble =
+        (uint8_t)(unmade && end->loopback ? TROUBLE_DATA_LOOPBACK : t);
+    snprintf(end->why + n, sizeof(end->why) - n, ": %s", what);
+}
+
+enum trouble carrier_why(struct data *d, uint32_t i, const char **text)
+{
+    const struct carrier *c = (struct carrier *)d;
+
+    CHECK(i < c->conf.endpoints_max, "%s: endpoint %u", c->name, i);
+    *text = c->ends[i].why;
+    return (enum trouble)c->ends[i].trouble;
 }
 
 void carrier_break(struct data *d, uint32_t i)
@@ -137,14 +165,18 @@ void carrier_tick(struct data *d, uint64_t now_ns)
     for (uint32_t i = 0; i < c->conf.endpoints_max; i++) {
         struct carrier_end *end = &c->ends[i];
 
-        if (list_empty(&end->ops))
+        if (!end->open || end->broken ||
+            (end->answered && list_empty(&end->ops)))
             continue;
         if (end->quiet_since_ns == 0)
             end->quiet_since_ns = now_ns;
         if (now_ns - end->quiet_since_ns < c->conf.stall_ms * NS_PER_MS)
             continue;
-        log_warn("%s: endpoint %u: messages without progress for %u ms",
-            c->name, i, c->conf.stall_ms);
+        if (end->answered)
+            log_warn("%s: endpoint %u: messages without progress for %u ms",
+                c->name, i, c->conf.stall_ms);
+        else
+            carrier_blame(c, i, TROUBLE_DATA_TIMEOUT, "no answer");
         carrier_break(d, i);
     }
 }

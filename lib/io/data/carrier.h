@@ -30,8 +30,13 @@ struct carrier_end {
     struct list ops;         /* messages that are not complete, as posted */
     uint64_t quiet_since_ns; /* no progress of them since; 0: not seen */
     bool open, broken, unreported;
-    bool made;   /* what is not reported is that it is connected */
-    bool failed; /* the carrier will break it; no posts until then */
+    bool made;       /* what is not reported is that it is connected */
+    bool answered;   /* it was connected */
+    bool failed;     /* the carrier will break it; no posts until then */
+    bool loopback;   /* of the address; from here on the carrier's own, since
+                        connect(): */
+    uint8_t trouble; /* enum trouble */
+    char why[128];   /* the address, for people; then what is wrong */
 };
 
 struct carrier {
@@ -63,10 +68,15 @@ void carrier_connect(struct carrier *c, uint32_t i);
 void carrier_disconnect(struct data *d, uint32_t i);
 /* Has connected() called for endpoint i. */
 void carrier_made(struct carrier *c, uint32_t i);
+/* Notes what is wrong with endpoint i, unless that is known. */
+void carrier_blame(
+    struct carrier *c, uint32_t i, enum trouble t, const char *what);
+enum trouble carrier_why(struct data *d, uint32_t i, const char **text);
 /* Cuts endpoint i, to be reported; nothing where it is not open or broken. */
 void carrier_break(struct data *d, uint32_t i);
 void carrier_break_all(struct data *d);
-/* Breaks endpoints whose messages made no progress for stall_ms. */
+/* Breaks endpoints that did not connect, or whose messages made no progress,
+ * for stall_ms. */
 void carrier_tick(struct data *d, uint64_t now_ns);
 
 /* Puts a message at the end of endpoint i's list, without its empty pieces.

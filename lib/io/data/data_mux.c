@@ -261,7 +261,7 @@ static bool mux_choose(struct data *d, uint32_t ep, uint8_t number)
     for (uint32_t i = 0; i < d->parts_count; i++)
         if (d->parts[i].ops && d->parts[i].ops->number == number)
             d->of[ep] = &d->parts[i];
-    return d->of[ep] || number == CARRIER_AUTO;
+    return d->of[ep] != NULL;
 }
 
 static void mux_prove(struct data *d, uint32_t ep, struct span key)
@@ -278,28 +278,11 @@ static void mux_admit(struct data *d, uint32_t who, struct span key)
             d->parts[i].ops->admit(d->parts[i].d, who, key);
 }
 
-static enum err connect_by(
-    struct data *d, uint32_t ep, const struct part *p, struct span address)
-{
-    d->of[ep] = p;
-    return part_of(d, ep)->ops->connect(p->d, ep, address);
-}
-
-/* Without a choice the endpoint goes by the carrier that can read the address:
- * a peer that does not say which one it is for has only one. */
 static enum err mux_connect(struct data *d, uint32_t ep, struct span address)
 {
-    enum err e = ERR_MALFORMED;
+    const struct part *p = part_of(d, ep);
 
-    CHECK(ep < d->conf.endpoints_max, "endpoint %u", ep);
-    if (d->of[ep])
-        return connect_by(d, ep, d->of[ep], address);
-    for (uint32_t i = 0; i < d->parts_count && e == ERR_MALFORMED; i++)
-        if (d->parts[i].ops)
-            e = connect_by(d, ep, &d->parts[i], address);
-    if (e != OK)
-        d->of[ep] = NULL;
-    return e;
+    return p->ops->connect(p->d, ep, address);
 }
 
 static void mux_disconnect(struct data *d, uint32_t ep)
@@ -316,16 +299,12 @@ static const char *mux_transport(struct data *d, uint32_t ep)
     return p->ops->transport(p->d, ep);
 }
 
-/* Of an endpoint that could not be connected the carrier is forgotten. */
 static enum trouble mux_why(struct data *d, uint32_t ep, const char **text)
 {
-    enum trouble t = TROUBLE_NONE;
+    const struct part *p = d->of[ep];
 
     CHECK(ep < d->conf.endpoints_max, "endpoint %u", ep);
-    for (uint32_t i = 0; i < d->parts_count && t == TROUBLE_NONE; i++)
-        if (d->parts[i].ops && d->parts[i].ops->why)
-            t = d->parts[i].ops->why(d->parts[i].d, ep, text);
-    return t;
+    return p ? p->ops->why(p->d, ep, text) : TROUBLE_NONE;
 }
 
 /* messages */

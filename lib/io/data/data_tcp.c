@@ -70,13 +70,17 @@ static enum err data_tcp_connect(
 
     if (e != OK)
         return e;
-    *ep = (struct endpoint){.place = place, .key = key};
+    carrier_connect(&d->c, i);
+    *ep = (struct endpoint){
+        .place = place, .key = key, .end = carrier_end(&d->c, i)};
+    ep->end->loopback = tcp_place_loopback(&place);
+    tcp_place_text(&place, ep->end->why, sizeof(ep->end->why));
     if (!key_suffices(d, &key)) {
-        tcp_out_blame(ep, TROUBLE_DATA_PROOF, "its key asks for too little");
+        carrier_blame(
+            &d->c, i, TROUBLE_DATA_PROOF, "its key asks for too little");
+        ep->end->open = false;
         return ERR_PEER_LOST;
     }
-    carrier_connect(&d->c, i);
-    ep->end = carrier_end(&d->c, i);
     ep->most = d->c.conf.streams ? d->c.conf.streams : STREAMS_CHOSEN;
     ep->most = div_up(min_u32(ep->most, place.streams), place.of);
     ep->places = d->c.conf.streams ? ep->most : div_up(place.streams, place.of);
@@ -86,9 +90,9 @@ static enum err data_tcp_connect(
     errno = ENOMEM;
     e = ep->streams ? tcp_out_open(d, ep) : ERR_INTERNAL;
     if (e != OK) {
-        tcp_out_blame_errno(ep, errno);
+        tcp_out_blame(d, i, errno);
         tcp_out_close(d, i);
-        d->c.ends[i].open = false;
+        ep->end->open = false;
     }
     return e;
 }
@@ -97,13 +101,6 @@ static const char *data_tcp_name(struct data *d, uint32_t i)
 {
     CHECK(i < d->c.conf.endpoints_max, "endpoint %u", i);
     return d->eps[i].name;
-}
-
-static enum trouble data_tcp_why(struct data *d, uint32_t i, const char **text)
-{
-    CHECK(i < d->c.conf.endpoints_max, "endpoint %u", i);
-    *text = d->eps[i].why;
-    return (enum trouble)d->eps[i].trouble;
 }
 
 /* messages */
@@ -217,7 +214,7 @@ static void data_tcp_tick(struct data *d, uint64_t now_ns)
     for (uint32_t i = 0; i < d->c.conf.endpoints_max; i++)
         if (d->c.ends[i].open)
             tcp_out_tick(d, &d->eps[i], now_ns);
-    carrier_tick(d, now_ns); /* behind what knows why */
+    carrier_tick(d, now_ns);
     if (!d->door)
         return;
     tcp_door_tick(d->door, now_ns);
@@ -355,6 +352,6 @@ const struct data_ops data_tcp = {.name = "tcp",
     .arm = data_tcp_arm,
     .tick = data_tcp_tick,
     .transport = data_tcp_name,
-    .why = data_tcp_why,
+    .why = carrier_why,
     .replaced = data_tcp_replaced,
     .counts = data_tcp_counts};

@@ -57,10 +57,11 @@ struct op {
 };
 
 struct endpoint {
+    struct data *d;
     ucp_ep_h h;
+    void *trying; /* UCX's request, until the peer has answered */
     char transport[48];
     uint32_t zero_copies; /* messages that are not done */
-    bool carried;         /* a message was */
     bool reaches;         /* the peer reads our memory where it lies */
 };
 
@@ -101,8 +102,6 @@ static void op_leaves(struct op *op)
 
 static void op_complete(struct op *op, bool ok)
 {
-    if (op->op.ep != NONE)
-        op->d->eps[op->op.ep].carried |= ok;
     op_leaves(op);
     carrier_complete(&op->d->c, &op->op, ok);
 }
@@ -166,17 +165,27 @@ static uint64_t clock_ns(void)
 /* endpoints */
 
 /* Called inside progress, perhaps inside post: only marks the endpoint. */
+static void endpoint_fails(struct data *d, uint32_t i, ucs_status_t s)
+{
+    if (d->c.ends[i].failed)
+        return;
+    d->c.ends[i].failed = true;
+    d->failures++;
+    carrier_blame(&d->c, i,
+        d->c.ends[i].answered           ? TROUBLE_DATA_LOST
+        : s == UCS_ERR_ENDPOINT_TIMEOUT ? TROUBLE_DATA_TIMEOUT
+                                        : TROUBLE_DATA_ROUTE,
+        ucs_status_string(s));
+    log_debug("ucx: endpoint %u: %s", i, ucs_status_string(s));
+}
+
 static void on_failed(void *arg, ucp_ep_h h, ucs_status_t status)
 {
     struct data *d = arg;
 
-    for (uint32_t i = 0; i < d->c.conf.endpoints_max; i++) {
-        if (d->eps[i].h != h || d->c.ends[i].failed)
-            continue;
-        d->c.ends[i].failed = true;
-        d->failures++;
-        log_debug("ucx: endpoint %u: %s", i, ucs_status_string(status));
-    }
+    for (uint32_t i = 0; i < d->c.conf.endpoints_max; i++)
+        if (d->eps[i].h == h)
+            endpoint_fails(d, i, status);
 }
 
 static void close_by_force(struct data *d, ucp_ep_h h)
@@ -208,6 +217,7 @@ static void endpoint_close(struct data *d, uint32_t i)
     struct op *op;
 
     ep->h = NULL;
+    ep->trying = NULL;
     while ((op = LIST_FIRST(ops, struct op, op.link)) != NULL) {
         op->since_ns = 0;
         op_leaves(op);
@@ -249,10 +259,49 @@ static enum err endpoint_create(struct data *d, uint32_t i, struct span address)
     free(copy);
     if (s == UCS_OK)
         return OK;
-    log_warn("ucx: no endpoint with transports %s on %s: %s", d->c.conf.tls,
-        d->c.conf.devices, ucs_status_string(s));
     d->eps[i].h = NULL;
+    endpoint_fails(d, i, s);
     return ERR_PEER_LOST;
+}
+
+static void on_tried(void *request, ucs_status_t s, void *ud)
+{
+    struct endpoint *ep = ud;
+    uint32_t i = (uint32_t)(ep - ep->d->eps);
+
+    if (ep->trying == request) { /* else it was closed */
+        ep->trying = NULL;
+        if (s == UCS_OK)
+            carrier_made(&ep->d->c, i);
+        else
+            endpoint_fails(ep->d, i, s);
+    }
+    if (request)
+        ucp_request_free(request);
+}
+
+/* Asks the peer for a sign of life: an empty message, and a flush, which ends
+ * when its network card, or over TCP the peer itself, has taken that. A flush
+ * alone asks nothing of transports that connect by the first message. */
+static void endpoint_try(struct endpoint *ep)
+{
+    ucp_request_param_t eager = {.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS,
+        .flags = UCP_AM_SEND_FLAG_EAGER};
+    ucp_request_param_t flush = {.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK |
+                                                 UCP_OP_ATTR_FIELD_USER_DATA,
+        .cb.send = on_tried,
+        .user_data = ep};
+    ucs_status_ptr_t r =
+        ucp_am_send_nbx(ep->h, UCX_AM_ID, NULL, 0, NULL, 0, &eager);
+
+    if (UCS_PTR_IS_PTR(r))
+        ucp_request_free(r); /* when it has ended */
+    if (!UCS_PTR_IS_ERR(r))
+        r = ucp_ep_flush_nbx(ep->h, &flush);
+    if (UCS_PTR_IS_PTR(r))
+        ep->trying = r;
+    else
+        on_tried(NULL, UCS_PTR_STATUS(r), ep);
 }
 
 static ucs_status_t on_arrived(void *arg, const void *header, size_t header_len,
@@ -355,31 +404,29 @@ static enum err ucx_connect(struct data *d, uint32_t i, struct span address)
     if (e != OK)
         return e;
     carrier_connect(&d->c, i);
-    d->eps[i] = (struct endpoint){0};
+    d->eps[i] = (struct endpoint){.d = d};
+    snprintf(d->c.ends[i].why, sizeof(d->c.ends[i].why),
+        "its UCX address by %.30s on %.30s", d->c.conf.tls, d->c.conf.devices);
     e = endpoint_create(d, i, address);
     d->c.ends[i].open = e == OK;
+    if (e == OK)
+        endpoint_try(&d->eps[i]);
     return e;
 }
 
 /* Asks UCX which transports it has chosen, until it has. */
-static void look_at_lanes(struct data *d, struct endpoint *ep)
-{
-    char lanes[256];
-
-    ucx_transport(ep->h, lanes, sizeof(lanes));
-    if (!lanes[0])
-        return;
-    snprintf(ep->transport, sizeof(ep->transport), "ucx:%.43s", lanes);
-    ep->reaches = d->ucx.context->cached && ucx_reaches(lanes);
-}
-
 static const char *ucx_name(struct data *d, uint32_t i)
 {
     struct endpoint *ep = &d->eps[i];
+    char lanes[256];
 
     CHECK(i < d->c.conf.endpoints_max, "endpoint %u", i);
-    if (ep->h && !ep->transport[0])
-        look_at_lanes(d, ep);
+    if (!ep->h || !d->c.ends[i].answered || ep->transport[0])
+        return ep->transport;
+    ucx_transport(ep->h, lanes, sizeof(lanes));
+    if (lanes[0])
+        snprintf(ep->transport, sizeof(ep->transport), "ucx:%.43s", lanes);
+    ep->reaches = d->ucx.context->cached && ucx_reaches(lanes);
     return ep->transport;
 }
 
@@ -404,8 +451,8 @@ static bool zero_copy(struct data *d, const struct op *op)
 
     if (op->op.iovs != 2 || op->op.bytes < ZERO_COPY_BYTES)
         return false;
-    if (ep->carried && !ep->transport[0] && !d->ucx.context->copies)
-        look_at_lanes(d, ep);
+    if (!d->ucx.context->copies)
+        (void)ucx_name(d, op->op.ep);
     return ep->reaches && ep->zero_copies < ZERO_COPY_EACH;
 }
 
@@ -458,9 +505,7 @@ static enum err send_refused(struct data *d, struct op *op, ucs_status_t s)
     carrier_move(&d->c, &op->op, &d->c.unused);
     if (s == UCS_ERR_NO_MEMORY || s == UCS_ERR_NO_RESOURCE)
         return ERR_BUSY;
-    log_debug("ucx: endpoint %u: send: %s", i, ucs_status_string(s));
-    d->failures += !d->c.ends[i].failed;
-    d->c.ends[i].failed = true;
+    endpoint_fails(d, i, s);
     return ERR_PEER_LOST;
 }
 
@@ -500,7 +545,8 @@ static ucs_status_t on_arrived(void *arg, const void *header, size_t header_len,
         .who = NONE};
     bool kept;
 
-    if (d->c.inside) /* destroying a worker: it has no receiver */
+    /* It has no receiver while a worker is destroyed; or it is of a try. */
+    if (d->c.inside || header_len == 0)
         return UCS_OK;
     d->in = &in;
     d->in_from = param->recv_attr & UCP_AM_RECV_ATTR_FIELD_REPLY_EP
@@ -720,6 +766,7 @@ const struct data_ops data_ucx = {.name = "ucx",
     .arm = ucx_arm,
     .tick = ucx_tick,
     .transport = ucx_name,
+    .why = carrier_why,
     .gpu_memory = ucx_gpu_memory,
     .host_memory = ucx_host_memory,
     .replaced = ucx_replaced};

@@ -450,24 +450,9 @@ unsigned tcp_out_send(struct data *d)
     return count;
 }
 
-void tcp_out_blame(struct endpoint *ep, enum trouble t, const char *what)
+void tcp_out_blame(struct data *d, uint32_t i, int error)
 {
-    bool unmade = t == TROUBLE_DATA_REFUSED || t == TROUBLE_DATA_TIMEOUT ||
-                  t == TROUBLE_DATA_ROUTE;
-    char at[80];
-
-    if (ep->trouble != TROUBLE_NONE)
-        return;
-    ep->trouble = (uint8_t)(unmade && tcp_place_loopback(&ep->place)
-                                ? TROUBLE_DATA_LOOPBACK
-                                : t);
-    tcp_place_text(&ep->place, at, sizeof(at));
-    snprintf(ep->why, sizeof(ep->why), "%s: %s", at, what);
-}
-
-void tcp_out_blame_errno(struct endpoint *ep, int error)
-{
-    tcp_out_blame(ep,
+    carrier_blame(&d->c, i,
         error == ECONNREFUSED                   ? TROUBLE_DATA_REFUSED
         : error == ETIMEDOUT                    ? TROUBLE_DATA_TIMEOUT
         : error == ECONNRESET || error == EPIPE ? TROUBLE_DATA_LOST
@@ -489,9 +474,9 @@ static void stream_over(struct data *d, struct stream *st)
         return;
     }
     if (error)
-        tcp_out_blame_errno(st->ep, error);
+        tcp_out_blame(d, number(d, st), error);
     else
-        tcp_out_blame(st->ep,
+        carrier_blame(&d->c, number(d, st),
             st->connected ? TROUBLE_DATA_LOST : TROUBLE_DATA_PROOF,
             "closed by the other end");
     carrier_break(d, number(d, st));
@@ -537,7 +522,8 @@ static bool stream_prove(struct data *d, struct stream *st, uint32_t events)
     if (tcp_safe_why(st->safe)[0]) {
         log_rated(&unproven, "tcp: endpoint %u: no proof: %s", number(d, st),
             tcp_safe_why(st->safe));
-        tcp_out_blame(st->ep, TROUBLE_DATA_PROOF, tcp_safe_why(st->safe));
+        carrier_blame(
+            &d->c, number(d, st), TROUBLE_DATA_PROOF, tcp_safe_why(st->safe));
     }
     stream_over(d, st);
     return false;
@@ -575,23 +561,8 @@ void tcp_out_event(struct data *d, uint32_t index, uint32_t events)
     stream_ready(d, st);
 }
 
-/* Breaks the endpoint if its first stream gets no answer, whether a message
- * waits for that or none. */
-static void unanswered(struct data *d, struct endpoint *ep, uint64_t now_ns)
-{
-    if (!ep->streams || ep->streams->connected)
-        return;
-    if (ep->since_ns == 0)
-        ep->since_ns = now_ns;
-    if (now_ns - ep->since_ns < d->c.conf.stall_ms * NS_PER_MS)
-        return;
-    tcp_out_blame_errno(ep, ETIMEDOUT);
-    carrier_break(d, number(d, ep->streams));
-}
-
 void tcp_out_tick(struct data *d, struct endpoint *ep, uint64_t now_ns)
 {
-    unanswered(d, ep, now_ns);
     if (ep->opened <= 1 && !ep->small)
         return;
     for (uint32_t k = 0; k < ep->places; k++) {

@@ -41,9 +41,7 @@ struct endpoint {
     struct tcp_place place;
     uint8_t hello[TCP_HELLO];
     struct tcp_key key; /* of its next connect(), and since */
-    uint64_t since_ns;  /* of ticks while it connects; 0: none */
-    uint8_t trouble;    /* enum trouble, since connect() */
-    char name[64], why[128];
+    char name[64];
 };
 
 struct data {
@@ -60,10 +58,8 @@ struct data {
     uint32_t moved;     /* how often they were others */
 };
 
-/* Notes why the endpoint breaks, unless that is known. */
-void tcp_out_blame(struct endpoint *ep, enum trouble t, const char *what);
-/* The same, by errno. */
-void tcp_out_blame_errno(struct endpoint *ep, int error);
+/* Notes why endpoint i breaks, by errno. */
+void tcp_out_blame(struct data *d, uint32_t i, int error);
 /* Begins to connect one more stream of the endpoint, by the rails in turn. */
 MUST_CHECK enum err tcp_out_open(struct data *d, struct endpoint *ep);
 /* Closes all of endpoint i; its messages complete. Harmless twice. */
@@ -75,8 +71,7 @@ void tcp_out_posted(
     struct data *d, struct endpoint *ep, const struct carrier_op *op);
 /* Sends what is due; returns the number of streams that had something. */
 unsigned tcp_out_send(struct data *d);
-/* Breaks endpoints of which one stream stalls while others go on, and those
- * that get no answer. */
+/* Breaks endpoints of which one stream stalls while others go on. */
 void tcp_out_tick(struct data *d, struct endpoint *ep, uint64_t now_ns);
 
 #endif

@@ -88,6 +88,7 @@ static bool configure_transports(const struct data_conf *c)
     if (text_lists(c->tls, "tcp") || text_lists(c->tls, "all"))
         ok = set_transport("UCX_TCP_TX_SEG_SIZE", segment) &&
              set_transport("UCX_TCP_RX_SEG_SIZE", segment) &&
+             set_transport("UCX_TCP_CONN_NB", "y") &&
              set_transport(
                  "UCX_TCP_PORT_RANGE", c->ports && *c->ports ? c->ports : "0");
     /* Without this UCX silently drops shared memory for endpoints with error

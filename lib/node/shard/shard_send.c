@@ -87,12 +87,20 @@ static void fini(struct shard *s)
 
 /* peers */
 
-static void ep_close(struct shard *s, uint32_t ep)
+/* Counts those that wait for their transport: the carrier needs its ticks. */
+static void ep_becomes(struct shard *s, uint32_t ep, enum ep_state state)
 {
     CHECK(ep < eps_max(&s->conf), "endpoint %u", ep);
+    s->send.opening -= s->send.eps[ep] == EP_OPEN;
+    s->send.opening += state == EP_OPEN;
+    s->send.eps[ep] = (uint8_t)state;
+}
+
+static void ep_close(struct shard *s, uint32_t ep)
+{
     if (s->send.eps[ep] == EP_NONE)
         return;
-    s->send.eps[ep] = EP_NONE;
+    ep_becomes(s, ep, EP_NONE);
     s->conf.carrier->disconnect(s->data, ep);
 }
 
@@ -179,7 +187,7 @@ static void say_tried(struct shard *s, uint32_t ep, bool ok)
 
     if (!is_tried(s, ep))
         return;
-    if (!ok && ops->why)
+    if (!ok)
         t = ops->why(s->data, ep, &text);
     if (!ok && t == TROUBLE_NONE)
         t = TROUBLE_DATA_LOST;
@@ -193,21 +201,19 @@ static void say_tried(struct shard *s, uint32_t ep, bool ok)
 static enum err connected(
     struct shard *s, uint32_t ep, uint32_t peer, uint32_t address);
 
-/* Has the first connection to the peer made. One that is made, or whose carrier
- * connects with the first message only, does not fail. */
+/* Has the first connection to the peer made. */
 static void peer_try(struct shard *s, const struct data_cmd *cmd)
 {
     const struct data_ops *ops = s->conf.carrier;
     uint32_t ep = cmd->peer * ENDPOINTS(s->conf.count);
     struct route *to = &s->send.routes[cmd->peer];
-    bool waits = ops->why && to->carrier != CARRIER_UCX;
     enum err e;
 
     if (s->conf.index != 0 || to->count == 0 || s->send.eps[ep] == EP_LOST)
         return;
     to->tried = cmd->attempt;
-    e = waits ? connected(s, ep, cmd->peer, 0) : OK;
-    if (e != OK || !waits || ops->transport(s->data, ep)[0])
+    e = connected(s, ep, cmd->peer, 0);
+    if (e != OK || ops->transport(s->data, ep)[0])
         say_tried(s, ep, e == OK);
 }
 
@@ -252,7 +258,7 @@ static void broken(void *ud, uint32_t ep)
     CHECK(ep < eps_max(&s->conf), "endpoint %u", ep);
     if (s->send.eps[ep] != EP_OPEN && s->send.eps[ep] != EP_NAMED)
         return;
-    s->send.eps[ep] = EP_LOST;
+    ep_becomes(s, ep, EP_LOST);
     add_lost(s, ep);
 }
 
@@ -368,7 +374,7 @@ static enum err connected(
     e = s->conf.carrier->connect(
         s->data, ep, s->send.routes[peer].addresses[address]);
     if (e == OK)
-        s->send.eps[ep] = EP_OPEN;
+        ep_becomes(s, ep, EP_OPEN);
     return e;
 }
 
@@ -469,7 +475,7 @@ static unsigned post_all(struct shard *s)
     return n;
 }
 
-/* Logs and keeps the transport, which is known after the first message. */
+/* Logs and keeps the transport, once it is known. */
 static void ep_name(struct shard *s, uint32_t ep)
 {
     const char *text = s->conf.carrier->transport(s->data, ep);
@@ -477,7 +483,7 @@ static void ep_name(struct shard *s, uint32_t ep)
 
     if (!text || !text[0])
         return;
-    s->send.eps[ep] = EP_NAMED;
+    ep_becomes(s, ep, EP_NAMED);
     put_words(s->send.routes[peer].transport, TRANSPORT_WORDS, text);
     log_info("peer %u data goes by %s", peer, text);
 }
@@ -565,7 +571,7 @@ static uint8_t goes_by(const struct shard *s, const struct order *o)
 
 static uint32_t active(const struct shard *s)
 {
-    return sending_active(s->send.sending);
+    return sending_active(s->send.sending) + s->send.opening;
 }
 
 /* Refuses a message: encoded receives none. */

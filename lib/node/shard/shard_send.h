@@ -47,6 +47,7 @@ struct sender {
     struct route *routes; /* by peer */
     uint8_t *eps;         /* enum ep_state, by endpoint */
     uint8_t *straight;    /* posted straight and not done, by endpoint */
+    uint32_t opening;     /* endpoints that are EP_OPEN */
     uint32_t *lost;       /* endpoints to be reported */
     uint32_t lost_count;
     struct posted posted[SEND_MESSAGES_MAX];
