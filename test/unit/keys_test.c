@@ -39,7 +39,7 @@ static const char *file(const char *name, const char *text, mode_t mode)
     return at;
 }
 
-#define ENGINES 4003 /* the group of the socket */
+static gid_t engines = 4003; /* the group of the socket */
 
 static enum err load(const char *a, const char *b)
 {
@@ -48,7 +48,7 @@ static enum err load(const char *a, const char *b)
     snprintf(l.items[0], sizeof(l.items[0]), "%s", a);
     snprintf(l.items[1], sizeof(l.items[1]), "%s", b ? b : "");
     bad = 77;
-    return keys_load(&keys, &l, ENGINES, &bad, &error);
+    return keys_load(&keys, &l, engines, &bad, &error);
 }
 
 static void refused(const char *at, const char *why)
@@ -115,9 +115,13 @@ TEST(what_engines_could_read)
 
     if (geteuid() != 0)
         t_skip("giving a file away needs root");
-    T_EQ_U64((uint64_t)chown(at, 0, ENGINES), 0);
-    refused(at, "may be read by the group of socket.path, which engines join; "
-                "expected mode 0600");
+    T_EQ_U64((uint64_t)chown(at, 0, engines), 0);
+    refused(at, "may be read by ? (4003), the group of socket.path, which "
+                "engines join; expected mode 0600");
+    engines = 0;
+    T_EQ_U64((uint64_t)chown(at, 0, engines), 0);
+    refused(at, "may be read by root (0), the group of socket.path, which "
+                "engines join; expected mode 0600");
     T_EQ_U64((uint64_t)chmod(at, 0600), 0);
     T_OK(load(at, NULL));
     keys_free(&keys);

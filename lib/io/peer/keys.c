@@ -16,6 +16,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <grp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,6 +39,20 @@ void keys_path(const char *file, char *out, size_t size)
             out, size, "%s/%s", folder && *folder ? folder : KEYS_FOLDER, file);
 }
 
+static const char *open_to(gid_t engines)
+{
+    static __thread char text[160];
+    char bytes[1024];
+    struct group g, *known = NULL;
+
+    (void)getgrgid_r(engines, &g, bytes, sizeof(bytes), &known);
+    snprintf(text, sizeof(text),
+        "may be read by %.32s (%u), the group of socket.path, which engines "
+        "join; expected mode 0600",
+        known ? known->gr_name : "?", (unsigned)engines);
+    return text;
+}
+
 /* Says why the open file is not to be trusted; NULL: it is. */
 static const char *judge(const struct stat *s, gid_t engines)
 {
@@ -50,8 +65,7 @@ static const char *judge(const struct stat *s, gid_t engines)
     if (s->st_mode & (S_IWGRP | S_IXGRP))
         return "may be written by its group; expected mode 0640 or 0600";
     if ((s->st_mode & S_IRGRP) && s->st_gid == engines)
-        return "may be read by the group of socket.path, which engines join; "
-               "expected mode 0600";
+        return open_to(engines);
     if (s->st_size == 0)
         return "is empty; `mmxctl keygen FILE` writes a key";
     return NULL;
