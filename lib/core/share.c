@@ -139,3 +139,22 @@ void share_move(struct share *s, uint64_t from, uint64_t to, uint32_t n)
     if (n > 0)
         add(s, to, n);
 }
+
+/* A turn is a round, and in the lower bits which of the round came first. */
+#define TURN_BITS 20
+
+uint64_t share_turn(struct share *s, uint64_t who, uint64_t head)
+{
+    uint32_t i = record_of(s, who);
+    uint64_t now = head == TURN_NONE ? s->round : head >> TURN_BITS;
+
+    CHECK(i != NONE, "%s: a turn for one without entries", s->key);
+    s->uses[i].round = max_u64(s->uses[i].round, now) + 1;
+    return s->uses[i].round << TURN_BITS |
+           (s->turns++ & ((UINT64_C(1) << TURN_BITS) - 1));
+}
+
+void share_served(struct share *s, uint64_t turn)
+{
+    s->round = max_u64(s->round, turn >> TURN_BITS);
+}

@@ -1,11 +1,18 @@
-/* share.h - how much of a table one user has, and when that is too much. Pure.
+/* share.h - how much of a table one user has, and when that is too much; whose
+ * turn it is. Pure.
  *
  * A table has its limit, and a reserve on top of it (limits.reserve). Up to
  * the limit entries go to the first that asks. Beyond it a user gets one more
  * only while it holds fewer than are left after that: one user alone can take
  * the limit and nothing of the reserve, the next one half of the reserve, the
  * next one half of what is left then. A part of the limit for each user was
- * rejected: a host with one user would need limits of twice the size. */
+ * rejected: a host with one user would need limits of twice the size.
+ *
+ * Where users wait for what a table does not bound (blocks) they take turns:
+ * what a user asks for has its place behind all that the user asked for before,
+ * and one place behind what is served now. The order of one user is that in
+ * which it asks; one that asks for much at once waits behind others with the
+ * most of it. */
 #ifndef MMX_CORE_SHARE_H
 #define MMX_CORE_SHARE_H
 
@@ -19,7 +26,7 @@
 #define SHARE_RESERVED (UINT64_C(1) << 33)
 
 struct share_use {
-    uint64_t who;
+    uint64_t who, round; /* of its last turn */
     uint32_t used;
 };
 
@@ -31,8 +38,9 @@ struct share {
     struct table of; /* (who, 0) -> uses */
     struct share_use *uses;
     struct slots slots;
-    uint32_t last; /* the record that was looked for last */
-    char why[256]; /* of the last refusal */
+    uint32_t last;         /* the record that was looked for last */
+    uint64_t round, turns; /* of the last turn that was served; drawn so far */
+    char why[256];         /* of the last refusal */
 };
 
 /* Returns the entries of a table with this limit, reserve included. */
@@ -78,5 +86,14 @@ void share_move(struct share *s, uint64_t from, uint64_t to, uint32_t n);
 void share_give(struct share *s, uint64_t who, uint32_t n);
 
 uint32_t share_used(const struct share *s, uint64_t who);
+
+/* Draws a turn for `who`, which has an entry. Lower ones are served first; no
+ * two that wait are equal. head: that of the first who waits, TURN_NONE: nobody
+ * does. */
+#define TURN_NONE UINT64_MAX
+uint64_t share_turn(struct share *s, uint64_t who, uint64_t head);
+
+/* Says that the turn was served. */
+void share_served(struct share *s, uint64_t turn);
 
 #endif

@@ -348,6 +348,36 @@ void overload_drains(void)
     must_all_succeed(12, 0, 0);
 }
 
+/* One user has asked for 60 rooms at once, another asks for one every now and
+ * then: at each side it waits for what holds blocks, and for the next one or
+ * two of the first. */
+void users_take_turns(void)
+{
+    quiet_world(1, 1);
+    W.is.data_us = 100000;
+    W.is.rendezvous = 1000;
+    e0 = make(ROLE_ENCODED, "e0", ROW_4K, 4, 16, 0);
+    l0 = make(ROLE_LANGD, "l0", ROW_4K, 4, 16, 1);
+    start_all();
+    for (uint64_t r = 2; r <= 120; r += 2) {
+        request(l0, e0, r, r);
+        announce(e0, r, 16, r + 3);
+    }
+    (void)run_until(500 * MS);
+    for (uint64_t r = 1; r <= 9; r += 2) {
+        uint32_t before = W.succeeded;
+        struct cons *c = request(l0, e0, r, 0);
+
+        announce(e0, r, 16, 1);
+        while (!c->over)
+            (void)run_until(W.now_ns + MS);
+        HOLDS(W.succeeded - before < 14, "users take turns for blocks",
+            "room %llu waited for %u others", (unsigned long long)r,
+            W.succeeded - before - 1);
+    }
+    all_succeed(65);
+}
+
 /* Groups of three over two encoders beside rooms that come alone, in pools of
  * one and two items: all are served, and no room is ended twice: alone it comes
  * again once, in a group at most once for each member. */

@@ -16,6 +16,7 @@ void victim_of_two(void);
 void open_victim(void);
 void victims_in_a_batch(void);
 void overload_drains(void);
+void users_take_turns(void);
 void groups_of_three(void);
 
 #endif

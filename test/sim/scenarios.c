@@ -429,6 +429,7 @@ const struct scenario scenarios[] = {
     {"open-victim", open_victim},
     {"victims-in-a-batch", victims_in_a_batch},
     {"overload-drains", overload_drains},
+    {"users-take-turns", users_take_turns},
     {"groups-of-three", groups_of_three},
     {"reloads", swarm_of_reloads},
 };

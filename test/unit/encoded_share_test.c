@@ -104,3 +104,25 @@ TEST(a_room_without_source_blocks_says_that_it_lacked_them)
     T_TRUE(brain_event(e, 1) &&
            strstr((const char *)e->event.event.text.p, "no source blocks"));
 }
+
+/* User 7 has asked for the pool four times more than it gets; user 8's one room
+ * waits for the next two of these, and not for all. */
+TEST(users_take_turns_for_source_blocks)
+{
+    static const uint32_t cells[] = {1, 2, 5, 3, 4};
+    struct rig *e = two_users("limits.rooms=16");
+
+    for (uint32_t i = 0; i < 5; i++)
+        T_OK(brain_say(e, 0, announce(i + 1, i, 128, 128)));
+    T_OK(brain_say(e, 1, announce(6, 5, 128, 128)));
+    T_OK(brain_say(e, 0, release(0)));
+    for (uint32_t i = 0; i < ARRAY_LEN(cells); i++) {
+        uint32_t conn = cells[i] == 5;
+
+        for (uint32_t o = i + 1; o < ARRAY_LEN(cells); o++)
+            T_ERR(brain_say(e, cells[o] == 5, commit(cells[o], 0, 0)),
+                ERR_NOT_READY);
+        T_OK(brain_say(e, conn, commit(cells[i], 0, 0)));
+        T_OK(brain_say(e, conn, release(cells[i])));
+    }
+}

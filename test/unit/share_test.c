@@ -43,6 +43,29 @@ TEST(one_user_gets_the_limit_and_no_more)
     T_EQ_U64(all(s, 1000), 1);
 }
 
+TEST(users_take_turns)
+{
+    struct share *s = make(100, 25);
+    uint64_t a[4], b[3], c;
+
+    for (uint64_t who = 1; who <= 3; who++)
+        T_TRUE(share_take(s, who, 1));
+    for (int i = 0; i < 4; i++)
+        a[i] = share_turn(s, 1, i ? a[0] : TURN_NONE);
+    b[0] = share_turn(s, 2, a[0]); /* while the first of user 1 waits */
+    T_TRUE(a[0] < a[1] && a[1] < b[0] && b[0] < a[2] && a[2] < a[3]);
+    share_served(s, a[0]);
+    share_served(s, a[1]);
+    b[1] = share_turn(s, 2, b[0]);
+    b[2] = share_turn(s, 2, b[0]);
+    T_TRUE(a[2] < b[1] && b[1] < a[3] && a[3] < b[2]);
+    share_served(s, b[2]); /* what waited elsewhere is no measure here */
+    share_served(s, b[0]);
+    c = share_turn(s, 3, TURN_NONE);
+    T_TRUE(c > b[2]);
+    T_TRUE(share_turn(s, 3, a[3]) > c);
+}
+
 TEST(others_get_half_of_what_is_left)
 {
     struct share *s = make(128, 25); /* 32 more */

@@ -65,7 +65,7 @@ struct item {
     uint32_t length_version;     /* rises when the total becomes known */
     struct aux aux;
     struct list rooms;
-    uint64_t age; /* order of the announces */
+    uint64_t age; /* its turn: share_turn() */
     /* When it was announced, last got blocks or rows, or was ended. */
     uint64_t moved_ns;
     uint8_t queue; /* the one that in_queue is in */
@@ -221,7 +221,6 @@ struct encoded {
     struct heap room_timers, dst_timers;
     struct list room_todo, dst_todo;
     struct eroom *announced; /* whose announce is being taken; NULL */
-    uint64_t age_next;       /* of items */
     uint8_t scratch[AUX_MAX];
 };
 
@@ -447,6 +446,8 @@ uint64_t queue_yield_ns(const struct encoded *e, const struct epool *p);
 /* True if rows can be sent to one of the item's rooms until it has all of
  * them: every destination of that room has granted all it needs, for good. */
 bool item_firm(const struct item *it);
+/* Returns the lowest turn of those that wait for blocks. */
+uint64_t queue_turn(const struct epool *p);
 /* Returns the first of the full items that wait for blocks, or NULL. */
 struct item *queue_firm(const struct epool *p);
 /* Returns how many blocks `first` and the rest of its batch need. */

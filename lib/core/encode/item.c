@@ -55,7 +55,8 @@ struct item *item_new(
     it->total = n->total;
     it->length_version = 1;
     list_init(&it->rooms);
-    it->age = e->age_next++;
+    it->age =
+        share_turn(&e->b.engines.share, uid, queue_turn(&e->pools[it->pool]));
     it->moved_ns = e->b.now_ns;
     it->victim = queue_remembers(e, n, uid);
     list_init(&it->in_held);

@@ -223,6 +223,16 @@ void queue_place(struct encoded *e, struct item *it)
 
 /* serving */
 
+uint64_t queue_turn(const struct epool *p)
+{
+    uint64_t turn = TURN_NONE;
+
+    for (int q = 0; q < QUEUES; q++)
+        if (p->queues[q].len > 0)
+            turn = min_u64(turn, heap_first(&p->queues[q])->key);
+    return turn;
+}
+
 static struct item *queue_head(const struct epool *p)
 {
     struct item *plain = first_of(&p->queues[QUEUE_PLAIN]);
@@ -280,6 +290,7 @@ static bool take(struct encoded *e, struct epool *p, struct item *it)
     if (!pool_take(&p->p, &it->src, n, &first_run))
         return false;
     rowmap_clear(&p->committed, &p->p, first_run);
+    share_served(&e->b.engines.share, it->turn);
     count_wait(e, it);
     it->moved_ns = e->b.now_ns;
     list_push_tail(&p->held, &it->in_held);

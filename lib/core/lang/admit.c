@@ -63,6 +63,14 @@ void admit_sort(struct langd *l, struct lroom *m)
 
 /* the queue */
 
+uint64_t admit_turn(const struct lpool *p)
+{
+    const struct heap_node *want = heap_first(&p->want),
+                           *need = heap_first(&p->need);
+
+    return min_u64(want ? want->key : TURN_NONE, need ? need->key : TURN_NONE);
+}
+
 /* Lets the oldest room that waits keep what it has. */
 static void keep_head(struct lpool *p, struct lroom *m)
 {

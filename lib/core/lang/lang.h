@@ -88,7 +88,7 @@ struct lgroup {
     bool used;
     uint16_t pool, size, joined;
     uint32_t session;
-    uint64_t id, age; /* age of its first member */
+    uint64_t id, age; /* that of its first member */
     bool lost;        /* a member lost its place: all fail, also late ones */
     bool admitted;    /* every member has its blocks, or a share in `spare` */
     bool capped;      /* its max_rows are more than it may hold together */
@@ -113,7 +113,7 @@ struct lroom {
     uint32_t scope;         /* in langd.keys: lroom_scope() */
     uint32_t uid;           /* of the engine that asked */
     struct list in_peer;
-    uint64_t generation, age;
+    uint64_t generation, age; /* its turn: share_turn() */
     uint16_t pool;
     uint8_t mode, storage, flags;
     uint8_t life;         /* enum life */
@@ -246,7 +246,7 @@ struct langd {
     struct heap timers;  /* of rooms */
     struct list todo;    /* rooms to settle */
     struct list settled; /* rooms to notify of, once the queues are served */
-    uint64_t generation_base, generation_count, age_next;
+    uint64_t generation_base, generation_count;
     struct ldecline *declines;
     struct list declines_free, declines_waiting; /* waiting: oldest first */
     uint8_t scratch[AUX_MAX];
@@ -424,6 +424,8 @@ bool group_fits(const struct langd *l, const struct lgroup *g, uint32_t *need);
 
 /* Sorts the room into its pool's queues by what it is now. */
 void admit_sort(struct langd *l, struct lroom *m);
+/* Returns the lowest turn of those that wait for blocks of the pool. */
+uint64_t admit_turn(const struct lpool *p);
 /* Takes the room off every queue. */
 void admit_leave(struct langd *l, struct lroom *m);
 /* Serves the queues; *again: the list is full, call again. */

@@ -48,6 +48,8 @@ static void fill_request(
     CHECK(n->pool < l->b.pools_count, "room %llx of pool %u",
         (unsigned long long)n->room, n->pool);
     m->pool = n->pool;
+    m->age =
+        share_turn(&l->b.engines.share, m->uid, admit_turn(&l->pools[m->pool]));
     m->mode = n->mode;
     m->storage = n->storage;
     m->flags = n->flags & (FLAG_KEEP | FLAG_ANNOUNCED);

@@ -45,7 +45,6 @@ struct lroom *lroom_new(struct langd *l, uint64_t id, uint32_t peer,
         list_push_tail(&l->b.peers.peers[peer].rooms, &m->in_peer);
     m->generation =
         l->generation_base + l->generation_count++ * l->rooms_max + slot;
-    m->age = l->age_next++;
     m->total = m->max_rows = ROWS_UNKNOWN;
     m->held = m->closing = extent_none();
     m->debt.retry_ns = m->stall_ns = m->consumer_ns = m->outage_ns = TIME_NEVER;
