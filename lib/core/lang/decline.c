@@ -79,7 +79,7 @@ static struct ldecline *vacant(struct langd *l)
     return d;
 }
 
-enum err decline_room(struct langd *l, struct out *out, struct peer *p,
+void decline_room(struct langd *l, struct out *out, struct peer *p,
     const struct conn *c, const struct local_decline *n)
 {
     struct ldecline now, *d = &now;
@@ -97,13 +97,12 @@ enum err decline_room(struct langd *l, struct out *out, struct peer *p,
     d->gids_len = gids.len;
     if (p->up) {
         say(l, out, p, d);
-        return OK;
+        return;
     }
     list_init(&d->node);
     list_push_tail(&l->declines_waiting, &d->node);
     if (p->link == NONE && !p->leaving)
         say_connect(l, out, p);
-    return OK;
 }
 
 void declines_say(struct langd *l, struct out *out, struct peer *p)

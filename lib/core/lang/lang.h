@@ -449,9 +449,9 @@ void say_connect(struct langd *l, struct out *out, struct peer *p);
 
 void declines_carve(struct langd *l, struct slab *s);
 /* Says that no engine here will fetch the room, now or when its encoder comes.
- * ERR_VERSION: the encoder is too old for its secret. */
-MUST_CHECK enum err decline_room(struct langd *l, struct out *out,
-    struct peer *p, const struct conn *c, const struct local_decline *n);
+ */
+void decline_room(struct langd *l, struct out *out, struct peer *p,
+    const struct conn *c, const struct local_decline *n);
 /* Says what waits for this encoder, which has come. */
 void declines_say(struct langd *l, struct out *out, struct peer *p);
 /* Forgets what waits of a room that is requested now. */

@@ -156,18 +156,16 @@ static void on_decline(struct langd *l, struct out *out, uint32_t conn,
     const char *text = "";
     const struct conn *c = &l->b.engines.conns[conn];
     struct peer *p = named_find(l, out, c->uid, msg->decline.encoder, &text);
-    enum err e = ERR_NOT_READY;
 
     if (!p) /* a room may be announced there, and wait for this langd */
         p = named_leaving(l, msg->decline.encoder);
-    if (p) {
-        text = "the encoder is too old for secrets";
-        e = decline_room(l, out, p, c, &msg->decline);
+    if (!p) {
+        head_refuse(&l->b, out, conn, msg,
+            &(struct refusal){ERR_NOT_READY, 0, 0, text});
+        return;
     }
-    if (e == OK)
-        out_done(out, conn, msg->seq, 0, 0);
-    else
-        head_refuse(&l->b, out, conn, msg, &(struct refusal){e, 0, 0, text});
+    decline_room(l, out, p, c, &msg->decline);
+    out_done(out, conn, msg->seq, 0, 0);
 }
 
 /* sequence ids */
