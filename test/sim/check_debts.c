@@ -52,37 +52,31 @@ static void look(const struct daemon *d, const char *what, bool due, bool owed,
         (unsigned long long)of->generation & 0xffffff, what);
 }
 
-void debts_watch(struct daemon *d)
+void debts_watch(const struct daemon *d, uint32_t i)
 {
     const struct encoded *e = d->brain;
+    const struct edst *o = &e->dsts[i];
+    const struct peer *p;
 
-    for (uint32_t i = 0; i < e->rooms_max; i++) {
-        const struct edst *o = &e->dsts[i];
-        const struct peer *p;
-
-        if (o->state == DST_FREE)
-            continue;
-        p = &e->b.peers.peers[o->peer];
-        if (o->state == DST_ACTIVE) {
-            look(d, "length",
-                eroom_announced(o->room) &&
-                    o->length_acked != o->room->item->length_version,
-                o->debt.owe & OWE_LENGTH, o);
-            look(d, "want",
-                starved(e, o) &&
-                    !(o->want_known && o->want_attempt == o->attempt &&
-                        o->want_granted == o->granted),
-                o->debt.owe & OWE_WANT, o);
-            look(d, "broken",
-                o->job == JOB_OPEN && o->broken_attempt == o->attempt,
-                o->debt.owe & OWE_BROKEN, o);
-        } else if (o->state == DST_FAILING) {
-            look(d, "failed", true, o->debt.owe & OWE_FAILED, o);
-        }
-        look(d, "a time to say it again",
-            o->debt.owe && p->up && !edst_ended(o),
-            o->debt.retry_ns != TIME_NEVER &&
-                o->debt.retry_ns <= W.now_ns + 3 * NS_PER_S,
-            o);
+    if (o->state == DST_FREE)
+        return;
+    p = &e->b.peers.peers[o->peer];
+    if (o->state == DST_ACTIVE) {
+        look(d, "length",
+            eroom_announced(o->room) &&
+                o->length_acked != o->room->item->length_version,
+            o->debt.owe & OWE_LENGTH, o);
+        look(d, "want",
+            starved(e, o) && !(o->want_known && o->want_attempt == o->attempt &&
+                                 o->want_granted == o->granted),
+            o->debt.owe & OWE_WANT, o);
+        look(d, "broken", o->job == JOB_OPEN && o->broken_attempt == o->attempt,
+            o->debt.owe & OWE_BROKEN, o);
+    } else if (o->state == DST_FAILING) {
+        look(d, "failed", true, o->debt.owe & OWE_FAILED, o);
     }
+    look(d, "a time to say it again", o->debt.owe && p->up && !edst_ended(o),
+        o->debt.retry_ns != TIME_NEVER &&
+            o->debt.retry_ns <= W.now_ns + 3 * NS_PER_S,
+        o);
 }

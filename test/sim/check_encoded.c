@@ -132,32 +132,30 @@ static void see_item(
         i, it->life, it->src.blocks, it->total, list_linked(&it->in_batch));
 }
 
-static void see_states(
-    struct daemon *d, const struct encoded *e, struct watch *w)
+/* What is at a place of the tables. */
+static void see_place(
+    struct daemon *d, const struct encoded *e, struct watch *w, uint32_t i)
 {
-    for (uint32_t i = 0; i < e->rooms_max; i++) {
-        const struct eroom *m = &e->rooms[i];
-        bool same = m->r.used && w->opened_ns[i] == m->history.opened_ns;
+    const struct eroom *m = &e->rooms[i];
+    bool same = m->r.used && w->opened_ns[i] == m->history.opened_ns;
 
-        see_dst(d, e, i);
-        see_item(d, e, i);
-        if (m->life != EROOM_FREE)
-            see_life(d, e, i);
-        HOLDS(m->r.used == (m->life != EROOM_FREE), "a room is used or free",
-            "%s slot %u: used %d, life %u", d->conf->name, i, m->r.used,
-            m->life);
-        if (!eroom_announced(m)) {
-            w->opened_ns[i] = 0;
-            continue;
-        }
-        HOLDS(!same || w->state[i] == m->r.state ||
-                  (w->state[i] != ROOM_SUCCESS && w->state[i] != ROOM_FAILED &&
-                      (m->r.state == ROOM_FAILED || m->r.state > w->state[i])),
-            "states go forward", "%s room %llu: %u after %u", d->conf->name,
-            (unsigned long long)m->r.id, m->r.state, w->state[i]);
-        w->opened_ns[i] = m->history.opened_ns;
-        w->state[i] = m->r.state;
+    see_dst(d, e, i);
+    see_item(d, e, i);
+    if (m->life != EROOM_FREE)
+        see_life(d, e, i);
+    HOLDS(m->r.used == (m->life != EROOM_FREE), "a room is used or free",
+        "%s slot %u: used %d, life %u", d->conf->name, i, m->r.used, m->life);
+    if (!eroom_announced(m)) {
+        w->opened_ns[i] = 0;
+        return;
     }
+    HOLDS(!same || w->state[i] == m->r.state ||
+              (w->state[i] != ROOM_SUCCESS && w->state[i] != ROOM_FAILED &&
+                  (m->r.state == ROOM_FAILED || m->r.state > w->state[i])),
+        "states go forward", "%s room %llu: %u after %u", d->conf->name,
+        (unsigned long long)m->r.id, m->r.state, w->state[i]);
+    w->opened_ns[i] = m->history.opened_ns;
+    w->state[i] = m->r.state;
 }
 
 /* A source block changes hands only when nobody reads or may write it. */
@@ -200,7 +198,8 @@ static void see_blocks(
             own(w, e, i);
     for (uint32_t i = 0; i < e->b.pools_count; i++)
         for (uint32_t b = 0; b < e->pools[i].p.blocks; b++) {
-            see_change(d, i, b, w->owner[i][b], w->now[i][b]);
+            if (!W.sparse)
+                see_change(d, i, b, w->owner[i][b], w->now[i][b]);
             w->owner[i][b] = w->now[i][b];
         }
 }
@@ -316,11 +315,33 @@ void encoded_watch(struct daemon *d)
 
     brain_check(&e->b);
     see_outcomes(d, e, w);
-    see_states(d, e, w);
+    for (uint32_t i = 0; i < e->rooms_max; i++)
+        see_place(d, e, w, i);
     see_blocks(d, e, w);
-    see_source_order(d, e, w);
+    if (!W.sparse) /* it compares with the step before */
+        see_source_order(d, e, w);
     see_cells(d, e);
-    debts_watch(d);
+    for (uint32_t i = 0; i < e->rooms_max; i++)
+        debts_watch(d, i);
+}
+
+void encoded_watch_step(struct daemon *d)
+{
+    const struct encoded *e = d->brain;
+    struct watch *w = watch_of(d);
+
+    see_outcomes(d, e, w);
+    for (uint32_t i = 0; i < d->touched_count; i++) {
+        const struct edst *o = &e->dsts[d->touched[i] % e->rooms_max];
+
+        see_dst(d, e, d->touched[i] % e->rooms_max);
+        debts_watch(d, d->touched[i] % e->rooms_max);
+        if (o->state == DST_FREE)
+            continue;
+        see_place(d, e, w, (uint32_t)(o->room - e->rooms));
+        if (o->room->item != &e->nothing)
+            see_item(d, e, (uint32_t)(o->room->item - e->items));
+    }
 }
 
 void encoded_watch_end(struct daemon *d)

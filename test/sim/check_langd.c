@@ -116,25 +116,24 @@ static void see_rows(
         (unsigned long long)m->r.id, row, m->total);
 }
 
-static void see_states(struct daemon *d, const struct langd *l, struct watch *w)
+static void see_state(
+    struct daemon *d, const struct langd *l, struct watch *w, uint32_t i)
 {
-    for (uint32_t i = 0; i < l->rooms_max; i++) {
-        const struct lroom *m = &l->rooms[i];
-        bool same = m->r.used && w->generation[i] == m->generation;
+    const struct lroom *m = &l->rooms[i];
+    bool same = m->r.used && w->generation[i] == m->generation;
 
-        if (!m->r.used)
-            continue;
-        HOLDS(!same || w->state[i] == m->r.state ||
-                  (w->state[i] != ROOM_SUCCESS && w->state[i] != ROOM_FAILED &&
-                      (m->r.state == ROOM_FAILED || m->r.state > w->state[i])),
-            "states go forward", "%s room %llu: %u after %u", d->conf->name,
-            (unsigned long long)m->r.id, m->r.state, w->state[i]);
-        if (m->r.state == ROOM_SUCCESS && m->peer != NONE &&
-            (!same || w->state[i] != ROOM_SUCCESS) && m->held.blocks > 0)
-            see_rows(d, l, m);
-        w->generation[i] = m->generation;
-        w->state[i] = m->r.state;
-    }
+    if (!m->r.used)
+        return;
+    HOLDS(!same || w->state[i] == m->r.state ||
+              (w->state[i] != ROOM_SUCCESS && w->state[i] != ROOM_FAILED &&
+                  (m->r.state == ROOM_FAILED || m->r.state > w->state[i])),
+        "states go forward", "%s room %llu: %u after %u", d->conf->name,
+        (unsigned long long)m->r.id, m->r.state, w->state[i]);
+    if (m->r.state == ROOM_SUCCESS && m->peer != NONE &&
+        (!same || w->state[i] != ROOM_SUCCESS) && m->held.blocks > 0)
+        see_rows(d, l, m);
+    w->generation[i] = m->generation;
+    w->state[i] = m->r.state;
 }
 
 /* lives */
@@ -177,25 +176,23 @@ static bool life_fits(const struct lroom *m)
     return false;
 }
 
-static void see_lives(
-    const struct daemon *d, const struct langd *l, const struct watch *w)
+static void see_life(const struct daemon *d, const struct langd *l,
+    const struct watch *w, uint32_t i)
 {
-    for (uint32_t i = 0; i < l->rooms_max; i++) {
-        const struct lroom *m = &l->rooms[i];
+    const struct lroom *m = &l->rooms[i];
 
-        HOLDS(m->r.used ? life_fits(m) : m->life == LIFE_FORGOTTEN,
-            "a room's life is what is there",
-            "%s room %llu g%llx: life %u, state %u, %u shards left, %u blocks, "
-            "%u closing, owes %u",
-            d->conf->name, (unsigned long long)m->r.id,
-            (unsigned long long)m->generation & 0xffffff, m->life, m->r.state,
-            m->closing_left, m->held.blocks, m->closing.blocks, m->debt.owe);
-        HOLDS((m->r.used && lroom_open(m)) == (w->open[i] != 0) &&
-                  (!w->open[i] || w->open[i] == m->generation),
-            "shards have what is open", "%s room %llu g%llx: life %u",
-            d->conf->name, (unsigned long long)m->r.id,
-            (unsigned long long)m->generation & 0xffffff, m->life);
-    }
+    HOLDS(m->r.used ? life_fits(m) : m->life == LIFE_FORGOTTEN,
+        "a room's life is what is there",
+        "%s room %llu g%llx: life %u, state %u, %u shards left, %u blocks, "
+        "%u closing, owes %u",
+        d->conf->name, (unsigned long long)m->r.id,
+        (unsigned long long)m->generation & 0xffffff, m->life, m->r.state,
+        m->closing_left, m->held.blocks, m->closing.blocks, m->debt.owe);
+    HOLDS((m->r.used && lroom_open(m)) == (w->open[i] != 0) &&
+              (!w->open[i] || w->open[i] == m->generation),
+        "shards have what is open", "%s room %llu g%llx: life %u",
+        d->conf->name, (unsigned long long)m->r.id,
+        (unsigned long long)m->generation & 0xffffff, m->life);
 }
 
 /* blocks */
@@ -232,7 +229,7 @@ static void see_shown(const struct daemon *d, const struct watch *w)
 
         if (c->d != d || c->life != d->life || c->dead || c->bye)
             continue;
-        for (uint32_t k = 0; k < CELLS_MAX; k++)
+        for (uint32_t k = 0; k < c->cells; k++)
             if (c->handles[k] && c->handles[k]->cons)
                 see_handle(c, c->handles[k], w, c->handles[k]->pool);
     }
@@ -361,11 +358,27 @@ void langd_watch(struct daemon *d)
 
     brain_check(&l->b);
     see_ended(l, w);
-    see_states(d, l, w);
-    see_lives(d, l, w);
+    for (uint32_t i = 0; i < l->rooms_max; i++) {
+        see_state(d, l, w, i);
+        see_life(d, l, w, i);
+    }
     see_blocks(d, l, w);
     see_cells(d, l);
-    order_watch(d);
+    if (!W.sparse) /* it compares with the step before */
+        order_watch(d);
+}
+
+void langd_watch_step(struct daemon *d)
+{
+    const struct langd *l = d->brain;
+    struct watch *w = watch_of(d);
+
+    see_ended(l, w);
+    for (uint32_t i = 0; i < d->touched_count; i++)
+        if (d->touched[i] < l->rooms_max) {
+            see_state(d, l, w, d->touched[i]);
+            see_life(d, l, w, d->touched[i]);
+        }
 }
 
 void langd_watch_end(struct daemon *d)

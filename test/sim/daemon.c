@@ -144,6 +144,7 @@ static void shard_make(struct daemon *d, uint32_t k)
     memset(s, 0, sizeof(*s));
     s->d = d;
     s->k = k;
+    s->foreign = must_alloc(W.is.hosts ? LINKS_MAX : 1, sizeof(*s->foreign));
     for (uint32_t i = 0; i < n; i++)
         spools[i] = spool_of(d, i);
     for (int round = 0; round < 2; round++) {
@@ -265,8 +266,10 @@ static void note_comes(void *p, uint64_t life, uint64_t k)
         n->d->conf->name, (uint32_t)k, n->note.type, n->note.slot,
         (unsigned long long)n->note.generation & 0xffffff, n->note.attempt,
         n->note.first, n->note.rows);
-    if (n->d->alive && n->d->life == life)
+    if (n->d->alive && n->d->life == life) {
+        daemon_touches(n->d, n->note.slot);
         daemon_step(n->d, &ev);
+    }
     free(n);
 }
 
@@ -521,6 +524,7 @@ static void act(struct daemon *d, const struct action *a)
     case ACT_PEER_KEY: /* of connections, which are none here */
         return;
     case ACT_DATA:
+        daemon_touches(d, a->cmd.slot);
         if (d->role == ROLE_LANGD)
             langd_watch_cmd(d, &a->cmd);
         give_all(d, &(struct order){.cmd = a->cmd});
@@ -578,6 +582,28 @@ static void one_step(struct daemon *d, struct event *ev)
         act(d, &o->actions[i]);
 }
 
+void daemon_touches(struct daemon *d, uint32_t slot)
+{
+    if (d->touched_count < TOUCHED_MAX)
+        d->touched[d->touched_count++] = slot;
+}
+
+/* All of it, or the rooms that the step was about. */
+static void watch(struct daemon *d)
+{
+    bool all = !W.sparse || d->steps++ % W.sparse == 0;
+
+    if (d->role == ROLE_ENCODED)
+        (all ? encoded_watch : encoded_watch_step)(d);
+    else
+        (all ? langd_watch : langd_watch_step)(d);
+    if (all)
+        reloads_watch(d);
+    d->touched_count = 0;
+}
+
+static void arm(struct daemon *d);
+
 static void time_comes(void *p, uint64_t life, uint64_t no)
 {
     struct daemon *d = p;
@@ -588,14 +614,17 @@ static void time_comes(void *p, uint64_t life, uint64_t no)
     if (!d->alive || d->life != life || d->timer_no != no)
         return;
     d->timer_ns = TIME_NEVER;
-    daemon_step(d, &ev);
+    if (W.sparse && brain_deadline(d->brain) > W.now_ns)
+        arm(d); /* it was moved */
+    else
+        daemon_step(d, &ev);
 }
 
 static void arm(struct daemon *d)
 {
     uint64_t due = brain_deadline(d->brain);
 
-    if (due == d->timer_ns)
+    if (due == d->timer_ns || (W.sparse && due > d->timer_ns))
         return;
     d->timer_ns = due;
     d->timer_no++;
@@ -622,11 +651,7 @@ void daemon_step(struct daemon *d, struct event *ev)
             pool_fix(d, i, false);
         }
     arm(d);
-    if (d->role == ROLE_ENCODED)
-        encoded_watch(d);
-    else
-        langd_watch(d);
-    reloads_watch(d);
+    watch(d);
     W.from = from;
 }
 

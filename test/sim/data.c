@@ -379,7 +379,7 @@ static struct foreign *foreign_of(const struct message *m,
 
     if (!landing_peer(s->landing, seg->generation, &peer, &pool))
         return NULL;
-    f = s->foreign[peer][from];
+    f = W.is.hosts ? s->foreign[peer][from] : NULL;
     if (!f ||
         strcmp(f->layout->text, brain_layout(m->to->brain, pool)->text) != 0)
         return NULL;
@@ -420,7 +420,7 @@ static void sources_come(struct message *m, const struct segment *segs)
 
 void data_purge(const struct shard *s)
 {
-    for (struct message *m = messages; m; m = m->next)
+    for (struct message *m = W.copying ? messages : NULL; m; m = m->next)
         for (uint32_t i = 0;
              to_lives(m) && &m->to->shards[m->to_k] == s && i < m->places_count;
              i++) {

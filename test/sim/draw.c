@@ -119,7 +119,7 @@ void draw_times(struct conf *c)
     if (W.is.calm) { /* however much work there is, it comes to its end */
         c->limit_rooms = 256;
         c->limit_attachments = 400;
-        c->limit_cells = CELLS_MAX;
+        c->limit_cells = CELLS_CALM;
         c->timeout_bootstrap *= CALM_TIMES;
         c->timeout_total *= CALM_TIMES;
         c->timeout_unclaimed *= CALM_TIMES;

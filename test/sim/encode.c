@@ -10,7 +10,9 @@
 
 #define GARBAGE UINT32_MAX
 
-static struct prod *prods;
+#define BUCKETS 16384
+
+static struct prod *prods, *rooms[BUCKETS];
 static struct econn *kept[DAEMONS_MAX][4][1 + READERS_MAX];
 
 struct econn *session_conn(struct daemon *d, uint32_t session, uint32_t i)
@@ -31,7 +33,7 @@ struct econn *session_conn(struct daemon *d, uint32_t session, uint32_t i)
 
 const struct prod *prod_of(uint32_t instance, uint64_t room)
 {
-    for (struct prod *p = prods; p; p = p->next)
+    for (struct prod *p = prods_of_room(room); p; p = p->in_room)
         if (p->instance == instance && p->room == room)
             return p;
     return NULL;
@@ -431,10 +433,12 @@ void prod_answer(struct handle *h, uint32_t type, const struct local_answer *a)
 static void announce_again(struct prod *p)
 {
     struct prod *n = prod_new(p->d, p->room), *next = n->next;
+    struct prod *in_room = n->in_room;
     uint32_t instance = p->key ? p->instance : n->instance;
 
     *n = *p;
     n->next = next;
+    n->in_room = in_room;
     n->instance = instance;
     memset(n->h, 0, sizeof(n->h));
     n->announced = n->final_sent = n->over = false;
@@ -491,7 +495,35 @@ struct prod *prod_new(struct daemon *d, uint64_t room)
         p->order[i] = i;
     p->next = prods;
     prods = p;
+    p->in_room = rooms[room % BUCKETS];
+    rooms[room % BUCKETS] = p;
     return p;
+}
+
+struct prod *prods_of_room(uint64_t room)
+{
+    return rooms[room % BUCKETS];
+}
+
+void prods_forget(uint64_t for_ns)
+{
+    struct prod **at = &prods;
+
+    memset(rooms, 0, sizeof(rooms));
+    while (*at) {
+        struct prod *p = *at;
+
+        if (!p->over || W.now_ns - p->end_ns < for_ns) {
+            p->in_room = rooms[p->room % BUCKETS];
+            rooms[p->room % BUCKETS] = p;
+            at = &p->next;
+            continue;
+        }
+        *at = p->next;
+        for (uint32_t i = 0; i < p->conns; i++)
+            free(p->h[i]);
+        free(p);
+    }
 }
 
 struct prod *prods_all(void)

@@ -224,7 +224,7 @@ void econn_bye(struct econn *c)
 
 static struct handle *handle_of(struct econn *c, uint32_t cell, uint32_t tag)
 {
-    struct handle *h = cell < CELLS_MAX ? c->handles[cell] : NULL;
+    struct handle *h = cell < c->cells ? c->handles[cell] : NULL;
 
     return h && h->tag == tag ? h : NULL;
 }
@@ -496,8 +496,8 @@ void econn_cell(struct econn *c, uint32_t cell, uint64_t word)
 {
     uint64_t old;
 
-    HOLDS(cell < c->cells && cell < CELLS_MAX, "cells are in range",
-        "cell %u of %u", cell, c->cells);
+    HOLDS(
+        cell < c->cells, "cells are in range", "cell %u of %u", cell, c->cells);
     old = c->words[cell];
     c->words[cell] = word;
     if (cell_tag(old) != cell_tag(word) || old == 0)
@@ -533,6 +533,8 @@ struct econn *econn_open(struct daemon *d, const char *session, uint32_t uid)
     c->life = d->life;
     c->number = ev.conn;
     c->uid = uid;
+    c->words = must_alloc(d->conf->limit_cells, sizeof(*c->words));
+    c->handles = must_alloc(d->conf->limit_cells, sizeof(*c->handles));
     c->state = EC_HELLO;
     snprintf(c->session, sizeof(c->session), "%s", session);
     d->conns[ev.conn] = c;
@@ -568,7 +570,7 @@ void econn_daemon_gone(struct daemon *d)
 
 struct handle *handle_new(struct econn *c)
 {
-    for (uint32_t i = 0; i < CELLS_MAX && i < c->cells; i++) {
+    for (uint32_t i = 0; i < c->cells; i++) {
         struct handle *h;
 
         if (c->handles[i])

@@ -430,7 +430,7 @@ static void group_again(const struct cons *c)
  * announce they are. */
 static bool announced_so(const struct cons *c, const struct local_event *e)
 {
-    for (const struct prod *p = prods_all(); p; p = p->next)
+    for (const struct prod *p = prods_of_room(c->room); p; p = p->in_room)
         if (p->room == c->room && p->d->index == c->encoder && p->announced &&
             cons_may(c, p) && p->total == e->total && p->aux == e->aux.len &&
             (p->aux == 0 || e->aux.p[0] == (p->instance & 0xff)))
@@ -441,7 +441,7 @@ static bool announced_so(const struct cons *c, const struct local_event *e)
 /* True if some announce of the room is for this engine. */
 static bool has_right(const struct cons *c)
 {
-    for (const struct prod *p = prods_all(); p; p = p->next)
+    for (const struct prod *p = prods_of_room(c->room); p; p = p->in_room)
         if (p->room == c->room && p->d->index == c->encoder && p->announced &&
             cons_may(c, p))
             return true;
@@ -523,6 +523,24 @@ struct cons *cons_new(struct daemon *d, uint32_t encoder, uint64_t room)
 struct cons *cons_all(void)
 {
     return conss;
+}
+
+void cons_forget(uint64_t for_ns)
+{
+    struct cons **at = &conss;
+
+    while (*at) {
+        struct cons *c = *at;
+
+        if (!c->over || W.now_ns - c->end_ns < for_ns) {
+            at = &c->next;
+            continue;
+        }
+        *at = c->next;
+        for (uint32_t i = 0; i < c->conns; i++)
+            free(c->h[i]);
+        free(c);
+    }
 }
 
 bool cons_over(void)

@@ -13,13 +13,14 @@
 #include "core/share.h"
 
 #define MS          NS_PER_MS
-#define DAEMONS_MAX 8
+#define DAEMONS_MAX 400
 #define SHARDS_MAX  3
 #define CONNS_MAX   16
 #define CELLS       16
-#define CELLS_MAX   256 /* in a calm world */
-#define LINKS_MAX   32
+#define CELLS_CALM  256
+#define LINKS_MAX   420
 #define READERS_MAX 2
+#define TOUCHED_MAX 32
 #define CALM_TIMES  10 /* deadlines of rooms there, against the default */
 
 struct daemon;
@@ -62,6 +63,8 @@ struct world {
     bool loud;          /* every trace line to stdout */
     bool quiet;         /* no trace at all after a failure */
     bool show_steps;
+    uint32_t sparse; /* only every so many steps is all looked at; 0: each */
+    uint64_t work;   /* steps of brains, where they are counted */
     const char *canary;
     char replay[1000];                  /* options that run this world again */
     bool cut[DAEMONS_MAX][DAEMONS_MAX]; /* nothing passes from, to */
@@ -148,7 +151,7 @@ struct shard {
     uint32_t head, len, cap;
     uint64_t note_ns;
     struct address peers[LINKS_MAX];
-    struct foreign *foreign[LINKS_MAX][CONF_POOLS_MAX];
+    struct foreign *(*foreign)[CONF_POOLS_MAX]; /* by peer */
 };
 
 /* Commands that a shard's ring did not take. */
@@ -176,7 +179,8 @@ struct daemon {
     uint64_t timer_ns;
     uint32_t timer_no;
     uint8_t last; /* event of the last step */
-    bool full;    /* it left something undone: its list of actions is full */
+    uint32_t steps, touched[TOUCHED_MAX], touched_count; /* slots, in it */
+    bool full; /* it left something undone: its list of actions is full */
     struct econn *conns[CONNS_MAX];
     struct mapping *mappers[CONNS_MAX]; /* encoded, by connection */
     struct mapping *maps[LINKS_MAX];    /* langd, by peer */
@@ -191,6 +195,8 @@ struct daemon *daemon_new(uint8_t role, struct conf *conf, uint32_t shards);
 void daemon_start(struct daemon *d);
 void daemon_crash(struct daemon *d);
 void daemon_step(struct daemon *d, struct event *ev);
+/* The step is about this slot, too. */
+void daemon_touches(struct daemon *d, uint32_t slot);
 uint32_t daemon_blocks_free(const struct daemon *d, uint32_t pool);
 uint64_t daemon_number(struct daemon *d, const char *what, const char *name);
 struct conf *conf_make(uint8_t role, const char *name);
@@ -287,8 +293,8 @@ struct econn {
     uint32_t uid;
     char session[16];
     uint32_t seq, tags_used, cells;
-    uint64_t words[CELLS_MAX];
-    struct handle *handles[CELLS_MAX];
+    uint64_t *words; /* by cell, as handles */
+    struct handle **handles;
     struct fifo up, down;
     struct pending_answer *waiting;
     uint32_t waiting_head, waiting_len, waiting_cap;
@@ -367,7 +373,7 @@ struct prod {
     struct prod *led;   /* by whom this one is announced; NULL: itself */
     struct prod *again; /* announced again as this one */
     struct cons *paced; /* what it has consumed sets the pace */
-    struct prod *next;
+    struct prod *next, *in_room;
 };
 
 struct cons {
@@ -401,6 +407,11 @@ struct prod *prod_new(struct daemon *d, uint64_t room);
 struct cons *cons_new(struct daemon *d, uint32_t encoder, uint64_t room);
 struct prod *prods_all(void);
 struct cons *cons_all(void);
+/* Those of a room, and others: by in_room. */
+struct prod *prods_of_room(uint64_t room);
+/* Forgets those that have been over for that long. */
+void prods_forget(uint64_t for_ns);
+void cons_forget(uint64_t for_ns);
 void prod_start(struct prod *p, uint64_t when_ns);
 void cons_start(struct cons *c, uint64_t when_ns);
 /* The announce of a room that has these rows; NULL: none has. */
@@ -451,10 +462,13 @@ void ask_event(struct econn *c, const struct local_ticket_event *e);
 
 void encoded_watch(struct daemon *d);
 void langd_watch(struct daemon *d);
+/* The same of the rooms that the last step touched. */
+void encoded_watch_step(struct daemon *d);
+void langd_watch_step(struct daemon *d);
 /* check_order.c: the part of it about blocks and clocks. */
 void order_watch(struct daemon *d);
 /* check_debts.c: what it has to say. */
-void debts_watch(struct daemon *d);
+void debts_watch(const struct daemon *d, uint32_t dst);
 void encoded_unwatch(struct daemon *d);
 void langd_unwatch(struct daemon *d);
 /* A command that the brain gave to its shards. */

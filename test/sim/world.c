@@ -181,12 +181,16 @@ bool run_until(uint64_t when_ns)
 
 void trace(const char *fmt, ...)
 {
-    char *line = lines[lines_count++ % TRACE_LINES];
-    int n = snprintf(line, TRACE_WIDTH, "%9llu.%03llu ",
+    char *line = lines[lines_count % TRACE_LINES];
+    va_list ap;
+    int n;
+
+    if (W.sparse && !W.loud)
+        return;
+    lines_count++;
+    n = snprintf(line, TRACE_WIDTH, "%9llu.%03llu ",
         (unsigned long long)(W.now_ns / 1000000),
         (unsigned long long)(W.now_ns / 1000 % 1000));
-    va_list ap;
-
     va_start(ap, fmt);
     vsnprintf(line + n, TRACE_WIDTH - (size_t)n, fmt, ap);
     va_end(ap);
