@@ -273,20 +273,26 @@ static void see_cells(struct daemon *d, const struct encoded *e)
     }
 }
 
+static bool holds(const struct pool *p, const struct extent *x, uint32_t block)
+{
+    for (uint32_t b = x->head; b != NONE; b = p->run_next[b])
+        if (block >= b && block - b < p->run_len[b])
+            return true;
+    return false;
+}
+
 void encoded_watch_copy(
     struct daemon *d, uint32_t pool, uint32_t block, const struct segment *s)
 {
     const struct encoded *e = d->brain;
-    const struct watch *w = watch_of(d);
     const struct edst *of = NULL;
 
     for (uint32_t i = 0; !of && i < e->rooms_max; i++)
         if (e->dsts[i].state != DST_FREE &&
             e->dsts[i].generation == s->generation)
             of = &e->dsts[i];
-    HOLDS(
-        of && of->map != NONE && of->room->item->pool == pool &&
-            w->owner[pool][block] == (uint32_t)(of->room->item - e->items) + 1,
+    HOLDS(of && of->map != NONE && of->room->item->pool == pool &&
+              holds(&e->pools[pool].p, &of->room->item->src, block),
         "copies read what is kept for them",
         "%s block %u: room %llu g%llx a%u row %u is read; the source %s",
         d->conf->name, block, (unsigned long long)s->room,

@@ -4,7 +4,9 @@
 
 #include "core/lang/lang.h"
 
-#define OUTCOMES 65536
+#include <stdlib.h>
+
+#define OUTCOMES 65536 /* at first */
 
 struct watch {
     uint64_t *owner[CONF_POOLS_MAX]; /* by block: generation; 0: free */
@@ -20,15 +22,34 @@ struct outcome {
     uint64_t generation;
     uint8_t state;
 };
-static struct outcome outcomes[OUTCOMES];
+static struct outcome *outcomes;
+static uint64_t outcomes_used, outcomes_cap;
+
+static void outcomes_grow(void);
 
 static struct outcome *outcome_at(uint64_t generation)
 {
-    uint64_t i = generation * UINT64_C(0x9e3779b97f4a7c15) >> 48;
+    uint64_t i = generation * UINT64_C(0x9e3779b97f4a7c15) >> 32;
 
-    while (outcomes[i].generation && outcomes[i].generation != generation)
-        i = (i + 1) % OUTCOMES;
+    if (2 * outcomes_used >= outcomes_cap)
+        outcomes_grow();
+    for (i %= outcomes_cap;
+         outcomes[i].generation && outcomes[i].generation != generation;)
+        i = (i + 1) % outcomes_cap;
     return &outcomes[i];
+}
+
+static void outcomes_grow(void)
+{
+    struct outcome *old = outcomes;
+    uint64_t cap = outcomes_cap;
+
+    outcomes_cap = cap ? 4 * cap : OUTCOMES;
+    outcomes = must_alloc(outcomes_cap, sizeof(*outcomes));
+    for (uint64_t i = 0; i < cap; i++)
+        if (old[i].generation)
+            *outcome_at(old[i].generation) = old[i];
+    free(old);
 }
 
 uint8_t langd_outcome(uint64_t generation)
@@ -45,6 +66,7 @@ void langd_outcome_set(uint64_t generation, uint8_t state)
     HOLDS(!o->generation || o->state == state, "final states are final",
         "g%llx: %u after %u", (unsigned long long)generation & 0xffffff, state,
         o->state);
+    outcomes_used += !o->generation;
     *o = (struct outcome){generation, state};
 }
 

@@ -26,7 +26,7 @@ struct econn *session_conn(struct daemon *d, uint32_t session, uint32_t i)
         *c = NULL;
     if (!*c) {
         snprintf(name, sizeof(name), "s%u", session);
-        *c = econn_open(d, name, 1000 + session % 2);
+        *c = econn_open(d, name, 1000 + session % (W.sparse ? 4 : 2));
     }
     return econn_usable(*c) ? *c : NULL;
 }

@@ -64,7 +64,6 @@ struct world {
     bool quiet;         /* no trace at all after a failure */
     bool show_steps;
     uint32_t sparse; /* only every so many steps is all looked at; 0: each */
-    uint64_t work;   /* steps of brains, where they are counted */
     const char *canary;
     char replay[1000];                  /* options that run this world again */
     bool cut[DAEMONS_MAX][DAEMONS_MAX]; /* nothing passes from, to */
@@ -117,6 +116,8 @@ NORETURN void broken(const char *property, const char *fmt, ...)
 bool canary(const char *name);
 
 void *must_alloc(size_t n, size_t size);
+/* The same, of children as well. */
+void *shared_alloc(size_t size);
 
 /* daemon.c: a brain and its shards */
 
@@ -145,6 +146,7 @@ struct address {
 struct shard {
     struct daemon *d;
     uint32_t k;
+    void *memory;
     struct landing *landing;
     struct sending *sending;
     struct order *orders;
@@ -563,6 +565,20 @@ void ticket_comes(void *p, uint64_t a, uint64_t b);
 /* Runs until all is over and looks that nothing is left. */
 void world_finish(uint64_t limit_ns);
 bool world_over(void);
+/* cost.c: what a step of a brain costs, in blocks of code */
+
+void cost_begin(void);
+void cost_end(const struct daemon *d, const struct event *ev);
+/* What was counted: of events about rooms, or about links and daemons. */
+struct cost {
+    uint64_t steps, work, most;
+    uint32_t kind; /* of the longest */
+};
+struct cost cost_of(bool rooms);
+/* The costly kinds of events, one a line. */
+void cost_print(void);
+/* Worlds of more and more rooms; false: one of them costs more for each. */
+bool cost_run(bool (*in_child)(void (*run)(void)));
 struct scenario {
     const char *name;
     void (*run)(void);

@@ -8,6 +8,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 
 #define TRACE_LINES 200
 #define TRACE_WIDTH 200
@@ -34,6 +35,15 @@ void *must_alloc(size_t n, size_t size)
     void *p = calloc(n ? n : 1, size ? size : 1);
 
     CHECK(p, "no memory for %zu x %zu bytes", n, size);
+    return p;
+}
+
+void *shared_alloc(size_t size)
+{
+    void *p = mmap(
+        NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+    CHECK(p != MAP_FAILED, "no memory for %zu bytes", size);
     return p;
 }
 
