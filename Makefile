@@ -4,6 +4,7 @@
 #   make check         set up, build, run every test
 #   make               build only       make bench   measure
 #   make sim SEEDS=n   simulator        make fuzz    fuzz every codec
+#   make cost          what its steps cost, however much there is
 #   make mutants       break the core's rules, see which tests notice
 #   make models        search the models of the rules (needs spin)
 #   make wheel         the Python package
@@ -99,6 +100,7 @@ CONTRACT := $(patsubst %.c,$(B)/%,$(wildcard test/contract/*_test.c))
 WATCH := $(patsubst %.c,$(B)/%.so,$(wildcard test/preload/*.c))
 BENCH := $(B)/mmx-bench
 SIM := $(if $(wildcard test/sim/*.c),$(B)/test/sim/sim)
+COUNTED := $(B)/test/sim/counted
 SAMPLE := $(B)/test/sample/consumer
 FUZZERS := $(patsubst %.c,$(B)/%,$(wildcard test/fuzz/*_fuzz.c))
 
@@ -160,6 +162,16 @@ $(SAMPLE): $(call src,test/sample/*.c) $(B)/libmmx.a
 	$(CC) $(LDFLAGS) $^ -o $@ -lpthread
 
 $(SIM): $(call src,test/sim/*.c) $(BASE) $(WIRE) $(CORE)
+	$(CC) $(LDFLAGS) $^ -o $@
+
+# The same, where each block of code of the core counts itself; not those of
+# tables, which grow to twice their size a few times in a process's life.
+counted = $(patsubst $(B)/lib/%,$(B)/counted/%,$(B)/lib/base/heap.o $(CORE))
+$(B)/counted/%.o: lib/%.c
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CFLAGS) -fsanitize-coverage=trace-pc -c $< -o $@
+$(COUNTED): $(call src,test/sim/*.c) $(WIRE) $(counted) \
+		$(filter-out %/heap.o,$(BASE))
 	$(CC) $(LDFLAGS) $^ -o $@
 
 $(FUZZERS): $(B)/%: $(B)/%.o $(B)/mmx.a $(B)/libmmx.a
@@ -232,7 +244,7 @@ clean:
 	rm -rf build
 
 # What a user runs.
-.PHONY: setup demo check bench sim
+.PHONY: setup demo check bench sim cost
 setup:
 	@scripts/setup
 
@@ -247,6 +259,10 @@ check: setup
 
 sim: $(SIM)
 	$(SIM) --seeds $(SEEDS) --jobs $(shell nproc)
+
+# Whether a step of a daemon costs the same, however much there is.
+cost: $(COUNTED)
+	$(COUNTED) --cost
 
 # The Python package, for pip install.
 .PHONY: wheel
@@ -275,7 +291,7 @@ bench: all $(BENCH)
 
 # What CI adds.
 .PHONY: lint format fuzz fuzzers tests mutants models
-tests: all $(BENCH) $(WATCH) $(UNIT) $(CONTRACT) $(SIM) $(DOUBLE) $(SAMPLE) \
+tests: all $(BENCH) $(WATCH) $(UNIT) $(CONTRACT) $(SIM) $(COUNTED) $(DOUBLE) $(SAMPLE) \
 	$(LLAMA_TEST)
 
 fuzzers: $(FUZZERS)

@@ -156,8 +156,8 @@ static void shard_make(struct daemon *d, uint32_t k)
                 d->shards_count, (uint32_t)d->conf->transfer_window,
                 (uint32_t)d->conf->transfer_segment, spools, n);
         if (round == 0)
-            slab = (struct slab){
-                must_alloc(1, slab.used), 0, slab.used, false, true};
+            slab = (struct slab){s->memory = must_alloc(1, slab.used), 0,
+                slab.used, false, true};
     }
 }
 
@@ -183,9 +183,27 @@ static void pool_fix(struct daemon *d, uint32_t i, bool start)
     quiet_step(d, &ev);
 }
 
+/* Of an older life; what is on its way may still read it in worlds that are
+ * looked at whole. */
+static void memory_free(struct daemon *d)
+{
+    free(d->memory);
+    for (uint32_t i = 0; i < d->conf->pools_count; i++) {
+        free(d->tags[i]);
+        free(d->reads[i]);
+    }
+    for (uint32_t k = 0; k < d->shards_count; k++) {
+        free(d->shards[k].memory);
+        free(d->shards[k].foreign);
+        free(d->shards[k].orders);
+    }
+}
+
 void daemon_start(struct daemon *d)
 {
     CHECK(!d->alive, "daemon %u lives already", d->index);
+    if (W.sparse && !W.is.hosts)
+        memory_free(d);
     d->life++;
     d->alive = true;
     d->bc.conf = d->conf;
@@ -571,7 +589,9 @@ static void one_step(struct daemon *d, struct event *ev)
     o->bytes.failed = false;
     o->cap = tight ? 2300 + (uint32_t)between(0, 30) : OUT_ACTIONS;
     o->bytes.cap = tight ? (160u << 10) + between(0, 400) : OUT_BYTES;
+    cost_begin();
     brain_step(d->brain, ev, o);
+    cost_end(d, ev);
     W.steps++;
     if (ev->type != EV_MORE) {
         d->last = (uint8_t)ev->type;
@@ -717,7 +737,7 @@ void daemons_print(void)
         struct daemon *d = W.daemons[i];
 
         fprintf(stderr, "  %s%s:", d->conf->name, d->alive ? "" : " (dead)");
-        if (d->alive) {
+        if (d->alive && d->brain) {
             (void)brain_show(d->brain, "status", W.now_ns, SHOW_ALL, &s);
             (void)brain_show(d->brain, "pools", W.now_ns, SHOW_ALL, &s);
             (void)brain_show(d->brain, "rooms", W.now_ns, SHOW_ALL, &s);

@@ -26,7 +26,7 @@ struct job {
 
 struct options {
     uint64_t first, count, seed, jobs, limit_s;
-    bool one, steps, seeds_given, calm, swarm, stop, shrink;
+    bool one, steps, seeds_given, calm, swarm, stop, shrink, cost;
     const char *scenario, *fault, *canary;
 };
 
@@ -285,13 +285,23 @@ static void run_all(void)
     reap_all();
 }
 
+/* True if a world of that passes, in a process of its own. */
+static bool in_child(void (*run)(void))
+{
+    start((struct job){.run = run, .seed = opt.seed});
+    reap_all();
+    return failed == 0;
+}
+
 static int usage(void)
 {
     fputs("sim [--seeds N] [--first S] [--jobs J] [--stop] [--limit SECONDS]\n"
           "    [--calm] [--swarm] [--scenario NAME|all] [--fault NAME|all]\n"
           "sim --canary NAME|all [--seeds N]\n"
           "sim --seed S [--calm] [--canary NAME] [--steps] [--shrink]\n"
-          "    [--set NAME=NUMBER,...] [--only DELIVERY,...]\n",
+          "    [--set NAME=NUMBER,...] [--only DELIVERY,...]\n"
+          "sim --cost\n",
+
         stderr);
     return 2;
 }
@@ -303,7 +313,7 @@ static bool read_flag(const char *arg)
         bool *flag;
     } flags[] = {{"--steps", &opt.steps}, {"--calm", &opt.calm},
         {"--swarm", &opt.swarm}, {"--stop", &opt.stop},
-        {"--shrink", &opt.shrink}};
+        {"--shrink", &opt.shrink}, {"--cost", &opt.cost}};
 
     for (size_t i = 0; i < ARRAY_LEN(flags); i++)
         if (strcmp(arg, flags[i].name) == 0)
@@ -354,6 +364,8 @@ int main(int argc, char **argv)
     if (opt.jobs == 0 || opt.jobs > JOBS_MAX)
         return usage();
     W.show_steps = opt.steps;
+    if (opt.cost)
+        return !cost_run(in_child);
     if (opt.one && opt.shrink)
         return shrink_seed();
     if (opt.one) {
