@@ -4,6 +4,7 @@
 #   make check         set up, build, run every test
 #   make               build only       make bench   measure
 #   make sim SEEDS=n   simulator        make fuzz    fuzz every codec
+#   make fleet         400 daemons and a million rooms in it, minutes
 #   make cost          what its steps cost, however much there is
 #   make mutants       break the core's rules, see which tests notice
 #   make models        search the models of the rules (needs spin)
@@ -32,6 +33,8 @@ PYTHON ?= /usr/bin/python3
 PREFIX ?= /usr
 LIBDIR ?= $(PREFIX)/lib
 SEEDS ?= 1000
+PAIRS ?= 200
+ROOMS ?= 1000000
 FUZZ_SECONDS ?= 60
 
 PACKAGES := libzmq ucx libuv yaml-0.1 libssl libcrypto
@@ -244,7 +247,7 @@ clean:
 	rm -rf build
 
 # What a user runs.
-.PHONY: setup demo check bench sim cost
+.PHONY: setup demo check bench sim cost fleet
 setup:
 	@scripts/setup
 
@@ -263,6 +266,10 @@ sim: $(SIM)
 # Whether a step of a daemon costs the same, however much there is.
 cost: $(COUNTED)
 	$(COUNTED) --cost
+
+# 200 encoded, 200 langd and a million rooms: minutes of one core.
+fleet: $(COUNTED)
+	$(COUNTED) --fleet $(PAIRS) --rooms $(ROOMS) --limit 3600
 
 # The Python package, for pip install.
 .PHONY: wheel

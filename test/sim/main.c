@@ -25,8 +25,8 @@ struct job {
 };
 
 struct options {
-    uint64_t first, count, seed, jobs, limit_s;
-    bool one, steps, seeds_given, calm, swarm, stop, shrink, cost;
+    uint64_t first, count, seed, jobs, limit_s, pairs, rooms;
+    bool one, steps, seeds_given, calm, swarm, stop, shrink, fleet, cost;
     const char *scenario, *fault, *canary;
 };
 
@@ -41,7 +41,7 @@ static const struct world_pinned {
 };
 
 static struct options opt = {
-    .first = 1, .count = 100, .jobs = 1, .limit_s = 120};
+    .first = 1, .count = 100, .jobs = 1, .limit_s = 120, .rooms = 1000000};
 static struct {
     pid_t pid;
     struct job job;
@@ -300,8 +300,8 @@ static int usage(void)
           "sim --canary NAME|all [--seeds N]\n"
           "sim --seed S [--calm] [--canary NAME] [--steps] [--shrink]\n"
           "    [--set NAME=NUMBER,...] [--only DELIVERY,...]\n"
-          "sim --cost\n",
-
+          "sim --cost\n"
+          "sim --fleet PAIRS [--rooms N]\n",
         stderr);
     return 2;
 }
@@ -333,6 +333,8 @@ static bool read_value(const char *arg, const char *value)
         {"--seed", &opt.seed, NULL, &opt.one},
         {"--jobs", &opt.jobs, NULL, NULL},
         {"--limit", &opt.limit_s, NULL, NULL},
+        {"--fleet", &opt.pairs, NULL, &opt.fleet},
+        {"--rooms", &opt.rooms, NULL, NULL},
         {"--scenario", NULL, &opt.scenario, NULL},
         {"--fault", NULL, &opt.fault, NULL},
         {"--canary", NULL, &opt.canary, NULL}};
@@ -364,6 +366,8 @@ int main(int argc, char **argv)
     if (opt.jobs == 0 || opt.jobs > JOBS_MAX)
         return usage();
     W.show_steps = opt.steps;
+    if (opt.fleet)
+        return !fleets_run(in_child, (uint32_t)opt.pairs, opt.rooms);
     if (opt.cost)
         return !cost_run(in_child);
     if (opt.one && opt.shrink)

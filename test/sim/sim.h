@@ -579,6 +579,10 @@ struct cost cost_of(bool rooms);
 void cost_print(void);
 /* Worlds of more and more rooms; false: one of them costs more for each. */
 bool cost_run(bool (*in_child)(void (*run)(void)));
+/* fleet.c: fleets, the last of so many pairs of daemons and rooms. False: a
+ * room was lost, or costs more in a larger one. */
+bool fleets_run(
+    bool (*in_child)(void (*run)(void)), uint32_t most, uint64_t rooms);
 struct scenario {
     const char *name;
     void (*run)(void);
