@@ -36,16 +36,15 @@ void admit_sort(struct langd *l, struct lroom *m)
                 !m->group;
     bool loose = alive && m->held.blocks > 0 && m->exposed == 0;
     bool ready = m->r.state == ROOM_SUCCESS && m->held.blocks > 0;
-    bool sure = m->grade > GRADE_SPECULATIVE;
-    bool landing = alive && sure && m->from + m->landed < m->granted;
+    bool landing = alive && lroom_firm(m) && m->from + m->landed < m->granted;
 
     grant_clock(
         l, m, wanted > 0 && (queued || need || (m->group && m->group->queued)));
     if (!m->group)
         heap_place(&p->want, &m->want_node, queued, m->age);
     heap_place(&p->need, &m->need_node, need, m->age);
-    heap_place(
-        &p->spec, &m->spec_node, loose && !sure && m->landed == 0, ~m->age);
+    heap_place(&p->spec, &m->spec_node,
+        loose && m->grade == GRADE_SPECULATIVE && m->landed == 0, ~m->age);
     heap_place(&p->victim, &m->victim_node,
         (waits || aux) && loose && !lroom_firm(m) && m->landed > 0, ~m->age);
     if (ready != m->ready_counted)
