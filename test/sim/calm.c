@@ -95,6 +95,10 @@ static void look_at_times(void)
         const struct span_of_room *s = &spans[i];
         uint64_t work = 20 * MS;
 
+        /* A request waits for its user to be shown, and is repeated then. */
+        if (W.is.hosts && W.is.pools > 1)
+            work += W.daemons[0]->conf->timeout_hello + 2 * NS_PER_S;
+
         for (uint32_t k = 0; k < spans_count; k++)
             if (spans[k].to_ns > s->from_ns && spans[k].from_ns < s->to_ns)
                 work += spans[k].work_ns;

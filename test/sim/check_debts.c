@@ -80,3 +80,16 @@ void debts_watch(const struct daemon *d, uint32_t i)
             o->debt.retry_ns <= W.now_ns + 3 * NS_PER_S,
         o);
 }
+
+/* A peer that was not told the latest of us will be. */
+void news_watch(const struct daemon *d, const struct brain *b)
+{
+    for (uint32_t i = 0; i < b->peers.max; i++) {
+        const struct peer *p = &b->peers.peers[i];
+
+        HOLDS(!p->used || !p->up || p->told == b->peers.self.news ||
+                  p->hello_ns != TIME_NEVER,
+            "news are told", "%s: %s was told %u of %u", d->conf->name, p->name,
+            p->told, b->peers.self.news);
+    }
+}

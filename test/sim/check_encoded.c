@@ -10,8 +10,6 @@ struct watch {
     uint64_t *opened_ns; /* by slot */
     uint8_t *state;
     uint32_t tomb;
-    uint64_t *waited; /* by item: age + 1 while it waits for blocks; 0: not */
-    bool *full;       /* it was, while it waited */
 };
 
 static struct watch *watch_of(struct daemon *d)
@@ -28,8 +26,6 @@ static struct watch *watch_of(struct daemon *d)
     }
     w->opened_ns = must_alloc(e->rooms_max, sizeof(uint64_t));
     w->state = must_alloc(e->rooms_max, 1);
-    w->waited = must_alloc(e->rooms_max, sizeof(uint64_t));
-    w->full = must_alloc(e->rooms_max, sizeof(bool));
     return w;
 }
 
@@ -76,6 +72,7 @@ static void see_life(
         m->life != EROOM_FREE && eroom_find(e, m->r.id, &m->secret) == m;
     bool sends = m->life == EROOM_QUARANTINED || m->life == EROOM_GONE;
     bool last = m->r.state == ROOM_SUCCESS || m->r.state == ROOM_FAILED;
+    const struct tomb *t;
 
     LIST_FOREACH (n, &m->dsts)
         sends &= edst_ended(LIST_ENTRY(n, struct edst, in_room));
@@ -90,14 +87,33 @@ static void see_life(
         "%s room %llu: life %u, known %d item %d state %u kept %d active %u",
         d->conf->name, (unsigned long long)m->r.id, m->life, known, item,
         m->r.state, list_linked(&m->in_kept), m->active);
+    t = m->life == EROOM_AWAITED
+            ? tombs_get(&e->ended_rooms, W.now_ns, m->r.id, m->name)
+            : NULL;
+    HOLDS(!t || t->reason == ERR_NO_BLOCKS || m->active == 0,
+        "who asks after the end hears so", "%s room %llu ended as %s",
+        d->conf->name, (unsigned long long)m->r.id,
+        err_name((enum err)t->reason));
 }
 
 static void see_dst(const struct daemon *d, const struct encoded *e, uint32_t i)
 {
     const struct edst *o = &e->dsts[i];
+    const struct decline *g;
 
     if (o->state == DST_FREE)
         return;
+    g = o->state == DST_ACTIVE
+            ? declines_find(&e->declines, W.now_ns, o->room->r.id,
+                  o->room->name, e->b.peers.peers[o->peer].serial)
+            : NULL;
+    HOLDS(!g || g->served, "the last word of a langd counts",
+        "%s room %llu: it has asked again", d->conf->name,
+        (unsigned long long)o->room->r.id);
+    HOLDS(!e->b.draining || o->state != DST_ACTIVE ||
+              eroom_announced(o->room) || brain_open_rooms(&e->b) > 0,
+        "a drain waits for what was asked for", "%s room %llu", d->conf->name,
+        (unsigned long long)o->room->r.id);
     HOLDS(
         o->state != DST_NEW && o->room->r.used &&
             (!edst_ended(o) || (o->state == DST_FENCED) == (o->map != NONE)) &&
@@ -114,6 +130,7 @@ static void see_item(
 {
     const struct item *it = &e->items[i];
     const struct item *first = NULL;
+    bool readers = false, writer = false;
 
     if (it->life == ITEM_FREE)
         return;
@@ -123,6 +140,15 @@ static void see_item(
     for (uint32_t c = 0; !first && c < e->b.engines.conns_max; c++)
         if (e->open_batch[c] && e->open_batch[c]->life == ITEM_BATCHED)
             first = e->open_batch[c];
+    LIST_FOREACH (n, &it->rooms) {
+        const struct eroom *m = LIST_ENTRY(n, struct eroom, in_item);
+
+        readers |= m->have && eroom_serves(m);
+        writer |= !m->have && !eroom_ended(m) && !eroom_failing(m);
+    }
+    HOLDS(!readers || writer || item_complete(it),
+        "rows that none writes are not waited for", "%s item %u", d->conf->name,
+        i);
     HOLDS((it->life != ITEM_BATCHED || first) &&
               (!item_held(it) || (!list_linked(&it->in_batch) &&
                                      (it->src.blocks > 0 || !it->max_rows))) &&
@@ -204,59 +230,6 @@ static void see_blocks(
         }
 }
 
-/* True if a langd has granted a room of the item all that it needs, and it has
- * rows that are still wanted. */
-static bool full(const struct item *it)
-{
-    bool serves = false;
-
-    LIST_FOREACH (n, &it->rooms)
-        serves |= eroom_serves(LIST_ENTRY(n, struct eroom, in_item));
-    return it->total != 0 && serves && item_firm(it);
-}
-
-/* True if the item, which waited before this step as well, was to be served
- * before the other: by what they were before it, and are now. */
-static bool passed_over(
-    const struct watch *w, const struct encoded *e, uint32_t i, uint32_t by)
-{
-    const struct item *it = &e->items[i], *o = &e->items[by];
-    bool older;
-
-    if (it->life != ITEM_QUEUED || w->waited[i] != it->age + 1 ||
-        it->pool != o->pool || !heap_linked(&it->in_queue) ||
-        w->full[i] != full(it) || w->full[by] != full(o))
-        return false;
-    older = it->turn < o->turn;
-    return w->full[i] == w->full[by] ? older : w->full[i];
-}
-
-/* Source blocks go to full items by age, then to the others (RULES 5.11). */
-static void see_source_order(
-    const struct daemon *d, const struct encoded *e, struct watch *w)
-{
-    for (uint32_t by = 0; by < e->rooms_max; by++) {
-        const struct item *it = &e->items[by];
-
-        if (!item_held(it) || w->waited[by] != it->age + 1)
-            continue;
-        for (uint32_t i = 0; i < e->rooms_max; i++)
-            HOLDS(!passed_over(w, e, i, by), "the oldest gets source blocks",
-                "%s item %u of age %llu got %u blocks, item %u of age %llu "
-                "waits",
-                d->conf->name, by, (unsigned long long)it->age, it->src.blocks,
-                i, (unsigned long long)e->items[i].age);
-    }
-    for (uint32_t i = 0; i < e->rooms_max; i++) {
-        /* A batch is served by what all of it is, and comes apart meanwhile. */
-        bool waits = e->items[i].life == ITEM_QUEUED &&
-                     !list_linked(&e->items[i].in_batch);
-
-        w->waited[i] = waits ? e->items[i].age + 1 : 0;
-        w->full[i] = waits && full(&e->items[i]);
-    }
-}
-
 static void see_cells(struct daemon *d, const struct encoded *e)
 {
     for (uint32_t i = 0; i < e->b.engines.attachments_max; i++) {
@@ -324,8 +297,10 @@ void encoded_watch(struct daemon *d)
     for (uint32_t i = 0; i < e->rooms_max; i++)
         see_place(d, e, w, i);
     see_blocks(d, e, w);
-    if (!W.sparse) /* it compares with the step before */
-        see_source_order(d, e, w);
+    if (!W.sparse) { /* it compares with the step before */
+        reference_encoded(d);
+        news_watch(d, &e->b);
+    }
     see_cells(d, e);
     for (uint32_t i = 0; i < e->rooms_max; i++)
         debts_watch(d, i);

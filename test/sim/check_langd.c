@@ -15,6 +15,13 @@ struct watch {
     uint64_t *open;       /* by slot: generation that shards have; 0: none */
     uint8_t *state;
     uint64_t ended;
+    /* By slot: how long rows are ready and none come, and what was shown. */
+    struct still {
+        uint64_t since_ns, generation;
+        uint32_t landed, attempt, exposed;
+        bool due;
+    } * still;
+    uint64_t most_ns; /* a room keeps the deadlines that it began with */
 };
 
 /* What became of a generation, at either side. */
@@ -85,6 +92,7 @@ static struct watch *watch_of(struct daemon *d)
     w->generation = must_alloc(l->rooms_max, sizeof(uint64_t));
     w->open = must_alloc(l->rooms_max, sizeof(uint64_t));
     w->state = must_alloc(l->rooms_max, 1);
+    w->still = must_alloc(l->rooms_max, sizeof(*w->still));
     return w;
 }
 
@@ -215,6 +223,10 @@ static void see_life(const struct daemon *d, const struct langd *l,
         "shards have what is open", "%s room %llu g%llx: life %u",
         d->conf->name, (unsigned long long)m->r.id,
         (unsigned long long)m->generation & 0xffffff, m->life);
+    HOLDS(!m->r.used || m->no_readers ||
+              table_get(&l->keys, m->r.id, m->scope) == i,
+        "readers are not waited for without a name", "%s room %llu",
+        d->conf->name, (unsigned long long)m->r.id);
 }
 
 /* blocks */
@@ -373,6 +385,89 @@ static void see_cells(struct daemon *d, const struct langd *l)
     }
 }
 
+/* clocks and streams */
+
+/* No room outlives a deadline of its own. */
+static void see_deadlines(const struct daemon *d, const struct lroom *m)
+{
+    HOLDS(m->total_ns > W.now_ns && m->bootstrap_ns > W.now_ns &&
+              m->stall_ns > W.now_ns,
+        "a deadline ends its room", "%s room %llu lives", d->conf->name,
+        (unsigned long long)m->r.id);
+}
+
+/* Rows that are ready, and have a place, come or the room ends. */
+static void see_progress(const struct daemon *d, const struct langd *l,
+    struct watch *w, const struct lroom *m)
+{
+    struct still *s = &w->still[lroom_slot(l, m)];
+    uint32_t ready = min_u32(m->granted, m->committed);
+    const struct conf *c = l->b.c.conf;
+    bool due;
+
+    w->most_ns = max_u64(
+        w->most_ns, max_u64(c->timeout_first_byte, c->timeout_progress));
+    if (ready < m->total)
+        ready -= ready % l->pools[m->pool].unit_rows;
+    due =
+        !lroom_closing(m) && m->held.blocks > 0 && m->from + m->landed < ready;
+    if (!due || !s->due || s->landed != m->landed ||
+        s->generation != m->generation || s->attempt != m->attempt)
+        s->since_ns = W.now_ns;
+    s->due = due;
+    HOLDS(W.now_ns - s->since_ns <= w->most_ns || d->last != EV_TIME,
+        "rows that are ready come",
+        "%s room %llu: %u of %u landed, for %llu ms", d->conf->name,
+        (unsigned long long)m->r.id, m->from + m->landed, ready,
+        (unsigned long long)((W.now_ns - s->since_ns) / MS));
+}
+
+/* Rows that landed in order are shown at once where the promise is kept, and
+ * only when the stream's blocks are there, which then stay. */
+static void see_stream(const struct daemon *d, const struct langd *l,
+    const struct lroom *m, const struct still *s)
+{
+    const struct lpool *p = &l->pools[m->pool];
+    uint32_t end = m->exposed + (p->hold_stream - 1) * p->block_rows;
+    uint32_t rest =
+        div_up(min_u32(m->total, m->max_rows) - m->base, p->block_rows);
+
+    HOLDS(m->mode != MODE_STREAM || m->prefix <= m->exposed ||
+              lroom_closing(m) ||
+              (m->granted < end &&
+                  (m->total == ROWS_UNKNOWN || m->granted < m->total)),
+        "a stream shows what landed",
+        "%s room %llu: %u landed, %u shown, %u released, granted %u",
+        d->conf->name, (unsigned long long)m->r.id, m->prefix, m->exposed,
+        m->released, m->granted);
+    HOLDS(s->generation != m->generation || m->exposed == s->exposed ||
+              m->held.blocks >= min_u32(rest, p->hold_stream),
+        "a stream has its window", "%s room %llu shows rows, with %u blocks",
+        d->conf->name, (unsigned long long)m->r.id, m->held.blocks);
+}
+
+static void see_times(struct daemon *d, const struct langd *l, struct watch *w)
+{
+    HOLDS(d->last != EV_TIME || d->full || brain_deadline(&l->b) > W.now_ns,
+        "what is due is done", "%s has a deadline that has passed",
+        d->conf->name);
+    for (uint32_t i = 0; i < l->rooms_max; i++) {
+        const struct lroom *m = &l->rooms[i];
+        struct still *s = &w->still[i];
+
+        if (!m->r.used || !lroom_alive(m))
+            continue;
+        if (d->last == EV_TIME) /* a late loop hears of them then */
+            see_deadlines(d, m);
+        see_progress(d, l, w, m);
+        see_stream(d, l, m, s);
+        s->generation = m->generation;
+        s->attempt = m->attempt;
+        s->landed = m->landed;
+        s->exposed = m->exposed;
+    }
+}
+
 void langd_watch(struct daemon *d)
 {
     const struct langd *l = d->brain;
@@ -386,8 +481,13 @@ void langd_watch(struct daemon *d)
     }
     see_blocks(d, l, w);
     see_cells(d, l);
-    if (!W.sparse) /* it compares with the step before */
-        order_watch(d);
+    if (!W.sparse) { /* they compare with the step before */
+        see_times(d, l, w);
+        reference_langd(d);
+        reference_aux(d);
+        tickets_watch(d, &l->tickets);
+        news_watch(d, &l->b);
+    }
 }
 
 void langd_watch_step(struct daemon *d)

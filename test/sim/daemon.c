@@ -595,6 +595,9 @@ static void one_step(struct daemon *d, struct event *ev)
     W.steps++;
     if (ev->type != EV_MORE) {
         d->last = (uint8_t)ev->type;
+        d->asked_of = ev->type == EV_PEER && ev->peer->type == PEER_WANT
+                          ? ev->peer->generation
+                          : 0;
         d->full = !out_has_room(o);
     }
     CHECK(!o->bytes.failed, "the list of actions did not fit: %u", o->count);

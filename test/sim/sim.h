@@ -183,6 +183,7 @@ struct daemon {
     uint8_t last; /* event of the last step */
     uint32_t steps, touched[TOUCHED_MAX], touched_count; /* slots, in it */
     bool full; /* it left something undone: its list of actions is full */
+    uint64_t asked_of; /* langd: it was a WANT of this generation */
     struct econn *conns[CONNS_MAX];
     struct mapping *mappers[CONNS_MAX]; /* encoded, by connection */
     struct mapping *maps[LINKS_MAX];    /* langd, by peer */
@@ -456,6 +457,8 @@ void waits_look(void);
 
 /* An engine of the langd asks for one. */
 void ask_start(struct daemon *d);
+/* The first that waits for an id gets it first. */
+void tickets_watch(const struct daemon *d, const void *tickets);
 bool asks_over(void);
 void ask_answer(struct handle *h, uint32_t type, const struct local_answer *a);
 void ask_event(struct econn *c, const struct local_ticket_event *e);
@@ -467,10 +470,14 @@ void langd_watch(struct daemon *d);
 /* The same of the rooms that the last step touched. */
 void encoded_watch_step(struct daemon *d);
 void langd_watch_step(struct daemon *d);
-/* check_order.c: the part of it about blocks and clocks. */
-void order_watch(struct daemon *d);
 /* check_debts.c: what it has to say. */
 void debts_watch(const struct daemon *d, uint32_t dst);
+/* reference_langd.c and its like: who gets blocks and aux, and from whom. */
+void reference_langd(struct daemon *d);
+void reference_aux(struct daemon *d);
+void reference_encoded(struct daemon *d);
+/* check_debts.c: what it has to say. */
+void news_watch(const struct daemon *d, const struct brain *b);
 void encoded_unwatch(struct daemon *d);
 void langd_unwatch(struct daemon *d);
 /* A command that the brain gave to its shards. */

@@ -4,6 +4,7 @@
 #include "test/sim/sim.h"
 
 #include "base/check.h"
+#include "core/lang/ticket.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -180,4 +181,35 @@ bool asks_over(void)
         if (k->state != ASK_OVER)
             return false;
     return true;
+}
+
+void tickets_watch(const struct daemon *d, const void *tickets)
+{
+    static struct {
+        uint32_t life;
+        uint64_t *since; /* by ticket: when it began to wait; 0: it does not */
+    } of[DAEMONS_MAX];
+    static uint64_t count;
+    const struct tickets *t = tickets;
+    uint64_t *since = of[d->index].since;
+
+    if (!since || of[d->index].life != d->life)
+        of[d->index].since = since =
+            must_alloc(t->tickets_max, sizeof(uint64_t));
+    of[d->index].life = d->life;
+    for (uint32_t i = 0; W.is.tickets && i < t->tickets_max; i++)
+        for (uint32_t k = 0; k < t->tickets_max && since[i] &&
+                             t->tickets[i].used && t->tickets[i].held;
+             k++)
+            HOLDS(!t->tickets[k].used || t->tickets[k].held ||
+                      t->tickets[k].space != t->tickets[i].space ||
+                      since[k] == 0 || since[k] > since[i],
+                "who waits first gets the id first", "%s: %s before %s",
+                d->conf->name, t->tickets[i].request, t->tickets[k].request);
+    for (uint32_t i = 0; W.is.tickets && i < t->tickets_max; i++) {
+        bool waits = t->tickets[i].used && !t->tickets[i].held &&
+                     list_linked(&t->tickets[i].in_space);
+
+        since[i] = !waits ? 0 : since[i] ? since[i] : ++count;
+    }
 }
