@@ -31,9 +31,10 @@ def blob(data=b""):
     return struct.pack("<I", len(data)) + data
 
 
-def says(name, role, answer=0, boot=bytes(32), address=b"", mapped=0):
+def says(name, role, answer=0, boot=bytes(32), address=b"", mapped=0,
+         versions=(1, 1)):
     """The body of a HELLO that daemons take, with an address of carrier tcp."""
-    return struct.pack("<BBBBI", 1, 1, role, answer, 65536) + boot \
+    return struct.pack("<BBBBI", *versions, role, answer, 65536) + boot \
         + text(name) + text("") + text("raw") \
         + blob(address and struct.pack("<H", len(address)) + address) + blob() \
         + text("") + struct.pack("<QIQB", 0, mapped, 0, 1) + text("tcp") \

@@ -3,12 +3,15 @@ health, doctor, the log and the failed room say it, and what mends it."""
 
 import json
 import os
+import socket
 import subprocess
 import unittest
 
 import nets
 import test_data_keys
+from liar import Peer
 from pair import SENT, Case, eventually, free_port
+from rawpeer import HEADER, Dealer, frame, says, shake
 
 BOOT = "/proc/sys/kernel/random/boot_id"
 FAR = "10.213.1.2"
@@ -165,6 +168,50 @@ class Addresses(Case):
                      "(control.listen), for ")
         peer = d.show("peers")[0]
         self.assertGreaterEqual(peer["trouble_ms"], 0)
+
+
+class Foreign(Peer):
+    def __init__(self, s):
+        self.s = s
+        shake(s, b"ROUTER")
+
+
+class Versions(Case):
+    """A daemon of another protocol version, by hand."""
+    insecure = True
+    SPEAKS = "{} speaks protocol version 7 to 9, {} 1"
+
+    def hello(self, name, role, to_epoch=0):
+        return frame(1, says(name, role, to_epoch > 0, versions=(7, 9)),
+                     room=0, generation=0, to_epoch=to_epoch)
+
+    def test_an_encoder_of_another_version(self):
+        said = "is refused: " + self.SPEAKS.format("encoded", "langd")
+        with socket.create_server(("127.0.0.1", 0)) as door:
+            e = self.world.encoded(start=False)
+            e.address = f"tcp://127.0.0.1:{door.getsockname()[1]}"
+            d = self.world.langd([e])
+            with door.accept()[0] as s:
+                peer = Foreign(s)
+                epoch = HEADER.unpack_from(peer.message())[6]
+                peer.send(self.hello(e.name, 1, epoch))
+                eventually(lambda: f"{e.name}: {said}" in
+                           d.ctl("health", check=False).stdout,
+                           "health says it")
+                row = d.show("peers")[0]
+                self.assertEqual((row["trouble"], row["what"]),
+                                 ("version", said))
+                self.assertIn(said, d.ctl("doctor", check=False).stdout)
+                self.assertEqual(d.tail(400).count(f"{e.address}: {said}"), 1)
+
+    def test_a_langd_of_another_version(self):
+        said = "is refused: " + self.SPEAKS.format("langd", "encoded")
+        e = self.world.encoded()
+        raw = Dealer(e.address)
+        raw.send(self.hello("raw", 2))
+        eventually(lambda: f"itself raw {said}" in e.tail(400), "it is logged")
+        self.assertEqual(e.show("peers")[0]["what"], said)
+        raw.close()
 
 
 @unittest.skipIf(SENT == "ucx", "data ports are of TCP")

@@ -51,7 +51,6 @@ static enum err check_hello(const struct peer_hello *m, const char **text)
 {
     uint32_t addresses;
 
-    *text = "this daemon speaks protocol version 1";
     if (m->version_min > WIRE_VERSION || m->version_max < WIRE_VERSION)
         return ERR_VERSION;
     *text = "a daemon's name has 1 to 63 bytes of UTF-8, no control characters";

@@ -476,6 +476,14 @@ static bool take_news(struct peers *p, struct out *out, struct peer *peer,
     return peer->draining && !drained;
 }
 
+static const char *versions(struct peers *p, const struct peer_hello *m)
+{
+    snprintf(p->why, sizeof(p->why),
+        "%s speaks protocol version %u to %u, %s %u", role_name(m->role),
+        m->version_min, m->version_max, role_name(p->self.role), WIRE_VERSION);
+    return p->why;
+}
+
 static void on_hello(struct peers *p, struct out *out, const struct event *ev)
 {
     const struct peer_msg *m = ev->peer;
@@ -496,6 +504,7 @@ static void on_hello(struct peers *p, struct out *out, const struct event *ev)
         e = peer_take_hello(peer, &m->hello, &p->self.c->boot, &text);
     if (e != OK) {
         p->stats[STAT_malformed_peer] += e == ERR_MALFORMED;
+        text = e == ERR_VERSION ? versions(p, &m->hello) : text;
         peer_nack(p, out, link, m, e, text);
         if (p->ops->greets)
             peer_refused(peer, out, e, "is refused", text, now_ns);

@@ -148,7 +148,7 @@ struct peers {
     uint64_t *link_host; /* encoded, by link: its struct event's host */
     uint32_t max, links; /* share_peers(), and twice that */
     uint64_t evict_ns;   /* encoded: when one that is up may be evicted again */
-    char why[128];       /* there is no place, or it is not the key's owner */
+    char why[128];       /* a HELLO is refused */
     struct heap timers;
     struct self self;
     struct said strangers; /* daemons that are no peers */
