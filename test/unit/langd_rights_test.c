@@ -50,6 +50,11 @@ TEST(a_decline_says_it_too)
     m.decline.secret = key;
     T_OK(brain_say(l, 0, m));
     T_TRUE(secret_eq(&brain_said(l, PEER_DECLINE, 0)->decline.secret, &key));
+    for (uint32_t i = 0; i < 2; i++) { /* another host; this one */
+        greet(l, i == 1);
+        T_OK(brain_say(l, 0, m));
+        T_EQ_U64(brain_said(l, PEER_DECLINE, 0)->decline.who > 0, i);
+    }
 }
 
 TEST(an_init_says_announced)

@@ -30,7 +30,7 @@ static void say(
 
     CHECK(p->up, "%s is not up, and hears a decline", p->label);
     msg.decline.key = d->key;
-    msg.decline.who = d->uid + 1;
+    msg.decline.who = p->same_host ? d->uid + 1 : 0;
     msg.decline.secret = d->secret;
     if (p->same_host)
         msg.decline.gids = span_of(d->gids, d->gids_len);
