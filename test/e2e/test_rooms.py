@@ -588,6 +588,21 @@ class Reasons(Case):
         enc.abort(1)
         enc.release(1)
 
+    def test_the_text_of_an_abort_names_no_path_of_its_host(self):
+        enc, lm = self.engines(*self.pair())
+        lm.request(1, "enc0")
+        enc.announce(1, 100, 100)
+        enc.granted(1)
+        with self.assertRaisesRegex(TimeoutError, enc.conn.path) as got:
+            enc.conn.wait(lambda: False, 0.01)
+        enc.rooms[1].abort("timeout", str(got.exception))
+        self.assertEqual(lm.failed(1), "timeout")
+        lm.conn.wait(lambda: lm.rooms[1].reason.text, 10)
+        self.assertNotIn(enc.conn.path, lm.rooms[1].reason.text)
+        self.assertIn("not within 0.01 s", lm.rooms[1].reason.text)
+        for engine in (enc, lm):
+            engine.release(1)
+
     def test_decline(self):
         enc, lm = self.engines(*self.pair())
         enc.encode(1, 100)

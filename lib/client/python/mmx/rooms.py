@@ -228,7 +228,9 @@ class Shown:
 
     def abort(self, reason: str = "aborted", text: str = "") -> "Reply":
         """Fails the room for both engines. It must still be released. text:
-        of any length; 256 bytes of it go."""
+        of any length; 256 bytes of it go, which may be to another host:
+        without the path of our socket, which errors of ours begin with."""
+        text = text.replace(f"{self.conn.path}: ", "")
         number = next(c.number for c in errors.BY_NUMBER.values()
                       if c.reason == reason)
         some = text.encode(errors="replace")[:256].decode(errors="ignore")
