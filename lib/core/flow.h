@@ -147,6 +147,9 @@ struct pool_memory {
 #define DATA_KEY_BYTES   (DATA_KEY_BITS + DATA_KEY_FRESH)
 #define DATA_KEY_ENCRYPT 1u
 
+/* In `mapped` of langd's HELLO: it maps no pools, now or later. */
+#define MAPS_NONE (1u << 31)
+
 /* The addresses and places blobs of a HELLO for one carrier, at most as in
  * peer.def: u16 length and bytes of each. What is longer than the short limits
  * is `long_addresses`. */

@@ -184,6 +184,17 @@ TEST(but_not_for_long)
     is_refused(e, 0, init_of(e, 70, 1000));
 }
 
+/* Its own user is then as unknown as that of a langd of another host. */
+TEST(one_that_says_it_will_map_nothing_is_not_waited_for)
+{
+    struct rig *e = fenced();
+    struct peer_msg a = hello("a", L_EPOCH, MAPS_NONE);
+
+    brain_hear(e, 0, a);
+    T_OK(brain_say(e, 0, announce(1, 0, 16, 16)));
+    is_refused(e, 0, init_of(e, 70, 1000));
+}
+
 /* A stranger that asks before the announce, for other numbers. */
 TEST(a_stranger_that_asks_first_binds_nothing)
 {

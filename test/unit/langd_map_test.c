@@ -84,6 +84,7 @@ TEST(others_are_not)
     l = langd_up("transfer.same_host=off", NULL);
     brain_hear(l, 0, hello(TOKEN));
     T_EQ_U64(brain_acts(l, ACT_MAP), 0);
+    T_EQ_U64(brain_said(l, PEER_HELLO, -1)->hello.mapped, MAPS_NONE);
 }
 
 TEST(the_report_says_why_rows_are_not_copied)

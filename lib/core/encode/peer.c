@@ -559,6 +559,8 @@ static void greeted(void *brain, struct out *out, uint32_t link, struct peer *p,
     peers->link_peer[link] = peer_index(peers, p);
     if (p->run_epoch != m->from_epoch)
         p->map_by_ns = e->b.now_ns + e->b.c.conf->timeout_hello;
+    if (m->hello.mapped & MAPS_NONE)
+        p->map_by_ns = 0;
     peer_begin_run(peers, p, m->from_epoch);
     p->mapped = p->map_conn != NONE && p->map_epoch == p->epoch
                     ? m->hello.mapped & p->offered

@@ -168,7 +168,8 @@ static void say_maps(const struct peers *p, uint32_t link, struct peer_hello *m)
     if (!peer)
         return;
     if (p->ops->greets) {
-        m->mapped = peer->mapped;
+        m->mapped =
+            p->self.c->conf->transfer_same_host != 0 ? MAPS_NONE : peer->mapped;
         return;
     }
     m->token = peer_token(p, peer);

@@ -32,6 +32,8 @@ struct said {
     char text[TROUBLE_TEXT]; /* empty: none */
 };
 
+_Static_assert(MAPS_NONE >> CONF_POOLS_MAX, "the bit is of no pool");
+
 /* What is wrong with a peer (path.c). */
 struct peer_trouble {
     uint8_t kind; /* enum trouble; TROUBLE_NONE: nothing is */
