@@ -30,6 +30,16 @@ static inline bool span_eq(struct span a, struct span b)
     return a.len == b.len && (a.len == 0 || memcmp(a.p, b.p, a.len) == 0);
 }
 
+/* Returns FNV-1a 64 of the bytes. Not keyed: others can make two alike. */
+static inline uint64_t span_hash(struct span s)
+{
+    uint64_t h = UINT64_C(0xcbf29ce484222325);
+
+    for (uint32_t i = 0; i < s.len; i++)
+        h = (h ^ s.p[i]) * UINT64_C(0x100000001b3);
+    return h;
+}
+
 /* Copies at most size - 1 bytes and ends them with 0. */
 static inline void span_copy_str(struct span s, char *out, size_t size)
 {

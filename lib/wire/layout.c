@@ -130,15 +130,6 @@ static bool read_field(struct layout *l, struct span text, uint32_t *at)
     return true;
 }
 
-static uint64_t fnv1a(struct span s)
-{
-    uint64_t h = UINT64_C(0xcbf29ce484222325);
-
-    for (uint32_t i = 0; i < s.len; i++)
-        h = (h ^ s.p[i]) * UINT64_C(0x100000001b3);
-    return h;
-}
-
 /* Appends a field's bytes as read; a comma joins fields. */
 static void append(struct writer *w, bool first, struct span field)
 {
@@ -170,7 +161,7 @@ enum err layout_parse(struct span text, struct layout *out, uint32_t *at)
         }
     } while (take(text, &i, ','));
     CHECK(l.count > 0 && l.count <= LAYOUT_FIELDS_MAX, "%u fields", l.count);
-    l.hash = fnv1a(span_of(l.text, w.len));
+    l.hash = span_hash(span_of(l.text, w.len));
     *out = l;
     return OK;
 }

@@ -187,9 +187,5 @@ bool eroom_read_elsewhere(const struct eroom *m)
 
 uint64_t item_key_hash(const struct key *key, uint32_t uid)
 {
-    uint64_t h = UINT64_C(0xcbf29ce484222325) ^ uid;
-
-    for (size_t i = 0; i < sizeof(key->b); i++)
-        h = (h ^ key->b[i]) * UINT64_C(0x100000001b3);
-    return h;
+    return span_hash(span_of(key->b, sizeof(key->b))) ^ uid;
 }

@@ -241,10 +241,11 @@ struct langd {
     struct share share;    /* of rooms */
     uint32_t rooms_max, rooms_used, open;
     struct lpool pools[CONF_POOLS_MAX];
-    uint32_t leaving;    /* encoders that are named no more */
-    bool leave_due;      /* one of them may have had its last room */
-    struct heap timers;  /* of rooms */
-    struct list todo;    /* rooms to settle */
+    uint32_t leaving;        /* encoders that are named no more */
+    uint16_t named_at[1024]; /* by name: the peer that it was last; named.c */
+    bool leave_due;          /* one of them may have had its last room */
+    struct heap timers;      /* of rooms */
+    struct list todo;        /* rooms to settle */
     struct list settled; /* rooms to notify of, once the queues are served */
     uint64_t generation_base, generation_count;
     struct ldecline *declines;

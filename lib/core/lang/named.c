@@ -1,5 +1,5 @@
 /* named.c - which encoders requests may name: those of the configuration, which
- * a reload and `mmxctl peer` change, and addresses that control.allow lets in.
+ * a reload changes, and addresses that control.allow lets in.
  * Owned by the loop's thread.
  *
  * Invariants: an encoder that is named no more takes no new room; its entry
@@ -177,14 +177,19 @@ struct peer *named_find(struct langd *l, struct out *out, uint32_t uid,
     struct span name, const char **text)
 {
     const struct conf *c = l->b.c.conf;
+    /* Where the last one of such a name was. */
+    uint16_t *at = &l->named_at[span_hash(name) % ARRAY_LEN(l->named_at)];
     struct peer *p;
 
     *text = "no peer of that name, and control.allow has no such address";
-    for (uint32_t i = 0; i < l->b.peers.max; i++) {
+    for (uint32_t n = 0; n < l->b.peers.max; n++) {
+        uint32_t i = (*at + n) % l->b.peers.max;
+
         p = &l->b.peers.peers[i];
         if (!p->used || !named(p, name))
             continue;
         if (!p->leaving) {
+            *at = (uint16_t)i;
             p->asked_ns = l->b.now_ns;
             return p; /* one daemon and one link, by name or by address */
         }

@@ -42,16 +42,6 @@ void tickets_init(
     }
 }
 
-/* FNV-1a 64; the table's own hash is keyed. */
-static uint64_t hash(struct span s)
-{
-    uint64_t h = UINT64_C(0xcbf29ce484222325);
-
-    for (uint32_t i = 0; i < s.len; i++)
-        h = (h ^ s.p[i]) * UINT64_C(0x100000001b3);
-    return h;
-}
-
 static uint32_t index_of(const struct tickets *t, const struct ticket *k)
 {
     return (uint32_t)(k - t->tickets);
@@ -113,7 +103,7 @@ static struct space *space_of(
 static struct ticket *find(
     const struct tickets *t, uint32_t space, struct span request)
 {
-    uint32_t i = table_get(&t->requests, hash(request), space);
+    uint32_t i = table_get(&t->requests, span_hash(request), space);
 
     return i != NONE && span_eq(span_str(t->tickets[i].request), request)
                ? &t->tickets[i]
@@ -173,7 +163,7 @@ static void end(struct tickets *t, struct ticket *k)
     struct space *p = &t->spaces[k->space];
     struct list *next;
 
-    table_remove(&t->requests, hash(span_str(k->request)), k->space);
+    table_remove(&t->requests, span_hash(span_str(k->request)), k->space);
     heap_remove(&t->timers, &k->timer);
     list_remove(&k->in_room);
     if (k->held) {
@@ -221,7 +211,7 @@ static void supersede(
 static enum err make(struct tickets *t, uint32_t conn,
     const struct local_ticket *m, struct ticket **out, const char **text)
 {
-    uint64_t h = hash(m->request);
+    uint64_t h = span_hash(m->request);
     uint32_t i;
     struct ticket *k;
 
