@@ -598,6 +598,9 @@ static void one_step(struct daemon *d, struct event *ev)
         d->asked_of = ev->type == EV_PEER && ev->peer->type == PEER_WANT
                           ? ev->peer->generation
                           : 0;
+        d->landed_of = ev->type == EV_NOTE && ev->note.type == NOTE_LANDED
+                           ? ev->note.generation
+                           : 0;
         d->full = !out_has_room(o);
     }
     CHECK(!o->bytes.failed, "the list of actions did not fit: %u", o->count);

@@ -244,17 +244,18 @@ static uint64_t spared_until(const struct lbook *k, uint32_t pool)
     return 0;
 }
 
-/* True if o stood before the step and stands, and was to give way before m. */
-static bool spared(const struct lbook *k, const struct lroom *m,
-    const struct lwas *b, const struct lroom *o)
+/* True if o stood before the step and stands, and was to give way before m.
+ * landed: rows of m had. */
+static bool spared(const struct lbook *k, const struct lroom *m, bool landed,
+    const struct lroom *o)
 {
     const struct lwas *was = &k->rooms[o - k->l->rooms];
 
     if (!same(was, o) || o->pool != m->pool || o->attempt != was->attempt)
         return false;
     if (was->spec && speculative(was, o) && k->head_age[o->pool] != o->age + 1)
-        return b->landed > 0 || o->age > m->age;
-    return b->landed > 0 && was->victim && victim(k, o) && o->age > m->age;
+        return landed || o->age > m->age;
+    return landed && was->victim && victim(k, o) && o->age > m->age;
 }
 
 /* The brain took the room's blocks back by itself: for the head, and from those
@@ -264,23 +265,23 @@ static void see_taken(
 {
     struct queue_book *q = &k->q[m->pool];
     uint64_t age = k->served[m->pool], own = UINT64_MAX;
+    bool landed = b->landed > 0 || k->d->landed_of == m->generation;
 
     if (!same(b, m) || m->attempt == b->attempt || b->held == 0 ||
         m->held.blocks > 0 || m->broken_ns != b->broken_ns || m->required > 1)
         return; /* an outage, or its encoder asked for that (5.16) */
     if (k->head_age[m->pool])
         age = min_u64(age, k->head_age[m->pool] - 1);
-    if (age == UINT64_MAX || b->landed > 0 || k->d->asked_of == m->generation)
+    if (age == UINT64_MAX || landed || k->d->asked_of == m->generation)
         own = m->age; /* it waited itself */
-    HOLDS(
-        !b->firm && (!b->led || b->landed > 0) && m->exposed == 0 && age < own,
+    HOLDS(!b->firm && (!b->led || landed) && m->exposed == 0 && age < own,
         "what the head has, what is firm and what is shown stays",
         "%s room %llu had %u blocks", THE(m), b->held);
-    HOLDS(b->landed == 0 || !q->spares || W.now_ns >= spared_until(k, m->pool),
+    HOLDS(!landed || !q->spares || W.now_ns >= spared_until(k, m->pool),
         "rows are spared while others may end", "%s room %llu", THE(m));
     for (uint32_t i = 0; i < k->count; i++)
-        HOLDS(!spared(k, m, b, k->live[i]), "the youngest gives way first",
-            "%s room %llu (landed %u) gave way before %llu", THE(m), b->landed,
+        HOLDS(!spared(k, m, landed, k->live[i]), "the youngest gives way first",
+            "%s room %llu (landed %u) gave way before %llu", THE(m), landed,
             (unsigned long long)k->live[i]->r.id);
     q->lost = max_u32(q->lost, b->held);
 }

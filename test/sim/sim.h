@@ -183,7 +183,8 @@ struct daemon {
     uint8_t last; /* event of the last step */
     uint32_t steps, touched[TOUCHED_MAX], touched_count; /* slots, in it */
     bool full; /* it left something undone: its list of actions is full */
-    uint64_t asked_of; /* langd: it was a WANT of this generation */
+    uint64_t asked_of, landed_of; /* langd: it was a WANT, or said that rows
+                                     landed, of this generation */
     struct econn *conns[CONNS_MAX];
     struct mapping *mappers[CONNS_MAX]; /* encoded, by connection */
     struct mapping *maps[LINKS_MAX];    /* langd, by peer */
