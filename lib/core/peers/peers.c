@@ -480,7 +480,7 @@ static bool take_news(struct peers *p, struct out *out, struct peer *peer,
 static const char *versions(struct peers *p, const struct peer_hello *m)
 {
     snprintf(p->why, sizeof(p->why),
-        "%s speaks protocol version %u to %u, %s %u", role_name(m->role),
+        "%s speaks protocol version %u to %u, %s %d", role_name(m->role),
         m->version_min, m->version_max, role_name(p->self.role), WIRE_VERSION);
     return p->why;
 }
