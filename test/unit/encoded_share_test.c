@@ -105,6 +105,18 @@ TEST(a_room_without_source_blocks_says_that_it_lacked_them)
            strstr((const char *)e->event.event.text.p, "no source blocks"));
 }
 
+/* The last of a batch finds no place: the others have waited for it alone. */
+TEST(a_batch_is_served_when_its_last_room_is_refused)
+{
+    struct rig *e = two_users("limits.rooms=1");
+    struct local_msg m = announce(1, 0, 8, 8);
+
+    m.announce.batch = 1;
+    T_OK(brain_say(e, 0, m));
+    T_ERR(brain_say(e, 0, announce(2, 1, 8, 8)), ERR_BUSY);
+    T_TRUE(brain_events(e, 0, 0) & EVENT_GRANTED);
+}
+
 /* User 7 has asked for the pool four times more than it gets; user 8's one room
  * waits for the next two of these, and not for all. */
 TEST(users_take_turns_for_source_blocks)

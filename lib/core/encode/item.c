@@ -98,6 +98,7 @@ void item_discard(struct encoded *e, struct item *it)
     list_remove(&it->in_held);
     pool_give(&e->pools[it->pool].p, &it->src);
     slots_give(&e->item_slots, (uint32_t)(it - e->items));
+    epool_serve(e, &e->pools[it->pool]); /* also the rest of its batch */
 }
 
 void item_leave(struct encoded *e, struct eroom *m)
@@ -109,10 +110,8 @@ void item_leave(struct encoded *e, struct eroom *m)
     list_remove(&m->in_item);
     m->item = &e->nothing;
     queue_refer(e, it, -1, -m->leaving);
-    if (it->refs > 0)
-        return;
-    item_discard(e, it);
-    epool_serve(e, &e->pools[it->pool]);
+    if (it->refs == 0)
+        item_discard(e, it);
 }
 
 uint32_t item_sendable(const struct item *it, uint32_t unit_rows)
