@@ -38,8 +38,10 @@ struct ebook {
     struct {
         uint64_t head, head_ns; /* the full head's turn + 1, since when */
         uint64_t stuck_ns;      /* since when an item is to be ended; 0: none */
-        bool lacks, ends;       /* the head lacks blocks, and none come */
-        uint32_t gone; /* most blocks of one kept item that was let go of */
+        uint64_t lacks_ns; /* from when on the head lacks blocks, and none come;
+                              TIME_NEVER: not by time alone */
+        bool ends;         /* all that ends leaves it without them */
+        uint32_t gone;     /* most blocks of one kept item that was let go of */
     } pools[CONF_POOLS_MAX];
     uint64_t unclaimed, revoked, table_full, dropped, after_ns;
     bool *fresh; /* by item: plain, and was not */
@@ -231,7 +233,7 @@ static void see_ended(struct ebook *k, const struct ewas *b)
 {
     HOLDS(stood(k, b), "what is ended stands", "%s item of age %llu",
         k->d->conf->name, (unsigned long long)b->age);
-    HOLDS(k->pools[b->pool].head && k->pools[b->pool].lacks &&
+    HOLDS(k->pools[b->pool].head && k->pools[b->pool].lacks_ns <= W.now_ns &&
               W.now_ns - k->pools[b->pool].head_ns >=
                   k->e->b.c.conf->timeout_revoke_after,
         "a full head waits before one is ended for it", "%s item of age %llu",
@@ -279,8 +281,8 @@ static void see_head(struct ebook *k, uint32_t pool)
 {
     struct batch head = head_of(k, pool);
     uint64_t coming = k->e->pools[pool].p.free, leaving = coming, turn,
-             left = coming;
-    bool drains = false, stands = false;
+             left = coming, rests_ns = TIME_NEVER;
+    bool drains = false, stands = false, goes = false;
 
     HOLDS(!head.first || head.blocks > coming, "a head that fits is served",
         "%s item of age %llu waits for %u blocks, %llu are free",
@@ -298,8 +300,13 @@ static void see_head(struct ebook *k, uint32_t pool)
         leaving += l.ends ? it->src.blocks : 0;
         left += it->leaving == it->refs ? it->src.blocks : 0;
         coming += l.ends && !idle ? it->src.blocks : 0;
-        drains |= !l.ends && l.active && it->committed > 0 && !l.lacks &&
-                  (item_complete(it) || (full && !idle));
+        if (!l.ends && l.active && it->committed > 0 && !l.lacks) {
+            goes |= item_complete(it);
+            drains |= full && !idle;
+        }
+        if (!idle)
+            rests_ns = min_u64(
+                rests_ns, it->moved_ns + k->e->b.c.conf->timeout_progress);
         stands |= !l.ends && !full && l.lacks && (item_complete(it) || idle);
     }
     HOLDS(!k->pools[pool].gone || !head.first ||
@@ -312,13 +319,15 @@ static void see_head(struct ebook *k, uint32_t pool)
     turn = head.first && head.full ? head.first->turn + 1 : 0;
     if (turn != k->pools[pool].head)
         k->pools[pool].head_ns = W.now_ns;
-    if (turn != k->pools[pool].head || !turn || drains || !stands ||
+    if (turn != k->pools[pool].head || !turn || goes || drains || !stands ||
         coming >= head.blocks)
         k->pools[pool].stuck_ns = 0;
     else if (!k->pools[pool].stuck_ns)
         k->pools[pool].stuck_ns = W.now_ns;
     k->pools[pool].head = turn;
-    k->pools[pool].lacks = head.first && !drains && coming < head.blocks;
+    k->pools[pool].lacks_ns = !head.first || goes               ? TIME_NEVER
+                              : drains || coming >= head.blocks ? rests_ns
+                                                                : 0;
     k->pools[pool].ends = head.first && leaving < head.blocks;
     k->after_ns =
         max_u64(k->after_ns, max_u64(MS, k->e->b.c.conf->timeout_revoke_after));
@@ -404,7 +413,7 @@ static void remember(struct ebook *k, uint32_t i)
         b->room = m->r.id;
         b->name = m->name;
     }
-    b->lacks = item_held(it) && l.lacks && !l.ends && !item_full(it);
+    b->lacks = it->src.blocks > 0 && l.lacks && !l.ends && !item_full(it);
     b->waits = it->life < ITEM_HELD;
     if (it->life != ITEM_QUEUED) {
         b->full = b->waits && same && was.full;
