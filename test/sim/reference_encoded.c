@@ -104,7 +104,7 @@ static bool earlier(const struct batch *a, bool full, uint64_t turn)
 /* The first that may have blocks: a victim only once it is full (5.13). */
 static struct batch head_of(const struct ebook *k, uint32_t pool)
 {
-    struct batch head = {NULL};
+    struct batch head = {.first = NULL};
 
     for (uint32_t i = 0; i < k->e->rooms_max; i++) {
         const struct item *it = &k->e->items[i];
