@@ -109,9 +109,9 @@ class Host(Case):
         time = r"\d\d:\d\d:\d\d\.\d{3}"
         self.assertRegex(got.stdout, re.compile(
             r"^enc0 \(encoded\), up .*\nready\nrooms \d+ open, .*\n"
-            rf"slowest +1  {time}  [\d.]+ m?s, until [^$]*"
+            rf"slowest +1  {time}  [\d.]+ [um]?s, until [^$]*"
             r"^lang0 \(langd\), up .*\nready\nrooms 0 open, .*\n"
-            rf"slowest +1  {time}  [\d.]+ m?s, until .*\n"
+            rf"slowest +1  {time}  [\d.]+ [um]?s, until .*\n"
             rf"failed  +2  {time}  timeout, the room's total time expired$",
             re.M))
         for words in ("--json",), ("--watch", "1"):
