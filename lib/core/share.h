@@ -87,9 +87,9 @@ void share_give(struct share *s, uint64_t who, uint32_t n);
 
 uint32_t share_used(const struct share *s, uint64_t who);
 
-/* Draws a turn for `who`, which has an entry. Lower ones are served first; no
- * two that wait are equal. head: that of the first who waits, TURN_NONE: nobody
- * does. */
+/* Draws a turn for `who`, which has an entry. The lowest turn is served first.
+ * Turns that wait at the same time differ. head: the lowest turn that waits;
+ * TURN_NONE: none waits. */
 #define TURN_NONE UINT64_MAX
 uint64_t share_turn(struct share *s, uint64_t who, uint64_t head);
 

@@ -20,7 +20,7 @@
 #define KEY_ROOMS   UINT32_C(0x40000000) /* instances that keys name */
 #define FIRST_ROOM  2000000
 #define PAIR_RATE   UINT64_C(40) /* rooms a second of each encoded */
-#define CROWD       60           /* so many times that, of the last user */
+#define CROWD       60           /* times PAIR_RATE: the last user's burst */
 #define LOOK_ALL    10000
 #define SWEEP_ROOMS 10000
 #define ENDS_NS     (200 * MS) /* routers know that a daemon leaves */

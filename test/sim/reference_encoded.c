@@ -19,7 +19,7 @@ struct ewas {
     uint32_t pool;
     uint64_t moved_ns;
     uint32_t passed, older; /* while plain */
-    uint32_t kept;          /* its blocks, if they are kept and nobody asks */
+    uint32_t kept;          /* its blocks, while its rooms are KEPT; else 0 */
     uint64_t kept_ns, room; /* until when; the last of its rooms */
     uint32_t name;
     bool waits, full, plain, lacks, complete, ended;

@@ -41,8 +41,8 @@ struct lbook {
     uint64_t head_age[CONF_POOLS_MAX], head_ns[CONF_POOLS_MAX];
     uint64_t served[CONF_POOLS_MAX]; /* age of the oldest in this step */
     struct queue_book {
-        bool
-            spares; /* before the step, READY rooms and firm ones in transfer */
+        /* Before the step a room was READY, or landing into a firm grant. */
+        bool spares;
         uint32_t need, supply; /* of the head; free blocks and those to come */
         uint32_t lost;         /* the most that one room lost in this step */
     } q[CONF_POOLS_MAX];

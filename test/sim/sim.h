@@ -63,7 +63,7 @@ struct world {
     bool loud;          /* every trace line to stdout */
     bool quiet;         /* no trace at all after a failure */
     bool show_steps;
-    uint32_t sparse; /* only every so many steps is all looked at; 0: each */
+    uint32_t sparse; /* steps between two looks at everything; 0: each step */
     const char *canary;
     char replay[1000];                  /* options that run this world again */
     bool cut[DAEMONS_MAX][DAEMONS_MAX]; /* nothing passes from, to */
@@ -587,8 +587,8 @@ struct cost cost_of(bool rooms);
 void cost_print(void);
 /* Worlds of more and more rooms; false: one of them costs more for each. */
 bool cost_run(bool (*in_child)(void (*run)(void)));
-/* fleet.c: fleets, the last of so many pairs of daemons and rooms. False: a
- * room was lost, or costs more in a larger one. */
+/* fleet.c: runs three fleets. The largest has `most` pairs of daemons and
+ * `rooms` rooms. False: a room was lost, or costs more in a larger fleet. */
 bool fleets_run(
     bool (*in_child)(void (*run)(void)), uint32_t most, uint64_t rooms);
 struct scenario {
