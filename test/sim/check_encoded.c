@@ -175,11 +175,8 @@ static void see_place(
         w->opened_ns[i] = 0;
         return;
     }
-    HOLDS(!same || w->state[i] == m->r.state ||
-              (w->state[i] != ROOM_SUCCESS && w->state[i] != ROOM_FAILED &&
-                  (m->r.state == ROOM_FAILED || m->r.state > w->state[i])),
-        "states go forward", "%s room %llu: %u after %u", d->conf->name,
-        (unsigned long long)m->r.id, m->r.state, w->state[i]);
+    if (same)
+        see_forward(d, &m->r, w->state[i]);
     w->opened_ns[i] = m->history.opened_ns;
     w->state[i] = m->r.state;
 }

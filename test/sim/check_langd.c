@@ -146,6 +146,16 @@ static void see_rows(
         (unsigned long long)m->r.id, row, m->total);
 }
 
+void see_forward(const struct daemon *d, const struct room *r, uint8_t before)
+{
+    bool final = before == ROOM_SUCCESS || before == ROOM_FAILED;
+
+    HOLDS(before == r->state ||
+              (!final && (r->state == ROOM_FAILED || r->state > before)),
+        "states go forward", "%s room %llu: %u after %u", d->conf->name,
+        (unsigned long long)r->id, r->state, before);
+}
+
 static void see_state(
     struct daemon *d, const struct langd *l, struct watch *w, uint32_t i)
 {
@@ -154,11 +164,8 @@ static void see_state(
 
     if (!m->r.used)
         return;
-    HOLDS(!same || w->state[i] == m->r.state ||
-              (w->state[i] != ROOM_SUCCESS && w->state[i] != ROOM_FAILED &&
-                  (m->r.state == ROOM_FAILED || m->r.state > w->state[i])),
-        "states go forward", "%s room %llu: %u after %u", d->conf->name,
-        (unsigned long long)m->r.id, m->r.state, w->state[i]);
+    if (same)
+        see_forward(d, &m->r, w->state[i]);
     if (m->r.state == ROOM_SUCCESS && m->peer != NONE &&
         (!same || w->state[i] != ROOM_SUCCESS) && m->held.blocks > 0)
         see_rows(d, l, m);

@@ -502,6 +502,8 @@ void langd_any_attempt(struct daemon *d, struct segment *s);
  * UINT8_MAX while it has none. */
 uint8_t langd_outcome(uint64_t generation);
 void langd_outcome_set(uint64_t generation, uint8_t state);
+/* The state goes on from what it was (RULES 4.7). */
+void see_forward(const struct daemon *d, const struct room *r, uint8_t before);
 
 /* ghost.c: programs that send anything */
 
