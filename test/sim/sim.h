@@ -503,6 +503,7 @@ void langd_any_attempt(struct daemon *d, struct segment *s);
 uint8_t langd_outcome(uint64_t generation);
 void langd_outcome_set(uint64_t generation, uint8_t state);
 /* The state goes on from what it was (RULES 4.7). */
+struct room;
 void see_forward(const struct daemon *d, const struct room *r, uint8_t before);
 
 /* ghost.c: programs that send anything */
