@@ -318,8 +318,7 @@ uint64_t engines_deadline(const struct engines *g)
     const struct conn *c = LIST_FIRST(&g->silent, struct conn, in_silent);
     uint64_t at = c ? c->hello_by_ns : TIME_NEVER;
 
-    return heap_first(&g->timers) ? min_u64(at, heap_first(&g->timers)->key)
-                                  : at;
+    return min_u64(at, heap_due(&g->timers));
 }
 
 /* attachments */

@@ -204,6 +204,29 @@ TEST(patience_is_each_heads_own)
     T_EQ_U64(brain_shown(l, "rooms", "granted", 2), 0);
 }
 
+/* An older room that comes and fits takes nothing of the head's patience. */
+TEST(patience_goes_on_while_an_older_room_is_served)
+{
+    struct rig *l = langd_up("pools[0].default_blocks=3", NULL);
+    struct there a = ask_room(l, 1, 0), b = ask_room(l, 2, 1);
+    struct there c = ask_room(l, 3, 2), d = ask_room(l, 4, 3);
+
+    fill(l, &d, 24);
+    brain_landed(l, &a.open, 0, 24);
+    brain_landed(l, &b.open, 0, 24);
+    brain_landed(l, &c.open, 0, 24);
+    wants(l, &c, 24, 80);
+    wants(l, &b, 24, 64); /* 5 more of 4 */
+    brain_pass(l, 60);
+    wants(l, &a, 24, 32);
+    T_EQ_U64(brain_shown(l, "rooms", "granted", 0), 32);
+    brain_landed(l, &a.open, 24, 8);
+    brain_pass(l, 30);
+    T_EQ_U64(brain_stat(l, "revokes"), 0);
+    brain_pass(l, 20);
+    T_EQ_U64(brain_stat(l, "revokes"), 1);
+}
+
 TEST(firm_grants_are_not_taken)
 {
     struct rig *l = langd_up("pools[0].default_blocks=0", NULL);

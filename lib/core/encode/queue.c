@@ -228,8 +228,7 @@ uint64_t queue_turn(const struct epool *p)
     uint64_t turn = TURN_NONE;
 
     for (int q = 0; q < QUEUES; q++)
-        if (p->queues[q].len > 0)
-            turn = min_u64(turn, heap_first(&p->queues[q])->key);
+        turn = min_u64(turn, heap_due(&p->queues[q]));
     return turn;
 }
 

@@ -64,10 +64,7 @@ void admit_sort(struct langd *l, struct lroom *m)
 
 uint64_t admit_turn(const struct lpool *p)
 {
-    const struct heap_node *want = heap_first(&p->want),
-                           *need = heap_first(&p->need);
-
-    return min_u64(want ? want->key : TURN_NONE, need ? need->key : TURN_NONE);
+    return min_u64(heap_due(&p->want), heap_due(&p->need));
 }
 
 /* Lets the oldest room that waits keep what it has. */
@@ -152,10 +149,11 @@ static bool serve_head(struct langd *l, struct out *out, struct lpool *p)
     }
     if (m->group ? group_take(l, out, m->group)
                  : grant_take(l, out, m, wanted, GRADE_FIRM)) {
-        if (p->head_since_ns != TIME_NEVER && p->head_age == m->age &&
-            l->b.now_ns - p->head_since_ns > p->head_wait_ns)
-            p->head_wait_ns = l->b.now_ns - p->head_since_ns;
-        p->head_since_ns = TIME_NEVER;
+        if (p->head_since_ns != TIME_NEVER && p->head_age == m->age) {
+            p->head_wait_ns =
+                max_u64(p->head_wait_ns, l->b.now_ns - p->head_since_ns);
+            p->head_since_ns = TIME_NEVER;
+        }
         m->want &= m->group != NULL;
         admit_sort(l, m);
         return true;

@@ -96,6 +96,7 @@ static bool take(struct langd *l, struct out *out, struct lroom *m, uint32_t n,
     if (!pool_take(&p->p, &m->held, n, &first_run))
         return false;
     rowmap_clear(&p->landed, &p->p, first_run);
+    p->gave_ns = l->b.now_ns;
     share_served(&l->b.engines.share, m->age);
     m->granted += n * p->block_rows;
     m->grade = (uint8_t)max_u32(m->grade, grade);

@@ -214,6 +214,7 @@ struct lpool {
     uint32_t ready_rooms, landing_rooms, closing_blocks;
     uint64_t head_age;      /* of the head that does not fit */
     uint64_t head_since_ns; /* since when it does not; TIME_NEVER */
+    uint64_t gave_ns;       /* when a room last got blocks */
     uint64_t revoke_ns;     /* when landed rows may be taken back for it */
     uint64_t head_wait_ns;  /* longest wait of a head, for reports */
     bool dirty;             /* the queues are to be served */

@@ -176,7 +176,7 @@ static uint64_t stands_ns(const void *brain, uint32_t i)
 {
     const struct lpool *p = &((const struct langd *)brain)->pools[i];
 
-    return p->want.len > 0 ? p->head_since_ns : TIME_NEVER;
+    return p->want.len ? max_u64(p->head_since_ns, p->gave_ns) : TIME_NEVER;
 }
 
 const struct show_ops langd_shows = {
