@@ -22,7 +22,7 @@ struct ewas {
     uint32_t kept;          /* its blocks, while its rooms are KEPT; else 0 */
     uint64_t kept_ns, room; /* until when; the last of its rooms */
     uint32_t name;
-    bool waits, full, plain, lacks, complete, ended;
+    bool waits, full, plain, ahead, lacks, complete, ended;
 };
 
 struct ebook {
@@ -403,6 +403,7 @@ static void remember(struct ebook *k, uint32_t i)
     b->moved_ns = it->moved_ns;
     b->complete = item_complete(it);
     b->ended = l.ended;
+    b->ahead = it->ahead;
     b->kept = it->src.blocks;
     b->kept_ns = TIME_NEVER;
     LIST_FOREACH (n, &it->rooms) {
@@ -440,6 +441,21 @@ static void count_older(struct ebook *k)
                                  k->items[n].turn < k->items[i].turn;
 }
 
+/* One that came to be plain, was passed and began to ask ahead, all in this
+ * step, was before those that are younger, too. */
+static void count_short(struct ebook *k, const struct item *it)
+{
+    const struct ewas *b = &k->items[it - k->e->items];
+
+    if (it->life != ITEM_QUEUED || !it->ahead || b->age != it->age + 1 ||
+        b->ahead || b->plain)
+        return;
+    for (uint32_t i = 0; i < k->e->rooms_max; i++)
+        k->items[i].older += k->items[i].plain &&
+                             k->items[i].pool == it->pool &&
+                             k->items[i].turn > it->turn;
+}
+
 static struct ebook *ebook_of(struct daemon *d)
 {
     static struct ebook *of[DAEMONS_MAX];
@@ -463,6 +479,8 @@ void reference_encoded(struct daemon *d)
     uint64_t gone = k->e->b.stats[STAT_unclaimed];
     bool any = false;
 
+    for (uint32_t i = 0; i < k->e->rooms_max; i++)
+        count_short(k, &k->e->items[i]);
     for (uint32_t i = 0; i < k->e->rooms_max; i++)
         if (served(k, i))
             see_served(k, i);
