@@ -441,19 +441,20 @@ static void count_older(struct ebook *k)
                                  k->items[n].turn < k->items[i].turn;
 }
 
-/* One that came to be plain, was passed and began to ask ahead, all in this
- * step, was before those that are younger, too. */
-static void count_short(struct ebook *k, const struct item *it)
+/* An item that waited as full may have been plain for an instant of this step,
+ * been passed, and have begun to ask ahead or have gone: it was before those
+ * that are younger, too. */
+static void count_short(struct ebook *k, uint32_t n)
 {
-    const struct ewas *b = &k->items[it - k->e->items];
+    const struct item *it = &k->e->items[n];
+    const struct ewas *b = &k->items[n];
+    bool here = it->life == ITEM_QUEUED && b->age == it->age + 1;
 
-    if (it->life != ITEM_QUEUED || !it->ahead || b->age != it->age + 1 ||
-        b->ahead || b->plain)
+    if (!b->waits || b->plain || b->ahead || (here && !it->ahead))
         return;
     for (uint32_t i = 0; i < k->e->rooms_max; i++)
-        k->items[i].older += k->items[i].plain &&
-                             k->items[i].pool == it->pool &&
-                             k->items[i].turn > it->turn;
+        k->items[i].older += k->items[i].plain && k->items[i].pool == b->pool &&
+                             k->items[i].turn > b->turn;
 }
 
 static struct ebook *ebook_of(struct daemon *d)
@@ -480,7 +481,7 @@ void reference_encoded(struct daemon *d)
     bool any = false;
 
     for (uint32_t i = 0; i < k->e->rooms_max; i++)
-        count_short(k, &k->e->items[i]);
+        count_short(k, i);
     for (uint32_t i = 0; i < k->e->rooms_max; i++)
         if (served(k, i))
             see_served(k, i);
