@@ -170,6 +170,20 @@ static void join(uint32_t link)
     wait_for(&b.up, 1);
 }
 
+static void start_joined(void)
+{
+    start();
+    open_side(&b, NULL);
+    join(0);
+}
+
+static void start_met(void)
+{
+    start_joined();
+    say(&b, 0, 0);
+    wait_for(&a.messages, 1);
+}
+
 TEST(a_link_comes_up_at_both_ends_and_carries_frames)
 {
     start();
@@ -190,9 +204,7 @@ TEST(a_link_comes_up_at_both_ends_and_carries_frames)
 
 TEST(frames_of_one_turn_travel_together)
 {
-    start();
-    open_side(&b, NULL);
-    join(0);
+    start_joined();
     for (uint32_t i = 0; i < 1000; i++)
         say(&b, 0, i);
     wait_for(&a.messages, 1000);
@@ -205,9 +217,7 @@ TEST(frames_of_one_turn_travel_together)
 /* What may wait goes with the next frame, or when it is time. */
 TEST(frames_that_may_wait_do)
 {
-    start();
-    open_side(&b, NULL);
-    join(0);
+    start_joined();
     say_by(&b, 0, 0, links_coalesce);
     T_TRUE(links_coalescing(b.links));
     for (int i = 0; i < 50; i++)
@@ -226,9 +236,7 @@ TEST(frames_that_may_wait_do)
 
 TEST(many_packets_come_in_order_and_a_turn_is_bounded)
 {
-    start();
-    open_side(&b, NULL);
-    join(0);
+    start_joined();
     for (uint32_t i = 0; i < 600; i++) {
         say(&b, 0, i);
         links_flush(b.links);
@@ -241,11 +249,7 @@ TEST(many_packets_come_in_order_and_a_turn_is_bounded)
 
 TEST(a_full_owner_gets_the_rest_later)
 {
-    start();
-    open_side(&b, NULL);
-    join(0);
-    say(&b, 0, 0);
-    wait_for(&a.messages, 1);
+    start_met();
     a.full = true;
     for (uint32_t i = 1; i < 50; i++) {
         say(&b, 0, i);
@@ -283,9 +287,7 @@ TEST(an_address_that_is_none_is_refused)
 
 TEST(disconnecting_is_seen_at_the_other_end)
 {
-    start();
-    open_side(&b, NULL);
-    join(0);
+    start_joined();
     say(&b, 0, 0);
     wait_for(&a.up, 1);
     links_disconnect(b.links, 0);
@@ -306,11 +308,7 @@ TEST(disconnecting_is_seen_at_the_other_end)
 
 TEST(a_forgotten_link_of_the_router_is_ended_and_comes_back)
 {
-    start();
-    open_side(&b, NULL);
-    join(0);
-    say(&b, 0, 0);
-    wait_for(&a.messages, 1);
+    start_met();
     links_disconnect(a.links, 0);
     wait_for(&b.up, 2);
     T_EQ_U64(b.down, 1);
@@ -326,11 +324,7 @@ TEST(a_forgotten_link_of_the_router_is_ended_and_comes_back)
 
 TEST(a_restarted_router_is_found_again)
 {
-    start();
-    open_side(&b, NULL);
-    join(0);
-    say(&b, 0, 0);
-    wait_for(&a.messages, 1);
+    start_met();
     links_stop(a.links);
     for (int i = 0; i < 10; i++)
         uv_run(&loop, UV_RUN_NOWAIT);
@@ -603,25 +597,14 @@ TEST(a_crowd_that_says_nothing_makes_nobody_deaf)
     stop();
 }
 
-static bool silent_ended(void *ud)
-{
-    (void)ud;
-    pump();
-    return links_stats(a.links)->silent_ended > 0;
-}
-
 TEST(one_that_says_no_hello_is_ended_in_time)
 {
     void *ctx = zmq_ctx_new(), *s = dealer(ctx);
 
     options.hello_ns = 3 * NS_PER_S; /* b says it long before */
-    start();
-    open_side(&b, NULL);
-    join(0);
-    say(&b, 0, 0);
-    wait_for(&a.messages, 1);
+    start_met();
     T_TRUE(zmq_connect(s, address) == 0);
-    T_WAIT(silent_ended, NULL);
+    T_WAIT(is_counted, (void *)&links_stats(a.links)->silent_ended);
     T_EQ_U64(a.down, 0);
     T_EQ_U64(b.down, 0);
     zmq_close(s);
