@@ -39,6 +39,7 @@ static uint32_t asked(struct rig *g)
 
 TESTS_AT_ONCE(4);
 
+/* RULES 8.5 */
 TEST(a_room_ends_by_its_deadline)
 {
     struct rig g;
@@ -85,6 +86,7 @@ TEST(who_only_waits_for_a_room_hears_it_as_well)
     rig_close(&g);
 }
 
+/* RULES 8.5 */
 TEST(a_daemon_that_answers_judges_by_itself)
 {
     struct rig g;
@@ -128,6 +130,7 @@ static void *answer(void *arg)
     return NULL;
 }
 
+/* RULES 8.5 */
 TEST(a_wait_that_ends_says_whether_the_daemon_lives)
 {
     struct rig g;

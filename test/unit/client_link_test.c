@@ -307,6 +307,7 @@ static void end_of_daemon(struct rig *g)
     g->f.epoch++;
 }
 
+/* RULES 9.3 */
 TEST(daemon_returns)
 {
     struct rig g;

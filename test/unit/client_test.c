@@ -367,6 +367,7 @@ TEST(refused)
     rig_close(&g);
 }
 
+/* RULES 10.1 */
 TEST(references)
 {
     static const char text[] =
@@ -437,6 +438,7 @@ TEST(any_text_is_a_reference_or_refused)
     T_TRUE(read > 10000);
 }
 
+/* RULES 10.1 */
 TEST(secrets)
 {
     static const uint8_t none[SECRET_BYTES];
@@ -587,6 +589,7 @@ TEST(failed_and_refused)
     rig_close(&g);
 }
 
+/* RULES 4.12 */
 TEST(announced_is_said)
 {
     struct rig g;

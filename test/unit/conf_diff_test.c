@@ -77,6 +77,7 @@ static void reload(void)
     T_EQ_U64(changes_count, 0);
 }
 
+/* RULES 9.7 */
 TEST(a_difference_of_each_kind)
 {
     two();
@@ -144,6 +145,7 @@ TEST(a_long_value_is_cut)
     T_HAS(changes[0].is, "...");
 }
 
+/* RULES 9.7 */
 TEST(peers_are_by_name)
 {
     struct conf_peer swap;
@@ -168,6 +170,7 @@ TEST(peers_are_by_name)
     T_EQ_STR(other.peers[1].name, "c");
 }
 
+/* RULES 9.7 */
 TEST(other_pools_need_a_restart)
 {
     two();
@@ -196,6 +199,7 @@ TEST(with_keys_or_without_is_for_the_whole_run)
 }
 
 /* What is taken over has to be good with what stays. */
+/* RULES 9.7 */
 TEST(a_limit_that_stays_is_held_against_what_comes)
 {
     two();

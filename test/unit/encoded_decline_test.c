@@ -30,6 +30,7 @@ static struct local_msg announce_for(uint16_t required)
 
 /* before the announce */
 
+/* RULES 5.19 */
 TEST(a_decline_is_one_destination_of_two)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -57,6 +58,7 @@ TEST(the_other_may_ask_before_the_announce)
     T_TRUE(brain_said(e, PEER_WANT, 0) != NULL);
 }
 
+/* RULES 5.19 */
 TEST(an_open_room_ignores_declines)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -84,6 +86,7 @@ static void given_up(enum err why, uint16_t required)
     T_EQ_U64(brain_free(e), 16);
 }
 
+/* RULES 5.19 */
 TEST(a_room_that_was_given_up_ends_when_it_is_announced)
 {
     given_up(ERR_ABORTED, 0);
@@ -99,6 +102,7 @@ TEST(so_does_one_whose_engine_died)
     given_up(ERR_ENGINE_LOST, 0);
 }
 
+/* RULES 5.18 */
 TEST(one_of_two_gave_up)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -124,6 +128,7 @@ TEST(an_init_that_did_not_get_in_counts_too)
     T_EQ_U64(brain_reason(e, 0, 0), ERR_ABORTED);
 }
 
+/* RULES 5.19 */
 TEST(to_ask_again_takes_it_back)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -150,6 +155,7 @@ TEST(also_as_one_of_two)
     T_EQ_U64(brain_shown(e, "status", "declines_held", 0), 0);
 }
 
+/* RULES 5.19 */
 TEST(a_langd_that_is_lost_has_given_nothing_up)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -164,6 +170,7 @@ TEST(a_langd_that_is_lost_has_given_nothing_up)
     T_EQ_U64(brain_state(e, 0, 0), ROOM_WAITING);
 }
 
+/* RULES 5.19 */
 TEST(declines_are_forgotten_in_time)
 {
     struct rig *e = encoded("timeouts.bootstrap=1s", NULL);
@@ -175,6 +182,7 @@ TEST(declines_are_forgotten_in_time)
 }
 
 /* A room that has ended: nothing of it is held against the next of its id. */
+/* RULES 5.19 */
 TEST(what_a_room_counted_ends_with_it)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -202,6 +210,7 @@ TEST(what_is_said_of_the_next_room_counts_there)
 
 /* after it */
 
+/* RULES 5.19 */
 TEST(a_langd_counts_once)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -225,6 +234,7 @@ TEST(a_langd_counts_once)
 
 /* strangers */
 
+/* RULES 5.19 */
 TEST(declines_take_no_places_of_rooms)
 {
     struct rig *e = encoded("limits.rooms=8", "limits.declines=16");
@@ -251,6 +261,7 @@ static struct local_msg withdraw(uint64_t room)
 }
 
 /* A user that withdraws rooms that never come forgets its own. */
+/* RULES 5.19 */
 TEST(a_user_that_withdraws_much_evicts_its_own)
 {
     struct rig *e = encoded("limits.declines=32", NULL);
@@ -271,6 +282,7 @@ TEST(a_user_that_withdraws_much_evicts_its_own)
     T_EQ_U64(brain_reason(e, 0, 1), ERR_DECLINED);
 }
 
+/* RULES 5.19 */
 TEST(another_user_of_this_host_declines_nothing)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -294,6 +306,7 @@ TEST(another_user_of_this_host_declines_nothing)
 
 /* open rooms */
 
+/* RULES 4.11 */
 TEST(an_open_room_may_be_asked_for_before_it_is_announced)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -313,6 +326,7 @@ TEST(an_open_room_may_be_asked_for_before_it_is_announced)
     T_EQ_U64(brain_state(e, 0, 1), ROOM_SUCCESS);
 }
 
+/* RULES 4.11 */
 TEST(the_first_that_fits_has_a_room_of_one)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -334,6 +348,7 @@ TEST(the_first_that_fits_has_a_room_of_one)
 
 /* An INIT that was lost, or is late, and what gives it up. */
 
+/* RULES 5.19 */
 TEST(to_give_up_an_announced_room_is_heard_without_its_init)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -345,6 +360,7 @@ TEST(to_give_up_an_announced_room_is_heard_without_its_init)
     T_EQ_U64(brain_reason(e, 0, 0), ERR_ENGINE_LOST);
 }
 
+/* RULES 5.19 */
 TEST(each_langd_gives_up_once_and_may_ask_again)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -364,6 +380,7 @@ TEST(each_langd_gives_up_once_and_may_ask_again)
     T_EQ_U64(brain_state(e, 0, 0), ROOM_SUCCESS);
 }
 
+/* RULES 5.19 */
 TEST(what_a_langd_that_has_the_rows_gave_up_before_is_not_heard)
 {
     struct rig *e = encoded(NULL, NULL);

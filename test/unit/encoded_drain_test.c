@@ -2,6 +2,7 @@
  * because it ends (RULES 9.5). */
 #include "test/here.h"
 
+/* RULES 9.5 */
 TEST(by_order_it_refuses_new_rooms_and_may_be_taken_back)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -22,6 +23,7 @@ TEST(by_order_it_refuses_new_rooms_and_may_be_taken_back)
     T_TRUE(brain_said(e, PEER_FAILED, 0) == NULL);
 }
 
+/* RULES 9.5 */
 TEST(a_room_that_was_asked_for_is_announced_in_a_drain)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -38,6 +40,7 @@ TEST(a_room_that_was_asked_for_is_announced_in_a_drain)
     T_EQ_U64(brain_open_rooms(e->is), 0);
 }
 
+/* RULES 9.5 */
 TEST(one_that_is_given_up_is_not_waited_for)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -50,6 +53,7 @@ TEST(one_that_is_given_up_is_not_waited_for)
     T_ERR(brain_say(e, 0, announce(1, 0, 8, 8)), ERR_DRAINING);
 }
 
+/* RULES 9.5 */
 TEST(an_end_is_not_taken_back)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -82,6 +86,7 @@ static void answers(struct rig *e, uint32_t link, const char *name)
     brain_hear(e, link, m);
 }
 
+/* RULES 9.5 */
 TEST(langds_are_told_until_they_have_answered)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -106,6 +111,7 @@ TEST(langds_are_told_until_they_have_answered)
     T_EQ_U64(says(e, false), 3);
 }
 
+/* RULES 9.5 */
 TEST(an_answer_to_what_was_said_before_ends_no_news)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -129,6 +135,7 @@ TEST(an_answer_to_what_was_said_before_ends_no_news)
     T_EQ_U64(says(e, false), 0);
 }
 
+/* RULES 9.5 */
 TEST(one_that_ends_says_so)
 {
     struct rig *e = encoded(NULL, NULL);

@@ -22,6 +22,7 @@ static void under_way(struct rig *e, uint64_t room, uint32_t cell, uint64_t g)
 
 /* who decides */
 
+/* RULES 4.6 */
 TEST(a_failed_room_asks_langd_first)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -37,6 +38,7 @@ TEST(a_failed_room_asks_langd_first)
     T_EQ_U64(brain_state(e, 0, 1), ROOM_SUCCESS); /* it has everything */
 }
 
+/* RULES 4.6 */
 TEST(or_takes_its_failure)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -49,6 +51,7 @@ TEST(or_takes_its_failure)
     T_EQ_U64(brain_free(e), 16);
 }
 
+/* RULES 6.4 */
 TEST(a_langd_that_does_not_answer_is_not_waited_for)
 {
     struct rig *e = encoded("timeouts.bootstrap=10s", "timeouts.linger=0ms");
@@ -64,6 +67,7 @@ TEST(a_langd_that_does_not_answer_is_not_waited_for)
     T_EQ_U64(brain_free(e), 16);
 }
 
+/* RULES 4.6 */
 TEST(langd_gone_means_outcome_unknown)
 {
     struct rig *e = encoded("timeouts.linger=0ms", NULL);
@@ -79,6 +83,7 @@ TEST(langd_gone_means_outcome_unknown)
     T_EQ_U64(brain_free(e), 16);
 }
 
+/* RULES 4.6 */
 TEST(a_short_absence_changes_nothing)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -96,6 +101,7 @@ TEST(a_short_absence_changes_nothing)
 
 /* epochs and names */
 
+/* RULES 1.1 */
 TEST(a_new_epoch_ends_the_rooms_of_the_old)
 {
     struct rig *e = encoded("timeouts.linger=0ms", NULL);
@@ -108,6 +114,7 @@ TEST(a_new_epoch_ends_the_rooms_of_the_old)
     T_EQ_U64(brain_said(e, PEER_HELLO, 0)->hello.answer, 1);
 }
 
+/* RULES 1.1 */
 TEST(messages_for_another_epoch)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -126,6 +133,7 @@ TEST(messages_for_another_epoch)
     T_EQ_U64(brain_events(e, 0, 0), EVENT_GRANTED);
 }
 
+/* RULES 1.9 */
 TEST(a_name_is_one_daemons)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -144,6 +152,7 @@ TEST(a_name_is_one_daemons)
     T_EQ_U64(brain_acts(e, ACT_WARN), 1);
 }
 
+/* RULES 1.1 */
 TEST(a_run_has_one_link_while_it_lives)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -166,6 +175,7 @@ TEST(a_run_has_one_link_while_it_lives)
     T_EQ_U64(brain_state(e, 0, 0), ROOM_SUCCESS);
 }
 
+/* RULES 1.1 */
 TEST(a_run_is_shown_by_another_number)
 {
     T_EQ_U64(epoch_shown(0), 0);
@@ -174,6 +184,7 @@ TEST(a_run_is_shown_by_another_number)
     T_TRUE(epoch_shown(L_EPOCH) != epoch_shown(L_EPOCH + 1));
 }
 
+/* RULES 1.9 */
 TEST(a_link_has_one_name_at_a_time)
 {
     struct rig *e = encoded("timeouts.linger=0ms", NULL);
@@ -184,6 +195,7 @@ TEST(a_link_has_one_name_at_a_time)
     T_EQ_U64(brain_reason(e, 0, 0), ERR_PEER_LOST);
 }
 
+/* RULES 2.4 */
 TEST(hellos_that_are_none)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -205,6 +217,7 @@ TEST(hellos_that_are_none)
 
 /* what is remembered */
 
+/* RULES 4.10 */
 TEST(init_after_the_source_is_gone)
 {
     struct rig *e = encoded("timeouts.tombstone=5s", NULL);
@@ -226,6 +239,7 @@ TEST(init_after_the_source_is_gone)
     is_taken(e);
 }
 
+/* RULES 1.6 */
 TEST(a_new_announce_serves_no_old_generation)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -243,6 +257,7 @@ TEST(a_new_announce_serves_no_old_generation)
     T_EQ_U64(brain_events(e, 0, 1), EVENT_WANTED);
 }
 
+/* RULES 4.10 */
 TEST(a_newer_generation_of_one_langd_takes_its_place)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -258,6 +273,7 @@ TEST(a_newer_generation_of_one_langd_takes_its_place)
     T_EQ_U64(brain_state(e, 0, 0), ROOM_SUCCESS);
 }
 
+/* RULES 1.2 */
 TEST(a_late_init_of_an_older_generation_changes_nothing)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -306,6 +322,7 @@ static void serve(struct rig *e, uint64_t room, uint32_t cell)
     T_EQ_U64(brain_state(e, 0, cell), ROOM_SUCCESS);
 }
 
+/* RULES 2.1 */
 TEST(acks_are_answered_together)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -330,6 +347,7 @@ TEST(acks_are_answered_together)
 }
 
 /* The loop ends with the last room: what waits is said before. */
+/* RULES 2.1 */
 TEST(a_drain_leaves_no_ack_without_answer)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -349,6 +367,7 @@ TEST(a_drain_leaves_no_ack_without_answer)
     T_EQ_U64(brain_said_count(e, PEER_ACKED), 0);
 }
 
+/* RULES 1.2 */
 TEST(a_dead_generation_stays_dead_when_it_is_forgotten)
 {
     struct rig *e = encoded("limits.tombstones=16", NULL);
@@ -365,6 +384,7 @@ TEST(a_dead_generation_stays_dead_when_it_is_forgotten)
     is_taken(e);
 }
 
+/* RULES 1.2 */
 TEST(or_when_its_time_is_over)
 {
     struct rig *e = encoded("timeouts.tombstone=1s", NULL);
@@ -376,6 +396,7 @@ TEST(or_when_its_time_is_over)
     is_taken(e);
 }
 
+/* RULES 1.2 */
 TEST(generations_of_another_run_are_others)
 {
     struct rig *e = encoded("limits.tombstones=16", NULL);
@@ -415,6 +436,7 @@ TEST(abort_is_answered_drained_and_outruns_init)
 
 /* source blocks */
 
+/* RULES 6.2 */
 TEST(source_waits_for_sends)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -428,6 +450,7 @@ TEST(source_waits_for_sends)
     T_EQ_U64(brain_free(e), 16);
 }
 
+/* RULES 6.2 */
 TEST(source_waits_for_writers_or_their_death)
 {
     struct rig *e = encoded("timeouts.bootstrap=1s", NULL);
@@ -481,6 +504,7 @@ static void serves(struct rig *e, uint64_t room, uint64_t generation)
     T_EQ_U64(brain_shown(e, "rooms", "served", 0), 1);
 }
 
+/* RULES 6.3 */
 TEST(rows_of_a_final_commit_outlive_their_engine)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -495,6 +519,7 @@ TEST(rows_of_a_final_commit_outlive_their_engine)
     T_EQ_U64(brain_stat(e, "rooms_succeeded"), 1);
 }
 
+/* RULES 6.3 */
 TEST(or_its_bye)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -506,6 +531,7 @@ TEST(or_its_bye)
     T_EQ_U64(brain_free(e), 16);
 }
 
+/* RULES 6.3 */
 TEST(and_end_by_their_deadline)
 {
     struct rig *e = encoded("timeouts.bootstrap=1s", NULL);
@@ -518,6 +544,7 @@ TEST(and_end_by_their_deadline)
     T_EQ_U64(brain_shown(e, "status", "rooms_held", 0), 0);
 }
 
+/* RULES 6.3 */
 TEST(rows_that_are_not_final_or_not_all_there_die)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -533,6 +560,7 @@ TEST(rows_that_are_not_final_or_not_all_there_die)
 }
 
 /* Its process lives; it said itself, or by another, that it writes no more. */
+/* RULES 6.3 */
 TEST(a_closed_connection_holds_no_final_rows)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -564,6 +592,7 @@ TEST(bye_withdraws_what_the_connection_announced)
     T_EQ_U64(brain_open_rooms(e->is), 0);
 }
 
+/* RULES 9.1 */
 TEST(source_is_kept_for_a_langd_that_restarts)
 {
     struct rig *e = encoded("timeouts.linger=5s", NULL);
@@ -588,6 +617,7 @@ TEST(source_is_kept_for_a_langd_that_restarts)
     T_EQ_U64(brain_free(e), 16);
 }
 
+/* RULES 5.15, 9.1 */
 TEST(what_is_kept_gives_way)
 {
     struct rig *e = encoded("timeouts.linger=60s", NULL);
@@ -605,6 +635,7 @@ TEST(what_is_kept_gives_way)
 
 /* deadlines, and what fills up */
 
+/* RULES 8.3 */
 TEST(bootstrap_is_the_only_deadline)
 {
     struct rig *e = encoded("timeouts.bootstrap=1s", NULL);
@@ -648,6 +679,7 @@ TEST(full_tables)
 }
 
 /* A room gets places for all its destinations with the first, or waits. */
+/* RULES 5.17 */
 TEST(rooms_of_two_do_not_hold_each_others_places)
 {
     struct rig *e = encoded("limits.rooms=8", "limits.reserve=0");
@@ -676,6 +708,7 @@ TEST(rooms_of_two_do_not_hold_each_others_places)
     T_EQ_U64(asked, 8);
 }
 
+/* RULES 5.17 */
 TEST(more_destinations_than_places_are_refused)
 {
     struct rig *e = encoded("limits.rooms=8", NULL);
@@ -691,6 +724,7 @@ TEST(more_destinations_than_places_are_refused)
     T_EQ_U64(brain_said(e, PEER_FAILED, 0)->failed.reason, ERR_QUOTA);
 }
 
+/* RULES 9.5 */
 TEST(drain_takes_no_new_rooms)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -734,6 +768,7 @@ static void names(struct rig *e, uint32_t first, uint32_t count)
     }
 }
 
+/* RULES 1.9 */
 TEST(a_full_table_of_idle_names_lets_a_new_one_in)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -761,6 +796,7 @@ TEST(a_full_table_of_idle_names_lets_a_new_one_in)
     T_EQ_U64(brain_state(e, 0, 0), ROOM_WAITING);
 }
 
+/* RULES 1.9 */
 TEST(a_name_that_is_not_up_gives_way_at_once)
 {
     struct rig *e = encoded("control.lost_after=1m", NULL);

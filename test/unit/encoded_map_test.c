@@ -57,6 +57,7 @@ static void link_down(struct rig *e, uint32_t link)
 
 /* who may map */
 
+/* RULES 3.4 */
 TEST(each_langd_of_the_host_has_its_token)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -79,6 +80,7 @@ TEST(another_host_has_none)
     T_EQ_U64(token_of(e, 0, hello("a", L_EPOCH, 0)), 0);
 }
 
+/* RULES 3.4 */
 TEST(token_name_and_epoch_must_be_one_daemons)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -132,6 +134,7 @@ TEST(an_engine_is_no_daemon_and_the_reverse)
     T_TRUE(brain_say(e, 1, m) != OK);
 }
 
+/* RULES 6.4 */
 TEST(pools_are_for_their_users)
 {
     static const struct {
@@ -154,6 +157,7 @@ TEST(pools_are_for_their_users)
 }
 
 /* Who maps holds other users' rows: a pool for all names nobody. */
+/* RULES 6.4 */
 TEST(a_pool_for_all_is_mapped_by_its_own_user_and_root)
 {
     static const struct {
@@ -189,6 +193,7 @@ TEST(a_pool_without_a_layout_comes_later)
 
 /* what is copied */
 
+/* RULES 3.4 */
 TEST(rows_are_copied_when_langd_has_mapped)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -241,6 +246,7 @@ TEST(another_connection_takes_its_place)
 
 /* until when rows stay */
 
+/* RULES 6.2 */
 TEST(an_answer_frees_them)
 {
     struct rig *e = mapped(NULL);
@@ -258,6 +264,7 @@ TEST(an_answer_frees_them)
     T_EQ_U64(brain_free(e), 16);
 }
 
+/* RULES 6.2 */
 TEST(silence_does_not)
 {
     struct rig *e = mapped(NULL);
@@ -279,6 +286,7 @@ TEST(silence_does_not)
     T_EQ_U64(brain_said_count(e, PEER_FAILED), 0);
 }
 
+/* RULES 6.2 */
 TEST(its_death_does)
 {
     struct rig *e = mapped(NULL);
@@ -398,6 +406,7 @@ static struct rig *silent_one(void)
     return e;
 }
 
+/* RULES 10.5 */
 TEST(a_langd_that_says_nothing_holds_its_share)
 {
     struct rig *e = silent_one();
@@ -423,6 +432,7 @@ TEST(a_langd_that_says_nothing_holds_its_share)
     T_EQ_U64(brain_free(e), 16);
 }
 
+/* RULES 10.5 */
 TEST(several_leave_a_part_to_others)
 {
     struct rig *e = silent_one();
@@ -442,6 +452,7 @@ TEST(several_leave_a_part_to_others)
     }
 }
 
+/* RULES 10.5 */
 TEST(a_room_alone_may_be_as_large_as_the_pool)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -454,6 +465,7 @@ TEST(a_room_alone_may_be_as_large_as_the_pool)
     T_TRUE(brain_cmd(e, SEND_OPEN)->copy);
 }
 
+/* RULES 10.5 */
 TEST(rows_that_several_copy_are_counted_once)
 {
     struct rig *e = encoded("limits.copy_share=100", NULL);

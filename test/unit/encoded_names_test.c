@@ -42,6 +42,7 @@ static struct rig *many(void)
     return e;
 }
 
+/* RULES 1.9 */
 TEST(names_of_one_address_leave_places_to_others)
 {
     struct rig *e = many();
@@ -54,6 +55,7 @@ TEST(names_of_one_address_leave_places_to_others)
     T_EQ_U64(brain_stat(e, "peers_given_up"), 0);
 }
 
+/* RULES 1.9 */
 TEST(a_refusal_says_whose_limit_it_is)
 {
     struct rig *e = many();
@@ -76,6 +78,7 @@ static void idles(struct rig *e, uint64_t host, uint32_t link)
     T_TRUE(!brain_said(e, PEER_NACK, 0));
 }
 
+/* RULES 1.9 */
 TEST(an_address_without_a_place_to_come_gives_up_its_own_idle_names)
 {
     struct rig *e = many();
@@ -92,6 +95,7 @@ TEST(an_address_without_a_place_to_come_gives_up_its_own_idle_names)
     T_EQ_U64(brain_stat(e, "peers_given_up"), 1);
 }
 
+/* RULES 1.9 */
 TEST(where_none_holds_more_than_others_all_of_them_come)
 {
     struct rig *e = many();
@@ -103,6 +107,7 @@ TEST(where_none_holds_more_than_others_all_of_them_come)
 }
 
 /* Its rooms would end, which a short absence is none of. */
+/* RULES 1.9 */
 TEST(a_name_that_is_away_is_not_taken_from_another_address)
 {
     struct event ev = {.type = EV_LINK_DOWN};
@@ -119,6 +124,7 @@ TEST(a_name_that_is_away_is_not_taken_from_another_address)
     T_EQ_U64(brain_said_count(e, PEER_NACK), 0);
 }
 
+/* RULES 1.9 */
 TEST(a_restart_at_its_own_address_takes_it_at_once)
 {
     struct event ev = {.type = EV_LINK_DOWN};
@@ -132,6 +138,7 @@ TEST(a_restart_at_its_own_address_takes_it_at_once)
 }
 
 /* Places that are free belong to none, whatever name was there. */
+/* RULES 1.9 */
 TEST(names_that_are_gone_open_no_place_to_their_address)
 {
     struct rig *e = many();
@@ -162,6 +169,7 @@ static const struct peer_msg *says(
     return brain_said(e, PEER_NACK, 0);
 }
 
+/* RULES 1.9 */
 TEST(a_name_is_the_owners_of_its_key)
 {
     struct rig *e = many();

@@ -8,6 +8,7 @@ static void kill_room(struct rig *e, uint64_t room)
     rig_step(e, &(struct event){.type = EV_KILL, .room = room});
 }
 
+/* RULES 9.8 */
 TEST(a_room_is_killed_by_its_id)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -30,6 +31,7 @@ TEST(a_room_is_killed_by_its_id)
     T_EQ_U64(brain_stat(e, "killed"), 1);
 }
 
+/* RULES 9.8 */
 TEST(so_is_one_that_no_engine_has_announced)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -40,6 +42,7 @@ TEST(so_is_one_that_no_engine_has_announced)
     T_EQ_U64(brain_stat(e, "killed"), 1);
 }
 
+/* RULES 9.8 */
 TEST(all_rooms_of_a_process_are_killed)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -80,6 +83,7 @@ static bool found(struct rig *e, uint64_t room, uint32_t cell, uint8_t b)
     return brain_events(e, 0, cell) & EVENT_HAVE;
 }
 
+/* RULES 9.8 */
 TEST(rows_are_dropped_by_their_key)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -97,6 +101,7 @@ TEST(rows_are_dropped_by_their_key)
     T_EQ_U64(brain_stat(e, "have"), 1);
 }
 
+/* RULES 9.8 */
 TEST(all_that_is_kept_is_dropped_and_its_blocks_are_free)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -117,6 +122,7 @@ TEST(all_that_is_kept_is_dropped_and_its_blocks_are_free)
 }
 
 /* A room that has the rows completes; one that is announced later encodes. */
+/* RULES 9.8 */
 TEST(rows_that_are_asked_for_are_not_dropped_but_their_key_is)
 {
     struct rig *e = encoded(NULL, NULL);

@@ -31,6 +31,7 @@ static void leaves(struct rig *e, uint32_t cell)
     T_OK(brain_say(e, 0, release(cell)));
 }
 
+/* RULES 5.11 */
 TEST(rooms_with_all_their_grants_come_first)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -50,6 +51,7 @@ TEST(rooms_with_all_their_grants_come_first)
 
 /* The oldest that is passed over asks for its grant before its rows are there,
  * and so comes to be one of those that pass. */
+/* RULES 5.14 */
 TEST(a_room_that_was_overtaken_asks_ahead)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -76,6 +78,7 @@ TEST(a_room_that_was_overtaken_asks_ahead)
 }
 
 /* It needs no blocks of its langd, so none wait for it. */
+/* RULES 5.11 */
 TEST(a_room_without_rows_passes_no_other)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -109,6 +112,7 @@ static struct rig *stuck(const char *setting)
     return e;
 }
 
+/* RULES 5.12 */
 TEST(who_waits_for_a_grant_is_ended_for_a_room_that_has_all)
 {
     struct rig *e = stuck(NULL);
@@ -124,6 +128,7 @@ TEST(who_waits_for_a_grant_is_ended_for_a_room_that_has_all)
     T_TRUE(is_granted(e, 1));
 }
 
+/* RULES 5.12 */
 TEST(patience_with_those_who_hold_is_configured)
 {
     struct rig *e = stuck("timeouts.revoke_after=5s");
@@ -143,6 +148,7 @@ TEST(langds_word_stands_also_for_a_room_that_is_ended)
     T_EQ_U64(brain_state(e, 0, 0), ROOM_SUCCESS);
 }
 
+/* RULES 5.13 */
 TEST(a_room_is_ended_so_at_most_once)
 {
     struct rig *e = stuck(NULL);
@@ -176,6 +182,7 @@ TEST(a_room_is_ended_so_at_most_once)
     T_TRUE(is_granted(e, 4));
 }
 
+/* RULES 5.13 */
 TEST(the_same_content_is_remembered_by_its_key)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -208,6 +215,7 @@ TEST(the_same_content_is_remembered_by_its_key)
     T_TRUE(is_granted(e, 3));
 }
 
+/* RULES 5.12 */
 TEST(rows_that_go_out_are_waited_for)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -228,6 +236,7 @@ TEST(rows_that_go_out_are_waited_for)
     T_TRUE(is_granted(e, 2));
 }
 
+/* RULES 5.12 */
 TEST(an_encoder_at_work_is_waited_for_an_idle_one_is_not)
 {
     struct rig *e = encoded("timeouts.progress=10s", NULL);
@@ -261,6 +270,7 @@ static struct rig *two_stand(uint32_t rows)
     return e;
 }
 
+/* RULES 5.12 */
 TEST(blocks_that_come_back_are_waited_for)
 {
     struct rig *e = two_stand(64);
@@ -271,6 +281,7 @@ TEST(blocks_that_come_back_are_waited_for)
     T_EQ_U64(brain_stat(e, "sources_revoked"), 2);
 }
 
+/* RULES 5.12 */
 TEST(the_youngest_is_ended_first)
 {
     struct rig *e = two_stand(128);
@@ -285,6 +296,7 @@ TEST(the_youngest_is_ended_first)
 }
 
 /* Its word may be on its way: nothing is ended for want of a message. */
+/* RULES 5.12 */
 TEST(a_langd_that_has_not_heard_of_the_rows_is_waited_for)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -303,6 +315,7 @@ TEST(a_langd_that_has_not_heard_of_the_rows_is_waited_for)
     T_EQ_U64(brain_limit(e), 128);
 }
 
+/* RULES 5.13 */
 TEST(a_batch_is_ended_and_comes_back_item_by_item)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -327,6 +340,7 @@ TEST(a_batch_is_ended_and_comes_back_item_by_item)
     T_EQ_U64(brain_state(e, 0, 0), ROOM_SUCCESS);
 }
 
+/* RULES 5.12 */
 TEST(all_rooms_of_an_item_are_ended_with_it)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -356,6 +370,7 @@ TEST(all_rooms_of_an_item_are_ended_with_it)
     T_EQ_U64(brain_reason(e, 0, 0), ERR_NO_BLOCKS);
 }
 
+/* RULES 5.15 */
 TEST(a_kept_room_that_waits_for_its_langd_gives_way)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -379,6 +394,7 @@ TEST(a_kept_room_that_waits_for_its_langd_gives_way)
 }
 
 /* Its engines encode and ask again: what is asked for is the next announce. */
+/* RULES 5.7 */
 TEST(a_room_whose_group_lost_its_place_is_not_kept)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -403,6 +419,7 @@ TEST(a_room_whose_group_lost_its_place_is_not_kept)
 }
 
 /* Destinations that have the rows are not waited for again. */
+/* RULES 5.13 */
 TEST(a_room_that_comes_again_needs_those_only_that_failed)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -436,6 +453,7 @@ TEST(a_room_that_comes_again_needs_those_only_that_failed)
 
 /* One of two langds has the rows, which is heard when the room has been ended
  * for others: its engine will not ask again. */
+/* RULES 5.13 */
 TEST(a_room_that_comes_again_does_not_wait_for_those_that_had_the_rows)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -468,6 +486,7 @@ TEST(a_room_that_comes_again_does_not_wait_for_those_that_had_the_rows)
 }
 
 /* One of two langds declined it: that holds when it is announced again. */
+/* RULES 5.13 */
 TEST(a_room_that_comes_again_does_not_wait_for_those_that_declined)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -498,6 +517,7 @@ TEST(a_room_that_comes_again_does_not_wait_for_those_that_declined)
 }
 
 /* Nor for one that declines before it is announced again. */
+/* RULES 5.13 */
 TEST(a_room_that_comes_again_may_be_declined_before)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -533,6 +553,7 @@ static struct rig *shared(void)
 }
 
 /* A langd may have blocks for one of them only until the other has gone. */
+/* RULES 5.11 */
 TEST(one_room_with_its_grants_makes_the_item_full)
 {
     struct rig *e = shared();
@@ -546,6 +567,7 @@ TEST(one_room_with_its_grants_makes_the_item_full)
 
 /* It is ended again for the room that had to wait, when the one with the
  * grants has its rows: once for each that is served. */
+/* RULES 5.12 */
 TEST(an_item_is_not_ended_while_one_room_has_its_grants)
 {
     struct rig *e = shared();
@@ -566,6 +588,7 @@ TEST(an_item_is_not_ended_while_one_room_has_its_grants)
 }
 
 /* Its langd keeps blocks for the one, and may have none left for the other. */
+/* RULES 5.11 */
 TEST(one_room_with_its_grants_makes_the_batch_full)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -585,6 +608,7 @@ TEST(one_room_with_its_grants_makes_the_batch_full)
 }
 
 /* WANT 2 says more than WANT 1; what answers WANT 1 answers not it. */
+/* RULES 5.14 */
 TEST(an_answer_to_an_older_want_is_none_to_the_newer)
 {
     struct rig *e = encoded(NULL, NULL);

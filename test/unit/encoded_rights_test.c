@@ -47,6 +47,7 @@ static void served(struct rig *e, uint64_t generation)
     T_EQ_U64(brain_state(e, 0, 0), ROOM_SUCCESS);
 }
 
+/* RULES 10.1 */
 TEST(who_has_not_the_secret_learns_nothing)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -60,6 +61,7 @@ TEST(who_has_not_the_secret_learns_nothing)
     served(e, 72);
 }
 
+/* RULES 10.1 */
 TEST(nor_when_it_asks_before_the_announce)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -75,6 +77,7 @@ TEST(nor_when_it_asks_before_the_announce)
     served(e, 72);
 }
 
+/* RULES 10.1 */
 TEST(a_secret_opens_no_room_that_has_none)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -83,6 +86,7 @@ TEST(a_secret_opens_no_room_that_has_none)
     learns_nothing(e, 1, 70, &key);
 }
 
+/* RULES 10.1 */
 TEST(the_end_of_a_room_is_told_to_none_without_it)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -95,6 +99,7 @@ TEST(the_end_of_a_room_is_told_to_none_without_it)
     T_EQ_U64(brain_said(e, PEER_FAILED, 0)->failed.reason, ERR_UNKNOWN_ROOM);
 }
 
+/* RULES 10.1 */
 TEST(an_open_room_has_its_secret_for_all)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -110,6 +115,7 @@ TEST(an_open_room_has_its_secret_for_all)
     T_EQ_U64(brain_shown(e, "rooms", "asked", 0), 2);
 }
 
+/* RULES 10.1 */
 TEST(a_key_is_no_secret)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -133,6 +139,7 @@ TEST(a_key_is_no_secret)
 
 /* giving up */
 
+/* RULES 10.3 */
 TEST(a_decline_says_the_secret)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -154,6 +161,7 @@ TEST(a_decline_says_the_secret)
 
 /* A daemon with a key that knows the id of a room, and not its secret: each
  * way in which it could cost the room, before its langd asks. */
+/* RULES 10.6 */
 TEST(what_a_stranger_says_of_a_room_costs_it_nothing)
 {
     for (uint32_t secrets = 0; secrets < 2; secrets++) {
@@ -185,6 +193,7 @@ TEST(what_a_stranger_says_of_a_room_costs_it_nothing)
     }
 }
 
+/* RULES 10.3 */
 TEST(so_does_an_abort_whose_init_did_not_come)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -198,6 +207,7 @@ TEST(so_does_an_abort_whose_init_did_not_come)
 
 /* engines of its own host */
 
+/* RULES 10.1 */
 TEST(a_room_of_another_secret_is_another_room)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -210,6 +220,7 @@ TEST(a_room_of_another_secret_is_another_room)
     T_ERR(brain_say(e, 0, m), ERR_DUPLICATE_ROOM);
 }
 
+/* RULES 10.1 */
 TEST(to_attach_names_the_secret)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -235,6 +246,7 @@ TEST(to_attach_names_the_secret)
 
 /* a langd that lies */
 
+/* RULES 10.6 */
 TEST(a_langd_speaks_of_its_own_generations_alone)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -258,6 +270,7 @@ TEST(a_langd_speaks_of_its_own_generations_alone)
     T_EQ_U64(brain_state(e, 0, 0), ROOM_SUCCESS);
 }
 
+/* RULES 10.6 */
 TEST(lengths_and_grants_that_are_none_cost_their_room)
 {
     static const struct {
@@ -291,6 +304,7 @@ TEST(lengths_and_grants_that_are_none_cost_their_room)
     T_EQ_U64(brain_said_count(e, PEER_LENGTH), 1);
 }
 
+/* RULES 10.6 */
 TEST(all_rows_of_no_known_number_are_none)
 {
     struct rig *e = encoded(NULL, NULL);

@@ -35,6 +35,7 @@ static uint32_t take(struct rig *e, uint32_t conn, uint32_t aux_bytes,
     return n;
 }
 
+/* RULES 7.6 */
 TEST(rooms_are_left_for_others)
 {
     struct rig *e = two_users("limits.rooms=16");
@@ -51,6 +52,7 @@ TEST(attachments_are_left_for_others)
     T_EQ_U64(take(e, 1, 0, ERR_QUOTA, "limits.attachments"), 2);
 }
 
+/* RULES 7.6 */
 TEST(aux_is_left_for_others)
 {
     struct rig *e = two_users("limits.aux_total=64KiB");
@@ -80,6 +82,7 @@ TEST(aux_that_a_commit_replaces_is_counted_once)
     T_EQ_U64(brain_shown(e, "status", "aux_free_bytes", 0), 80 * 1024 - 1024);
 }
 
+/* RULES 8.1 */
 TEST(no_engine_waits_longer_than_the_limit)
 {
     struct rig *e = two_users("limits.deadline=2s");
@@ -91,6 +94,7 @@ TEST(no_engine_waits_longer_than_the_limit)
     T_EQ_U64(brain_reason(e, 0, 0), ERR_TIMEOUT);
 }
 
+/* RULES 8.2 */
 TEST(a_room_without_source_blocks_says_that_it_lacked_them)
 {
     struct rig *e = two_users("limits.deadline=2s");
@@ -119,6 +123,7 @@ TEST(a_batch_is_served_when_its_last_room_is_refused)
 
 /* User 7 has asked for the pool four times more than it gets; user 8's one room
  * waits for the next two of these, and not for all. */
+/* RULES 5.1 */
 TEST(users_take_turns_for_source_blocks)
 {
     static const uint32_t cells[] = {1, 2, 5, 3, 4};

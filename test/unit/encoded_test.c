@@ -5,6 +5,7 @@
 
 /* a room */
 
+/* RULES 4.2 */
 TEST(announce_then_init)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -44,6 +45,7 @@ TEST(announce_then_init)
     T_EQ_U64(brain_stat(e, "rows_moved"), 20);
 }
 
+/* RULES 2.1 */
 TEST(length_answers_init)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -82,6 +84,7 @@ TEST(a_new_length_goes_at_once)
     T_EQ_U64(brain_said(e, PEER_LENGTH, 0)->length.total, 20);
 }
 
+/* RULES 2.1 */
 TEST(an_init_is_answered_soon)
 {
     struct rig *e = encoded("timeouts.retry=10s", NULL);
@@ -93,6 +96,7 @@ TEST(an_init_is_answered_soon)
     T_EQ_U64(brain_said_count(e, PEER_STATE), 1);
 }
 
+/* RULES 4.12 */
 TEST(a_room_that_should_be_announced_is_unknown_at_once)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -116,6 +120,7 @@ TEST(a_room_that_should_be_announced_is_unknown_at_once)
     T_EQ_U64(brain_said_count(e, PEER_FAILED), 0);
 }
 
+/* RULES 4.2 */
 TEST(init_then_announce)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -131,6 +136,7 @@ TEST(init_then_announce)
 }
 
 /* Also when its WANT is answered after its LENGTH. */
+/* RULES 2.2 */
 TEST(a_length_whose_aux_waits_is_seldom_said)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -152,6 +158,7 @@ TEST(a_length_whose_aux_waits_is_seldom_said)
     T_EQ_U64(brain_stat(e, "retries"), 0);
 }
 
+/* RULES 2.2 */
 TEST(aux_that_finds_no_space_is_sent_when_it_is_asked_for)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -180,6 +187,7 @@ TEST(aux_that_finds_no_space_is_sent_when_it_is_asked_for)
     T_EQ_U64(brain_said_count(e, PEER_LENGTH), 1);
 }
 
+/* RULES 4.4 */
 TEST(length_unknown_until_the_last_commit)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -201,6 +209,7 @@ TEST(length_unknown_until_the_last_commit)
     T_EQ_U64(brain_free(e), 16); /* final: nobody writes any more */
 }
 
+/* RULES 4.4 */
 TEST(commits_that_change_nothing)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -224,6 +233,7 @@ TEST(commits_that_change_nothing)
     T_EQ_U64(brain_stat(e, "refused"), 7);
 }
 
+/* RULES 1.6, 4.2 */
 TEST(too_large_and_duplicate_announces)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -238,6 +248,7 @@ TEST(too_large_and_duplicate_announces)
     T_ERR(brain_say(e, 1, attach(1, 0, RIGHT_WATCH)), ERR_NOT_OWNER);
 }
 
+/* RULES 4.8 */
 TEST(total_zero)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -250,6 +261,7 @@ TEST(total_zero)
     T_EQ_U64(brain_state(e, 0, 0), ROOM_SUCCESS);
 }
 
+/* RULES 5.11 */
 TEST(blocks_are_first_come_first_served)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -264,6 +276,7 @@ TEST(blocks_are_first_come_first_served)
     T_TRUE(brain_events(e, 0, 2) & EVENT_GRANTED);
 }
 
+/* RULES 4.2 */
 TEST(a_batch_gets_all_or_nothing)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -287,6 +300,7 @@ TEST(a_batch_gets_all_or_nothing)
 
 /* grants */
 
+/* RULES 2.1 */
 TEST(grants_that_say_nothing_new)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -312,6 +326,7 @@ TEST(grants_that_say_nothing_new)
     T_EQ_U64(brain_stat(e, "stale_generation"), 1);
 }
 
+/* RULES 1.4 */
 TEST(a_new_attempt_starts_again)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -328,6 +343,7 @@ TEST(a_new_attempt_starts_again)
     T_EQ_U64(brain_limit(e), 32);
 }
 
+/* RULES 3.1, 10.6 */
 TEST(numbers_of_a_hostile_langd)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -395,6 +411,7 @@ TEST(broken_is_said_until_the_attempt_is_raised)
     T_EQ_U64(brain_stat(e, "broken"), 1);
 }
 
+/* RULES 1.5 */
 TEST(a_break_is_of_rooms_that_go_by_that_shard)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -416,6 +433,7 @@ TEST(a_break_is_of_rooms_that_go_by_that_shard)
 
 /* what does not fit */
 
+/* RULES 1.7, 1.8 */
 TEST(layouts_keys_and_storage_must_agree)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -452,6 +470,7 @@ TEST(layouts_keys_and_storage_must_agree)
     T_EQ_U64(brain_state(e, 0, 0), ROOM_WAITING);
 }
 
+/* RULES 4.11 */
 TEST(a_refused_destination_does_not_stop_the_clock)
 {
     struct rig *e = encoded("timeouts.bootstrap=1s", NULL);
@@ -465,6 +484,7 @@ TEST(a_refused_destination_does_not_stop_the_clock)
     T_EQ_U64(brain_reason(e, 0, 0), ERR_TIMEOUT);
 }
 
+/* RULES 4.11 */
 TEST(destinations_disagree)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -492,6 +512,7 @@ TEST(destinations_disagree)
         ERR_DESTINATIONS_DISAGREE);
 }
 
+/* RULES 5.16 */
 TEST(several_destinations_are_asked_in_order_of_name)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -530,6 +551,7 @@ TEST(several_destinations_are_asked_in_order_of_name)
 
 /* Blocks are taken in one order: a destination that begins anew is asked
  * again, and until it has its grant no later one keeps its own. */
+/* RULES 5.16 */
 TEST(later_grants_go_back_when_an_earlier_one_is_lost)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -577,6 +599,7 @@ TEST(the_last_word_may_be_a_decline)
     T_EQ_U64(brain_said(e, PEER_WANT, 0)->generation, 70);
 }
 
+/* RULES 4.11 */
 TEST(open_room_takes_any_number_until_released_or_late)
 {
     struct rig *e = encoded("timeouts.bootstrap=10s", NULL);
@@ -615,6 +638,7 @@ TEST(open_room_takes_any_number_until_released_or_late)
     T_EQ_U64(brain_stat(e, "rows_moved"), 32);
 }
 
+/* RULES 4.8 */
 TEST(a_commit_that_says_what_is_known_comes_late)
 {
     struct rig *e = encoded(NULL, NULL);

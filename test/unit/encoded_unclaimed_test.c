@@ -21,6 +21,7 @@ static void hears_unknown_room(
     T_EQ_U64(m->failed.reason, ERR_UNKNOWN_ROOM);
 }
 
+/* RULES 5.21 */
 TEST(rows_that_no_langd_asks_for_give_way_oldest_first)
 {
     struct rig *e = encoded("timeouts.unclaimed=5s", NULL);
@@ -46,6 +47,7 @@ TEST(rows_that_no_langd_asks_for_give_way_oldest_first)
     T_EQ_U64(brain_stat(e, "unclaimed"), 2);
 }
 
+/* RULES 5.21 */
 TEST(as_many_give_way_as_are_needed)
 {
     struct rig *e = encoded("timeouts.unclaimed=1s", NULL);
@@ -62,6 +64,7 @@ TEST(as_many_give_way_as_are_needed)
     T_EQ_U64(brain_state(e, 0, 2), ROOM_BOOTSTRAPPING);
 }
 
+/* RULES 5.21 */
 TEST(rows_that_are_asked_for_or_being_written_do_not_give_way)
 {
     struct rig *e = encoded("timeouts.unclaimed=1s", NULL);
@@ -84,6 +87,7 @@ TEST(rows_that_are_asked_for_or_being_written_do_not_give_way)
 }
 
 /* Its blocks would not come back. */
+/* RULES 5.21 */
 TEST(rows_of_a_key_do_not_give_way_while_one_room_of_it_is_asked_for)
 {
     struct rig *e = encoded("timeouts.unclaimed=1s", NULL);
@@ -109,6 +113,7 @@ TEST(rows_of_a_key_do_not_give_way_while_one_room_of_it_is_asked_for)
 }
 
 /* An open room that was served stays until its engine releases it. */
+/* RULES 5.21 */
 TEST(an_open_room_gives_way_until_it_was_served)
 {
     struct rig *e = encoded("timeouts.unclaimed=1s", NULL);
@@ -134,6 +139,7 @@ TEST(an_open_room_gives_way_until_it_was_served)
 }
 
 /* A queue that is never empty but moves on is no fault. */
+/* RULES 9.6 */
 TEST(a_pool_that_gives_no_blocks_is_named)
 {
     struct rig *e = encoded(NULL, NULL);

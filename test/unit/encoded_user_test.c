@@ -76,6 +76,7 @@ static void is_served(struct rig *e, uint32_t link, struct peer_msg m)
     T_EQ_U64(brain_state(e, 0, 0), ROOM_WAITING);
 }
 
+/* RULES 10.2 */
 TEST(rows_are_for_the_users_that_the_pool_names)
 {
     struct rig *e = here();
@@ -94,6 +95,7 @@ TEST(rows_are_for_the_users_that_the_pool_names)
     T_EQ_U64(brain_state(e, 0, 0), ROOM_SUCCESS);
 }
 
+/* RULES 10.2 */
 TEST(and_for_its_groups)
 {
     static const uint8_t groups[] = {49, 0, 0, 0, 50, 0, 0, 0};
@@ -108,6 +110,7 @@ TEST(and_for_its_groups)
     is_served(e, 0, m);
 }
 
+/* RULES 10.2 */
 TEST(a_user_needs_the_secret_as_well)
 {
     struct rig *e = here();
@@ -123,6 +126,7 @@ TEST(a_user_needs_the_secret_as_well)
     is_served(e, 0, m);
 }
 
+/* RULES 10.2 */
 TEST(from_another_host_the_secret_decides)
 {
     struct rig *e = here();
@@ -137,6 +141,7 @@ TEST(from_another_host_the_secret_decides)
     is_served(e, 1, m);
 }
 
+/* RULES 10.2 */
 TEST(a_langd_is_believed_that_could_take_the_rows_itself)
 {
     struct rig *e = fenced();
@@ -150,6 +155,7 @@ TEST(a_langd_is_believed_that_could_take_the_rows_itself)
     is_served(e, 0, init_of(e, 71, 1000));
 }
 
+/* RULES 10.2 */
 TEST(one_that_has_just_come_is_waited_for)
 {
     struct rig *e = fenced();
@@ -161,6 +167,7 @@ TEST(one_that_has_just_come_is_waited_for)
     is_served(e, 0, init_of(e, 70, 1000));
 }
 
+/* RULES 10.2 */
 TEST(where_that_decides)
 {
     struct rig *e = BRAIN(ROLE_ENCODED, "pools[1].name=some",
@@ -175,6 +182,7 @@ TEST(where_that_decides)
     T_EQ_U64(brain_said(e, PEER_NACK, 0)->nack.reason, ERR_BUSY);
 }
 
+/* RULES 10.2 */
 TEST(but_not_for_long)
 {
     struct rig *e = fenced();
@@ -185,6 +193,7 @@ TEST(but_not_for_long)
 }
 
 /* Its own user is then as unknown as that of a langd of another host. */
+/* RULES 10.2 */
 TEST(one_that_says_it_will_map_nothing_is_not_waited_for)
 {
     struct rig *e = fenced();
@@ -196,6 +205,7 @@ TEST(one_that_says_it_will_map_nothing_is_not_waited_for)
 }
 
 /* A stranger that asks before the announce, for other numbers. */
+/* RULES 10.2 */
 TEST(a_stranger_that_asks_first_binds_nothing)
 {
     struct rig *e = here();
@@ -221,6 +231,7 @@ static struct peer_msg decline_of(uint32_t uid)
     return m;
 }
 
+/* RULES 10.3 */
 TEST(to_decline_takes_the_right_to_ask)
 {
     static const uint8_t group[] = {50, 0, 0, 0};
@@ -248,6 +259,7 @@ static struct local_msg withdraw(const struct secret *secret)
     return m;
 }
 
+/* RULES 10.3 */
 TEST(who_has_the_secret_withdraws_the_room)
 {
     struct rig *e = here();
@@ -263,6 +275,7 @@ TEST(who_has_the_secret_withdraws_the_room)
     T_EQ_U64(brain_free(e), 16);
 }
 
+/* RULES 10.3 */
 TEST(also_before_its_announce)
 {
     struct rig *e = here();
@@ -275,6 +288,7 @@ TEST(also_before_its_announce)
     T_EQ_U64(brain_reason(e, 0, 0), ERR_DECLINED);
 }
 
+/* RULES 10.3 */
 TEST(an_open_room_that_is_withdrawn_serves_those_that_asked)
 {
     struct rig *e = here();
@@ -316,6 +330,7 @@ static void many_pools(char text[64][1200], const char **settings)
     settings[n + 1] = NULL;
 }
 
+/* RULES 9.7 */
 TEST(a_drain_is_said_to_all)
 {
     static char text[64][1200];

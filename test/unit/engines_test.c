@@ -41,6 +41,7 @@ TEST(hello_comes_first_once_and_for_us)
     T_ERR(brain_say(l, 0, hello(LOCAL_MAGIC, WIRE_VERSION, 0)), ERR_MALFORMED);
 }
 
+/* RULES 7.7 */
 TEST(a_connection_without_hello_is_ended)
 {
     struct rig *l = BRAIN(ROLE_LANGD, "timeouts.hello=2s");
@@ -66,6 +67,7 @@ TEST(a_connection_without_hello_is_ended)
 
 /* What a program does not name, and one that has no word for it, it has not. */
 /* What lies in the sockets is read before the deadline counts. */
+/* RULES 7.7 */
 TEST(a_loop_that_stood_still_ends_no_connection_unread)
 {
     struct rig *l = BRAIN(ROLE_LANGD, "timeouts.hello=2s");
@@ -102,6 +104,7 @@ TEST(frames_that_break_the_protocol_are_counted)
 }
 
 /* What is wrong is said to the sender, by either wire. */
+/* RULES 2.3 */
 TEST(unknown_bits_are_answered)
 {
     struct rig *l = langd_up(NULL, NULL);
@@ -139,6 +142,7 @@ TEST(unknown_bits_are_answered)
     T_EQ_U64(brain_said(l, PEER_NACK, 0)->nack.reason, ERR_STALE);
 }
 
+/* RULES 7.3 */
 TEST(cells_and_tags)
 {
     struct rig *l = langd_up(NULL, NULL);
@@ -166,6 +170,7 @@ TEST(cells_and_tags)
 }
 
 /* A tag that comes again in an idle cell finds no word of its last use. */
+/* RULES 7.3 */
 TEST(a_released_cell_is_cleared)
 {
     struct rig *l = langd_up(NULL, NULL);
@@ -196,6 +201,7 @@ TEST(at_least_one_cell)
 }
 
 /* What one program writes for people reaches others as clean UTF-8. */
+/* RULES 2.4 */
 TEST(texts_of_others_are_clean)
 {
     static const char dirty[] = "\x1b[2J gr\xc3\xbc\xc3\x9f \xff\xfe\n";
@@ -270,6 +276,7 @@ TEST(a_bad_hello_changes_nothing)
     }
 }
 
+/* RULES 7.1 */
 TEST(rooms_belong_to_their_session)
 {
     struct rig *l = langd_up(NULL, NULL);
@@ -284,6 +291,7 @@ TEST(rooms_belong_to_their_session)
     T_ERR(brain_say(l, 0, attach(1, 9, RIGHT_WRITE)), ERR_MALFORMED);
 }
 
+/* RULES 7.1 */
 TEST(attach_waits_and_fails_by_its_deadline)
 {
     struct rig *l = langd_up(NULL, NULL);
@@ -303,6 +311,7 @@ TEST(attach_waits_and_fails_by_its_deadline)
     T_OK(brain_say(l, 0, release(5, ROWS_UNKNOWN)));
 }
 
+/* RULES 7.3 */
 TEST(events_fold_and_wait_for_whoever_is_slow)
 {
     struct rig *l = langd_up(NULL, NULL);
@@ -323,6 +332,7 @@ TEST(events_fold_and_wait_for_whoever_is_slow)
     T_EQ_U64(brain_acts(l, ACT_NOTIFY), 1); /* again, for the next */
 }
 
+/* RULES 7.1 */
 TEST(session_end_ends_rooms_not_a_connections)
 {
     struct rig *l = langd_up(NULL, NULL);
@@ -460,6 +470,7 @@ TEST(pools_are_for_their_users)
     T_ERR(brain_say(l, 0, request(1, 0, MODE_WHOLE)), ERR_NOT_OWNER);
 }
 
+/* RULES 10.2 */
 TEST(any_group_of_a_process_counts)
 {
     static const struct groups groups = {3, {20, 21, 22}};

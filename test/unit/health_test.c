@@ -62,6 +62,7 @@ static void link_event(struct rig *b, enum event_type type, uint32_t link)
     rig_step(b, &ev);
 }
 
+/* RULES 9.6 */
 TEST(an_encoder_is_ready_without_a_langd)
 {
     struct rig *e = BRAIN(ROLE_ENCODED, "log=info");
@@ -73,6 +74,7 @@ TEST(an_encoder_is_ready_without_a_langd)
     is_ready(e, "ready, but no langd is connected");
 }
 
+/* RULES 9.6 */
 TEST(a_pool_that_is_lost_bars_rooms_when_it_is_the_last)
 {
     struct rig *e = BRAIN(ROLE_ENCODED, "pools[1].name=second",
@@ -88,6 +90,7 @@ TEST(a_pool_that_is_lost_bars_rooms_when_it_is_the_last)
     is_not(e, "not ready: pool main: its memory is lost");
 }
 
+/* RULES 9.6 */
 TEST(a_pool_without_a_layout_waits_for_an_engine)
 {
     struct rig *e = BRAIN(ROLE_ENCODED, "pools[0].layout=engine");
@@ -95,6 +98,7 @@ TEST(a_pool_without_a_layout_waits_for_an_engine)
     is_ready(e, "ready, but no langd is connected");
 }
 
+/* RULES 9.6 */
 TEST(a_langd_connects_encoders_until_one_is_there)
 {
     struct rig *l = BRAIN(ROLE_LANGD, OTHER);
@@ -114,6 +118,7 @@ TEST(a_langd_connects_encoders_until_one_is_there)
     is_not(l, "no encoder is connected");
 }
 
+/* RULES 9.6 */
 TEST(an_encoder_that_is_away_says_since_when_and_why)
 {
     struct rig *l = BRAIN(ROLE_LANGD, "log=info");
@@ -137,6 +142,7 @@ TEST(an_encoder_that_is_away_says_since_when_and_why)
     T_EQ_STR(brain_text(l, "peers", "trouble", 0), "refused");
 }
 
+/* RULES 9.6 */
 TEST(an_encoder_elsewhere_does_not_reach_loopback)
 {
     static const char says[] = "on another network, and transfer.devices is lo";
@@ -177,6 +183,7 @@ static void tried(struct rig *e, enum trouble t)
     rig_step(e, &ev);
 }
 
+/* RULES 9.6 */
 TEST(a_langd_whose_data_port_is_shut_is_none)
 {
     static const char says[] = "rows cannot go to 10.0.0.7:9: no answer";
@@ -227,6 +234,7 @@ static void hear_path(struct rig *l, enum path path, enum trouble t)
     rig_step(l, &(struct event){.type = EV_PEER, .peer = &m});
 }
 
+/* RULES 9.6 */
 TEST(an_encoder_whose_rows_cannot_come_is_none)
 {
     struct rig *l = langd_up(NULL, NULL);
@@ -257,12 +265,14 @@ TEST(one_encoder_that_is_connected_is_enough)
     T_EQ_U64(brain_acts(l, ACT_CONNECT), 0);
 }
 
+/* RULES 9.6 */
 TEST(where_requests_may_name_encoders_none_is_missed)
 {
     is_ready(BRAIN(ROLE_LANGD, "control.allow=tcp://127.0.0.1:*"),
         "ready, but no encoder is connected; requests may name some");
 }
 
+/* RULES 9.6 */
 TEST(an_encoder_of_other_layouts_is_none)
 {
     struct rig *l = BRAIN(ROLE_LANGD, "log=info");
