@@ -200,6 +200,7 @@ TEST(straddles_runs)
     drop(l);
 }
 
+/* RULES 3.1 */
 TEST(stale_refusals)
 {
     struct landing *l = make_one();
@@ -245,6 +246,7 @@ TEST(stale_uses)
     drop(l);
 }
 
+/* RULES 3.1 */
 TEST(malformed_refusals)
 {
     struct landing *l = make_one();
@@ -301,6 +303,7 @@ TEST(totals)
     drop(l);
 }
 
+/* RULES 3.1 */
 TEST(hostile_numbers)
 {
     static const uint32_t odd[] = {0, 1, 3, 4, 16, 31, 32, 0x7ffffffc,
@@ -363,6 +366,7 @@ TEST(unknown_layout_takes_units_later)
 
 /* What landed under an older attempt does not stand in the way of a new one,
  * and what ends under it counts nothing. */
+/* RULES 3.2 */
 TEST(new_attempt)
 {
     struct landing *l = make_one();
@@ -387,6 +391,7 @@ TEST(new_attempt)
     drop(l);
 }
 
+/* RULES 3.2 */
 TEST(failed_landing_counts_nothing)
 {
     struct landing *l = make_one();
@@ -403,6 +408,7 @@ TEST(failed_landing_counts_nothing)
     drop(l);
 }
 
+/* RULES 4.3 */
 TEST(trim_takes_rows_back)
 {
     struct landing *l = make_one();
@@ -716,6 +722,7 @@ static void random_room(uint64_t *seed)
     drop(l);
 }
 
+/* RULES 3.2 */
 TEST(every_row_lands_once)
 {
     uint64_t seed = 42;
@@ -754,6 +761,7 @@ TEST(peers_and_what_counts)
 
 /* A sender that is known lands rows of its own rooms alone, and takes nothing
  * from those of others. */
+/* RULES 10.6 */
 TEST(rows_come_from_the_peer_of_the_room)
 {
     struct landing *l = make_one();

@@ -60,6 +60,7 @@ static void done(struct rig *l, const struct there *t, uint32_t cell)
     T_EQ_U64(brain_state(l, 0, cell), ROOM_SUCCESS);
 }
 
+/* RULES 2.2, 5.8 */
 TEST(aux_waits_by_age_and_is_asked_for)
 {
     struct rig *l = small_arena(NULL);
@@ -92,6 +93,7 @@ TEST(aux_waits_by_age_and_is_asked_for)
     done(l, &t[1], 1);
 }
 
+/* RULES 2.2 */
 TEST(aux_that_was_asked_for_is_asked_for_again)
 {
     struct rig *l = small_arena(NULL);
@@ -121,6 +123,7 @@ TEST(aux_that_was_asked_for_is_asked_for_again)
     T_TRUE(!asks(l, &t[2]));
 }
 
+/* RULES 5.8 */
 TEST(two_groups_do_not_hold_aux_against_each_other)
 {
     static const uint32_t order[] = {0, 2, 1, 3};
@@ -147,6 +150,7 @@ TEST(two_groups_do_not_hold_aux_against_each_other)
     T_EQ_U64(brain_free(l), 16);
 }
 
+/* RULES 5.8 */
 TEST(a_group_with_more_aux_than_there_is_is_too_large)
 {
     struct rig *l = small_arena(NULL);
@@ -185,6 +189,7 @@ static uint8_t aux_flags(struct rig *l, const struct there *t)
     return brain_said(l, PEER_STATE, -1)->state.flags & FLAG_AUX;
 }
 
+/* RULES 5.8 */
 TEST(the_youngest_without_rows_gives_way_first)
 {
     struct rig *l = small_arena("pools[0].default_blocks=0");
@@ -201,6 +206,7 @@ TEST(the_youngest_without_rows_gives_way_first)
     T_EQ_U64(aux_flags(l, &t[2]), FLAG_AUX);
 }
 
+/* RULES 5.8 */
 TEST(small_aux_does_not_pass_large_aux_of_its_user)
 {
     struct rig *l = small_arena(NULL);
@@ -219,6 +225,7 @@ TEST(small_aux_does_not_pass_large_aux_of_its_user)
     T_EQ_U64(brain_said(l, PEER_STATE, -1)->state.reason, ERR_NO_BLOCKS);
 }
 
+/* RULES 5.8 */
 TEST(a_room_that_lacks_space_for_aux_gets_no_blocks)
 {
     struct rig *l = small_arena("pools[0].default_blocks=0");
@@ -239,6 +246,7 @@ TEST(a_room_that_lacks_space_for_aux_gets_no_blocks)
 }
 
 /* The block that one holds, the aux that the other holds. */
+/* RULES 5.8 */
 TEST(aux_and_blocks_are_not_held_against_each_other)
 {
     struct rig *l = langd_up("limits.aux_total=64KiB", "pools[0].blocks=2");
@@ -257,6 +265,7 @@ TEST(aux_and_blocks_are_not_held_against_each_other)
     T_EQ_U64(brain_state(l, 0, 0), ROOM_SUCCESS);
 }
 
+/* RULES 5.8 */
 TEST(the_queue_of_one_user_is_not_that_of_another)
 {
     struct rig *l = small_arena(NULL);
@@ -281,6 +290,7 @@ TEST(the_queue_of_one_user_is_not_that_of_another)
     T_EQ_U64(brain_said(l, PEER_STATE, -1)->state.reason, ERR_NO_BLOCKS);
 }
 
+/* RULES 5.8, 8.2 */
 TEST(a_room_that_ends_for_lack_of_aux_says_so)
 {
     struct rig *l = small_arena("timeouts.total=2s");
@@ -300,6 +310,7 @@ TEST(a_room_that_ends_for_lack_of_aux_says_so)
     T_TRUE(strstr((const char *)l->event.event.text.p, "limits.aux_total"));
 }
 
+/* RULES 8.2 */
 TEST(a_room_that_ends_for_lack_of_blocks_says_so)
 {
     struct rig *l = langd_up("pools[0].blocks=2", "timeouts.total=2s");

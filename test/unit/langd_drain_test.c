@@ -33,6 +33,7 @@ static void is(const struct rig *l, bool ready, const char *text)
     T_CHECK(h.ready == ready && strcmp(h.text, text) == 0, "%s", h.text);
 }
 
+/* RULES 9.6 */
 TEST(without_an_encoder_that_takes_rooms_it_is_not_ready)
 {
     struct rig *l = BRAIN(ROLE_LANGD, "log=info");
@@ -49,6 +50,7 @@ TEST(without_an_encoder_that_takes_rooms_it_is_not_ready)
     T_EQ_STR(brain_text(l, "peers", "state", 0), "up");
 }
 
+/* RULES 9.6 */
 TEST(a_word_that_was_overtaken_changes_nothing)
 {
     struct rig *l = BRAIN(ROLE_LANGD, "log=info");
@@ -63,6 +65,7 @@ TEST(a_word_that_was_overtaken_changes_nothing)
 }
 
 /* 2^31 messages after the last HELLO, or one after 2^32. */
+/* RULES 9.6 */
 TEST(a_number_that_wraps_is_not_an_overtaken_one)
 {
     struct rig *l = BRAIN(ROLE_LANGD, "log=info");
@@ -77,6 +80,7 @@ TEST(a_number_that_wraps_is_not_an_overtaken_one)
     is(l, true, "ready");
 }
 
+/* RULES 9.6 */
 TEST(its_next_run_takes_rooms)
 {
     struct rig *l = BRAIN(ROLE_LANGD, "log=info");
@@ -94,6 +98,7 @@ TEST(its_next_run_takes_rooms)
     is(l, true, "ready");
 }
 
+/* RULES 9.6 */
 TEST(another_is_connected_when_the_only_one_drains)
 {
     struct rig *l = BRAIN(ROLE_LANGD, OTHER);
@@ -112,6 +117,7 @@ TEST(another_is_connected_when_the_only_one_drains)
 }
 
 /* One of the next for each that begins, not for each word of it. */
+/* RULES 9.6 */
 TEST(a_drain_that_is_repeated_connects_no_more)
 {
     struct rig *l = BRAIN(ROLE_LANGD, OTHER, THIRD);
@@ -124,6 +130,7 @@ TEST(a_drain_that_is_repeated_connects_no_more)
     T_EQ_U64(brain_acts(l, ACT_CONNECT), 0);
 }
 
+/* RULES 9.6 */
 TEST(where_requests_may_name_others_it_is_said_beside)
 {
     struct rig *l = BRAIN(ROLE_LANGD, "control.allow=tcp://127.0.0.1:*");
@@ -135,6 +142,7 @@ TEST(where_requests_may_name_others_it_is_said_beside)
 }
 
 /* One that has left the configuration takes none either. */
+/* RULES 9.6 */
 TEST(an_encoder_that_leaves_makes_none_ready)
 {
     struct rig *l = langd_up(NULL, NULL);
@@ -148,6 +156,7 @@ TEST(an_encoder_that_leaves_makes_none_ready)
 }
 
 /* The encoder alone knows whether it was announced before. */
+/* RULES 9.5 */
 TEST(a_room_is_asked_for_all_the_same)
 {
     struct rig *l = langd_up(NULL, NULL);
@@ -160,6 +169,7 @@ TEST(a_room_is_asked_for_all_the_same)
 }
 
 /* One that ends leaves rooms to its next run, which may not come in time. */
+/* RULES 9.5 */
 TEST(a_room_that_is_left_says_so)
 {
     struct rig *l = langd_up("timeouts.bootstrap=2s", NULL);

@@ -23,6 +23,7 @@ static struct there member(struct rig *l, uint64_t room, uint16_t size)
     return ask(l, 0, r);
 }
 
+/* RULES 5.6 */
 TEST(group_that_grows_as_its_endpoints_break_is_too_large)
 {
     struct rig *l =
@@ -51,6 +52,7 @@ TEST(group_that_grows_as_its_endpoints_break_is_too_large)
     T_EQ_U64(brain_free(l), 16);
 }
 
+/* RULES 9.5 */
 TEST(a_group_that_is_begun_is_completed_in_a_drain)
 {
     struct rig *l = langd_up(NULL, NULL);
@@ -101,6 +103,7 @@ static struct rig *scattered(void)
     return l;
 }
 
+/* RULES 5.6 */
 TEST(group_waits_in_a_pool_too_scattered_for_one_of_it)
 {
     struct rig *l = scattered();
@@ -113,6 +116,7 @@ TEST(group_waits_in_a_pool_too_scattered_for_one_of_it)
     T_EQ_U64(brain_free(l), 1908);
 }
 
+/* RULES 5.6 */
 TEST(max_rows_do_not_shrink_below_what_is_held)
 {
     struct rig *l = scattered();

@@ -3,6 +3,7 @@
  * blocks of 8 rows, 16 of them, a default grant is 2. */
 #include "test/there.h"
 
+/* RULES 2.1 */
 TEST(a_length_confirms_its_grant)
 {
     struct rig *l = langd_up(NULL, NULL);
@@ -29,6 +30,7 @@ TEST(a_length_confirms_its_grant)
     T_TRUE(brain_said(l, PEER_RESUME, 0) == NULL);
 }
 
+/* RULES 2.1 */
 TEST(a_length_is_answered_late_or_by_ack)
 {
     struct rig *l = langd_up(NULL, NULL);
@@ -49,6 +51,7 @@ TEST(a_length_is_answered_late_or_by_ack)
     T_EQ_U64(brain_said_count(l, PEER_STATE), 0);
 }
 
+/* RULES 2.1 */
 TEST(a_length_is_answered_soon)
 {
     struct rig *l = langd_up("timeouts.retry=10s", NULL);
@@ -75,6 +78,7 @@ TEST(a_pool_says_for_how_long_its_oldest_rows_are_ready)
     T_EQ_U64(brain_shown(l, "pools", "oldest_ready_ms", 0), 700);
 }
 
+/* RULES 2.1 */
 TEST(acked_answers_acks)
 {
     struct rig *l = langd_up(NULL, NULL);
@@ -123,6 +127,7 @@ TEST(a_stream_of_unknown_length_goes_on_after_a_release)
     T_EQ_U64(brain_shown(l, "rooms", "blocks", 0), 4);
 }
 
+/* RULES 5.20 */
 TEST(what_a_stream_was_promised_ends_with_its_max_rows)
 {
     struct rig *l =
@@ -139,6 +144,7 @@ TEST(what_a_stream_was_promised_ends_with_its_max_rows)
     T_EQ_U64(cell_rows(l->cells[0][0]), 40);
 }
 
+/* RULES 5.20 */
 TEST(rows_expected_of_a_stream_do_not_lower_what_it_was_promised)
 {
     struct rig *l = langd_up("pools[0].default_blocks=4", NULL);
@@ -201,6 +207,7 @@ static void zero_rows(struct rig *l, struct local_msg r)
     T_EQ_U64(brain_shown(l, "status", "rooms_held", 0), 0);
 }
 
+/* RULES 7.2 */
 TEST(a_declared_reader_of_no_rows_without_a_grant_may_be_late)
 {
     zero_rows(
@@ -224,6 +231,7 @@ TEST(a_declared_reader_of_no_rows_for_several_may_be_late)
     zero_rows(langd_up(NULL, NULL), r);
 }
 
+/* RULES 7.2 */
 TEST(more_readers_than_cells_are_refused)
 {
     struct rig *l = langd_up(NULL, NULL);
@@ -236,6 +244,7 @@ TEST(more_readers_than_cells_are_refused)
     T_OK(brain_say(l, 0, r));
 }
 
+/* RULES 5.20 */
 TEST(a_stream_that_no_process_reads_any_more_ends)
 {
     struct rig *l = langd_up(NULL, NULL);
@@ -280,6 +289,7 @@ static struct local_msg last_release(uint32_t cell, uint32_t rows)
 }
 
 /* It would be told READY, and shown no rows. */
+/* RULES 7.2 */
 TEST(a_reader_that_was_not_declared_finds_no_rows_that_went)
 {
     struct rig *l = langd_up(NULL, NULL);
@@ -299,6 +309,7 @@ TEST(a_reader_that_was_not_declared_finds_no_rows_that_went)
     T_OK(brain_say(l, 1, attach(1, 6, RIGHT_WATCH)));
 }
 
+/* RULES 7.2 */
 TEST(readers_that_do_not_attach_in_time_are_not_waited_for)
 {
     struct rig *l = langd_up("timeouts.consumer=1s", NULL);
@@ -316,6 +327,7 @@ TEST(readers_that_do_not_attach_in_time_are_not_waited_for)
     T_EQ_U64(brain_shown(l, "status", "rooms_held", 0), 0);
 }
 
+/* RULES 7.2 */
 TEST(the_requester_may_say_that_no_more_readers_come)
 {
     struct rig *l = langd_up(NULL, NULL);
@@ -376,6 +388,7 @@ static void group_of_one(struct rig *l, uint64_t group)
     brain_hear(l, 0, about(&t, PEER_DRAINED));
 }
 
+/* RULES 5.7 */
 TEST(groups_whose_last_member_never_came_give_way)
 {
     struct rig *l = langd_up("limits.rooms=8", NULL);
@@ -392,6 +405,7 @@ TEST(groups_whose_last_member_never_came_give_way)
     T_OK(brain_say(l, 0, r));
 }
 
+/* RULES 5.7 */
 TEST(groups_end_with_their_session)
 {
     struct rig *l = langd_up("limits.rooms=8", NULL);
@@ -406,6 +420,7 @@ TEST(groups_end_with_their_session)
 
 /* memory that is taken away */
 
+/* RULES 6.6 */
 TEST(rows_without_memory_end_their_room_and_no_other)
 {
     struct rig *l = langd_up(NULL, NULL);
@@ -425,6 +440,7 @@ TEST(rows_without_memory_end_their_room_and_no_other)
 
 /* giving up before the encoder was reached */
 
+/* RULES 7.4, 9.4 */
 TEST(what_was_given_up_is_said_when_the_encoder_comes)
 {
     struct rig *l = langd(NULL, NULL);
@@ -440,6 +456,7 @@ TEST(what_was_given_up_is_said_when_the_encoder_comes)
     T_EQ_U64(brain_said_count(l, PEER_INIT), 0);
 }
 
+/* RULES 9.4 */
 TEST(an_encoder_that_never_comes_holds_no_room)
 {
     struct rig *l = langd(NULL, NULL);
@@ -468,6 +485,7 @@ static uint32_t declines_said(struct rig *l)
     return brain_said_count(l, PEER_DECLINE);
 }
 
+/* RULES 9.4 */
 TEST(declines_wait_for_their_encoder)
 {
     struct rig *l = langd(NULL, NULL);
@@ -483,6 +501,7 @@ TEST(declines_wait_for_their_encoder)
     T_EQ_U64(declines_said(l), 0);
 }
 
+/* RULES 9.4 */
 TEST(declines_that_wait_are_forgotten_in_time_the_oldest_first)
 {
     struct rig *l = langd(NULL, NULL);
@@ -500,6 +519,7 @@ TEST(declines_that_wait_are_forgotten_in_time_the_oldest_first)
     T_EQ_U64(declines_said(l), 0);
 }
 
+/* RULES 9.4 */
 TEST(declines_of_one_user_leave_half_to_others)
 {
     struct rig *l = langd(NULL, NULL);
@@ -525,6 +545,7 @@ static enum err try_room(struct rig *l, uint64_t room, uint32_t cell)
     return brain_reason(l, 0, cell);
 }
 
+/* RULES 8.4 */
 TEST(rooms_of_an_encoder_that_is_not_reached_end_soon_then_at_once)
 {
     struct rig *l = langd("timeouts.unreachable=2s", NULL);
@@ -548,6 +569,7 @@ TEST(rooms_of_an_encoder_that_is_not_reached_end_soon_then_at_once)
     T_EQ_U64(brain_said(l, PEER_INIT, 0)->room, 4);
 }
 
+/* RULES 8.4 */
 TEST(an_encoder_that_restarts_in_time_serves_those_that_asked_meanwhile)
 {
     struct rig *l = langd_up("timeouts.unreachable=2s", NULL);
@@ -570,6 +592,7 @@ TEST(an_encoder_that_restarts_in_time_serves_those_that_asked_meanwhile)
     T_EQ_U64(brain_reason(l, 0, 2), ERR_PEER_LOST);
 }
 
+/* RULES 8.4 */
 TEST(a_connection_without_a_hello_does_not_reach_the_encoder)
 {
     struct rig *l = langd("timeouts.unreachable=1s", NULL);
@@ -590,6 +613,7 @@ TEST(a_connection_without_a_hello_does_not_reach_the_encoder)
     T_HAS((const char *)l->event.event.text.p, "it has no key");
 }
 
+/* RULES 1.4 */
 TEST(rows_of_a_broken_attempt_are_not_shown_in_the_next)
 {
     struct rig *l = langd_up("pools[0].default_blocks=4", NULL);
@@ -606,6 +630,7 @@ TEST(rows_of_a_broken_attempt_are_not_shown_in_the_next)
     T_EQ_U64(cell_rows(l->cells[0][0]), 8);
 }
 
+/* RULES 2.1 */
 TEST(an_answer_about_a_smaller_grant_confirms_no_larger_one)
 {
     struct rig *l = langd_up("pools[0].default_blocks=1", NULL);

@@ -134,6 +134,7 @@ TEST(what_cannot_be_mapped_is_tried_with_the_next_hello)
     T_EQ_U64(brain_acts(l, ACT_UNMAP), 0); /* there is none */
 }
 
+/* RULES 9.2 */
 TEST(a_lost_encoder_is_unmapped)
 {
     struct rig *l = mapping();
@@ -151,6 +152,7 @@ TEST(a_lost_encoder_is_unmapped)
     T_EQ_U64(brain_acts(l, ACT_MAP), 1);
 }
 
+/* RULES 9.2 */
 TEST(another_run_of_it_is_another_mapping)
 {
     struct rig *l = mapping();
@@ -185,6 +187,7 @@ TEST(abort_waits_until_nothing_can_land)
     T_EQ_U64(brain_said_count(l, PEER_ABORT), 0);
 }
 
+/* RULES 6.2 */
 TEST(failed_is_answered_when_nothing_can_land)
 {
     struct rig *l = mapping();

@@ -31,6 +31,7 @@ static uint64_t peers(struct rig *l)
     return text[0] != 0;
 }
 
+/* RULES 9.7 */
 TEST(one_that_has_left_completes_its_room_and_takes_no_other)
 {
     struct rig *l = langd_up(NULL, NULL);
@@ -60,6 +61,7 @@ TEST(without_rooms_it_is_forgotten_at_once)
     T_EQ_U64(brain_acts(l, ACT_CONNECT), 1);
 }
 
+/* RULES 9.7 */
 TEST(named_again_it_goes_on_where_it_was)
 {
     struct rig *l = langd_up(NULL, NULL);
@@ -75,6 +77,7 @@ TEST(named_again_it_goes_on_where_it_was)
     T_EQ_U64(brain_state(l, 0, 1), ROOM_SUCCESS);
 }
 
+/* RULES 9.7 */
 TEST(another_name_of_one_address_is_the_same_encoder)
 {
     struct rig *l = langd_up(NULL, NULL);
@@ -119,6 +122,7 @@ static struct local_msg request_at(
     return m;
 }
 
+/* RULES 9.7 */
 TEST(an_encoder_leaves_before_it_is_known_to_be_lost)
 {
     struct rig *l = langd_up(NULL, NULL);
@@ -129,6 +133,7 @@ TEST(an_encoder_leaves_before_it_is_known_to_be_lost)
     T_EQ_U64(brain_stat(l, "peers_unreachable"), 0);
 }
 
+/* RULES 9.7 */
 TEST(an_encoder_leaves_that_answers_no_hello)
 {
     struct rig *l = langd(NULL, NULL);
@@ -141,6 +146,7 @@ TEST(an_encoder_leaves_that_answers_no_hello)
     T_TRUE(brain_said(l, PEER_HELLO, 0) == NULL);
 }
 
+/* RULES 9.7 */
 TEST(an_address_that_is_allowed_no_more_takes_no_rooms)
 {
     struct rig *l = langd("control.allow=tcp://127.0.0.1:7777", NULL);
@@ -165,6 +171,7 @@ TEST(a_decline_connects_none_that_is_leaving)
     T_EQ_U64(brain_acts(l, ACT_CONNECT), 0);
 }
 
+/* RULES 9.7 */
 TEST(an_encoder_that_leaves_and_is_allowed_stays_one)
 {
     struct rig *l = langd_up("control.allow=tcp://127.0.0.1:*", NULL);
@@ -177,6 +184,7 @@ TEST(an_encoder_that_leaves_and_is_allowed_stays_one)
     T_EQ_STR(brain_text(l, "peers", "name", 1), "");
 }
 
+/* RULES 9.7 */
 TEST(an_encoder_that_is_leaving_may_be_allowed_again)
 {
     struct rig *l = langd_up(NULL, NULL);
@@ -191,6 +199,7 @@ TEST(an_encoder_that_is_leaving_may_be_allowed_again)
 }
 
 /* The room may be announced there, and wait for this langd. */
+/* RULES 9.7 */
 TEST(one_that_is_leaving_hears_declines_until_it_is_forgotten)
 {
     struct rig *l = langd_up(NULL, NULL);
@@ -270,6 +279,7 @@ static uint32_t up(struct rig *l)
 }
 
 /* One of 16 places is the encoder's of the configuration. */
+/* RULES 1.9 */
 TEST(encoders_of_one_user_leave_places_to_others)
 {
     struct rig *l = many();
@@ -292,6 +302,7 @@ TEST(encoders_of_one_user_leave_places_to_others)
     T_EQ_U64(ask_many(l, 1, 3, 1), 1); /* of a place that is there */
 }
 
+/* RULES 1.9 */
 TEST(encoders_of_the_configuration_have_a_place_before_others)
 {
     struct rig *l = many();
@@ -310,6 +321,7 @@ TEST(encoders_of_the_configuration_have_a_place_before_others)
         T_OK(brain_say(l, 0, request_at(p[i].name, 1, 40 + i)));
 }
 
+/* RULES 1.9 */
 TEST(an_encoder_that_is_up_and_idle_gives_its_place_to_another)
 {
     struct rig *l = many();
@@ -332,6 +344,7 @@ TEST(an_encoder_that_is_up_and_idle_gives_its_place_to_another)
 }
 
 /* An address that answers nothing, named by any client of an engine. */
+/* RULES 1.9 */
 TEST(addresses_that_never_answer_take_no_place_of_one_that_has)
 {
     struct rig *l = many();
@@ -346,6 +359,7 @@ TEST(addresses_that_never_answer_take_no_place_of_one_that_has)
     T_EQ_U64(brain_said(l, PEER_INIT, 0)->room, 5);
 }
 
+/* RULES 1.9 */
 TEST(the_oldest_that_has_not_answered_gives_way)
 {
     struct rig *l = many();
@@ -374,6 +388,7 @@ TEST(a_reload_may_leave_more_than_have_a_place)
 }
 
 /* What one user's clients name, and name again, keeps no true one out. */
+/* RULES 1.9 */
 TEST(addresses_of_one_user_leave_others_time_to_answer)
 {
     struct rig *l = many();
@@ -403,6 +418,7 @@ TEST(an_encoder_whose_room_is_waited_for_keeps_its_place)
     T_EQ_STR(brain_text(l, "peers", "address", 0), ENC);
 }
 
+/* RULES 1.9 */
 TEST(one_that_waits_for_a_room_of_none_hears_so)
 {
     struct rig *l = many();
@@ -528,6 +544,7 @@ static uint64_t connected_to(const struct rig *l)
 
 /* What has been connected to is the daemon of that name (control.identities).
  */
+/* RULES 1.9 */
 TEST(an_encoder_that_is_not_up_is_connected_again_under_another_name)
 {
     struct rig *l = langd(NULL, NULL);

@@ -2,6 +2,7 @@
  * 9.8). The process of connection n has the number 1000 + n. */
 #include "test/there.h"
 
+/* RULES 9.8 */
 TEST(a_room_is_killed_by_its_id_and_its_encoder_is_told)
 {
     struct rig *l = langd_up(NULL, NULL);
@@ -16,6 +17,7 @@ TEST(a_room_is_killed_by_its_id_and_its_encoder_is_told)
     T_EQ_U64(brain_stat(l, "killed"), 1);
 }
 
+/* RULES 9.8 */
 TEST(all_rooms_of_a_process_are_killed)
 {
     struct rig *l = langd_up(NULL, NULL);

@@ -15,6 +15,7 @@ static void wants(
     told(l, t);
 }
 
+/* RULES 5.1 */
 TEST(head_only_no_overtaking)
 {
     struct rig *l = langd_up("pools[0].default_blocks=0", NULL);
@@ -37,6 +38,7 @@ TEST(head_only_no_overtaking)
 }
 
 /* A whole room may hold max_room_blocks, or the pool where nothing is said. */
+/* RULES 5.9 */
 TEST(max_room_blocks_bounds_a_room)
 {
     struct rig *l = langd_up("pools[0].max_room_blocks=4", NULL);
@@ -50,6 +52,7 @@ TEST(max_room_blocks_bounds_a_room)
     T_EQ_U64(brain_reason(l, 0, 1), ERR_TOO_LARGE);
 }
 
+/* RULES 5.9 */
 TEST(the_wait_of_the_head_is_shown)
 {
     struct rig *l = langd_up("pools[0].default_blocks=0", NULL);
@@ -65,6 +68,7 @@ TEST(the_wait_of_the_head_is_shown)
     T_TRUE(brain_shown(l, "pools", "head_wait_max_us", 0) >= 500000);
 }
 
+/* RULES 9.6 */
 TEST(a_pool_that_gives_no_blocks_is_named)
 {
     struct rig *l = langd_up("pools[0].default_blocks=0", NULL);
@@ -88,6 +92,7 @@ TEST(a_pool_that_gives_no_blocks_is_named)
     T_EQ_STR(h.text, "ready");
 }
 
+/* RULES 5.1 */
 TEST(age_is_that_of_the_request)
 {
     struct rig *l = langd_up("pools[0].default_blocks=0", NULL);
@@ -103,6 +108,7 @@ TEST(age_is_that_of_the_request)
     T_EQ_U64(brain_free(l), 0);
 }
 
+/* RULES 5.3, 5.4 */
 TEST(speculative_grants_give_way_youngest_first)
 {
     struct rig *l = langd_up("pools[0].default_blocks=4", NULL);
@@ -119,6 +125,7 @@ TEST(speculative_grants_give_way_youngest_first)
     T_EQ_U64(brain_state(l, 0, 3), ROOM_BOOTSTRAPPING); /* rows, not state */
 }
 
+/* RULES 5.4 */
 TEST(blocks_taken_back_wait_for_landings)
 {
     struct rig *l = langd_up("pools[0].default_blocks=8", NULL);
@@ -148,6 +155,7 @@ static void deadlock(struct rig *l, struct there *a, struct there *b)
     wants(l, b, 64, 128);
 }
 
+/* RULES 5.4 */
 TEST(landed_rows_of_younger_rooms_are_taken_when_all_is_calm)
 {
     struct rig *l = langd_up("pools[0].default_blocks=8", NULL);
@@ -162,6 +170,7 @@ TEST(landed_rows_of_younger_rooms_are_taken_when_all_is_calm)
     T_EQ_U64(brain_state(l, 0, 1), ROOM_TRANSFERRING);
 }
 
+/* RULES 5.4 */
 TEST(landed_rows_are_spared_while_others_may_end)
 {
     struct rig *l = langd_up("pools[0].default_blocks=4", NULL);
@@ -181,6 +190,7 @@ TEST(landed_rows_are_spared_while_others_may_end)
     T_EQ_U64(brain_shown(l, "rooms", "granted", 0), 96);
 }
 
+/* RULES 5.4 */
 TEST(patience_is_each_heads_own)
 {
     struct rig *l = langd_up("pools[0].default_blocks=4", NULL);
@@ -205,6 +215,7 @@ TEST(patience_is_each_heads_own)
 }
 
 /* An older room that comes and fits takes nothing of the head's patience. */
+/* RULES 5.4 */
 TEST(patience_goes_on_while_an_older_room_is_served)
 {
     struct rig *l = langd_up("pools[0].default_blocks=3", NULL);
@@ -227,6 +238,7 @@ TEST(patience_goes_on_while_an_older_room_is_served)
     T_EQ_U64(brain_stat(l, "revokes"), 1);
 }
 
+/* RULES 5.2 */
 TEST(firm_grants_are_not_taken)
 {
     struct rig *l = langd_up("pools[0].default_blocks=0", NULL);
@@ -263,6 +275,7 @@ static void firm_grant_breaks(uint16_t destinations, uint32_t total)
     T_EQ_U64(brain_shown(l, "rooms", "granted", 1), 0);
 }
 
+/* RULES 5.2 */
 TEST(a_broken_endpoint_leaves_a_grant_firm)
 {
     firm_grant_breaks(1, ROWS_UNKNOWN);
@@ -273,6 +286,7 @@ TEST(a_broken_endpoint_leaves_grants_of_several_destinations_firm)
     firm_grant_breaks(2, 96);
 }
 
+/* RULES 5.16 */
 TEST(a_grant_goes_back_when_its_encoder_asks_for_that)
 {
     struct rig *l = langd_up(NULL, NULL);
@@ -300,6 +314,7 @@ TEST(a_grant_goes_back_when_its_encoder_asks_for_that)
 }
 
 /* Only of rooms with several destinations: a group would not get them again. */
+/* RULES 5.5 */
 TEST(a_group_keeps_its_blocks_whatever_its_encoder_asks)
 {
     struct rig *l = langd_up(NULL, NULL);
@@ -322,6 +337,7 @@ TEST(a_group_keeps_its_blocks_whatever_its_encoder_asks)
     T_EQ_U64(brain_said(l, PEER_RESUME, -1)->resume.firm, FIRM_YES);
 }
 
+/* RULES 5.2, 5.20 */
 TEST(stream_keeps_what_it_was_promised)
 {
     struct rig *l =
@@ -342,6 +358,7 @@ TEST(stream_keeps_what_it_was_promised)
     }
 }
 
+/* RULES 5.4 */
 TEST(shown_rows_of_a_stream_that_waits_are_not_taken_back)
 {
     struct rig *l = langd_up("pools[0].default_blocks=4", NULL);
@@ -377,6 +394,7 @@ static void announced(struct rig *l, struct there *t, uint32_t total)
     told(l, t);
 }
 
+/* RULES 5.5 */
 TEST(group_is_admitted_whole_when_its_lengths_are_known)
 {
     struct rig *l = langd_up("pools[0].default_blocks=4", NULL);
@@ -397,6 +415,7 @@ TEST(group_is_admitted_whole_when_its_lengths_are_known)
     T_EQ_U64(brain_free(l), 16);
 }
 
+/* RULES 5.5 */
 TEST(group_takes_no_more_members_than_it_has)
 {
     struct rig *l = langd_up(NULL, NULL);
@@ -412,6 +431,7 @@ TEST(group_takes_no_more_members_than_it_has)
     T_OK(brain_say(l, 0, r)); /* the id is free again */
 }
 
+/* RULES 5.5 */
 TEST(group_waits_for_its_turn_and_then_is_firm)
 {
     struct rig *l = langd_up("pools[0].default_blocks=0", NULL);
@@ -431,6 +451,7 @@ TEST(group_waits_for_its_turn_and_then_is_firm)
 }
 
 /* Unknown lengths count as max_rows, and what is not needed goes back. */
+/* RULES 5.6 */
 TEST(group_of_unknown_lengths_holds_max_rows_until_they_are_known)
 {
     struct rig *l = langd_up(NULL, NULL);
@@ -451,6 +472,7 @@ TEST(group_of_unknown_lengths_holds_max_rows_until_they_are_known)
 /* Where max_rows are more than the group may hold, all that it may hold is
  * kept for it, each member takes what it has rows for, and what none needs in
  * the end others get: it never stands at the head for ever. */
+/* RULES 5.6 */
 TEST(group_of_unknown_lengths_may_be_larger_than_the_pool)
 {
     struct rig *l = langd_up("pools[0].default_blocks=0", NULL);
@@ -479,6 +501,7 @@ TEST(group_of_unknown_lengths_may_be_larger_than_the_pool)
     T_EQ_U64(brain_free(l), 6);
 }
 
+/* RULES 5.6 */
 TEST(spare_blocks_are_for_others_when_the_lengths_are_known)
 {
     struct rig *l = langd_up("pools[0].default_blocks=0", NULL);
@@ -496,6 +519,7 @@ TEST(spare_blocks_are_for_others_when_the_lengths_are_known)
     T_EQ_U64(brain_shown(l, "rooms", "granted", 2), 64);
 }
 
+/* RULES 5.6 */
 TEST(what_one_of_a_group_does_not_need_is_spare_for_the_others)
 {
     struct rig *l = langd_up("pools[0].default_blocks=0", NULL);
@@ -513,6 +537,7 @@ TEST(what_one_of_a_group_does_not_need_is_spare_for_the_others)
     T_EQ_U64(brain_shown(l, "rooms", "granted", 1), 120);
 }
 
+/* RULES 5.6 */
 TEST(group_that_grows_beyond_the_pool_is_too_large)
 {
     struct rig *l = langd_up("pools[0].default_blocks=0", NULL);
@@ -527,6 +552,7 @@ TEST(group_that_grows_beyond_the_pool_is_too_large)
     T_EQ_U64(brain_free(l), 16);
 }
 
+/* RULES 5.7 */
 TEST(group_fails_whole_when_a_member_lost_its_place)
 {
     struct rig *l = langd_up(NULL, NULL);
@@ -544,6 +570,7 @@ TEST(group_fails_whole_when_a_member_lost_its_place)
     T_EQ_U64(brain_free(l), 16);
 }
 
+/* RULES 5.7 */
 TEST(a_member_that_comes_after_one_lost_its_place_fails_too)
 {
     struct rig *l = langd_up(NULL, NULL);
@@ -565,6 +592,7 @@ TEST(a_member_that_comes_after_one_lost_its_place_fails_too)
 
 /* What is asked for ahead of its rows waits for its turn, also with enough
  * blocks: it may lose them until then. */
+/* RULES 5.2, 5.14 */
 TEST(a_grant_that_is_asked_for_ahead_becomes_firm_in_its_turn)
 {
     struct rig *l = langd_up(NULL, NULL);
@@ -590,6 +618,7 @@ TEST(a_grant_that_is_asked_for_ahead_becomes_firm_in_its_turn)
     T_EQ_U64(brain_state(l, 0, 1), ROOM_WAITING);
 }
 
+/* RULES 2.1, 5.2 */
 TEST(firmness_is_said_until_it_is_known)
 {
     struct rig *l = langd_up(NULL, NULL);
@@ -634,6 +663,7 @@ TEST(a_huge_group_fits_the_list_of_actions)
 
 /* what fills up */
 
+/* RULES 2.2 */
 TEST(full_aux_delays_and_is_counted)
 {
     struct rig *l = langd_up("limits.aux_total=64KiB", NULL);
@@ -746,6 +776,7 @@ TEST(an_attach_keeps_the_place_of_its_encoder)
     T_EQ_U64(brain_events(l, 0, 5), 0); /* it is not the attached one's */
 }
 
+/* RULES 7.5 */
 TEST(null_encoder_is_ready_at_once)
 {
     struct rig *l = langd(NULL, NULL);
@@ -760,6 +791,7 @@ TEST(null_encoder_is_ready_at_once)
     T_EQ_U64(brain_shown(l, "status", "rooms_held", 0), 0);
 }
 
+/* RULES 9.5 */
 TEST(drain_takes_no_new_rooms)
 {
     struct rig *l = langd_up(NULL, NULL);

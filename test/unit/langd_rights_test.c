@@ -28,6 +28,7 @@ static void greet(struct rig *l, bool same_host)
     brain_hear(l, 0, m);
 }
 
+/* RULES 10.1 */
 TEST(an_init_says_the_secret)
 {
     struct rig *l = langd_up(NULL, NULL);
@@ -40,6 +41,7 @@ TEST(an_init_says_the_secret)
     T_TRUE(secret_eq(&brain_said(l, PEER_ABORT, 0)->abort.secret, &key));
 }
 
+/* RULES 10.3 */
 TEST(a_decline_says_it_too)
 {
     struct rig *l = langd_up(NULL, NULL);
@@ -57,6 +59,7 @@ TEST(a_decline_says_it_too)
     }
 }
 
+/* RULES 4.12 */
 TEST(an_init_says_announced)
 {
     struct rig *l = langd_up(NULL, NULL);
@@ -69,6 +72,7 @@ TEST(an_init_says_announced)
         brain_said(l, PEER_INIT, 0)->init.flags, FLAG_KEEP | FLAG_ANNOUNCED);
 }
 
+/* RULES 10.2 */
 TEST(users_are_named_on_one_host)
 {
     static const struct groups groups = {2, {1001, 1002}};
@@ -126,6 +130,7 @@ TEST(a_user_is_named_when_the_connection_that_asked_is_gone)
 
 /* Asking first under a known id takes nothing from an engine with the secret.
  */
+/* RULES 10.1 */
 TEST(a_place_is_not_taken_without_the_secret)
 {
     struct rig *l = langd_up(NULL, NULL);
@@ -138,6 +143,7 @@ TEST(a_place_is_not_taken_without_the_secret)
     T_ERR(brain_say(l, 0, secret_request(7, 2, &key)), ERR_DUPLICATE_ROOM);
 }
 
+/* RULES 10.1 */
 TEST(readers_attach_with_the_secret)
 {
     struct rig *l = langd_up(NULL, NULL);
@@ -161,6 +167,7 @@ TEST(readers_attach_with_the_secret)
 
 /* an encoder that lies */
 
+/* RULES 10.6 */
 TEST(an_encoder_speaks_of_its_own_rooms_alone)
 {
     struct rig *l =

@@ -75,6 +75,7 @@ static struct local_msg a_ticket(uint32_t i)
     return m;
 }
 
+/* RULES 7.6 */
 TEST(rooms_are_left_for_others)
 {
     struct rig *l = two_users("limits.rooms=16");
@@ -99,6 +100,7 @@ TEST(one_user_alone_has_all_rooms_again_and_again)
     }
 }
 
+/* RULES 7.6 */
 TEST(attachments_are_left_for_others)
 {
     struct rig *l = two_users("limits.attachments=16");
@@ -110,6 +112,7 @@ TEST(attachments_are_left_for_others)
     T_EQ_U64(brain_shown(l, "status", "attachments", 0), 2);
 }
 
+/* RULES 7.6 */
 TEST(spaces_are_left_for_others)
 {
     struct rig *l = two_users("limits.sequence_spaces=16");
@@ -122,6 +125,7 @@ TEST(spaces_are_left_for_others)
     T_EQ_U64(take(l, 0, a_space, ERR_QUOTA, "limits.sequence_spaces"), 14);
 }
 
+/* RULES 7.6 */
 TEST(sequence_requests_are_left_for_others)
 {
     struct rig *l = two_users("limits.sequence_requests=16");
@@ -173,6 +177,7 @@ static struct seen rooms_for(struct rig *l, uint32_t uid)
     return seen;
 }
 
+/* RULES 10.4 */
 TEST(room_ids_are_shown_to_their_users)
 {
     struct rig *l = langd(NULL, NULL);
@@ -201,6 +206,7 @@ static void no_number(struct rows_out *s, const char *name, uint64_t value)
     (void)s, (void)name, (void)value;
 }
 
+/* RULES 10.4 */
 TEST(request_ids_are_shown_to_their_users)
 {
     struct rig *l = langd(NULL, NULL);
@@ -223,6 +229,7 @@ TEST(request_ids_are_shown_to_their_users)
     }
 }
 
+/* RULES 8.1 */
 TEST(no_engine_waits_longer_than_the_limit)
 {
     struct rig *l = langd_up("limits.deadline=2s", "timeouts.bootstrap=4s");
@@ -244,6 +251,7 @@ TEST(no_engine_waits_longer_than_the_limit)
 
 /* User 7 has asked for the pool four times more than it gets; user 8's one room
  * waits for the next two of these, and not for all. */
+/* RULES 5.1 */
 TEST(users_take_turns_for_blocks)
 {
     static const uint32_t order[] = {1, 2, 5, 3, 4};

@@ -5,6 +5,7 @@
 
 /* a room */
 
+/* RULES 4.1, 4.3 */
 TEST(request_then_announce_widened_ready)
 {
     struct rig *l = langd_up(NULL, NULL);
@@ -46,6 +47,7 @@ TEST(request_then_announce_widened_ready)
     T_EQ_U64(brain_shown(l, "status", "rooms_held", 0), 0);
 }
 
+/* RULES 4.3 */
 TEST(trim_at_length_is_local)
 {
     struct rig *l = langd_up(NULL, NULL);
@@ -62,6 +64,7 @@ TEST(trim_at_length_is_local)
     T_EQ_U64(brain_state(l, 0, 0), ROOM_SUCCESS);
 }
 
+/* RULES 4.8 */
 TEST(total_zero_is_ready_at_length)
 {
     struct rig *l = langd_up(NULL, NULL);
@@ -75,6 +78,7 @@ TEST(total_zero_is_ready_at_length)
     T_EQ_U64(l->event.event.aux.len, 4);
 }
 
+/* RULES 4.6 */
 TEST(ready_needs_rows_and_aux_in_any_order)
 {
     struct rig *l = langd_up(NULL, NULL);
@@ -88,6 +92,7 @@ TEST(ready_needs_rows_and_aux_in_any_order)
     T_EQ_U64(brain_state(l, 0, 0), ROOM_SUCCESS);
 }
 
+/* RULES 2.1, 4.5 */
 TEST(want_is_granted_and_repetitions_change_nothing)
 {
     struct rig *l = langd_up(NULL, NULL);
@@ -108,6 +113,7 @@ TEST(want_is_granted_and_repetitions_change_nothing)
     T_EQ_U64(brain_free(l), left);
 }
 
+/* RULES 2.1 */
 TEST(init_is_repeated_until_answered)
 {
     struct rig *l = langd_up(NULL, NULL);
@@ -118,6 +124,7 @@ TEST(init_is_repeated_until_answered)
     T_TRUE(brain_stat(l, "retries") >= 3);
 }
 
+/* RULES 4.4 */
 TEST(total_never_changes)
 {
     struct rig *l = langd_up(NULL, NULL);
@@ -130,6 +137,7 @@ TEST(total_never_changes)
     T_TRUE(brain_said(l, PEER_ABORT, 0) != NULL);
 }
 
+/* RULES 4.4 */
 TEST(total_below_what_came_is_malformed)
 {
     struct rig *l = langd_up(NULL, NULL);
@@ -179,6 +187,7 @@ TEST(too_large_says_both_numbers)
 
 /* identity */
 
+/* RULES 1.7, 1.8 */
 TEST(key_and_storage_must_agree)
 {
     struct rig *l = langd_up(NULL, NULL);
@@ -204,6 +213,7 @@ TEST(key_and_storage_must_agree)
     T_EQ_U64(brain_reason(l, 0, 2), ERR_ITEM_MISMATCH);
 }
 
+/* RULES 1.6 */
 TEST(second_owner_of_a_key_is_refused)
 {
     struct rig *l = langd_up(NULL, NULL);
@@ -217,6 +227,7 @@ TEST(second_owner_of_a_key_is_refused)
     T_TRUE(brain_said(l, PEER_INIT, 0)->generation != t.generation);
 }
 
+/* RULES 1.2 */
 TEST(unknown_generation_is_stale)
 {
     struct rig *l = langd_up(NULL, NULL);
@@ -231,6 +242,7 @@ TEST(unknown_generation_is_stale)
     T_EQ_U64(brain_free(l), 16);
 }
 
+/* RULES 4.6 */
 TEST(ready_wins_over_failed)
 {
     struct rig *l = langd_up(NULL, NULL);
@@ -263,6 +275,7 @@ TEST(failed_ends_the_room_and_is_answered)
     T_EQ_U64(brain_free(l), 16);
 }
 
+/* RULES 1.1 */
 TEST(another_epoch_changes_nothing)
 {
     struct rig *l = langd_up(NULL, NULL);
@@ -290,6 +303,7 @@ static void refuse(struct rig *l, const char *text)
     brain_hear(l, 0, m);
 }
 
+/* RULES 1.9 */
 TEST(a_hello_that_is_refused_is_told_once_and_names_why_rooms_fail)
 {
     struct rig *l = langd("timeouts.unreachable=20s", "timeouts.bootstrap=2s");
@@ -325,6 +339,7 @@ TEST(a_hello_that_is_refused_is_told_once_and_names_why_rooms_fail)
     T_OK(brain_say(l, 0, request(3, 2, MODE_WHOLE)));
 }
 
+/* RULES 1.1, 9.2 */
 TEST(new_epoch_ends_rooms_ready_rows_stay)
 {
     struct rig *l = langd_up(NULL, NULL);
@@ -360,6 +375,7 @@ TEST(silence_is_lost_only_after_a_while)
     T_EQ_U64(brain_reason(l, 0, 0), ERR_PEER_LOST);
 }
 
+/* RULES 1.3 */
 TEST(what_is_forgotten_there_is_not_begun_anew)
 {
     struct rig *l = langd_up(NULL, NULL);
@@ -377,6 +393,7 @@ TEST(what_is_forgotten_there_is_not_begun_anew)
 }
 
 /* Its INIT came after younger ones had ended and were forgotten there. */
+/* RULES 1.3 */
 TEST(what_is_never_begun_there_is_given_up)
 {
     struct rig *l = langd_up(NULL, NULL);
@@ -407,6 +424,7 @@ TEST(a_refusal_without_a_reason_has_one)
     T_EQ_U64(brain_reason(l, 0, 0), ERR_INTERNAL);
 }
 
+/* RULES 6.4 */
 TEST(an_abort_that_is_not_answered_is_said_no_more)
 {
     struct rig *l = langd_up(NULL, NULL);
@@ -426,6 +444,7 @@ TEST(an_abort_that_is_not_answered_is_said_no_more)
 
 /* attempts */
 
+/* RULES 1.5 */
 TEST(broken_endpoint_raises_the_attempt_three_times)
 {
     struct rig *l = langd_up(NULL, NULL);
@@ -479,6 +498,7 @@ static void breaks(
     brain_hear(l, 0, state(t, PEER_RESUME, attempt + 1, 16));
 }
 
+/* RULES 1.5 */
 TEST(one_outage_is_one_attempt_and_has_patience)
 {
     static const uint32_t pauses[] = {0, 100, 200, 400, 800, 1600, 2000, 2000};
@@ -493,6 +513,7 @@ TEST(one_outage_is_one_attempt_and_has_patience)
     T_EQ_U64(brain_state(l, 0, 0), ROOM_SUCCESS);
 }
 
+/* RULES 1.5 */
 TEST(an_outage_ends_by_count_with_time_between)
 {
     struct rig *l = langd_up("timeouts.progress=300s", NULL);
@@ -511,6 +532,7 @@ TEST(an_outage_ends_by_count_with_time_between)
     T_TRUE(l->now_ns - began > 30 * NS_PER_S);
 }
 
+/* RULES 1.5 */
 TEST(or_by_rows_that_do_not_come)
 {
     struct rig *l = langd_up("timeouts.progress=3s", NULL);
@@ -548,6 +570,7 @@ TEST(rows_of_another_generation_do_not_count)
     T_EQ_U64(brain_state(l, 0, 0), ROOM_SUCCESS);
 }
 
+/* RULES 1.4, 3.2 */
 TEST(rows_of_an_older_attempt_do_not_count)
 {
     struct rig *l = langd_up(NULL, NULL);
@@ -567,6 +590,7 @@ TEST(rows_of_an_older_attempt_do_not_count)
 
 /* stream */
 
+/* RULES 5.20 */
 TEST(stream_shows_and_frees_a_prefix)
 {
     struct rig *l = langd_up("pools[0].max_room_blocks=4", NULL);
@@ -608,6 +632,7 @@ TEST(stream_prefix_ends_where_the_item_does)
     T_EQ_U64(brain_state(l, 0, 0), ROOM_SUCCESS);
 }
 
+/* RULES 5.20 */
 TEST(stream_waits_for_the_slowest_reader_while_it_lives)
 {
     struct rig *l = langd_up(NULL, NULL);
@@ -650,6 +675,7 @@ TEST(exposed_rows_stay_when_the_endpoint_breaks)
 
 /* fences */
 
+/* RULES 6.1 */
 TEST(blocks_wait_for_owner_and_readers)
 {
     struct rig *l = langd_up(NULL, NULL);
@@ -672,6 +698,7 @@ TEST(blocks_wait_for_owner_and_readers)
     T_EQ_U64(brain_free(l), 16);
 }
 
+/* RULES 6.1 */
 TEST(no_deadline_or_abort_takes_blocks_from_a_reader)
 {
     struct rig *l = langd_up(NULL, NULL);
@@ -692,6 +719,7 @@ TEST(no_deadline_or_abort_takes_blocks_from_a_reader)
     T_EQ_U64(brain_free(l), 16);
 }
 
+/* RULES 6.1 */
 TEST(blocks_of_a_failed_room_wait_for_landings)
 {
     struct rig *l = langd_up(NULL, NULL);
@@ -709,6 +737,7 @@ TEST(blocks_of_a_failed_room_wait_for_landings)
 
 /* deadlines */
 
+/* RULES 8.3 */
 TEST(bootstrap_and_total)
 {
     struct rig *l = langd_up("timeouts.bootstrap=1s", "timeouts.total=2s");
@@ -726,6 +755,7 @@ TEST(bootstrap_and_total)
     T_EQ_U64(brain_stat(l, "deadlines"), 2);
 }
 
+/* RULES 8.3 */
 TEST(first_byte_and_progress_need_rows_and_a_grant)
 {
     struct rig *l = langd_up("timeouts.first_byte=1s", "timeouts.progress=2s");
@@ -746,6 +776,7 @@ TEST(first_byte_and_progress_need_rows_and_a_grant)
     T_EQ_U64(brain_reason(l, 0, 0), ERR_TIMEOUT);
 }
 
+/* RULES 8.3 */
 TEST(first_byte_runs_for_less_than_a_unit)
 {
     struct rig *l = langd_up("timeouts.first_byte=1s", NULL);
@@ -758,6 +789,7 @@ TEST(first_byte_runs_for_less_than_a_unit)
     T_EQ_U64(brain_reason(l, 0, 0), ERR_TIMEOUT);
 }
 
+/* RULES 8.3 */
 TEST(consumer_deadline_only_counts)
 {
     struct rig *l = langd_up("timeouts.consumer=1s", NULL);
@@ -772,6 +804,7 @@ TEST(consumer_deadline_only_counts)
 
 /* several destinations */
 
+/* RULES 5.16 */
 TEST(one_of_several_gets_no_default_grant)
 {
     struct rig *l = langd_up(NULL, NULL);

@@ -101,6 +101,7 @@ static void hosts_at(const char *listen)
     links_free(&a.links);
 }
 
+/* RULES 1.9 */
 TEST(links_of_one_address_are_of_one_host)
 {
     hosts_at("tcp://0.0.0.0:*");

@@ -397,6 +397,7 @@ static void comes_back(void)
     stop();
 }
 
+/* RULES 9.7 */
 TEST(a_key_that_is_added_changes_no_link)
 {
     start("0", "0");
@@ -414,6 +415,7 @@ TEST(a_connector_keeps_a_key_that_has_moved)
     stays();
 }
 
+/* RULES 9.7 */
 TEST(another_first_key_makes_links_again)
 {
     start("01", "01");
@@ -441,6 +443,7 @@ TEST(a_connector_whose_key_is_taken_out)
     comes_back();
 }
 
+/* RULES 9.7 */
 TEST(a_listener_without_the_key_lets_it_in_no_more)
 {
     start("0", "0");
@@ -451,6 +454,7 @@ TEST(a_listener_without_the_key_lets_it_in_no_more)
 }
 
 /* The sockets of the last times are still closing. */
+/* RULES 9.7 */
 TEST(keys_that_change_too_often_change_nothing)
 {
     uint32_t good = 0;
@@ -486,6 +490,7 @@ static bool as_many(void *ud)
     return descriptors() == *(uint32_t *)ud;
 }
 
+/* RULES 9.7 */
 TEST(a_listener_that_cannot_be_made_again_goes_on)
 {
     uint32_t before;
@@ -502,6 +507,7 @@ TEST(a_listener_that_cannot_be_made_again_goes_on)
     stays();
 }
 
+/* RULES 9.7 */
 TEST(a_listener_that_is_not_made_again_keeps_its_keys)
 {
     start("0", "0");
@@ -517,6 +523,7 @@ TEST(a_listener_that_is_not_made_again_keeps_its_keys)
 }
 
 /* What is no daemon of ours may have another key than the listener's first. */
+/* RULES 9.7 */
 TEST(a_listener_ends_links_under_a_second_key_that_is_gone)
 {
     uint8_t frame[256];
@@ -544,6 +551,7 @@ TEST(a_listener_ends_links_under_a_second_key_that_is_gone)
 }
 
 /* Its number is another one then. */
+/* RULES 9.7 */
 TEST(a_connector_finds_its_key_where_it_has_moved_to)
 {
     start("10", "01");

@@ -55,6 +55,7 @@ static void expect_refusal(int s, enum err err)
     close(s);
 }
 
+/* RULES 6.5 */
 TEST(a_process_that_closed_but_lives_keeps_its_place)
 {
     struct until refused = {NULL, 1};
@@ -104,6 +105,7 @@ TEST(a_process_that_holds_nothing_is_forgotten)
     stop();
 }
 
+/* RULES 6.5 */
 TEST(a_killed_process_is_ended_then_dead)
 {
     pid_t pid;
@@ -119,6 +121,7 @@ TEST(a_killed_process_is_ended_then_dead)
     stop();
 }
 
+/* RULES 6.5 */
 TEST(a_process_whose_child_has_its_socket_is_dead_all_the_same)
 {
     int ready[2];
@@ -165,6 +168,7 @@ TEST(one_client_too_many_is_told)
     stop();
 }
 
+/* RULES 7.7 */
 TEST(silent_clients_give_way_the_oldest_first)
 {
     int known, s[2 * SLOTS];
@@ -191,6 +195,7 @@ TEST(silent_clients_give_way_the_oldest_first)
     stop();
 }
 
+/* RULES 7.7 */
 TEST(places_beyond_the_limit_are_for_our_own_user)
 {
     struct until refused = {NULL, 1};
@@ -258,6 +263,7 @@ static pid_t other_user(void)
     return pid;
 }
 
+/* RULES 7.7 */
 TEST(one_user_leaves_places_for_another)
 {
     struct until refused = {NULL, 1};

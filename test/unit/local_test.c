@@ -26,6 +26,7 @@ TEST(frames_of_one_packet_are_answered_in_order)
     stop();
 }
 
+/* RULES 7.8 */
 TEST(what_was_sent_before_the_end_is_read)
 {
     int s;
@@ -55,6 +56,7 @@ TEST(many_small_packets_before_the_end_are_read)
 
 /* A packet of thousands of frames is nobody's turn but its own, and all of it
  * is taken although its sender has gone. */
+/* RULES 7.8 */
 TEST(frames_of_one_packet_wait_for_other_connections)
 {
     struct reading r;
@@ -198,6 +200,7 @@ TEST(more_descriptors_than_fit_are_closed_and_malformed)
     descriptors(200);
 }
 
+/* RULES 7.3 */
 TEST(an_engine_that_does_not_read_is_not_read_and_not_ended)
 {
     struct reading r;

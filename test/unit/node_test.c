@@ -388,6 +388,7 @@ static void request(int s, uint32_t i)
     T_EQ_U64(m.answer.err, OK);
 }
 
+/* RULES 7.8 */
 TEST(a_long_report_comes_in_pieces_and_in_its_turn)
 {
     pid_t pid = daemon_start(ROLE_LANGD);
@@ -445,6 +446,7 @@ TEST(a_killed_daemon_leaves_nothing_in_the_way)
     gone(pid, 0);
 }
 
+/* RULES 9.5 */
 TEST(a_drain_waits_for_rooms_but_not_for_ever)
 {
     pid_t pid = daemon_start(ROLE_LANGD);

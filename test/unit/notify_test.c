@@ -149,6 +149,7 @@ static void hand_over(pid_t pid)
     setenv("LISTEN_FDS", "3", 1);
 }
 
+/* RULES 9.3 */
 TEST(listening_socket)
 {
     hand_over(getpid());

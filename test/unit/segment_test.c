@@ -67,6 +67,7 @@ static void refused(uint8_t *b, uint32_t len, uint64_t payload, enum err e)
     T_EQ_U64(got[0].room, 7);
 }
 
+/* RULES 3.1 */
 TEST(refusals)
 {
     uint8_t b[DATA_HEADER_MAX + 1] = {0};
@@ -190,6 +191,7 @@ TEST(sources)
     T_ERR(source_round(in, 2, UINT32_MAX - 1, out), ERR_MALFORMED);
 }
 
+/* RULES 3.4 */
 TEST(pieces_stay_inside)
 {
     static const struct {

@@ -196,6 +196,7 @@ TEST(two_jobs_share_an_extent)
     free(d);
 }
 
+/* RULES 5.9 */
 TEST(window_holds)
 {
     struct sending *d = make();
@@ -217,6 +218,7 @@ TEST(window_holds)
 }
 
 /* A window of one endpoint says nothing about another. */
+/* RULES 5.9 */
 TEST(windows_are_per_endpoint)
 {
     struct sending *d = make();
@@ -297,6 +299,7 @@ TEST(peers_message_size_counts)
 
 /* A huge room and small ones: each turn of the endpoint has one segment of
  * each, so the small ones are gone after the first message or two. */
+/* RULES 5.9 */
 TEST(jobs_take_turns)
 {
     struct sending *d = make();
@@ -318,6 +321,7 @@ TEST(jobs_take_turns)
     free(d);
 }
 
+/* RULES 5.9 */
 TEST(two_large_jobs_share_evenly)
 {
     struct sending *d = make();
@@ -450,6 +454,7 @@ TEST(segments_have_few_units)
     free(d);
 }
 
+/* RULES 1.4 */
 TEST(rewind_goes_back)
 {
     struct sending *d = make();

@@ -446,6 +446,7 @@ static enum err keyed_open(struct data **out, const struct data_conf *c,
 
 /* The source is the room's peer's whichever peer names it: another peer has
  * nothing copied into that room. */
+/* RULES 10.6 */
 TEST(copies_are_ordered_by_the_peer_of_the_room)
 {
     struct data_ops keyed = data_mem;
@@ -482,6 +483,7 @@ static bool held(uint32_t n)
 
 /* The peer's place is another's by the time at which a message is looked at
  * that came by the old key. */
+/* RULES 10.6 */
 TEST(a_key_that_was_replaced_lands_nothing)
 {
     struct data_ops keyed = data_mem;
@@ -675,6 +677,7 @@ static int file_of(uint64_t bytes, uint64_t there)
     return fd;
 }
 
+/* RULES 3.4 */
 TEST(sources_are_checked)
 {
     uint8_t fields[FIELDS * 12], bad[FIELDS * 12];

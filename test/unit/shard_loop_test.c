@@ -337,6 +337,7 @@ static bool it_goes_on(void *ud)
 }
 
 /* As the watchdog asks: of a thread that sleeps, works, or does neither. */
+/* RULES 9.6 */
 TEST(a_thread_that_stands_still_hangs)
 {
     stuck = data_mem;

@@ -223,6 +223,7 @@ TEST(a_length_that_wraps_behind_rows_ends_the_connection)
 }
 
 /* However large it is: the connection has other messages, too. */
+/* RULES 3.3 */
 TEST(a_refused_segment_alone_is_only_dropped)
 {
     struct segment s = bogus(ROW_BYTES);
@@ -312,6 +313,7 @@ static bool is_landed(void *ud)
 
 /* A peer that has a key, and knows all of another's room, writes nothing into
  * it, and keeps no place from the rows that belong there. */
+/* RULES 10.6 */
 TEST(a_key_opens_rooms_of_its_own_peer_alone)
 {
     static struct sender liar, owner;

@@ -32,6 +32,7 @@ static uint32_t all(struct share *s, uint64_t who)
     return n;
 }
 
+/* RULES 7.6 */
 TEST(one_user_gets_the_limit_and_no_more)
 {
     struct share *s = make(100, 25);
@@ -43,6 +44,7 @@ TEST(one_user_gets_the_limit_and_no_more)
     T_EQ_U64(all(s, 1000), 1);
 }
 
+/* RULES 5.1 */
 TEST(users_take_turns)
 {
     struct share *s = make(100, 25);
@@ -66,6 +68,7 @@ TEST(users_take_turns)
     T_TRUE(share_turn(s, 3, a[3]) > c);
 }
 
+/* RULES 7.6 */
 TEST(others_get_half_of_what_is_left)
 {
     struct share *s = make(128, 25); /* 32 more */

@@ -235,6 +235,7 @@ static void world_run(uint64_t *seed, uint32_t senders, uint32_t receivers)
     }
 }
 
+/* RULES 3.2 */
 TEST(every_row_lands_once)
 {
     uint64_t seed = 7;

@@ -212,6 +212,7 @@ static void read_peer(const char *digits, struct peer_msg *m)
 #define type_local(NAME) LOCAL_##NAME
 #define type_peer(NAME)  PEER_##NAME
 
+/* RULES 2.3 */
 TEST(frames_of_version_1_are_read_and_written)
 {
     static uint8_t again[sizeof(packet)];

@@ -495,6 +495,7 @@ static void patch_u32(uint8_t *at, size_t v)
 }
 
 /* A newer version's fields at the end of a message do not disturb us. */
+/* RULES 2.3 */
 TEST(trailing_fields_are_ignored)
 {
     struct fill f = {13, 30, NOWHERE, 0};
@@ -615,6 +616,7 @@ static void one_peer(struct peer_msg *m, uint8_t *flags, unsigned known)
     }
 }
 
+/* RULES 2.3 */
 TEST(unknown_bits_are_refused)
 {
     struct local_msg m = {.type = LOCAL_BYE}, back;
