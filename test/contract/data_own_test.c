@@ -70,6 +70,7 @@ TEST(mem_reads_the_source_late)
 }
 
 /* What the config says holds, whatever the environment says. */
+/* RULES 3.3 */
 TEST(ucx_environment_does_not_override)
 {
     struct side a, b;
@@ -204,6 +205,7 @@ static void worker_works(struct side *a, struct side *b, uint8_t *p)
 }
 
 /* A fetch whose sender does nothing: the worker is replaced, and works. */
+/* RULES 6.5 */
 TEST(ucx_replaces_a_stuck_worker)
 {
     struct side a, b;
@@ -270,6 +272,7 @@ TEST(ucx_opens_a_worker_later)
 }
 
 /* A worker that is not progressed answers nothing; later it does. */
+/* RULES 9.6 */
 TEST(ucx_that_gets_no_answer_says_so)
 {
     struct data_conf c = side_conf();

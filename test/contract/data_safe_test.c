@@ -209,6 +209,7 @@ TEST(a_key_that_is_replaced_ends_its_connections)
 
 /* Three ends with keys of their own send to one, large messages and small: each
  * comes with the number that its key was admitted under. */
+/* RULES 10.6 */
 TEST(a_message_says_whose_key_its_connection_has)
 {
     for (int encrypt = 0; encrypt < 2; encrypt++) {

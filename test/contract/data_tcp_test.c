@@ -497,6 +497,7 @@ TEST(says_what_cannot_be_had)
 }
 
 /* Two messages asked for whole, small ones around them. */
+/* RULES 3.3 */
 TEST(a_message_is_brought_whole_when_asked)
 {
     static const size_t sizes[] = {100, 300 * KIB, 10, 200 * KIB, 20 * KIB, 0};
@@ -556,6 +557,7 @@ static const char *breaks(struct side *s, const struct tcp_place *p)
     return text;
 }
 
+/* RULES 9.6 */
 TEST(who_is_refused_hears_why)
 {
     struct side a;
@@ -570,6 +572,7 @@ TEST(who_is_refused_hears_why)
 }
 
 /* A queue that is full drops what comes, as a firewall does. */
+/* RULES 9.6 */
 TEST(who_gets_no_answer_hears_why)
 {
     struct side a;

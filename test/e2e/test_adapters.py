@@ -101,6 +101,7 @@ class Vllm(VllmCase):
         self.assertEqual(self.opened(), 1)
         self.consumer.finish(again)
 
+    # RULES 7.4
     def test_a_prefix_hit_is_declined(self):
         self.start()
         self.connect()

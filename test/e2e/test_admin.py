@@ -204,6 +204,7 @@ class Config(Case):
 
 
 class Service(Case):
+    # RULES 9.5
     def test_sigterm_waits_for_open_rooms(self):
         e, d = self.pair(timeouts={"drain": "20s"})
         enc, lm = self.engines(e, d)

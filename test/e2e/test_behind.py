@@ -17,6 +17,7 @@ class Behind(Case):
         lm.conn.wait(lm.rooms[BLOCKS].opened, 20)
         return range(1, BLOCKS + 1, 2)
 
+    # RULES 3.5
     def test_many_runs_through_a_short_ring(self):
         """More runs than the ring has places, with a shard on its thread."""
         core = str(min(os.sched_getaffinity(0)))

@@ -18,6 +18,7 @@ class Circles(Case):
             self.good(lm, room)
             lm.release(room)
 
+    # RULES 5.5
     def test_two_groups_over_two_encoders_of_one_item(self):
         # Each encoder has begun with the other's second item.
         es = [self.world.encoded(n, blocks=1, block_rows=16, **LONG)

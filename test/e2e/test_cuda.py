@@ -306,6 +306,7 @@ class SameHost(Cuda):
 
 class Faults(Cuda):
     @unittest.skipIf(REAL, "with the driver's double only")
+    # RULES 6.6
     def test_a_lost_gpu_ends_its_rooms_and_says_so(self):
         e = self.daemon(self.world.encoded, "cuda:0", double="fail_copy=2")
         l = self.daemon(self.world.langd, "host", [e])

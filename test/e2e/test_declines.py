@@ -31,6 +31,7 @@ class GivenUp(Case):
             lm.conn.wait(lm.conn.decline(room, "enc0"), 10)
         self.held(e, before + 1)
 
+    # RULES 7.4
     def test_the_only_destination(self):
         e, d = self.pair()
         enc = self.world.engine(e)
@@ -65,6 +66,7 @@ class GivenUp(Case):
                 enc.release(room)
         self.world.all_free()
 
+    # RULES 9.4
     def test_its_encoder_is_told_when_it_comes(self):
         e = self.world.encoded(start=False)
         d = self.world.langd([e], timeouts={"unreachable": "10ms"})
@@ -98,6 +100,7 @@ class GivenUp(Case):
 
 
 class Flood(Case):
+    # RULES 5.19
     def test_declines_fill_no_table_of_rooms(self):
         limits = {"limits": {"rooms": 64, "declines": 64}}
         e, d = self.pair(encoded=limits)

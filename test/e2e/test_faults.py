@@ -23,6 +23,7 @@ class Kills(Case):
         self.assertLess(took, seconds, f"{got} came late")
         return got
 
+    # RULES 9.2
     def test_encoded(self):
         e, d = self.pair()
         enc, lm = self.engines(e, d)
@@ -42,6 +43,7 @@ class Kills(Case):
         enc.map_pool()
         self.deliver(enc, lm, 2, 1500)
 
+    # RULES 9.1
     def test_langd(self):
         e, d = self.pair()
         enc, lm = self.engines(e, d)
@@ -90,6 +92,7 @@ class Kills(Case):
         self.world.all_free()
         self.assertEqual(e.ended(1)["served"], 1)
 
+    # RULES 6.3
     def test_final_rows_outlive_their_engine(self):
         self.outlives(lambda enc: enc.kill())
 
@@ -144,6 +147,7 @@ class Kills(Case):
         rank.release(1)
         d.all_free()
 
+    # RULES 6.5
     def test_a_closed_connection_is_not_a_dead_process(self):
         # The process lives, so it may still read: blocks wait for its end.
         e, d = self.pair()
@@ -158,6 +162,7 @@ class Kills(Case):
         d.all_free()
         enc.release(1)
 
+    # RULES 9.3
     def test_a_restart_with_many_rooms_open(self):
         e, d = self.pair()
         enc, lm = self.engines(e, d)
@@ -178,6 +183,7 @@ class Kills(Case):
 
 
 class Sleeper(Case):
+    # RULES 6.2
     def test_stopped_writer_cannot_touch_another_room(self):
         # Two rooms fill the source pool but for one block; the sleeper's may
         # not be given to anybody while it can still write.
@@ -207,6 +213,7 @@ class Sleeper(Case):
         sleeper.release(1)
         e.all_free()
 
+    # RULES 6.1
     def test_stopped_reader_keeps_its_rows(self):
         e, d = self.pair(langd={"blocks": 12})
         enc, lm = self.world.engine(e), self.world.engine(d)
@@ -234,6 +241,7 @@ class Sleeper(Case):
 
 
 class Reconnect(Case):
+    # RULES 9.3
     def test_fd_stays_and_wakes_a_loop(self):
         import select
         e, _ = self.pair()
@@ -261,6 +269,7 @@ class Reconnect(Case):
         enc.granted(1)
         enc.release(1)
 
+    # RULES 9.3
     def test_calls_while_the_daemon_is_away(self):
         e, d = self.pair()
         enc, lm = self.world.engine(e), self.world.engine(d)
@@ -278,6 +287,7 @@ class Reconnect(Case):
                 call()
             self.assertIn("no daemon", str(got.exception))
 
+    # RULES 7.5
     def test_connect_before_the_daemon(self):
         e = self.world.encoded(start=False)
         with self.assertRaises(mmx.errors.DaemonLost):
@@ -294,6 +304,7 @@ class Reconnect(Case):
         with self.assertRaises(mmx.MmxError):
             mmx.connect("langd", e.socket, timeout=5)
 
+    # RULES 7.3
     def test_slow_engine_finds_the_right_state_in_its_cells(self):
         e, d = self.pair(blocks=512, block_rows=8)
         enc, lm = self.engines(e, d)

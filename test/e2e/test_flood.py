@@ -37,6 +37,7 @@ class Flood(Case):
             worst = max(worst, time.monotonic() - began)
         return worst
 
+    # RULES 7.8
     def test_reports_for_a_connection_that_is_gone(self):
         e, s, beats = self.crowd()
         good = greeted(e, session="good")
@@ -54,6 +55,7 @@ class Flood(Case):
         eventually(lambda: e.show("status")[0]["connections"] == 3, "ended")
         self.end(s, good)
 
+    # RULES 7.8
     def test_a_long_report_lets_others_in(self):
         e, s, _ = self.crowd()
         good, asks = greeted(e, session="good"), greeted(e, session="asks")
@@ -116,6 +118,7 @@ class Flood(Case):
             self.assertLess(len(seen), TRIES, seen)
             seen.append(attack())
 
+    # RULES 7.7
     def test_connections_that_say_nothing(self):
         # All have come before the first is overdue.
         e, d = self.pair(timeouts={"hello": "3s"})

@@ -129,6 +129,7 @@ class Foreign(Case):
         self.assertEqual((enc.open(1), lm.open(2)), ("vit", "vit"))
         return enc, lm
 
+    # RULES 2.3
     def test_a_room_from_announce_to_release(self):
         enc, lm = self.opened()
         for tag in range(1, 4):

@@ -34,6 +34,7 @@ class Gone(Case):
         self.assertEqual(lm.failed(room), "peer-lost")
         lm.release(room)
 
+    # RULES 8.4
     def test_an_encoder_that_is_away(self):
         e = self.world.encoded(start=False)
         d = self.world.langd([e], timeouts={"unreachable": "2s"})
@@ -69,6 +70,7 @@ class Gone(Case):
         lm.release(2)
         self.lost(lm, 3)
 
+    # RULES 8.4
     def test_an_encoder_that_restarts(self):
         e, d = self.pair(langd={"timeouts": {"unreachable": "60s"}})
         enc, lm = self.engines(e, d)
@@ -86,6 +88,7 @@ class Gone(Case):
         enc.done(2)
         enc.release(2)
 
+    # RULES 4.12
     def test_a_room_that_is_unknown(self):
         e, d = self.pair()
         enc, lm = self.engines(e, d)
@@ -159,6 +162,7 @@ class Steps(Case):
                 mine.release(room)
                 self.world.all_free()
 
+    # RULES 8.4
     def test_a_daemon_that_dies_at_every_step(self):
         self.e = self.world.encoded()
         other = self.world.encoded("enc1")

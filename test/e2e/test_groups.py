@@ -36,6 +36,7 @@ class Prefill:
 
 
 class Groups(Case):
+    # RULES 5.5
     def test_50_groups_through_a_pool_of_one(self):
         # Four rooms of at most 4 blocks fit; no two groups do.
         e, d = self.pair(block_rows=16, encoded={"blocks": 1000},
@@ -72,6 +73,7 @@ class Groups(Case):
             enc.release(r)
         self.world.all_free()
 
+    # RULES 5.14
     def test_rooms_alone_between_groups(self):
         # Consumed as they come; neither kind starves the other.
         e, d = self.pair(block_rows=16, encoded={"blocks": 500},
@@ -223,6 +225,7 @@ class Groups(Case):
 
 
 class Batches(Case):
+    # RULES 4.2
     def test_all_or_nothing(self):
         e, _ = self.pair(encoded={"blocks": 8})
         one, two = self.world.engine(e), self.world.engine(e)

@@ -75,6 +75,7 @@ class Health(Looks):
             (d.socket, "lang0", "langd", 1, 1, "ready", "ready"))
         self.assertEqual(d.show("health"), [row])
 
+    # RULES 9.6
     def test_langd_without_an_encoder(self):
         e = self.world.encoded(start=False)
         d = self.world.langd([e])
@@ -100,6 +101,7 @@ class Health(Looks):
         self.becomes(d, 1, "enc0 has no pool of a layout that is here")
         self.becomes(e, 0, "ready")
 
+    # RULES 9.6
     def test_a_loop_that_stands_still_does_not_live(self):
         e = self.world.encoded()
         os.kill(e.pid, signal.SIGSTOP)
@@ -112,6 +114,7 @@ class Health(Looks):
             os.kill(e.pid, signal.SIGCONT)
         self.becomes(e, 0, "ready")
 
+    # RULES 9.6
     def test_a_shard_that_hangs(self):
         """Its thread is stopped, as a carrier could stop it. One with a core of
         its own is never run by the loop."""
@@ -136,6 +139,7 @@ class Health(Looks):
             self.assertEqual(
                 e.ctl("health", *words, check=False).returncode, 64)
 
+    # RULES 9.6
     def test_the_service_manager_is_told(self):
         path = os.path.join(self.world.dir, "notify")
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as s:
@@ -162,6 +166,7 @@ class Health(Looks):
 
 
 class Drain(Looks):
+    # RULES 9.5
     def test_a_drain_lets_rooms_complete_and_is_taken_back(self):
         e, d = self.pair()
         enc, lm = self.engines(e, d)

@@ -176,6 +176,7 @@ class Local(Case):
         self.assertEqual(seen[78].message, wire.POOL_INFO)
         s.close()
 
+    # RULES 2.4
     def test_texts_are_clean_where_others_read_them(self):
         dirty = b"\x1b[2J gr\xc3\xbc\xc3\x9f \xff\xc2\x9b"
         clean = "?[2J gr\u00fc\u00df ???"
@@ -387,6 +388,7 @@ class Control(Case):
         dealer.close()
         self.deliver(enc, lm, 1, 300)
 
+    # RULES 1.1
     def test_a_stale_epoch_is_answered_and_changes_nothing(self):
         self.world.insecure = True
         e, d = self.pair()

@@ -90,6 +90,7 @@ class Huge(Case):
         enc.release(2)
         self.assertTrue(e.alive() and d.alive())
 
+    # RULES 6.6
     def test_a_hole_in_a_mapped_pool_costs_a_room(self):
         self.attack(sent=False)
 

@@ -91,6 +91,7 @@ class Identities(Case):
         self.refused(d, "key (control.identities has none of such an encoder)")
         self.assertTrue(e.alive())
 
+    # RULES 1.9
     def test_a_langd_under_the_name_of_another(self):
         e = self.world.encoded(control=self.control("enc0"))
         d = self.world.langd([e], name="lang1", control=self.control("lang0"),

@@ -45,6 +45,7 @@ class Together(Keys):
         for x in (self.enc, self.lm):
             x.item((1, 2, 3), 1)
 
+    # RULES 1.7
     def test_written_once_for_both(self):
         enc, lm = self.enc, self.lm
         for room in (1, 2):
@@ -104,6 +105,7 @@ class Together(Keys):
         self.end(enc, 1)
         self.end(other, 2)
 
+    # RULES 1.7
     def test_another_length_or_storage_is_another_item(self):
         enc = self.enc
         self.write(enc, 1, 600, 7)
@@ -246,6 +248,7 @@ class Kept(Keys):
         self.fetch(self.lm, room, rows, n)
         self.end(self.enc, room)
 
+    # RULES 1.7
     def test_have_and_a_new_room(self):
         self.start()
         self.keep(1, 7)
@@ -300,6 +303,7 @@ class Kept(Keys):
         self.fetch(lm, 3, 100, 7)
         self.end(enc, 3)
 
+    # RULES 1.7
     def test_gone_after_its_space_was_wanted(self):
         self.start()
         enc, lm = self.enc, self.lm
@@ -398,6 +402,7 @@ class Kept(Keys):
         self.enc.release(2)
 
     @unittest.skipIf(os.geteuid() != 0, "needs root to be another user")
+    # RULES 1.7
     def test_users_do_not_share(self):
         os.chmod(self.world.dir, 0o755)
         self.start(socket={"mode": "0666"})
@@ -415,6 +420,7 @@ class Kept(Keys):
         self.assertTrue(self.enc.have(3))
         self.enc.release(3)
 
+    # RULES 1.7
     def test_pools_do_not_share(self):
         pools = [{"name": n, "blocks": 4, "block_rows": 128,
                   "layout": "embedding:u8:64"} for n in ("vit", "vit2")]
@@ -462,6 +468,7 @@ class Declines(Keys):
         self.assertEqual(enc.failed(1), "declined")
         enc.release(1)
 
+    # RULES 7.4
     def test_another_key_declines_nothing(self):
         e, d = self.pair()
         enc, lm = self.engines(e, d)

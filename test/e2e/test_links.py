@@ -164,6 +164,7 @@ class Strangers(Case):
         for raw in crowd:
             raw.close()
 
+    # RULES 1.9
     def test_names_that_ask_for_nothing_give_way(self):
         e = self.world.encoded(limits={"peers": 2})
         names = [Dealer(e.address) for _ in range(2)]
@@ -177,6 +178,7 @@ class Strangers(Case):
         for raw in names:
             raw.close()
 
+    # RULES 1.9
     def test_names_of_one_address_leave_places_to_others(self):
         # All of them have a room that is never announced, so none is idle;
         # they answer no heartbeat.

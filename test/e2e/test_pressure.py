@@ -82,6 +82,7 @@ class Pressure(Case):
                 load.announce(room, known=room % 2 == 0)
             load.run(64)
 
+    # RULES 5.3
     def test_speculative_grants_give_way(self):
         # The first eight requests take langd's whole pool as default grants;
         # their announces come last, behind rooms that fill encoded's pool
@@ -105,6 +106,7 @@ class Pressure(Case):
             lm.request(room, "enc0")
         load.run(12)
 
+    # RULES 5.1
     def test_rooms_of_all_sizes(self):
         e, d = self.pair(encoded={"blocks": 40}, langd={"blocks": 24},
                          block_rows=32)
@@ -151,6 +153,7 @@ class Fleet(Case):
         self.assertEqual(enc.rooms[1].wanted, 2)
         enc.release(1)
 
+    # RULES 5.16
     def test_two_rooms_meet_two_langd_in_opposite_order(self):
         # Each langd has room for one of them at a time.
         e = self.world.encoded()
@@ -184,6 +187,7 @@ class Fleet(Case):
             lm.release(1)
         enc.release(1)
 
+    # RULES 5.18
     def test_one_of_two_langd_is_killed(self):
         e = self.world.encoded(timeouts={"linger": "300ms"})
         ds = [self.world.langd([e], name=f"lang{i}") for i in (0, 1)]

@@ -500,6 +500,7 @@ class References(Case):
     """README's example, either side first: what one side has drawn the other
     takes whole, and none that knows the id alone."""
 
+    # RULES 10.1
     def test_what_was_drawn_is_handed_on(self):
         e, d = self.pair()
         enc, lm = (x.conn for x in self.engines(e, d))

@@ -95,6 +95,7 @@ class Commands(Case):
             [os.path.join(BUILD, "mmxctl"), "--socket", e.orders, "drain"],
             capture_output=True, text=True, timeout=LIMIT).stdout)
 
+    # RULES 9.8
     def test_rooms_and_rows_are_ended_by_order(self):
         e, d = self.pair()
         enc, lm = self.engines(e, d)
@@ -163,6 +164,7 @@ class Reload(Case):
         self.e, self.d = self.pair(control={"lost_after": "20s"})
         self.enc, self.lm = self.engines(self.e, self.d)
 
+    # RULES 9.7
     def test_what_changes_and_what_is_left(self):
         with Rooms(self, self.enc, self.lm) as rooms:
             self.assertEqual(self.d.ctl("conf", "--diff").returncode, 0)
@@ -186,6 +188,7 @@ class Reload(Case):
         self.assertEqual(self.d.ctl("conf", "--diff", check=False).returncode,
                          1)
 
+    # RULES 9.7
     def test_a_bad_file_changes_nothing(self):
         before = self.d.ctl("conf").stdout
         write(self.d, log="debug", timeouts={"total": "5 weeks"})
@@ -227,6 +230,7 @@ class Reload(Case):
             rooms.more()
         self.assertTrue(self.e.alive() and self.d.alive())
 
+    # RULES 9.7
     def test_while_it_drains(self):
         self.d.conf = merged(self.d.conf, {"timeouts": {"drain": "20s"}})
         self.assertEqual(reload(self.d), {"timeouts.drain": "changed"})
@@ -276,6 +280,7 @@ class Keys(Case):
         eventually(lambda: [r["state"] for r in self.d.show("peers")] == ["up"],
                    "the encoder is connected")
 
+    # RULES 9.7
     def test_a_new_key_under_load(self):
         """Added everywhere, moved to the front, the old one taken out: at
         each step one daemon is ahead of the other."""
@@ -318,6 +323,7 @@ class Keys(Case):
         self.up()
         self.deliver(self.enc, self.lm, 3, 300)
 
+    # RULES 9.7
     def test_a_key_that_cannot_be_read(self):
         write(self.d, log="debug", control={"keys": [self.new, self.old]})
         os.chmod(self.new, 0o644)
@@ -347,6 +353,7 @@ class Peers(Case):
         self.refusal("not-ready", lm.conn.wait, lm.rooms[room].opened, 10)
         lm.release(room)
 
+    # RULES 9.7
     def test_an_encoder_comes_and_goes(self):
         _, d = self.pair()
         other = self.world.encoded("enc1")
@@ -376,6 +383,7 @@ class Peers(Case):
         eventually(lambda: other.show("status")[0]["peers_up"] == 0,
                    "its link is closed")
 
+    # RULES 9.7
     def test_named_by_its_address_it_proves_the_key(self):
         e, d = self.pair(langd={"peers": []})
         enc, lm = self.engines(e, d)

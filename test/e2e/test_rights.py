@@ -63,6 +63,7 @@ class Closed(Case):
 
 
 class Secrets(Case):
+    # RULES 10.1
     def test_it_goes_with_the_id(self):
         e, d = self.pair()
         enc, lm = self.engines(e, d)
@@ -83,6 +84,7 @@ class Secrets(Case):
             lm.release(room)
             enc.release(room)
 
+    # RULES 10.1
     def test_a_reader_attaches_with_it(self):
         e, d = self.pair()
         enc = self.world.engine(e)
@@ -98,6 +100,7 @@ class Secrets(Case):
         enc.done(7)
         enc.release(7)
 
+    # RULES 10.3
     def test_a_program_of_either_host_withdraws(self):
         e, d = self.pair()
         enc, lm = self.engines(e, d)
@@ -134,6 +137,7 @@ class Users(Case):
         with user(OTHER, groups):
             return self.world.engine(daemon)
 
+    # RULES 10.2
     def test_rows_are_for_those_that_the_pool_names(self):
         e, d, enc, lm = self.fenced()
         other = self.other(d)
@@ -152,10 +156,12 @@ class Users(Case):
         enc.release(7)
         self.assertEqual(e.stats()["rights_refused"], 1)
 
+    # RULES 10.2
     def test_a_group_is_enough(self):
         _, d, enc, _ = self.fenced()
         self.deliver(enc, self.other(d, [1, GROUP]), 7, 500)
 
+    # RULES 10.2
     def test_before_the_announce_too(self):
         _, d, enc, lm = self.fenced()
         other = self.other(d)
@@ -173,6 +179,7 @@ class Users(Case):
         enc.release(7)
         lm.release(7)
 
+    # RULES 10.2
     def test_another_host_needs_the_secret(self):
         # A langd that does not map shows no user, as one elsewhere.
         e, d, enc, lm = self.fenced(
@@ -192,6 +199,7 @@ class Users(Case):
         lm.release(8)
         self.assertEqual([r["path"] for r in e.show("peers")], ["sent"])
 
+    # RULES 10.3
     def test_another_user_declines_nothing(self):
         e, d, enc, lm = self.fenced()
         other = self.other(d)
@@ -209,6 +217,7 @@ class Users(Case):
 
 
 class Copies(Case):
+    # RULES 10.5
     def test_a_langd_that_only_says_pong_holds_its_share(self):
         self.world.insecure = True
         e, d = self.pair(encoded={

@@ -13,6 +13,7 @@ WIDE = ("embedding:bf16:8192,fill_ids:i32:1,mrope_t:i32:1,mrope_h:i32:1,"
 
 
 class Lengths(Case):
+    # RULES 4.1
     def test_500_rows_take_one_pass(self):
         enc, lm = self.engines(*self.pair())
         lm.request(1, "enc0")
@@ -30,6 +31,7 @@ class Lengths(Case):
         row = self.world.daemons[1].ended(1)
         self.assertEqual((row["resumes"], row["total"]), (0, 500))
 
+    # RULES 4.3
     def test_2000_rows_announced_are_widened_before_data(self):
         e, d = self.pair(blocks=64)
         enc, lm = self.engines(e, d)
@@ -51,6 +53,7 @@ class Lengths(Case):
         stats = d.stats()
         self.assertEqual((stats["widened"], stats["wants"]), (1, 0))
 
+    # RULES 4.5
     def test_2000_rows_known_at_commit_take_one_resume(self):
         # Another room holds what a wider grant would need, so that the end
         # of the first pass can be seen.
@@ -92,6 +95,7 @@ class Lengths(Case):
             x.release(1)
         self.assertGreaterEqual(d.ended(1)["resumes"], 4)
 
+    # RULES 5.9
     def test_10000_rows_whole_are_too_large(self):
         e, d = self.pair(encoded={"blocks": 100}, langd={"blocks": 16})
         enc, lm = self.engines(e, d)
@@ -106,6 +110,7 @@ class Lengths(Case):
         for x in (enc, lm):
             x.release(1)
 
+    # RULES 4.8
     def test_zero_rows(self):
         enc, lm = self.engines(*self.pair())
         lm.request(1, "enc0")
@@ -126,6 +131,7 @@ class Lengths(Case):
             with self.subTest(rows=rows):
                 self.deliver(enc, lm, room, rows)
 
+    # RULES 4.1
     def test_expected_rows_are_granted_at_once(self):
         e, d = self.pair()
         enc, lm = self.engines(e, d)
@@ -213,6 +219,7 @@ class Fields(Case):
 
 
 class Orders(Case):
+    # RULES 4.2
     def test_announce_before_and_after_request(self):
         enc, lm = self.engines(*self.pair())
         enc.encode(1, 300, aux="a")
@@ -230,6 +237,7 @@ class Orders(Case):
             for x in (enc, lm):
                 x.release(room)
 
+    # RULES 4.4
     def test_ranges_in_any_order(self):
         enc, lm = self.engines(*self.pair())
         lm.request(1, "enc0", mode="stream")
@@ -248,6 +256,7 @@ class Orders(Case):
         for x in (enc, lm):
             x.release(1)
 
+    # RULES 4.4
     def test_commits_that_break_a_promise_change_nothing(self):
         enc, lm = self.engines(*self.pair())
         lm.request(1, "enc0")
@@ -285,6 +294,7 @@ class Orders(Case):
         for x in (enc, lm):
             x.release(1)
 
+    # RULES 7.5
     def test_null_encoder(self):
         _, d = self.pair()
         lm = self.world.engine(d)
@@ -300,6 +310,7 @@ class Orders(Case):
         self.assertEqual(enc.conn.info["advertise"], e.address)
         self.deliver(enc, lm, 1, 300, encoder=e.address)
 
+    # RULES 7.5
     def test_langd_before_encoded(self):
         e = self.world.encoded(start=False)
         d = self.world.langd([e], timeouts={"unreachable": "60s"})
@@ -385,6 +396,7 @@ class Readers(Case):
                  for i in (0, 1)]
         return owner, ranks
 
+    # RULES 7.1
     def test_attach_before_and_after(self):
         e, d = self.pair(blocks=8)
         enc = self.world.engine(e)
@@ -474,6 +486,7 @@ class Readers(Case):
         for x in (enc, owner, late):
             x.release(1)
 
+    # RULES 4.4
     def test_writer_is_another_connection(self):
         e, d = self.pair()
         scheduler = self.world.engine(e, "sched", session="v")
@@ -501,6 +514,7 @@ class Readers(Case):
         other.release(1)
         owner.release(1)
 
+    # RULES 7.1
     def test_sessions_do_not_see_each_other(self):
         _, d = self.pair()
         mine = self.world.engine(d, "a", session="a")
@@ -514,6 +528,7 @@ class Readers(Case):
 
 
 class Reasons(Case):
+    # RULES 1.6
     def test_duplicate_room(self):
         e, d = self.pair()
         enc, lm = self.engines(e, d)
@@ -560,6 +575,7 @@ class Reasons(Case):
         for x in (enc, lm):
             x.release(1)
 
+    # RULES 4.10
     def test_source_is_gone(self):
         e, d = self.pair()
         enc, lm = self.engines(e, d)
@@ -578,6 +594,7 @@ class Reasons(Case):
         self.assertEqual((said.a, said.b), (1025, 1024))
         enc.release(1)
 
+    # RULES 4.11
     def test_destinations_disagree(self):
         enc, lm = self.engines(*self.pair())
         enc.announce(1, 100, 100, destinations=2)
@@ -618,6 +635,7 @@ class Reasons(Case):
         self.assertIn("no peer of that name", lm.rooms[1].reason.text)
         lm.release(1)
 
+    # RULES 1.6
     def test_room_id_again_is_a_new_room(self):
         enc, lm = self.engines(*self.pair())
         # Announced first: a request of a room that was here and is gone is
@@ -668,6 +686,7 @@ class Aborts(Case):
                 lm.release(room)
                 self.world.all_free()
 
+    # RULES 4.9
     def test_by_the_language_engine(self):
         e, d = self.pair()
         enc, lm = self.engines(e, d)
@@ -685,6 +704,7 @@ class Aborts(Case):
                         enc.release(room)
                     self.world.all_free()
 
+    # RULES 4.9
     def test_release_withdraws_an_announce(self):
         e, d = self.pair()
         enc, lm = self.engines(e, d)
@@ -693,6 +713,7 @@ class Aborts(Case):
         self.assertEqual(lm.failed(1), "aborted")
         lm.release(1)
 
+    # RULES 4.7
     def test_success_is_final(self):
         enc, lm = self.engines(*self.pair())
         lm.request(1, "enc0")
@@ -709,6 +730,7 @@ class Aborts(Case):
 
 
 class Deadlines(Case):
+    # RULES 8.3
     def test_bootstrap_at_both_sides(self):
         e, d = self.pair(timeouts={"bootstrap": "150ms", "drain": "1s"})
         enc, lm = self.engines(e, d)
@@ -727,6 +749,7 @@ class Deadlines(Case):
         self.assertEqual(enc.failed(1), "timeout")
         enc.release(1)
 
+    # RULES 8.3
     def test_total_of_a_request(self):
         enc, lm = self.engines(*self.pair())
         enc.announce(1, 300, 300)

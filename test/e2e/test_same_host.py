@@ -162,6 +162,7 @@ class Sent(SameHost):
         os.rename(hidden, e.socket)
         self.assertEqual(self.path(d), ["sent"])
 
+    # RULES 3.4
     def test_a_socket_of_another_user(self):
         if os.geteuid() != 0:
             self.skipTest("only root can start a daemon of another user")
@@ -212,6 +213,7 @@ class Sent(SameHost):
     def test_tcp_to_ucx(self):
         self.differ("tcp", "ucx")
 
+    # RULES 3.4
     def test_a_token_cannot_be_guessed(self):
         e, d, enc, lm = self.both()
         epoch = int(next(r["epoch"] for r in e.show("peers")), 16)
@@ -296,6 +298,7 @@ class Ends(SameHost):
         self.copying(e, d)
         self.deliver(enc, lm, 10, 1500)
 
+    # RULES 9.2
     def test_encoded_killed_while_it_sends(self):
         off = {"transfer": {"same_host": "off"}}
         e, d = self.pair(fields=WIDE, blocks=24, encoded=off)
@@ -331,6 +334,7 @@ class Ends(SameHost):
         self.assertEqual(pool[0]["free"], 48)
         return e, d, enc, lm
 
+    # RULES 6.4
     def test_silent_langd_comes_back(self):
         e, d, enc, lm = self.silent()
         os.kill(d.pid, signal.SIGCONT)
@@ -342,6 +346,7 @@ class Ends(SameHost):
         self.copying(e, d)
         self.deliver(enc, lm, 2, 1500)
 
+    # RULES 6.4
     def test_silent_langd_dies(self):
         e, d, enc, lm = self.silent()
         d.kill()

@@ -22,6 +22,7 @@ class Sessions(Case):
 
 
 class Ranks(Sessions):
+    # RULES 7.1
     def test_eight_ranks_and_the_bytes_move_once(self):
         e, d = self.pair(blocks=32)
         enc = self.world.engine(e)
@@ -48,6 +49,7 @@ class Ranks(Sessions):
             rank.release(1)
         d.all_free()
 
+    # RULES 7.2
     def test_readers_that_never_come_are_given_up(self):
         e, d = self.pair(blocks=32)
         enc = self.world.engine(e)

@@ -334,6 +334,7 @@ class Sglang(Case):
         self.good(("b", 500))  # the same id again
         self.assertEqual(self.d.stats()["rooms_succeeded"], 4)
 
+    # RULES 7.9
     def test_four_ranks_and_two_encoders(self):
         self.start(ranks=4, encoders=2)
         sent = 0

@@ -256,10 +256,12 @@ class Silent(Case):
         self.world.end_engines()
         self.world.all_free()
 
+    # RULES 8.5
     def test_rooms_of_the_encode_side_end(self):
         self.rooms_end(self.e, self.announcing, self.writing, self.written,
                        self.waiting_for_blocks)
 
+    # RULES 8.5
     def test_rooms_of_the_language_side_end(self):
         self.rooms_end(self.d, self.requesting, self.requested, self.announced)
 
@@ -275,6 +277,7 @@ class Silent(Case):
             engine.close()
         self.go_on(self.e)
 
+    # RULES 8.5
     def test_calls_end(self):
         engines = [make(daemon.role, daemon.socket)
                    for make in self.makes for daemon in (self.e, self.d)]
@@ -324,6 +327,7 @@ class Silent(Case):
                     await lm.until(shown.release(), LIMIT)
         asyncio.run(main())
 
+    # RULES 8.5
     def test_what_goes_on_later_frees_its_blocks(self):
         for room, make in enumerate(self.makes, 1):
             engine = make("langd", self.d.socket)

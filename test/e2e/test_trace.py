@@ -103,6 +103,7 @@ class Trace(Case):
             self.assertLessEqual(start["ts"], end["ts"])
         return events, flows, names
 
+    # RULES 10.1
     def test_a_room_as_the_log_names_it(self):
         """By half of its id, which is not enough to ask for the room."""
         e, d = self.pair()

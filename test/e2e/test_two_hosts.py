@@ -39,6 +39,7 @@ class Devices(test_data_keys.Hosts):
                          f'mount --bind "$0" {BOOT} && exec "$@"', path]
         return e.start(), d.start()
 
+    # RULES 9.6
     def test_langd_is_left_at_loopback(self):
         e, d = self.on_hosts(OTHER_BOOT)
         says = "on another host, and transfer.devices is lo"
@@ -99,9 +100,11 @@ class Devices(test_data_keys.Hosts):
         d.inside = ["ip", "netns", "exec", self.l_host]
         return e.start(), d.start()
 
+    # RULES 9.6
     def test_a_firewall_drops_at_the_data_port(self):
         self.drops("tcp", f"{FAR}:")
 
+    # RULES 9.6
     def test_a_firewall_drops_at_ucx(self):
         self.drops("ucx", "its UCX address by tcp on m0: no answer")
 
@@ -152,13 +155,16 @@ class Addresses(Case):
         self.becomes(d, f"{e.name}: cannot be connected: {text}")
         return d.ctl("health", check=False).stdout
 
+    # RULES 9.6
     def test_a_wrong_port(self):
         self.said_at(f"tcp://127.0.0.1:{free_port()}", "Connection refused")
 
+    # RULES 9.6
     def test_a_wrong_name(self):
         said = self.said_at("tcp://no.such.host.invalid:7601", "")
         self.assertNotIn("refused", said)
 
+    # RULES 9.6
     def test_one_that_was_up_is_lost(self):
         e, d = self.pair()
         self.becomes(d, f"{d.name}: ready")
@@ -185,6 +191,7 @@ class Versions(Case):
         return frame(1, says(name, role, to_epoch > 0, versions=(7, 9)),
                      room=0, generation=0, to_epoch=to_epoch)
 
+    # RULES 9.6
     def test_an_encoder_of_another_version(self):
         said = "is refused: " + self.SPEAKS.format("encoded", "langd")
         with socket.create_server(("127.0.0.1", 0)) as door:
@@ -204,6 +211,7 @@ class Versions(Case):
                 self.assertIn(said, d.ctl("doctor", check=False).stdout)
                 self.assertEqual(d.tail(400).count(f"{e.address}: {said}"), 1)
 
+    # RULES 9.6
     def test_a_langd_of_another_version(self):
         said = "is refused: " + self.SPEAKS.format("langd", "encoded")
         e = self.world.encoded()

@@ -69,6 +69,7 @@ class Tables(unittest.TestCase):
                 have[m.name, name] = at, kind, limit
         self.same("local.def", want, have)
 
+    # RULES 7.10
     def test_reasons(self):
         want = {int(n): (reason, advice.lower().replace("_", "-"), text)
                 for _, n, reason, advice, text in rows("err.def", "ERR")
@@ -77,6 +78,7 @@ class Tables(unittest.TestCase):
             n: (c.reason, c.advice, c.sentence)
             for n, c in errors.BY_NUMBER.items()})
 
+    # RULES 7.10
     def test_the_guides_advice(self):
         table = re.findall(r"^\| (retry|encode locally|give up|nothing) \| "
                            r"([^|]+) \|",
@@ -86,6 +88,7 @@ class Tables(unittest.TestCase):
         self.same("advice", {c.reason: c.advice
                              for c in errors.BY_NUMBER.values()}, have)
 
+    # RULES 4.7
     def test_states(self):
         self.same("room.def",
                   {name: int(n) for name, n, *_ in rows("room.def", "STATE")},
@@ -134,6 +137,7 @@ class Tables(unittest.TestCase):
             self.assertEqual((got.message, got.seq, got.values),
                              (m, 7, values))
 
+    # RULES 2.3
     def test_frames_of_version_1(self):
         frames = re.findall(r'^FRAME\(local, (\w+), "(\w+)"\)',
                             read(f"{ROOT}/test/frames.def"), re.M)

@@ -334,6 +334,7 @@ class Ranks(unittest.TestCase):
         self.assertEqual([s.name for s in sorted(mmx.State)], order)
         self.assertEqual([int(s) for s in mmx.State], list(range(5)))
 
+    # RULES 7.9
     def test_least_of_all_ranks(self):
         class Waiting:
             def __init__(self, status):

@@ -43,6 +43,7 @@ static bool starved(const struct encoded *e, const struct edst *d)
     return item_sendable(m->item, unit) > usable;
 }
 
+/* RULES 2.1 */
 static void look(const struct daemon *d, const char *what, bool due, bool owed,
     const struct edst *of)
 {

@@ -36,6 +36,7 @@ void encoded_unwatch(struct daemon *d)
 
 /* L alone decides Success. What E calls failed, for another reason than a
  * peer that is lost, did not succeed at L. */
+/* RULES 4.6 */
 static void see_outcomes(
     struct daemon *d, const struct encoded *e, struct watch *w)
 {
@@ -159,6 +160,7 @@ static void see_item(
 }
 
 /* What is at a place of the tables. */
+/* RULES 4.7 */
 static void see_place(
     struct daemon *d, const struct encoded *e, struct watch *w, uint32_t i)
 {
@@ -211,6 +213,7 @@ static void own(struct watch *w, const struct encoded *e, uint32_t i)
         }
 }
 
+/* RULES 6.2 */
 static void see_blocks(
     struct daemon *d, const struct encoded *e, struct watch *w)
 {
@@ -227,6 +230,7 @@ static void see_blocks(
         }
 }
 
+/* RULES 7.3 */
 static void see_cells(struct daemon *d, const struct encoded *e)
 {
     for (uint32_t i = 0; i < e->b.engines.attachments_max; i++) {

@@ -103,6 +103,7 @@ void langd_unwatch(struct daemon *d)
 
 /* states */
 
+/* RULES 4.7 */
 static void see_ended(const struct langd *l, struct watch *w)
 {
     uint32_t max = (uint32_t)l->b.c.conf->limit_history;
@@ -116,6 +117,7 @@ static void see_ended(const struct langd *l, struct watch *w)
 
 /* Every row of a room that succeeded: the tags are read through the brain's
  * own extents, before any engine hears of it. */
+/* RULES 3.1 */
 static void see_rows(
     const struct daemon *d, const struct langd *l, const struct lroom *m)
 {
@@ -156,6 +158,7 @@ void see_forward(const struct daemon *d, const struct room *r, uint8_t before)
         (unsigned long long)r->id, r->state, before);
 }
 
+/* RULES 4.7 */
 static void see_state(
     struct daemon *d, const struct langd *l, struct watch *w, uint32_t i)
 {
@@ -213,6 +216,7 @@ static bool life_fits(const struct lroom *m)
     return false;
 }
 
+/* RULES 6.5 */
 static void see_life(const struct daemon *d, const struct langd *l,
     const struct watch *w, uint32_t i)
 {
@@ -263,6 +267,7 @@ static void see_handle(const struct econn *c, const struct handle *h,
 }
 
 /* What a living process was shown and has not released stays its. */
+/* RULES 6.1 */
 static void see_shown(const struct daemon *d, const struct watch *w)
 {
     for (uint32_t i = 0; i < econns_count(); i++) {
@@ -296,6 +301,7 @@ static void see_shown_numbers(struct daemon *d, const struct langd *l)
         (unsigned long long)ready, (unsigned long long)kept);
 }
 
+/* RULES 6.1 */
 static void see_blocks(struct daemon *d, const struct langd *l, struct watch *w)
 {
     bool changed = false;
@@ -376,6 +382,7 @@ void langd_any_attempt(struct daemon *d, struct segment *s)
 
 /* cells */
 
+/* RULES 7.3 */
 static void see_cells(struct daemon *d, const struct langd *l)
 {
     for (uint32_t i = 0; i < l->b.engines.attachments_max; i++) {
@@ -395,6 +402,7 @@ static void see_cells(struct daemon *d, const struct langd *l)
 /* clocks and streams */
 
 /* No room outlives a deadline of its own. */
+/* RULES 8.3 */
 static void see_deadlines(const struct daemon *d, const struct lroom *m)
 {
     HOLDS(m->total_ns > W.now_ns && m->bootstrap_ns > W.now_ns &&
@@ -404,6 +412,7 @@ static void see_deadlines(const struct daemon *d, const struct lroom *m)
 }
 
 /* Rows that are ready, and have a place, come or the room ends. */
+/* RULES 8.3 */
 static void see_progress(const struct daemon *d, const struct langd *l,
     struct watch *w, const struct lroom *m)
 {
@@ -431,6 +440,7 @@ static void see_progress(const struct daemon *d, const struct langd *l,
 
 /* Rows that landed in order are shown at once where the promise is kept, and
  * only when the stream's blocks are there, which then stay. */
+/* RULES 5.20 */
 static void see_stream(const struct daemon *d, const struct langd *l,
     const struct lroom *m, const struct still *s)
 {

@@ -210,9 +210,13 @@ static const struct {
     void (*make)(void);
     uint32_t langds;
 } worlds[] = {{"plain", plain, 1}, {"pressure", pressure, 1},
-    {"two", to_two, 2}, {"stream", streams, 1}, {"group", grouped, 1},
-    {"ends", ends, 1}, {"break", breaking, 1}, {"victim", ended_for_others, 1},
-    {"drain", drained, 1}};
+    {"two", to_two, 2}, {"stream", streams, 1},
+    /* RULES 5.7 */
+    {"group", grouped, 1}, {"ends", ends, 1},
+    /* RULES 1.5 */
+    {"break", breaking, 1},
+    /* RULES 5.12 */
+    {"victim", ended_for_others, 1}, {"drain", drained, 1}};
 
 /* The first of them: no room in them needs another. */
 #define PLAIN_WORLDS 4

@@ -65,6 +65,7 @@ static bool comes_before(const struct lroom *a, const struct lroom *b)
 }
 
 /* True if the room may lose its space to the head. */
+/* RULES 5.8 */
 static bool yields(const struct lroom *m, const struct lroom *head)
 {
     bool rows = m->group ? is_whole(m->group) : class_of(m) != BARE;
@@ -77,6 +78,7 @@ static bool yields(const struct lroom *m, const struct lroom *head)
 
 /* The room got space: none that comes before it waits, but of a user whose
  * queue is not its own. */
+/* RULES 5.8 */
 static void see_got(const struct daemon *d, const struct langd *l,
     const struct lroom *m, const struct lroom *head)
 {

@@ -137,6 +137,7 @@ static bool served(const struct ebook *k, uint32_t i)
 /* Item `by` got blocks: none that came before it waits, and one that it passed
  * by more right was not passed too often: each time the oldest that does not
  * ask ahead begins to (5.14). */
+/* RULES 5.11, 5.13 */
 static void see_served(const struct ebook *k, uint32_t by)
 {
     const struct item *it = &k->e->items[by];
@@ -229,6 +230,7 @@ static bool stood(const struct ebook *k, const struct ewas *b)
 
 /* The item was ended for the full head: it had waited, and this was the
  * youngest that stood. */
+/* RULES 5.12 */
 static void see_ended(struct ebook *k, const struct ewas *b)
 {
     HOLDS(stood(k, b), "what is ended stands", "%s item of age %llu",
@@ -277,6 +279,7 @@ static void see_all_ended(struct ebook *k, uint64_t left)
 
 /* The full head waits: the youngest is ended in time, unless blocks come back
  * by themselves (5.12). */
+/* RULES 5.11, 5.12 */
 static void see_head(struct ebook *k, uint32_t pool)
 {
     struct batch head = head_of(k, pool);
@@ -345,6 +348,7 @@ static bool unclaimed(const struct eroom *m)
            m->item->src.blocks > 0 && m->served == 0 && list_empty(&m->dsts);
 }
 
+/* RULES 5.21 */
 static void see_unclaimed(struct ebook *k, uint32_t i, bool ended)
 {
     const struct eroom *m = &k->e->rooms[i];
@@ -431,6 +435,7 @@ static void remember(struct ebook *k, uint32_t i)
 
 /* Counts, of each that does not ask ahead, those before it in the queue that do
  * not either, each once. */
+/* RULES 5.14 */
 static void count_older(struct ebook *k)
 {
     for (uint32_t i = 0; i < k->e->rooms_max; i++)

@@ -48,6 +48,7 @@ struct lbook {
     } q[CONF_POOLS_MAX];
 };
 
+/* RULES 5.9 */
 static uint32_t cap_of(const struct lpool *p, uint8_t mode)
 {
     uint32_t most = (uint32_t)p->meta->conf->max_room_blocks;
@@ -98,6 +99,7 @@ static uint32_t wants(const struct lbook *k, const struct lroom *m)
 }
 
 /* A group is in the queue as one, by its first member (5.5). */
+/* RULES 5.5 */
 static bool gathered(const struct lroom *m)
 {
     const struct lgroup *g = m->group;
@@ -122,6 +124,7 @@ static bool queued(const struct lbook *k, const struct lroom *m)
 }
 
 /* It has no rows, and could use blocks (5.3). */
+/* RULES 5.3 */
 static bool idle(const struct lbook *k, const struct lroom *m)
 {
     return plays(k, m) && !m->group && !m->want && m->required <= 1 &&
@@ -166,6 +169,7 @@ static bool same(const struct lwas *b, const struct lroom *m)
 
 /* A default grant into which nothing has landed, not of one that was the head
  * (5.4). */
+/* RULES 5.3 */
 static bool speculative(const struct lwas *b, const struct lroom *m)
 {
     return m->r.used && lroom_alive(m) && !lroom_closing(m) &&
@@ -203,6 +207,7 @@ static struct lwas see(
 
 /* Room m got blocks in this step, or its blocks became firm: no room with as
  * much right is older and waits (5.1, 5.2, 5.3). */
+/* RULES 5.1 */
 static void see_given(
     struct lbook *k, const struct lroom *m, const struct lwas *b)
 {
@@ -230,6 +235,7 @@ static void see_given(
 }
 
 /* How long what landed of younger rooms is spared (5.4). */
+/* RULES 5.4 */
 static uint64_t spared_until(const struct lbook *k, uint32_t pool)
 {
     for (uint32_t i = 0; i < k->count; i++) {
@@ -260,6 +266,7 @@ static bool spared(const struct lbook *k, const struct lroom *m, bool landed,
 
 /* The brain took the room's blocks back by itself: for the head, and from those
  * that are to give way first (5.4). */
+/* RULES 5.4 */
 static void see_taken(
     struct lbook *k, const struct lroom *m, const struct lwas *b)
 {
@@ -287,6 +294,7 @@ static void see_taken(
 }
 
 /* What was given firmly stays so while a block of it is there (5.2). */
+/* RULES 5.2 */
 static void see_firm(
     const struct lbook *k, const struct lroom *m, const struct lwas *b)
 {
@@ -297,6 +305,7 @@ static void see_firm(
 
 /* Blocks that the group keeps free for members that grow: all that it may hold,
  * less what they have, until all totals are known (5.6). */
+/* RULES 5.6 */
 static uint32_t kept_spare(struct lbook *k, uint32_t i)
 {
     const struct lgroup *g = &k->l->groups[i];
@@ -344,6 +353,7 @@ static uint32_t see_groups(struct lbook *k, uint32_t pool)
 }
 
 /* The head does not fit: whatever may be taken for it is. */
+/* RULES 5.4 */
 static void see_giving(const struct lbook *k, uint32_t pool,
     const struct lroom *head, uint32_t lacks)
 {
@@ -364,6 +374,7 @@ static void see_giving(const struct lbook *k, uint32_t pool,
     }
 }
 
+/* RULES 5.1 */
 static void see_queue(struct lbook *k, uint32_t pool)
 {
     const struct lpool *p = &k->l->pools[pool];

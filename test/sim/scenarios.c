@@ -399,38 +399,67 @@ static void encoded_killed(void)
 }
 
 const struct scenario scenarios[] = {
+    /* RULES 5.1, 5.10 */
     {"many-large", many_large},
+    /* RULES 5.4 */
     {"both-full", both_full},
+    /* RULES 5.16 */
     {"opposite-orders", opposite_orders},
+    /* RULES 5.16 */
     {"two-encoders", two_encoders},
+    /* RULES 5.20 */
     {"stream-through", stream_through},
+    /* RULES 4.1 */
     {"resumes-500", resumes_500},
+    /* RULES 4.5 */
     {"resumes-2000", resumes_2000},
+    /* RULES 4.5 */
     {"resumes-at-commit", resumes_at_commit},
+    /* RULES 5.4 */
     {"taken-back", taken_back},
+    /* RULES 1.6 */
     {"announced-again", announced_again},
+    /* RULES 9.1 */
     {"restarted", restarted},
+    /* RULES 4.6 */
     {"early-fail", early_fail},
+    /* RULES 6.3 */
     {"rows-outlive", rows_outlive},
+    /* RULES 5.21 */
     {"unclaimed", unclaimed},
+    /* RULES 6.1 */
     {"exposed-stays", exposed_stays},
+    /* RULES 3.4 */
     {"same-host", same_host},
+    /* RULES 6.2 */
     {"langd-killed", langd_killed},
+    /* RULES 9.2 */
     {"encoded-killed", encoded_killed},
     {"coupled-calm", coupled_calm},
     {"coupled-breaks", coupled_breaks},
+    /* RULES 5.16 */
     {"broken-order", broken_order},
+    /* RULES 5.11 */
     {"group-source", group_source},
+    /* RULES 5.10 */
     {"consumed-together", consumed_together},
+    /* RULES 5.5 */
     {"group-larger", group_larger},
+    /* RULES 5.5 */
     {"group-two-encoders", group_two_encoders},
+    /* RULES 5.12 */
     {"victim", victim},
     {"victim-of-two", victim_of_two},
+    /* RULES 5.11 */
     {"open-victim", open_victim},
     {"victims-in-a-batch", victims_in_a_batch},
+    /* RULES 5.12 */
     {"overload-drains", overload_drains},
+    /* RULES 5.1 */
     {"users-take-turns", users_take_turns},
+    /* RULES 5.13 */
     {"groups-of-three", groups_of_three},
+    /* RULES 9.7 */
     {"reloads", swarm_of_reloads},
 };
 const uint32_t scenarios_count = ARRAY_LEN(scenarios);
