@@ -317,17 +317,25 @@ static void record(void)
     close(fd);
 }
 
-/* Returns a connection to a that the record is said on, and is answered. */
-static int replayed(const struct sockaddr_in *to)
+#define FLOOD 4096 /* more than a has places for */
+
+/* Makes a connection to a that the record is said on, and is answered. The one
+ * that was made FLOOD before it has been ended by a, and is closed. */
+static void replay(const struct sockaddr_in *to)
 {
+    static int made[FLOOD];
+    static uint32_t n;
     int fd = socket(AF_INET, SOCK_STREAM, 0), one = 1;
     uint8_t back[GREETING + WELCOME];
 
-    T_TRUE(connect(fd, (const struct sockaddr *)to, sizeof(*to)) == 0);
+    T_CHECK(connect(fd, (const struct sockaddr *)to, sizeof(*to)) == 0,
+        "descriptor %d: %s", fd, strerror(errno));
     T_TRUE(setsockopt(fd, IPPROTO_TCP, TCP_QUICKACK, &one, sizeof(one)) == 0);
     T_TRUE(send(fd, recorded, sizeof(recorded), 0) == sizeof(recorded));
     T_TRUE(heard(fd, back, sizeof(back)));
-    return fd;
+    if (n >= FLOOD)
+        close(made[n % FLOOD]);
+    made[n++ % FLOOD] = fd;
 }
 
 /* True if one that says its HELLO behind a flood of others is answered; fails
@@ -341,7 +349,7 @@ static bool answered_in_a_flood(const struct sockaddr_in *to)
 
     T_TRUE(connect(peer, (const struct sockaddr *)to, sizeof(*to)) == 0);
     while (links_stats(a.links)->crowded_out < out + 20)
-        (void)replayed(to);
+        replay(to);
     answered = send(peer, recorded, sizeof(recorded), MSG_NOSIGNAL) ==
                    sizeof(recorded) &&
                heard(peer, back, sizeof(back));
@@ -363,7 +371,7 @@ TEST(a_recorded_hello_pushes_none_out)
     port_of(address, &to);
     record();
     while (links_stats(a.links)->crowded_out < 8)
-        (void)replayed(&to);
+        replay(&to);
     while (!answered_in_a_flood(&to))
         ;
     stop();
