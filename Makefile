@@ -363,7 +363,7 @@ install: all manuals
 		$(DESTDIR)$(PREFIX)/lib/systemd/system
 	install -D -m644 -t $(DESTDIR)$(PREFIX)/share/mmx systemd/*.conf \
 		conf/prometheus-rules.yaml conf/grafana-dashboard.json
-	for s in 1 3 5 8; do \
+	for s in 1 3 5 7 8; do \
 		install -D -m644 -t $(SHARE)/man/man$$s $(B)/man/*.$$s; done
 	install -D -m644 $(B)/man/_mmx $(SHARE)/zsh/vendor-completions/_mmx
 	for p in $(notdir $(CMDS)); do install -D -m644 $(B)/man/mmx.bash \

@@ -1,8 +1,7 @@
-"""Every command of the README and of the guide is run as it is written, in a
-clone of the tree whose build folder is relative: against daemons where it talks
-to some, and with a stand-in that keeps its words where it installs, needs an
-engine or builds for minutes. A command that no row knows fails, and so does a
-row without a command."""
+"""Every command of the pages is run as it is written, in a clone of the tree whose
+build folder is relative: against daemons where it talks to some, and with a
+stand-in that keeps its words where it installs, needs an engine or builds for
+minutes. A command that no row knows fails, and so does a row without a command."""
 
 import builtins
 import importlib
@@ -24,7 +23,9 @@ sys.path.append(os.path.join(ROOT, "scripts"))
 
 import tables  # noqa: E402
 
-PAGES = ("README.md", "lib/client/README.md")
+EXAMPLES = ("README.md", "lib/client/README.md")  # have both sides of a room
+PAGES = (*EXAMPLES, "cmd/README.md", "lib/client/llama/README.md",
+         "test/README.md")
 FIELDS = "embedding:bf16:2352"  # of the samples, which the pages are about
 CONF = "a daemon's configuration"
 # Blocks that are no commands, by their beginning.
@@ -46,6 +47,7 @@ ROWS = (
     (r"make (demo|check)$", None),  # make -n: each of them takes minutes
     (r"make deb && sudo apt ", "packages"),
     (r"make llama LLAMA=", None),  # make -n: its programs are those of tests
+    (r"make sim SEEDS=", None),
     (r"sudo systemctl ", "units"),
     (r"sudo install ", "dropin"),
     (r"mmxctl( |$)", None),
@@ -213,12 +215,14 @@ class Docs(Case):
         e = self.world.encoded(name="encoded-0", fields=FIELDS)
         d = self.world.langd([e], fields=FIELDS)
         wide = self.world.encoded(name="wide", fields="embedding:f32:8")
+        near = self.world.langd([wide], name="near", fields="embedding:f32:8")
         at, top = self.clone(), self.world.dir
         self.programs(e, d)
         self.langd, self.lm = d, self.world.engine(d)
         env = {**os.environ, "PATH": f"{top}/bin:{os.environ['PATH']}",
                "PYTHONPATH": f"{ROOT}/lib/client/python:{top}/lib",
-               "MMX_ENCODED_SOCKET": wide.socket, "B": "build",
+               "MMX_ENCODED_SOCKET": wide.socket,
+               "MMX_LANGD_SOCKET": near.socket, "B": "build",
                "MODEL": self.file("model", "8 1 0"), "LLAMA": top}
         env["MMPROJ"] = env["MODEL"]
         left = {begin for begin, _ in ROWS}
@@ -332,7 +336,7 @@ class Docs(Case):
                           MMX_LANGD_SOCKET=d.socket)
         self.addCleanup(lambda: [os.environ.pop(f"MMX_{n}_SOCKET")
                                  for n in ("ENCODED", "LANGD")])
-        for page in PAGES:
+        for page in EXAMPLES:
             got = []
             names = Names(mmx=mmx, np=np, use=lambda *rows: got.append(rows),
                           values=np.ones((500, 2352), np.float32))

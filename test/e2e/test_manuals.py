@@ -14,7 +14,8 @@ sys.path.insert(0, os.path.join(ROOT, "scripts"))
 
 import tables  # noqa: E402
 
-PAGES = ("mmx-encoded.8", "mmx-langd.8", "mmx.yaml.5", "mmxctl.1", "libmmx.3")
+PAGES = ("mmx-encoded.8", "mmx-langd.8", "mmx.yaml.5", "mmx.7", "mmxctl.1",
+         "libmmx.3")
 HISTOGRAMS = "lib/core/histogram/histograms.def"
 
 

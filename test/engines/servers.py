@@ -1,5 +1,5 @@
 """What the tables of engines have in common: servers as processes, daemons,
-lines that are counted, pictures made here, the lines of the README. What is
+lines that are counted, pictures made here, the lines of a page. What is
 started here is ended here, by its process group."""
 
 import atexit
@@ -159,12 +159,12 @@ def picture(seed, width=112, height=112):
         out.getvalue()).decode()
 
 
-def blocks(heading):
-    """Returns the indented blocks of a section of the README, as lists of
+def blocks(page, heading):
+    """Returns the indented blocks of a section of a page, as lists of
     commands; a backslash joins lines."""
-    with open(os.path.join(ROOT, "README.md"), encoding="utf-8") as f:
+    with open(os.path.join(ROOT, page), encoding="utf-8") as f:
         text = f.read()
-    section = text[text.index(f"\n### {heading}\n"):]
+    section = text[text.index(f"\n## {heading}\n"):]
     end = re.search(r"\n##+ ", section[5:])
     section = section[:end.start() + 5] if end else section
     scripts = [re.sub(r"^    ", "", b, flags=re.M) for b in
@@ -176,16 +176,17 @@ def blocks(heading):
 class Readme:
     """The lines of a section, in the environment of an installed engine."""
 
-    def __init__(self, folder, heading, env, *ports):
+    def __init__(self, folder, heading, env, *ports,
+                 page="lib/client/README.md"):
         """ports: what the lines take."""
-        self.folder, self.blocks = folder, blocks(heading)
+        self.folder, self.blocks = folder, blocks(page, heading)
         self.env = {**os.environ, **env, "PATH":
                     f"{folder}/venv/bin:{os.environ['PATH']}"}
         for port in ports:
             with socket.socket() as s:
                 if s.connect_ex(("127.0.0.1", port)) == 0:
                     raise SystemExit(f"engines: port {port} is in use, which "
-                                     "the README's lines take")
+                                     "the page's lines take")
 
     def install(self, *lines):
         """Runs the lines that install our package."""

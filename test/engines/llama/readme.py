@@ -25,10 +25,11 @@ def cases(c, program, at):
     try:
         e = w.encoded("encoded-0", **run.pools("f32"))
         d = w.langd([e], **run.pools("f32"))
-        r = Readme(c.out, "llama.cpp", {
+        r = Readme(c.out, "llama-server", {
             "B": c.build, "LLAMA": at, "MMPROJ": c.model("qwen", "-mmproj"),
             "MMX_WAIT_MS": "20000", "MMX_ENCODED_SOCKET": e.socket,
-            "MMX_LANGD_SOCKET": d.socket}, PORT)
+            "MMX_LANGD_SOCKET": d.socket}, PORT,
+            page="lib/client/llama/README.md")
         r.env["PATH"] += f":{os.path.dirname(program)}"
         encode, language = r.blocks
         r.run(encode[0], language[0])
