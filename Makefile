@@ -21,7 +21,6 @@
 #
 # B=build/<flavour> keeps flavours apart: make B=build/asan SAN=address,undefined
 # LTO=1 optimizes programs as a whole.
-# CUDA=0 builds without GPU pools, also where the CUDA toolkit is found.
 
 .DELETE_ON_ERROR:
 .SUFFIXES:
@@ -60,22 +59,6 @@ override CFLAGS += -flto=auto -ffat-lto-objects
 override LDFLAGS += -flto=auto $(CFLAGS)
 endif
 
-# GPU pools are built where the toolkit's headers are; the driver is looked for
-# at run time only. CUDA_HOME names another place.
-CUDA_HOME ?= /usr/local/cuda
-NVCC ?= $(or $(wildcard $(CUDA_HOME)/bin/nvcc),$(shell command -v nvcc))
-CUDA_INC := $(firstword $(dir $(wildcard $(CUDA_HOME)/include/cuda.h \
-	/usr/include/cuda.h)))
-CUDA ?= $(if $(CUDA_INC),1,0)
-ifneq ($(CUDA),0)
-CPPFLAGS += $(if $(filter-out /usr/include/,$(CUDA_INC)),-isystem $(CUDA_INC))
-CPPFLAGS += -DMMX_CUDA
-DOUBLE := $(B)/test/double/libcuda.so.1
-without := %/cuda_none.c
-else
-without := %/cuda.c %/cuda_gather.c %/mem_cuda.c %/driver.c
-endif
-
 CPPFLAGS += -Ilib -I. -D_GNU_SOURCE -DMMX_VERSION='"$(VERSION)"' \
 	-DMMX_LIBDIR='"$(LIBDIR)"' -DMMX_SHARE='"$(PREFIX)/share/mmx"' \
 	$(shell pkg-config --cflags $(PACKAGES) 2>/dev/null)
@@ -83,7 +66,7 @@ ALL_CFLAGS = -std=gnu11 $(CPPFLAGS) $(CFLAGS) $(WARN) $(HARDEN) -MMD -MP
 LIBS = $(shell pkg-config --libs $(PACKAGES) 2>/dev/null) -lpthread -lm -ldl
 
 # Archives are made by `ar q`: files of several folders have one name.
-src = $(patsubst %.c,$(B)/%.o,$(filter-out $(without),$(wildcard $(1))))
+src = $(patsubst %.c,$(B)/%.o,$(wildcard $(1)))
 BASE := $(call src,lib/base/*.c)
 WIRE := $(call src,lib/wire/*.c)
 CORE := $(call src,lib/core/*.c lib/core/*/*.c)
@@ -115,7 +98,7 @@ $(B)/%.o: %.c
 	$(CC) $(ALL_CFLAGS) -c $< -o $@
 
 # What is in the libraries depends on the list of objects, not only on what is
-# newer: files move, and CUDA leaves some out.
+# newer: files move.
 MADE := $(B)/objects-$(shell echo $(ALL_OBJ) | cksum | cut -d' ' -f1).made
 $(MADE):
 	@mkdir -p $(@D)
@@ -149,8 +132,16 @@ $(BENCH): $(call src,test/bench/*.c) $(B)/mmx.a $(B)/libmmx.a
 $(UNIT) $(CONTRACT): $(B)/%: $(B)/%.o $(call src,test/*.c) $(B)/mmx.a $(B)/libmmx.a
 	$(CC) $(LDFLAGS) $^ -o $@ $(LIBS)
 
+# The CUDA toolkit, for kernels and to hold lib/gpu/cuda.def against cuda.h;
+# nothing else needs it.
+CUDA_HOME ?= /usr/local/cuda
+NVCC ?= $(or $(wildcard $(CUDA_HOME)/bin/nvcc),$(shell command -v nvcc))
+$(B)/test/unit/cuda_api_test.o: CPPFLAGS += \
+	$(addprefix -isystem ,$(wildcard $(CUDA_HOME)/include))
+
 # What stands in for the driver on machines without a GPU. Never installed.
 # Plain in every flavour: Python loads it as well.
+DOUBLE := $(B)/test/double/libcuda.so.1
 $(DOUBLE): CFLAGS := -O1 -g
 $(DOUBLE): LDFLAGS :=
 $(DOUBLE): $(call src,test/double/*.c)

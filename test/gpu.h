@@ -6,8 +6,7 @@
 #include "io/cuda.h"
 #include "io/mem.h"
 
-/* Before the first cuda_open of a process; ends the case as passed where the
- * build has no CUDA. */
+/* Before the first cuda_open of a process. */
 void gpu_use(void);
 bool gpu_real(void);
 /* Only with the double: ends the case as passed on a real GPU. */

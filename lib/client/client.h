@@ -304,7 +304,7 @@ void client_pool_info(struct client_reply *r, const struct local_pool_info *i);
 /* Unmaps every pool; runs the callback before each. */
 void client_unmap_all(mmx *m);
 
-/* cuda.c, or cuda_none.c in a build without CUDA */
+/* cuda.c */
 
 /* Maps a pool on a GPU; sets its base and gpu. */
 int client_gpu_map(mmx *m, struct client_reply *r);

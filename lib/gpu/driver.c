@@ -44,19 +44,14 @@ static bool failed(const char *what, const char *which)
     return false;
 }
 
-/* Stores the function `name` at out. */
+/* Stores the function `name` at out; NULL and false: there is none. */
 static bool find(void *lib, const char *name, void *out)
 {
     void *p = dlsym(lib, name);
 
-    if (!p)
-        return failed("the NVIDIA driver is too old: it has no ", name);
     memcpy(out, &p, sizeof(p));
-    return true;
+    return p != NULL;
 }
-
-#define TEXT_OF(name)  TEXT_OF_(name)
-#define TEXT_OF_(name) #name
 
 static bool load(void)
 {
@@ -65,13 +60,12 @@ static bool load(void)
 
     if (!lib)
         return failed("no NVIDIA driver on this host: ", dlerror());
-#define CALL(name)                                                             \
-    if (!find(lib, TEXT_OF(name), &driver.name))                               \
-        return false;
-    GPU_CALLS(CALL)
-#undef CALL
-    driver.batch = dlsym(lib, "cuMemcpyBatchAsync_v2");
-    driver.batch_old = dlsym(lib, "cuMemcpyBatchAsync");
+#define CALL(name, version, parameters)                                        \
+    if (!find(lib, #name #version, &driver.name))                              \
+        return failed("the NVIDIA driver is too old: it has no ", #name);
+#define BATCH(name, version, parameters)                                       \
+    (void)find(lib, #name #version, &driver.name##version);
+#include "gpu/cuda.def"
     CHECK(!made && driver.cuInit, "the driver is loaded twice");
     r = driver.cuInit(0);
     if (r == CUDA_SUCCESS)

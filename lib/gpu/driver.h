@@ -4,68 +4,22 @@
 #ifndef MMX_GPU_DRIVER_H
 #define MMX_GPU_DRIVER_H
 
-#include <cuda.h>
+#include <stddef.h>
 
-/* Every function that is called; a driver without one of them is too old. The
- * names are macros of cuda.h, which choose the version. */
-#define GPU_CALLS(CALL)                                                        \
-    CALL(cuInit)                                                               \
-    CALL(cuDriverGetVersion)                                                   \
-    CALL(cuGetErrorName)                                                       \
-    CALL(cuDeviceGet)                                                          \
-    CALL(cuDeviceGetCount)                                                     \
-    CALL(cuDeviceGetName)                                                      \
-    CALL(cuDeviceGetUuid)                                                      \
-    CALL(cuDeviceGetAttribute)                                                 \
-    CALL(cuDeviceCanAccessPeer)                                                \
-    CALL(cuDevicePrimaryCtxRetain)                                             \
-    CALL(cuDevicePrimaryCtxRelease)                                            \
-    CALL(cuCtxPushCurrent)                                                     \
-    CALL(cuCtxPopCurrent)                                                      \
-    CALL(cuCtxEnablePeerAccess)                                                \
-    CALL(cuFlushGPUDirectRDMAWrites)                                           \
-    CALL(cuMemGetInfo)                                                         \
-    CALL(cuMemAlloc)                                                           \
-    CALL(cuMemFree)                                                            \
-    CALL(cuMemHostAlloc)                                                       \
-    CALL(cuMemFreeHost)                                                        \
-    CALL(cuMemsetD8Async)                                                      \
-    CALL(cuMemcpyAsync)                                                        \
-    CALL(cuStreamCreate)                                                       \
-    CALL(cuStreamDestroy)                                                      \
-    CALL(cuStreamSynchronize)                                                  \
-    CALL(cuStreamWaitEvent)                                                    \
-    CALL(cuEventCreate)                                                        \
-    CALL(cuEventDestroy)                                                       \
-    CALL(cuEventRecord)                                                        \
-    CALL(cuEventQuery)                                                         \
-    CALL(cuEventSynchronize)                                                   \
-    CALL(cuModuleLoadData)                                                     \
-    CALL(cuModuleUnload)                                                       \
-    CALL(cuModuleGetFunction)                                                  \
-    CALL(cuLaunchKernel)                                                       \
-    CALL(cuLaunchHostFunc)                                                     \
-    CALL(cuIpcGetMemHandle)                                                    \
-    CALL(cuIpcOpenMemHandle)                                                   \
-    CALL(cuIpcCloseMemHandle)                                                  \
-    CALL(cuMemGetAllocationGranularity)                                        \
-    CALL(cuMemCreate)                                                          \
-    CALL(cuMemRelease)                                                         \
-    CALL(cuMemAddressReserve)                                                  \
-    CALL(cuMemAddressFree)                                                     \
-    CALL(cuMemMap)                                                             \
-    CALL(cuMemUnmap)                                                           \
-    CALL(cuMemSetAccess)                                                       \
-    CALL(cuMemExportToShareableHandle)                                         \
-    CALL(cuMemImportFromShareableHandle)
+#define TYPE(name, bytes, ...)                                                 \
+    typedef __typeof__(__VA_ARGS__) name;                                      \
+    _Static_assert(sizeof(name) == (bytes), #name);
+#define AT(type, member, offset)                                               \
+    _Static_assert(offsetof(type, member) == (offset), #type "." #member);
+#define VALUE(name, number) enum { name = number };
+#include "gpu/cuda.def"
 
 struct gpu_driver {
-#define CALL(name) __typeof__(&name) name;
-    GPU_CALLS(CALL)
-#undef CALL
-    /* cuMemcpyBatchAsync of CUDA 13.0 and of 12.8; NULL: the driver is older.
-     */
-    void *batch, *batch_old;
+#define CALL(name, version, parameters) CUresult(*name) parameters;
+#include "gpu/cuda.def"
+    /* NULL: the driver is older. */
+#define BATCH(name, version, parameters) CUresult(*name##version) parameters;
+#include "gpu/cuda.def"
     int version; /* 13000 is 13.0 */
 };
 

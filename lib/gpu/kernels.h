@@ -1,5 +1,5 @@
-/* kernels.h - what is built without the CUDA toolkit, too: the driver's name,
- * and reading the file that `make kernels` makes of lib/gpu/rows.cu. */
+/* kernels.h - the driver's name, and reading the file that `make kernels` makes
+ * of lib/gpu/rows.cu. */
 #ifndef MMX_GPU_KERNELS_H
 #define MMX_GPU_KERNELS_H
 

@@ -1,7 +1,6 @@
 /* cuda.h - GPUs through the CUDA driver, which is loaded at run time: one
  * binary serves hosts with and without a GPU. Knows addresses, copies and
- * marks; nothing of pools or rooms. In a build without the toolkit's headers
- * (make CUDA=0) every cuda_open fails with a log line. */
+ * marks; nothing of pools or rooms. */
 #ifndef MMX_IO_CUDA_H
 #define MMX_IO_CUDA_H
 

@@ -2,9 +2,8 @@
  * zero, it is exported one way or the other, it is all given back, and what
  * the driver refuses is told. Over the driver's double, or over the real one
  * with MMX_TEST_GPU=real. */
-#ifdef MMX_CUDA
 #include "io/mem/cuda_impl.h"
-#endif
+
 #include "gpu/kernels.h"
 #include "io/cuda.h"
 #include "io/mem.h"
@@ -38,17 +37,6 @@ TEST(kinds_by_name)
     T_EQ_U64(mem_gpu("cuda:12"), 12);
     T_EQ_U64(mem_gpu("host"), NONE);
 }
-
-#ifndef MMX_CUDA
-TEST(a_build_without_cuda_says_so)
-{
-    struct mem_opt opt = some(MIB);
-    struct mem m = {.fd = -77};
-
-    T_ERR(mem_cuda.open(&m, &opt), ERR_INTERNAL);
-    T_EQ_I64(m.fd, -77);
-}
-#endif
 
 TEST(no_driver_is_an_error)
 {
@@ -516,7 +504,6 @@ TEST(a_failed_copy_loses_the_gpu)
     cuda_close(&same);
 }
 
-#ifdef MMX_CUDA
 #define SMALL 300
 
 static void ignore(void *ud)
@@ -596,4 +583,3 @@ TEST(a_launch_that_fails_costs_the_kernel_not_the_gpu)
     gpu_set("fail_cuLaunchKernel", 2);
     small_copies(NULL, true, 1);
 }
-#endif

@@ -184,7 +184,7 @@ SHOWN CUresult cuDeviceGetName(char *name, int len, CUdevice dev)
     return CUDA_SUCCESS;
 }
 
-SHOWN CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice dev)
+SHOWN CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice dev)
 {
     FAULT();
     memset(uuid->bytes, 0x40 + dev, sizeof(uuid->bytes));
@@ -255,7 +255,7 @@ SHOWN CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice dev)
     return CUDA_SUCCESS;
 }
 
-SHOWN CUresult cuDevicePrimaryCtxRelease(CUdevice dev)
+SHOWN CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev)
 {
     if (contexts[dev].retained == 0)
         return CUDA_ERROR_INVALID_CONTEXT;
@@ -264,7 +264,7 @@ SHOWN CUresult cuDevicePrimaryCtxRelease(CUdevice dev)
     return CUDA_SUCCESS;
 }
 
-SHOWN CUresult cuCtxPushCurrent(CUcontext c)
+SHOWN CUresult cuCtxPushCurrent_v2(CUcontext c)
 {
     FAULT();
     if (!c || c->retained == 0 || depth == 16)
@@ -273,7 +273,7 @@ SHOWN CUresult cuCtxPushCurrent(CUcontext c)
     return CUDA_SUCCESS;
 }
 
-SHOWN CUresult cuCtxPopCurrent(CUcontext *c)
+SHOWN CUresult cuCtxPopCurrent_v2(CUcontext *c)
 {
     CURRENT();
     *c = current[--depth];
@@ -369,7 +369,7 @@ static void give(size_t bytes)
     pthread_mutex_unlock(&lock);
 }
 
-SHOWN CUresult cuMemGetInfo(size_t *have, size_t *all)
+SHOWN CUresult cuMemGetInfo_v2(size_t *have, size_t *all)
 {
     CURRENT();
     FAULT();
@@ -394,7 +394,7 @@ static int filled_file(size_t bytes)
     return fd;
 }
 
-SHOWN CUresult cuMemAlloc(CUdeviceptr *out, size_t bytes)
+SHOWN CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t bytes)
 {
     struct map *m;
 
@@ -433,7 +433,7 @@ static CUresult drop(CUdeviceptr a, bool ours)
     return CUDA_SUCCESS;
 }
 
-SHOWN CUresult cuMemFree(CUdeviceptr a)
+SHOWN CUresult cuMemFree_v2(CUdeviceptr a)
 {
     CURRENT();
     return drop(a, true);
@@ -462,7 +462,7 @@ SHOWN CUresult cuMemFreeHost(void *p)
     return drop((CUdeviceptr)(uintptr_t)p, true);
 }
 
-SHOWN CUresult cuMemHostRegister(void *p, size_t bytes, unsigned int flags)
+SHOWN CUresult cuMemHostRegister_v2(void *p, size_t bytes, unsigned int flags)
 {
     (void)p;
     (void)bytes;
@@ -621,7 +621,9 @@ SHOWN CUresult cuMemExportToShareableHandle(void *out,
         return CUDA_ERROR_INVALID_VALUE;
     fd = fcntl((int)h - 1, F_DUPFD_CLOEXEC, 3);
     memcpy(out, &fd, sizeof(fd));
-    return fd < 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+    if (fd < 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    return CUDA_SUCCESS;
 }
 
 SHOWN CUresult cuMemImportFromShareableHandle(
@@ -666,7 +668,7 @@ SHOWN CUresult cuIpcGetMemHandle(CUipcMemHandle *out, CUdeviceptr a)
     return CUDA_SUCCESS;
 }
 
-SHOWN CUresult cuIpcOpenMemHandle(
+SHOWN CUresult cuIpcOpenMemHandle_v2(
     CUdeviceptr *out, CUipcMemHandle handle, unsigned int flags)
 {
     struct ipc ipc;

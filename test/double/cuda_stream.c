@@ -191,7 +191,7 @@ SHOWN CUresult cuStreamCreate(CUstream *out, unsigned int flags)
     return CUDA_SUCCESS;
 }
 
-SHOWN CUresult cuStreamDestroy(CUstream s)
+SHOWN CUresult cuStreamDestroy_v2(CUstream s)
 {
     CURRENT();
     pthread_mutex_lock(&lock);
@@ -218,19 +218,6 @@ SHOWN CUresult cuStreamSynchronize(CUstream s)
     return r;
 }
 
-SHOWN CUresult cuStreamQuery(CUstream s)
-{
-    CUresult r;
-
-    CURRENT();
-    FAULT();
-    pthread_mutex_lock(&lock);
-    r = broken ? broken
-               : (s->head || s->busy ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS);
-    pthread_mutex_unlock(&lock);
-    return r;
-}
-
 SHOWN CUresult cuLaunchHostFunc(CUstream s, CUhostFn fn, void *ud)
 {
     CURRENT();
@@ -251,7 +238,7 @@ SHOWN CUresult cuEventCreate(CUevent *out, unsigned int flags)
     return *out ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-SHOWN CUresult cuEventDestroy(CUevent e)
+SHOWN CUresult cuEventDestroy_v2(CUevent e)
 {
     CURRENT();
     pthread_mutex_lock(&lock);
@@ -338,26 +325,6 @@ SHOWN CUresult cuMemcpyAsync(
     return copy_queue(to, from, bytes, 1, bytes, bytes, s);
 }
 
-static CUdeviceptr place(CUmemorytype type, const void *host, CUdeviceptr dev,
-    size_t x, size_t y, size_t pitch)
-{
-    CUdeviceptr p =
-        type == CU_MEMORYTYPE_HOST ? (CUdeviceptr)(uintptr_t)host : dev;
-
-    return p + y * pitch + x;
-}
-
-SHOWN CUresult cuMemcpy2DAsync(const CUDA_MEMCPY2D *c, CUstream s)
-{
-    CURRENT();
-    FAULT();
-    return copy_queue(place(c->dstMemoryType, c->dstHost, c->dstDevice,
-                          c->dstXInBytes, c->dstY, c->dstPitch),
-        place(c->srcMemoryType, c->srcHost, c->srcDevice, c->srcXInBytes,
-            c->srcY, c->srcPitch),
-        c->WidthInBytes, c->Height, c->dstPitch, c->srcPitch, s);
-}
-
 SHOWN CUresult cuMemsetD8Async(
     CUdeviceptr to, unsigned char value, size_t bytes, CUstream s)
 {
@@ -372,9 +339,7 @@ SHOWN CUresult cuMemsetD8Async(
                         .bytes = bytes});
 }
 
-/* The library has the name of CUDA 13.0 only when it is built with that. */
-#if CUDA_VERSION >= 13000
-SHOWN CUresult cuMemcpyBatchAsync(CUdeviceptr *to, CUdeviceptr *from,
+SHOWN CUresult cuMemcpyBatchAsync_v2(CUdeviceptr *to, CUdeviceptr *from,
     size_t *bytes, size_t count, CUmemcpyAttributes *attrs, size_t *at,
     size_t attrs_count, CUstream s)
 {
@@ -395,7 +360,6 @@ SHOWN CUresult cuMemcpyBatchAsync(CUdeviceptr *to, CUdeviceptr *from,
     }
     return CUDA_SUCCESS;
 }
-#endif
 
 /* kernels
  *

@@ -28,7 +28,7 @@
 #ifndef MMX_TEST_DOUBLE_H
 #define MMX_TEST_DOUBLE_H
 
-#include <cuda.h>
+#include "gpu/driver.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -37,6 +37,21 @@
 #define TAG (UINT64_C(1) << 62)
 
 #define SHOWN __attribute__((visibility("default")))
+
+/* Results that nothing of ours asks for. */
+enum {
+    CUDA_ERROR_INVALID_VALUE = 1,
+    CUDA_ERROR_NOT_INITIALIZED = 3,
+    CUDA_ERROR_INVALID_DEVICE = 101,
+    CUDA_ERROR_ILLEGAL_ADDRESS = 700,
+};
+
+#define CALL(name, version, parameters)  CUresult name##version parameters;
+#define BATCH(name, version, parameters) CUresult name##version parameters;
+#include "gpu/cuda.def"
+/* What Python calls besides. */
+CUresult cuMemHostRegister_v2(void *p, size_t bytes, unsigned int flags);
+CUresult cuMemHostUnregister(void *p);
 
 SHOWN int double_set(const char *name, long value);
 SHOWN long double_get(const char *name);

@@ -33,7 +33,6 @@ def libcuda() -> str:
     return "libcuda.so.1" if REAL else DOUBLE
 
 
-@unittest.skipUnless(REAL or os.path.exists(DOUBLE), "built without CUDA")
 class Cuda(Case):
     def setUp(self):
         super().setUp()

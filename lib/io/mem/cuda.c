@@ -256,7 +256,7 @@ struct cuda_lane {
     CUevent event[];
 };
 
-static void CUDA_CB on_mark(void *ud)
+static void on_mark(void *ud)
 {
     struct cuda_lane *l = ud;
 
@@ -329,42 +329,21 @@ void cuda_lane_close(struct cuda_lane **lp)
     free(l);
 }
 
-#if CUDA_VERSION >= 12080
-/* Ours to declare: the header has only the one of its own version. */
-typedef CUresult (*batch_fn)(CUdeviceptr *to, CUdeviceptr *from, size_t *bytes,
-    size_t count, CUmemcpyAttributes *attrs, size_t *at, size_t attrs_count,
-    CUstream stream);
-typedef CUresult (*batch_old_fn)(CUdeviceptr *to, CUdeviceptr *from,
-    size_t *bytes, size_t count, CUmemcpyAttributes *attrs, size_t *at,
-    size_t attrs_count, size_t *failed, CUstream stream);
-
 static CUresult copy_batch(struct cuda_lane *l, const struct cuda_batch *b)
 {
     const struct gpu_driver *d = l->gpu->d;
     CUmemcpyAttributes attrs = {
         .srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM};
     size_t at = 0, failed;
-    batch_old_fn old;
-    batch_fn now;
 
-    memcpy(&now, &d->batch, sizeof(now));
-    memcpy(&old, &d->batch_old, sizeof(old));
-    if (now)
-        return now(
+    if (d->cuMemcpyBatchAsync_v2)
+        return d->cuMemcpyBatchAsync_v2(
             b->to, b->from, b->bytes, b->count, &attrs, &at, 1, l->copies);
-    if (!old)
+    if (!d->cuMemcpyBatchAsync)
         return CUDA_ERROR_NOT_SUPPORTED;
-    return old(
+    return d->cuMemcpyBatchAsync(
         b->to, b->from, b->bytes, b->count, &attrs, &at, 1, &failed, l->copies);
 }
-#else
-static CUresult copy_batch(struct cuda_lane *l, const struct cuda_batch *b)
-{
-    (void)l;
-    (void)b;
-    return CUDA_ERROR_NOT_SUPPORTED;
-}
-#endif
 
 static CUresult copy_each(struct cuda_lane *l, const struct cuda_batch *b)
 {
