@@ -9,7 +9,7 @@
 /* Before the first cuda_open of a process. */
 void gpu_use(void);
 bool gpu_real(void);
-/* Only with the double: ends the case as passed on a real GPU. */
+/* Only with the double: skips the case on a real GPU. */
 void gpu_double_only(void);
 /* Where a CPU finds a byte of a GPU's; the double's only. */
 void *gpu_host(const void *p);
@@ -22,7 +22,7 @@ void *gpu_stream(struct cuda *c);
 void gpu_stream_close(void *stream);
 
 /* Has the kernels found: the double looks at no code, a GPU wants its own and
- * ends the case as passed where there is none. */
+ * skips the case where there is none. */
 void gpu_kernels(void);
 
 /* Bytes of GPU memory to and from the host's, by a lane of its own. */

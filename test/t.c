@@ -248,7 +248,7 @@ struct running {
 };
 
 static struct running running[AT_ONCE_MAX];
-static unsigned running_count, at_once = 1, passed, failed, late;
+static unsigned running_count, at_once = 1, passed, failed, skipped, late;
 
 void t_at_once(unsigned cases_at_once)
 {
@@ -294,26 +294,27 @@ static bool over(const struct running *r, bool *is_late)
 static void end(const struct running *r, bool is_late)
 {
     int status = 0;
-    bool good;
+    bool good, skip;
 
     kill(-r->pid, SIGKILL);
     while (waitpid(r->pid, &status, 0) < 0 && errno == EINTR)
         ;
     nftw(r->dir, remove_one, 8, FTW_DEPTH | FTW_PHYS);
-    good = !is_late && WIFEXITED(status) &&
-           (WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == SKIPPED);
-    if (!good || WEXITSTATUS(status) == SKIPPED)
+    good = !is_late && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+    skip = !is_late && WIFEXITED(status) && WEXITSTATUS(status) == SKIPPED;
+    if (!good)
         show_output(r->out);
     if (is_late)
         printf("failed: %s: not over after %u s\n", r->c->name,
             r->c->limit_s * SLOWER);
-    else if (!good && WIFSIGNALED(status))
+    else if (WIFSIGNALED(status))
         printf("failed: %s: %s\n", r->c->name, strsignal(WTERMSIG(status)));
-    else if (!good)
+    else if (!good && !skip)
         printf("failed: %s\n", r->c->name);
     close(r->out);
     passed += good;
-    failed += !good;
+    skipped += skip;
+    failed += !good && !skip;
     late += is_late;
 }
 
@@ -382,6 +383,6 @@ int main(int argc, char **argv)
     }
     wait_below(1);
     if (!list)
-        printf("%u passed, %u failed\n", passed, failed);
+        printf("%u passed, %u failed, %u skipped\n", passed, failed, skipped);
     return failed ? 1 : 0;
 }

@@ -49,7 +49,7 @@ void t_at_once(unsigned cases_at_once);
 /* Ends the case; any thread of it. */
 NORETURN void t_fail(const char *file, int line, const char *fmt, ...)
     PRINTF_LIKE(3, 4);
-/* Ends the case as passed, with a line that says why it could not run. */
+/* Ends the case as skipped, with a line that says why it could not run. */
 NORETURN void t_skip(const char *fmt, ...) PRINTF_LIKE(1, 2);
 
 /* What was compared, as text: `a` and `b` are the expressions. */
