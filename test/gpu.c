@@ -4,7 +4,7 @@
 
 #include "test/t.h"
 
-#include "gpu/kernels.h"
+#include "gpu/driver.h"
 
 #include <dlfcn.h>
 #include <stdio.h>

@@ -6,11 +6,12 @@
  *
  * Rejected: linking libcuda, which hosts without a GPU do not have; the runtime
  * library libcudart, one more version to match for calls that it only passes
- * on. */
+ * on; code for GPUs inside of our libraries, which would make nvcc part of
+ * every build. */
 #include "gpu/driver.h"
 
+#include "base/base.h"
 #include "base/check.h"
-#include "gpu/kernels.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -27,6 +28,8 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct gpu_driver driver;
 static bool made;
 static char trouble[192]; /* of the last attempt; under the lock */
+
+const char *gpu_driver_file = "libcuda.so.1";
 
 const char *gpu_result(const struct gpu_driver *d, CUresult r)
 {
@@ -90,6 +93,42 @@ const struct gpu_driver *gpu_driver(const char **why)
     return d;
 }
 
+/* Returns a file's bytes, a zero behind them; NULL: it cannot be read. */
+static void *file_read(const char *path)
+{
+    FILE *f = fopen(path, "rbe");
+    char *all = NULL;
+    long n = -1;
+
+    if (f && fseek(f, 0, SEEK_END) == 0)
+        n = ftell(f);
+    if (n > 0 && fseek(f, 0, SEEK_SET) == 0)
+        all = calloc(1, (size_t)n + 1); /* PTX is text */
+    if (all && fread(all, 1, (size_t)n, f) != (size_t)n) {
+        free(all);
+        all = NULL;
+    }
+    if (f)
+        fclose(f);
+    return all;
+}
+
+/* Returns the file of kernels, named by $MMX_KERNELS or else where
+ * `make install` puts it; the caller frees it. NULL: none can be read. */
+static void *kernels_read(void)
+{
+    static const char *const places[] = {MMX_LIBDIR "/mmx/rows.fatbin",
+        "/usr/lib/mmx/rows.fatbin", "/usr/local/lib/mmx/rows.fatbin"};
+    const char *asked = getenv("MMX_KERNELS");
+    void *image = NULL;
+
+    if (asked)
+        return file_read(asked);
+    for (size_t i = 0; !image && i < ARRAY_LEN(places); i++)
+        image = file_read(places[i]);
+    return image;
+}
+
 const char *gpu_kernels_load(const struct gpu_driver *d,
     const char *const *names, unsigned count, CUfunction *out)
 {
@@ -100,7 +139,8 @@ const char *gpu_kernels_load(const struct gpu_driver *d,
 
     CHECK(count > 0 && count <= KERNELS_MAX, "%u kernels", count);
     if (!image)
-        return KERNELS_MISSING;
+        return "no kernels: `make kernels install`, or MMX_KERNELS names the "
+               "file";
     r = d->cuModuleLoadData(&module, image);
     for (unsigned i = 0; r == CUDA_SUCCESS && i < count; i++)
         r = d->cuModuleGetFunction(&got[i], module, names[i]);

@@ -23,6 +23,10 @@ struct gpu_driver {
     int version; /* 13000 is 13.0 */
 };
 
+/* The driver's file, libcuda.so.1. Tests name another before the first call of
+ * gpu_driver. */
+extern const char *gpu_driver_file;
+
 /* Returns the driver, which the first call loads; constant and valid until the
  * process ends. NULL: there is none, or it is too old, or it does not start;
  * *why (static) says which, and a later call tries again. Any thread. */
@@ -31,9 +35,10 @@ const struct gpu_driver *gpu_driver(const char **why);
 /* Returns the name of a result, "CUDA_ERROR_OUT_OF_MEMORY". Static. */
 const char *gpu_result(const struct gpu_driver *d, CUresult r);
 
-/* Loads `count` kernels of rows.cu by their names into the current context.
- * NULL: out[0..count) are valid until the context is destroyed. Otherwise
- * returns the reason (static), and nothing is loaded. */
+/* Loads `count` kernels of rows.cu by their names into the current context,
+ * from the file that `make kernels` makes of it. NULL: out[0..count) are valid
+ * until the context is destroyed. Otherwise returns the reason (static), and
+ * nothing is loaded. */
 const char *gpu_kernels_load(const struct gpu_driver *d,
     const char *const *names, unsigned count, CUfunction *out);
 

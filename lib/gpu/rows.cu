@@ -11,7 +11,7 @@
 // driver has no call for it (struct copies of io/mem/cuda_gather.c).
 //
 // It lies outside of the C layers: it includes none of them and none links it.
-// It is loaded as data (kernels.h, mmx/kernels.py).
+// It is loaded as data (driver.c, mmx/kernels.py).
 // Rejected: one thread per element with a search for its piece, which does
 // more arithmetic than copying; copy engines, whose cost per piece is that of
 // 10 to 40 KB.

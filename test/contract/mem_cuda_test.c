@@ -4,7 +4,7 @@
  * with MMX_TEST_GPU=real. */
 #include "io/mem/cuda_impl.h"
 
-#include "gpu/kernels.h"
+#include "gpu/driver.h"
 #include "io/cuda.h"
 #include "io/mem.h"
 #include "test/gpu.h"
