@@ -728,6 +728,7 @@ static void mem_close(struct data **dp)
 }
 
 const struct data_ops data_mem = {.name = "mem",
+    .any_thread = true,
     .open = mem_open,
     .close = mem_close,
     .address = mem_address,

@@ -1,9 +1,11 @@
-/* orders.h - orders to a shard, one call for each kind. True if the order is in
+/* orders.h - orders to a shard, one call for each kind; what names no carrier
+ * goes by data_mem. True if the order is in
  * the ring, false if it waits for a place there. */
 #ifndef MMX_TEST_ORDERS_H
 #define MMX_TEST_ORDERS_H
 
 #include "node/shard.h"
+#include "test/data_mem.h"
 
 static inline bool shard_push(struct shard *s, const struct data_cmd *cmd)
 {
@@ -26,7 +28,7 @@ static inline bool shard_peer_by(struct shard *s, uint32_t peer,
 static inline bool shard_peer(
     struct shard *s, uint32_t peer, struct span blob, uint32_t segment_max)
 {
-    return shard_peer_by(s, peer, blob, segment_max, CARRIER_AUTO);
+    return shard_peer_by(s, peer, blob, segment_max, data_mem.number);
 }
 
 static inline bool shard_pool_ready(struct shard *s, uint32_t pool)

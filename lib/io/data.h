@@ -1,5 +1,5 @@
-/* data.h - a carrier of data messages: TCP or UCX, or both as one. One object
- * per shard; it is called, and calls back, on the thread that runs the shard.
+/* data.h - a carrier of data messages: TCP or UCX. One object per shard; it is
+ * called, and calls back, on the thread that runs the shard.
  *
  * Contract (test/contract/data_test.c holds every carrier to it):
  *  - post() of an accepted message completes exactly once, through done(),
@@ -25,10 +25,9 @@
 
 #include <sys/uio.h>
 
-#define DATA_IOV_MAX         512
-#define DATA_CARRIERS_MAX    4
-#define DATA_MUX_ADDRESS_MAX 16384
-#define STREAMS_CHOSEN       8 /* the most that a carrier chooses */
+#define DATA_IOV_MAX      512
+#define DATA_CARRIERS_MAX 4 /* of a shard */
+#define STREAMS_CHOSEN    8 /* the most that a carrier chooses */
 /* Payload of a message that large ones of its endpoint are not to hold up. */
 #define DATA_SMALL (64u * 1024)
 
@@ -57,8 +56,6 @@ struct data_conf {
     uint32_t inbound_max;   /* opened to us by others; 0: we only send */
     uint32_t messages_max;  /* posted and not done */
     uint32_t fetches_max;   /* begun and not fetched */
-    /* data_mux: what it opens, ended by NULL; stays valid. */
-    const struct data_ops *const *carriers;
     /* Of TCP. A peer with several addresses has a share of them at each. */
     uint32_t streams;      /* connections to a peer; 0: the carrier chooses */
     uint32_t addresses;    /* that we have; 0 is 1 */
@@ -109,7 +106,7 @@ struct data_calls {
 
 struct data_ops {
     const char *name;
-    uint8_t number;  /* enum carrier_number; data_mux: CARRIER_AUTO */
+    uint8_t number;  /* enum carrier_number */
     bool any_thread; /* several threads may call, one after the other */
     /* ERR_INTERNAL with a log line that names what failed. */
     MUST_CHECK enum err (*open)(struct data **out, const struct data_conf *c,
@@ -117,9 +114,6 @@ struct data_ops {
     void (*close)(struct data **d);
     /* Returns the address that others connect to; valid while d is open. */
     struct span (*address)(struct data *d);
-    /* Names the carrier of endpoint ep, which is closed, before its connect().
-     * False: that one is not open here. NULL: there is no choice. */
-    bool (*choose)(struct data *d, uint32_t ep, uint8_t number);
     /* Returns the same address in the form that says more, for peers that read
      * it; connect() takes both. NULL: there is none. */
     struct span (*place)(struct data *d);
@@ -166,24 +160,10 @@ struct data_ops {
     /* Registers a GPU's memory until close. True: its rows can be sent and
      * fetched; such a message, or fetch, has one piece. NULL: not supported. */
     bool (*gpu_memory)(struct data *d, const void *base, uint64_t bytes);
-    /* True if carrier `number` (CARRIER_AUTO: the one whose arrived() runs)
-     * reaches the memory that gpu_memory() took, and has use for that of
-     * host_memory(). NULL: there is but one. */
-    bool (*reaches)(struct data *d, uint8_t number);
     /* Tells of host memory that rows go from and come to until close, so that
      * it can be registered. True: a message of one piece of it is better than
      * one of many. NULL: the carrier has no use for it. */
     bool (*host_memory)(struct data *d, const void *base, uint64_t bytes);
-    /* Lends d to a thread that did not open it, or takes it back. While it is
-     * lent, carriers that are not any_thread rest: arm() first. NULL: there are
-     * none. */
-    void (*lend)(struct data *d, bool lent);
-    /* True if what goes by carrier `number` (CARRIER_AUTO: by any of them) may
-     * not be called for while d is lent: endpoints, memory. With lend. */
-    bool (*by_thread)(struct data *d, uint8_t number);
-    /* True if such a carrier has had something to do since the last call, or
-     * has it now. With lend. */
-    bool (*wants_thread)(struct data *d);
     /* Returns how often tick() had to restart the carrier: each time address()
      * changed and all endpoints broke. */
     uint32_t (*replaced)(struct data *d);
@@ -219,11 +199,5 @@ struct ucx_offer {
 bool ucx_probe(struct ucx_offer *offer, const char *tls);
 /* Writes the offer as HELLO has it: "1.22 rc_mlx5,dc_mlx5 on mlx5_0:1". */
 void ucx_offer_text(const struct ucx_offer *offer, char *out, size_t size);
-
-/* Opens conf.carriers; those that fail are left out, with a log line. */
-extern const struct data_ops data_mux;
-/* Returns the part of data_mux's address that is for carrier
- * `number`; its p is NULL where there is none. */
-struct span data_mux_address(struct span address, uint8_t number);
 
 #endif

@@ -169,10 +169,9 @@ static enum err start_shard(struct node *n, uint32_t k)
 {
     const struct conf *c = n->conf;
     bool pinned = k < c->transfer_cpus.count;
-    struct shard_conf s = {.carrier = n->carriers.ops,
+    struct shard_conf s = {
         .data = {.tls = n->carriers.tls,
             .devices = n->carriers.devices,
-            .carriers = n->carriers.parts,
             .ports = c->transfer_ports,
             .segment_bytes = (uint32_t)c->transfer_segment,
             .keepalive_ms = KEEPALIVE_MS,
@@ -190,11 +189,12 @@ static enum err start_shard(struct node *n, uint32_t k)
         .window_bytes = (uint32_t)c->transfer_window,
         .ring_records = (uint32_t)c->transfer_commands,
         .cpu = pinned ? atoi(c->transfer_cpus.items[k]) : -1,
-        .may_inline = n->carriers.ops->any_thread && !pinned && !gpu_pools(c),
+        .may_inline = n->carriers.any_thread && !pinned && !gpu_pools(c),
         .pools = n->pools,
         .pools_count = c->pools_count,
         .wake = &n->wake};
 
+    memcpy(s.carriers, n->carriers.parts, sizeof(s.carriers));
     return shard_start(&n->shards[k], &s);
 }
 

@@ -20,10 +20,11 @@
 static void add_part(
     struct node_carriers *c, const struct data_ops *ops, const char *what)
 {
-    CHECK(c->count + 1 < ARRAY_LEN(c->parts), "%u carriers", c->count);
+    CHECK(c->count < DATA_CARRIERS_MAX, "%u carriers", c->count);
     snprintf(c->what[c->count], sizeof(c->what[0]), "%s%s%s", ops->name,
         what[0] ? " " : "", what);
     c->parts[c->count++] = ops;
+    c->any_thread |= ops->any_thread;
 }
 
 enum data_safe node_carriers_safe(const struct conf *conf)
@@ -135,19 +136,9 @@ void node_carriers_choose(struct node *n)
     default:
         choose_auto(c, conf);
     }
-    c->ops = c->count > 1 ? &data_mux : c->parts[0];
     for (uint32_t i = 0; i < c->count; i++)
         if (c->parts[i] == &data_ucx)
             open_to_peers(conf, c->tls);
-}
-
-/* Returns the carrier's part of what a shard published; p NULL: none. */
-static struct span part_of(
-    const struct node_carriers *c, struct span published, uint8_t number)
-{
-    if (c->ops == &data_mux)
-        return data_mux_address(published, number);
-    return number == c->ops->number ? published : span_of(NULL, 0);
 }
 
 /* Writes the shards' addresses of one carrier, and their places, which are
@@ -157,10 +148,8 @@ static bool gather(
     struct node *n, uint8_t number, struct writer *w, struct writer *places)
 {
     for (uint32_t k = 0; k < n->shards_count; k++) {
-        struct span a =
-            part_of(&n->carriers, shard_address(n->shards[k]), number);
-        struct span p = number == CARRIER_TCP ? shard_place(n->shards[k])
-                                              : span_of(NULL, 0);
+        struct span a = shard_address(n->shards[k], number);
+        struct span p = shard_place(n->shards[k], number);
 
         if (!a.p)
             return false;
@@ -198,7 +187,7 @@ static void say_safe(struct node *n)
         return;
     n->brain_conf.data_keys = true;
     n->brain_conf.data_encrypt =
-        data_tcp_encrypts(shard_place(n->shards[0]), safe);
+        data_tcp_encrypts(shard_place(n->shards[0], CARRIER_TCP), safe);
     log_info("connections for rows prove a key%s",
         n->brain_conf.data_encrypt ? " and are encrypted" : "");
 }
@@ -252,7 +241,7 @@ static enum err say(struct node *n, uint8_t number)
     a.data = span_of(blob, w.len);
     a.places = span_of(more, p.failed ? 0 : p.len);
     a.loopback = number == CARRIER_TCP
-                     ? data_tcp_loopback(shard_place(n->shards[0]))
+                     ? data_tcp_loopback(shard_place(n->shards[0], number))
                      : strcmp(n->carriers.devices, "lo") == 0;
     node_event(n, &ev);
     return OK;

@@ -1,6 +1,6 @@
-/* shard.h - one transfer worker: a thread with one carrier, a ring in, a ring
+/* shard.h - one transfer worker: a thread with its carriers, a ring in, a ring
  * out. The loop's thread calls everything here; the shard's thread runs
- * sending.c and landing.c over the carrier.
+ * sending.c and landing.c over the carriers.
  *
  * At any time one of the two threads owns the shard. With `may_inline` that is
  * the loop's while traffic is light, so that a small room needs no wakeup in
@@ -27,7 +27,9 @@ struct shard_pool {
 #define SHARD_POOLS_MAX 64
 
 struct shard_conf {
-    const struct data_ops *carrier;
+    /* Best first, then NULL. Those that do not open are left out, but for the
+     * last, which every pair of daemons may have to fall back to. */
+    const struct data_ops *carriers[DATA_CARRIERS_MAX + 1];
     struct data_conf data;
     uint8_t role;
     uint32_t index, count; /* number of this shard, number of shards */
@@ -41,16 +43,17 @@ struct shard_conf {
 
 struct shard;
 
-/* Starts the thread; returns when its carrier is open or has failed. */
+/* Starts the thread; returns when its carriers are open or have failed. */
 MUST_CHECK enum err shard_start(struct shard **out, const struct shard_conf *c);
-/* Stops the thread, closes the carrier. Accepts NULL and half-built. */
+/* Stops the thread, closes the carriers. Accepts NULL and half-built. */
 void shard_stop(struct shard **s);
 
-/* Returns the data address of this shard's carrier; valid until shard_stop. It
- * changes when workers_replaced grows. */
-struct span shard_address(struct shard *s);
+/* Returns this shard's data address of carrier `number`; valid until
+ * shard_stop. It changes when workers_replaced grows. p NULL: the carrier is
+ * not open. */
+struct span shard_address(struct shard *s, uint8_t number);
 /* Returns it in the form that says more; empty: the carrier has none. */
-struct span shard_place(struct shard *s);
+struct span shard_place(struct shard *s, uint8_t number);
 
 /* What the loop asks of a shard, carried out in the order of shard_order. */
 enum order_type { ORDER_CMD, ORDER_PEER, ORDER_KEY, ORDER_POOL, ORDER_SOURCE };

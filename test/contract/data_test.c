@@ -1,9 +1,8 @@
 /* data_test.c - the contract of lib/io/data.h, over every carrier. A case that
  * is called EACH runs as mem_<case>, tcp_<case>, streams_<case> (TCP with
  * several connections), proved_<case> and encrypted_<case> (with a key), and
- * ucx_<case>, and over TCP and UCX as parts of data_mux. */
+ * ucx_<case>. */
 #include "test/data_mem.h"
-#include "test/mux.h"
 #include "test/side.h"
 #include "test/t.h"
 
@@ -38,14 +37,6 @@
     TEST(ucx_##id)                                                             \
     {                                                                          \
         id(&data_ucx);                                                         \
-    }                                                                          \
-    TEST(mux_tcp_##id)                                                         \
-    {                                                                          \
-        id(mux_by(CARRIER_TCP));                                               \
-    }                                                                          \
-    TEST(mux_ucx_##id)                                                         \
-    {                                                                          \
-        id(mux_by(CARRIER_UCX));                                               \
     }                                                                          \
     static void id(const struct data_ops *ops)
 

@@ -130,3 +130,19 @@ TEST(an_offer_names_release_transports_and_devices)
     ucx_offer_text(&o, text, sizeof(text));
     T_EQ_STR(text, "1.22");
 }
+
+/* The probe, on hosts as they come: what it says is consistent. */
+TEST(what_ucx_is_worth)
+{
+    struct ucx_offer any, named, none;
+
+    if (!ucx_probe(&any, "tcp"))
+        T_TRUE(any.why_not[0] != 0);
+    T_TRUE(any.version[0] == '1' && any.version[1] == '.');
+    T_FALSE(ucx_probe(&none, "no-such-transport"));
+    T_TRUE(none.why_not[0] != 0);
+    if (ucx_probe(&named, "posix,tcp"))
+        T_EQ_STR(named.transports, "posix");
+    else
+        T_TRUE(strstr(named.why_not, "ends the process") != NULL);
+}

@@ -93,7 +93,7 @@ static struct source *source_make(uint32_t blocks)
 static void world_start_by(
     const struct data_ops *carrier, uint32_t es, uint32_t ls)
 {
-    struct shard_conf c = {.carrier = carrier,
+    struct shard_conf c = {.carriers = {carrier},
         .data = {.segment_bytes = 32768, .stall_ms = T_NEVER_MS},
         .slots = SLOTS,
         .peers = 4,
@@ -237,7 +237,7 @@ static void peer_open(void)
     struct writer b = writer_of(blob, sizeof(blob));
 
     for (uint32_t i = 0; i < w.ls; i++)
-        put_span(&b, shard_address(w.l[i]), 2, 4096);
+        put_span(&b, shard_address(w.l[i], data_mem.number), 2, 4096);
     for (uint32_t i = 0; i < w.es; i++)
         T_TRUE(shard_peer(w.e[i], 1, span_of(b.p, b.len), 32768));
     push(w.e, w.es, (struct data_cmd){.type = PEER_OPEN, .peer = 1});

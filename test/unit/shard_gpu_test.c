@@ -28,12 +28,11 @@ struct side {
 };
 
 static struct world {
-    const struct data_ops *carrier; /* NULL: data_mem */
-    const char *layout;             /* NULL: LAYOUT */
-    uint32_t window;                /* 0: 16 MiB */
-    /* data_mux: what it opens, and which of them the peer has chosen. */
-    const struct data_ops *const *parts;
+    /* The first is NULL: data_mem. `by`: of two, which the peer has chosen. */
+    const struct data_ops *carriers[2];
     uint8_t by;
+    const char *layout;  /* NULL: LAYOUT */
+    uint32_t window;     /* 0: 16 MiB */
     struct data *sender; /* of `remembered` */
     bool to_other;
     bool copy;               /* langd is told where rows lie, and copies them */
@@ -67,10 +66,10 @@ static void side_start(struct side *s, uint8_t role, uint32_t sender_segment,
 {
     const uint32_t segments[] = {
         [ROLE_ENCODED] = sender_segment, [ROLE_LANGD] = receiver_segment};
-    struct shard_conf c = {.carrier = w.carrier ? w.carrier : &data_mem,
-        .data = {.carriers = w.parts,
-            .segment_bytes = segments[role],
-            .stall_ms = T_NEVER_MS},
+    const struct data_ops *first = w.carriers[0];
+    struct shard_conf c = {
+        .carriers = {first ? first : &data_mem, w.carriers[1]},
+        .data = {.segment_bytes = segments[role], .stall_ms = T_NEVER_MS},
         .role = role,
         .count = 1,
         .slots = SLOTS,
@@ -90,9 +89,8 @@ static void meet(uint32_t segment)
 {
     uint8_t blob[8192];
     struct writer b = writer_of(blob, sizeof(blob));
-    struct span a = shard_address(w.l.shard);
 
-    put_span(&b, w.by ? data_mux_address(a, w.by) : a, 2, 4096);
+    put_span(&b, shard_address(w.l.shard, w.by), 2, 4096);
     T_TRUE(shard_peer_by(w.e.shard, 1, span_of(b.p, b.len), segment, w.by));
     T_TRUE(shard_push(
         w.e.shard, &(struct data_cmd){.type = PEER_OPEN, .peer = 1}));
@@ -574,11 +572,11 @@ static void start_reaching(const char *layout, uint32_t receiver_segment)
     gpu_use();
     gpu_double_only();
     reaching = data_mem;
-    reaching.number = CARRIER_UCX;
+    reaching.number = w.by ? CARRIER_UCX : 0;
     reaching.post = reaching_post;
     reaching.fetch = reaching_fetch;
     reaching.gpu_memory = reaches;
-    w.carrier = w.by ? &data_mux : &reaching;
+    w.carriers[0] = &reaching;
     w.window = 512 * KIB; /* no more than may be fetched at once */
     w.layout = layout;
     start_fetching("cuda:0", 128 * KIB, receiver_segment);
@@ -606,9 +604,7 @@ TEST(rows_in_one_place_go_straight)
  * by what the peer has chosen. */
 static void of_several_carriers(uint8_t by)
 {
-    static const struct data_ops *const both[] = {&reaching, &staging, NULL};
-
-    w.parts = both;
+    w.carriers[1] = &staging;
     w.by = by;
     staging = data_mem;
     staging.number = CARRIER_TCP;
@@ -689,7 +685,7 @@ static void peer_open(uint32_t peer, struct side *langd)
     uint8_t blob[8192];
     struct writer b = writer_of(blob, sizeof(blob));
 
-    put_span(&b, shard_address(langd->shard), 2, 4096);
+    put_span(&b, shard_address(langd->shard, data_mem.number), 2, 4096);
     T_TRUE(shard_peer(w.e.shard, peer, span_of(b.p, b.len), 256 * KIB));
     T_TRUE(shard_push(
         w.e.shard, &(struct data_cmd){.type = PEER_OPEN, .peer = peer}));
@@ -715,7 +711,7 @@ static void start_stalled(void)
     gpu_double_only();
     ops = data_mem;
     ops.open = remembered;
-    w.carrier = &ops;
+    w.carriers[0] = &ops;
     T_OK(wake_init(&w.wake));
     pool_make(&w.e, "cuda:0", 1600, 16);
     pool_make(&w.l, "host", 4096, 8);

@@ -35,29 +35,31 @@ static struct world {
 
 static bool alone; /* the thread has the work, always */
 
-static void start(struct end *at, uint8_t role, const struct data_ops *carrier,
-    uint32_t window, uint32_t segment)
+static struct shard_conf conf_of(struct end *at, uint8_t role,
+    const struct data_ops *first, const struct data_ops *second)
 {
-    static const struct data_ops *const both[] = {&data_ucx, &data_tcp, NULL};
-    struct shard_conf c = {.carrier = carrier,
-        .data = {.carriers = both,
-            .tls = "tcp",
+    return (struct shard_conf){.carriers = {first, second},
+        .data = {.tls = "tcp",
             .devices = "lo",
             .ports = "",
-            .segment_bytes = segment,
+            .segment_bytes = 64 * KIB,
             .keepalive_ms = 1000,
             .stall_ms = T_NEVER_MS},
         .role = role,
         .count = 1,
         .slots = 4,
         .peers = 2,
-        .window_bytes = window,
+        .window_bytes = 64 * KIB,
         .ring_records = 256,
         .cpu = -1,
         .may_inline = !alone,
         .pools = &at->pool,
         .pools_count = 1,
         .wake = &w.wake};
+}
+
+static void start_conf(struct end *at, const struct shard_conf *c)
+{
     uint64_t bytes;
     uint32_t bad;
 
@@ -68,7 +70,17 @@ static void start(struct end *at, uint8_t role, const struct data_ops *carrier,
         &at->pool.layout, 256 * BLOCK_ROWS, 4096, at->pool.offsets, &bytes));
     at->mem = (struct mem){.base = calloc(1, bytes), .bytes = bytes};
     at->pool.mem = &at->mem;
-    T_OK(shard_start(&at->shard, &c));
+    T_OK(shard_start(&at->shard, c));
+}
+
+static void start(struct end *at, uint8_t role, const struct data_ops *carrier,
+    uint32_t window, uint32_t segment)
+{
+    struct shard_conf c = conf_of(at, role, carrier, NULL);
+
+    c.window_bytes = window;
+    c.data.segment_bytes = segment;
+    start_conf(at, &c);
 }
 
 static void stop(struct end *at)
@@ -96,14 +108,13 @@ static void push(struct end *to, struct data_cmd c)
     T_TRUE(shard_push(to->shard, &c));
 }
 
-/* Of data_mux, number says which of its carriers the peer has chosen. */
+/* number: of the carrier that the peer has chosen. */
 static void peer_open(uint32_t segment, uint8_t number)
 {
     uint8_t blob[1024];
     struct writer b = writer_of(blob, sizeof(blob));
-    struct span a = shard_address(w.l.shard);
 
-    put_span(&b, number ? data_mux_address(a, number) : a, 2, 1000);
+    put_span(&b, shard_address(w.l.shard, number), 2, 1000);
     T_TRUE(
         shard_peer_by(w.e.shard, PEER, span_of(b.p, b.len), segment, number));
     push(&w.e, (struct data_cmd){.type = PEER_OPEN, .peer = PEER});
@@ -206,7 +217,7 @@ static void moves(
     start(&w.e, ROLE_ENCODED, carrier, window, segment);
     start(&w.l, ROLE_LANGD, carrier, window, segment);
     fill(&w.e);
-    peer_open(segment, CARRIER_AUTO);
+    peer_open(segment, carrier->number);
     room(rows);
     wait_for_rows(rows);
     T_EQ_U64(w.landed, rows);
@@ -231,15 +242,19 @@ MOVES(data_mem, 1024, 16)
 
 /* several carriers */
 
-static void start_mux(void)
+static void start_two(
+    const struct data_ops *first, const struct data_ops *second)
 {
+    struct shard_conf e = conf_of(&w.e, ROLE_ENCODED, first, second);
+    struct shard_conf l = conf_of(&w.l, ROLE_LANGD, first, second);
+
     T_OK(wake_init(&w.wake));
-    start(&w.e, ROLE_ENCODED, &data_mux, 64 * KIB, 64 * KIB);
-    start(&w.l, ROLE_LANGD, &data_mux, 64 * KIB, 64 * KIB);
+    start_conf(&w.e, &e);
+    start_conf(&w.l, &l);
     fill(&w.e);
 }
 
-static void stop_mux(void)
+static void stop_two(void)
 {
     stop(&w.e);
     stop(&w.l);
@@ -278,22 +293,22 @@ static bool both_are_back(void *ud)
 /* A peer that has chosen TCP: the loop does all of it, though UCX is open. */
 TEST(small_rooms_by_tcp_need_no_thread_while_ucx_is_open)
 {
-    start_mux();
-    T_TRUE(data_mux_address(shard_address(w.l.shard), CARRIER_UCX).len > 0);
+    start_two(&data_ucx, &data_tcp);
+    T_TRUE(shard_address(w.l.shard, CARRIER_UCX).len > 0);
     T_WAIT(both_are_back, NULL);
     peer_open(64 * KIB, CARRIER_TCP);
     for (uint32_t i = 0; i < 50; i++)
         small_room();
     T_EQ_U64(w.e.handed, 0);
     T_EQ_U64(w.l.handed, 0);
-    stop_mux();
+    stop_two();
 }
 
 /* What UCX has to do is its thread's, which then gives the work back; a peer
  * may change its carrier while rooms come and go. */
 TEST(rooms_by_ucx_are_the_threads_and_the_loop_has_the_work_again)
 {
-    start_mux();
+    start_two(&data_ucx, &data_tcp);
     for (uint32_t round = 0; round < 3; round++) {
         peer_open(64 * KIB, CARRIER_UCX);
         small_room();
@@ -306,7 +321,80 @@ TEST(rooms_by_ucx_are_the_threads_and_the_loop_has_the_work_again)
         small_room();
         small_room();
     }
-    stop_mux();
+    stop_two();
+}
+
+static unsigned progress_more(struct data *d)
+{
+    return data_mem.progress(d) + 1;
+}
+
+/* Also where another carrier has something each time. */
+TEST(what_comes_by_a_carrier_that_rests_is_seen)
+{
+    static struct data_ops rests, more;
+
+    rests = more = data_mem;
+    rests.any_thread = false;
+    rests.number = CARRIER_UCX;
+    more.number = CARRIER_TCP;
+    more.progress = progress_more;
+    start_two(&rests, &more);
+    T_WAIT(both_are_back, NULL);
+    peer_open(64 * KIB, CARRIER_UCX);
+    small_room();
+    T_WAIT(both_are_back, NULL);
+    T_TRUE(w.l.handed > 0);
+    stop_two();
+}
+
+static enum err not_opened(struct data **out, const struct data_conf *c,
+    const struct data_calls *calls)
+{
+    (void)out;
+    (void)c;
+    (void)calls;
+    return ERR_INTERNAL;
+}
+
+/* A pair falls back to the last, so the others alone are not enough. */
+TEST(a_carrier_that_does_not_open_is_left_out_but_for_the_last)
+{
+    static struct data_ops shut;
+    struct shard_conf c = conf_of(&w.l, ROLE_LANGD, &data_mem, &shut);
+    struct shard *s = NULL;
+
+    shut = data_mem;
+    shut.number = CARRIER_UCX;
+    shut.open = not_opened;
+    start_two(&shut, &data_mem);
+    T_EQ_U64(shard_address(w.l.shard, CARRIER_UCX).len, 0);
+    peer_open(64 * KIB, data_mem.number);
+    small_room();
+    T_ERR(shard_start(&s, &c), ERR_INTERNAL);
+    stop_two();
+}
+
+TEST(a_peer_whose_carrier_is_not_open_is_broken)
+{
+    uint8_t blob[64];
+    struct writer b = writer_of(blob, sizeof(blob));
+    struct data_note n = {0};
+
+    start_two(&data_mem, NULL);
+    T_WAIT(both_are_back, NULL);
+    put_span(&b, shard_address(w.l.shard, data_mem.number), 2, 60);
+    T_TRUE(shard_peer_by(
+        w.e.shard, PEER, span_of(b.p, b.len), 64 * KIB, CARRIER_UCX));
+    push(&w.e, (struct data_cmd){.type = PEER_OPEN, .peer = PEER});
+    push_sends(100);
+    for (uint64_t end = t_end_ns(T_WAIT_MS); n.type != NOTE_PEER_BROKEN;) {
+        T_CHECK(t_now_ns() < end, "the peer is not broken, note %u", n.type);
+        shard_flush(w.e.shard);
+        shard_work(w.e.shard);
+        (void)shard_note(w.e.shard, &n);
+    }
+    stop_two();
 }
 
 /* A carrier whose progress returns only when `stands` is false. A call
@@ -407,7 +495,7 @@ TEST(a_key_never_reaches_a_carrier_that_delivers)
     start(&w.l, ROLE_LANGD, &keyed, 65536, 4096);
     T_WAIT(both_are_back, NULL);
     fill(&w.e);
-    peer_open(4096, CARRIER_AUTO);
+    peer_open(4096, data_mem.number);
     room(100);
     wait_for_rows(100);
     T_TRUE(keys > 0);
@@ -543,7 +631,7 @@ TEST(the_loop_hears_of_a_small_room_while_a_large_one_goes_on)
 {
     start_endless();
     fill(&w.e);
-    peer_open(65536, CARRIER_AUTO);
+    peer_open(65536, data_mem.number);
     room(1);
     wait_for_rows(1);
     stop_endless();

@@ -91,7 +91,7 @@ static void world_conf(void)
     T_OK(wake_init(&w.wake));
     pool_make(0, 512, 16);
     pool_make(1, 2048, 8);
-    w.conf = (struct shard_conf){.carrier = &w.ops,
+    w.conf = (struct shard_conf){.carriers = {&w.ops},
         .data = {.segment_bytes = SEGMENT, .stall_ms = T_WAIT_MS},
         .slots = SLOTS,
         .peers = 4,
@@ -254,7 +254,7 @@ static void peer_open(void)
     struct writer b = writer_of(blob, sizeof(blob));
 
     for (uint32_t i = 0; i < w.ls; i++)
-        put_span(&b, shard_address(w.l[i]), 2, 4096);
+        put_span(&b, shard_address(w.l[i], w.ops.number), 2, 4096);
     for (uint32_t i = 0; i < w.es; i++)
         T_TRUE(shard_peer(w.e[i], 1, span_of(b.p, b.len), SEGMENT));
     push(w.e, w.es, (struct data_cmd){.type = PEER_OPEN, .peer = 1});
@@ -379,8 +379,9 @@ TEST(start_and_stop)
     shard_stop(&none);
     world_conf();
     world_start(1, 2);
-    T_TRUE(shard_address(w.e[0]).len > 0);
-    T_FALSE(span_eq(shard_address(w.l[0]), shard_address(w.l[1])));
+    T_TRUE(shard_address(w.e[0], w.ops.number).len > 0);
+    T_FALSE(span_eq(shard_address(w.l[0], w.ops.number),
+        shard_address(w.l[1], w.ops.number)));
     world_stop();
 }
 

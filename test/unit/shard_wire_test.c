@@ -44,7 +44,7 @@ static void pool_make(uint32_t i, const char *layout, uint32_t blocks)
 static void dial(void)
 {
     struct pollfd p = {.events = POLLOUT};
-    struct span a = shard_address(w.shard);
+    struct span a = shard_address(w.shard, CARRIER_TCP);
     struct tcp_place place;
 
     T_OK(tcp_place_get(a, &place));
@@ -56,7 +56,7 @@ static void dial(void)
 
 static void start_safe(enum data_safe safe)
 {
-    struct shard_conf c = {.carrier = &data_tcp,
+    struct shard_conf c = {.carriers = {&data_tcp},
         .data = {.tls = "",
             .devices = "lo",
             .ports = "",
@@ -280,7 +280,7 @@ static void sender_open(struct sender *s, uint32_t who)
     shard_flush(w.shard);
     T_OK(data_tcp.open(&s->d, &c, &calls));
     data_tcp.prove(s->d, 0, span_of(key, sizeof(key)));
-    T_OK(data_tcp.connect(s->d, 0, shard_address(w.shard)));
+    T_OK(data_tcp.connect(s->d, 0, shard_address(w.shard, CARRIER_TCP)));
 }
 
 /* Sends all rows of the room, each byte of them `byte`. */

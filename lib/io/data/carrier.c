@@ -88,6 +88,8 @@ void carrier_disconnect(struct data *d, uint32_t i)
     CHECK(!c->inside, "%s: disconnect inside arrived()", c->name);
     c->cut(d, i);
     CHECK(list_empty(&end->ops), "%s: endpoint %u has messages", c->name, i);
+    CHECK(c->unreported >= end->unreported, "%s: %u reports", c->name,
+        c->unreported);
     c->unreported -= end->unreported;
     end->open = end->unreported = false;
 }
@@ -120,6 +122,7 @@ void carrier_blame(
                   t == TROUBLE_DATA_ROUTE;
     size_t n = strlen(end->why);
 
+    CHECK(trouble_of_data(t), "%s: endpoint %u: trouble %u", c->name, i, t);
     if (end->trouble != TROUBLE_NONE)
         return;
     end->trouble =
@@ -251,6 +254,7 @@ bool carrier_arrived(struct data *d, const struct data_in *in)
     bool kept;
 
     CHECK(!c->inside, "%s: arrived() inside itself", c->name);
+    CHECK(c->calls.arrived, "%s: a message for no one", c->name);
     c->inside = true;
     kept = c->calls.arrived(c->calls.ud, d, in);
     c->inside = false;
@@ -286,6 +290,8 @@ unsigned carrier_report(struct carrier *c)
         if (!c->ends[i].unreported)
             continue;
         c->ends[i].unreported = false;
+        CHECK(c->unreported > 0 && c->ends[i].made != c->ends[i].broken,
+            "%s: endpoint %u is made and broken", c->name, i);
         c->unreported--;
         count++;
         if (c->ends[i].made)

@@ -404,6 +404,7 @@ static enum err ucx_connect(struct data *d, uint32_t i, struct span address)
     if (e != OK)
         return e;
     carrier_connect(&d->c, i);
+    CHECK(!d->eps[i].h, "endpoint %u is UCX's still", i);
     d->eps[i] = (struct endpoint){.d = d};
     snprintf(d->c.ends[i].why, sizeof(d->c.ends[i].why),
         "its UCX address by %.30s on %.30s", d->c.conf.tls, d->c.conf.devices);

@@ -534,6 +534,7 @@ void tcp_out_event(struct data *d, uint32_t index, uint32_t events)
     struct endpoint *ep = &d->eps[index / TCP_STREAMS];
     struct stream *st;
 
+    CHECK(index / TCP_STREAMS < d->c.conf.endpoints_max, "stream %u", index);
     st = stream_at(ep, index % TCP_STREAMS);
     if (!st || st->fd < 0)
         return; /* of a connection closed in this turn */

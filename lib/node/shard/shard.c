@@ -1,4 +1,4 @@
-/* shard.c - one transfer worker: its thread, its carrier, its rings.
+/* shard.c - one transfer worker: its thread, its rings, its turns.
  *
  * Invariants:
  *  - the loop's thread touches the rings, the wake and the counters; all else
@@ -75,13 +75,12 @@ static void backlog_turn(struct shard *s)
     s->noted = false;
 }
 
-/* Tells carrier and stage of pool i, once it has memory. */
+/* Tells carriers and stage of pool i, once it has memory. */
 static void ready_pool(struct shard *s, uint32_t i)
 {
     struct mem *m = s->conf.pools[i].mem;
 
-    if (m && !m->gpu && s->conf.carrier->host_memory &&
-        s->conf.carrier->host_memory(s->data, mem_start(m), m->bytes)) {
+    if (m && !m->gpu && carry_memory(s, m)) {
         s->pools_alone |= UINT64_C(1) << i;
         if (s->role->alone)
             s->role->alone(s, i);
@@ -124,7 +123,7 @@ static bool order_by_thread(struct shard *s, const struct order *o)
                      : s->role->goes_by    ? s->role->goes_by(s, o)
                                            : CARRIER_END;
 
-    return number != CARRIER_END && s->conf.carrier->by_thread(s->data, number);
+    return number != CARRIER_END && carry_by_thread(s, number);
 }
 
 /* True if the next order has to wait for the thread, for which it asks. */
@@ -132,7 +131,7 @@ static bool orders_wait(struct shard *s)
 {
     const struct order *o;
 
-    if (!s->conf.carrier->lend || !shard_inline(s))
+    if (!s->rests || !shard_inline(s))
         return false;
     o = ring_peek(&s->in);
     s->by_thread = s->by_thread || (o && order_by_thread(s, o));
@@ -158,7 +157,7 @@ unsigned shard_orders(struct shard *s)
     return n;
 }
 
-/* As shard_orders, outside of the carrier's callbacks. */
+/* As shard_orders, outside of the carriers' callbacks. */
 static unsigned orders_and_all(struct shard *s)
 {
     unsigned n = shard_orders(s);
@@ -168,21 +167,21 @@ static unsigned orders_and_all(struct shard *s)
     return n;
 }
 
-/* carrier */
+/* carriers */
 
-/* True if a turn of the carrier is to be the last: notes or orders of small
+/* True if a turn of the carriers is to be the last: notes or orders of small
  * rooms must not wait until a large one has nothing more to move. */
 static bool loop_waits(struct shard *s)
 {
     return s->noted || !ring_empty(&s->in);
 }
 
-static unsigned carrier_progress(struct shard *s, uint32_t turns)
+static unsigned progress(struct shard *s, uint32_t turns)
 {
     unsigned n = 0, k = 1;
 
     for (uint32_t i = 0; i < turns && k > 0 && !backlog_high(s); i++) {
-        k = s->conf.carrier->progress(s->data);
+        k = carry_progress(s);
         n += k;
         if (loop_waits(s))
             break;
@@ -192,58 +191,16 @@ static unsigned carrier_progress(struct shard *s, uint32_t turns)
     return n;
 }
 
-/* Copies the carrier's address, which changes when its worker is replaced.
- * Older copies stay for their readers. */
-static enum err address_copy(struct shard *s)
-{
-    const struct data_ops *ops = s->conf.carrier;
-    struct span a = ops->address(s->data);
-    struct span p = ops->place ? ops->place(s->data) : span_of(NULL, 0);
-    struct published_address *copy = malloc(sizeof(*copy) + a.len + p.len);
-
-    if (!copy)
-        return ERR_NO_BLOCKS;
-    copy->older = atomic_load_explicit(&s->address, memory_order_relaxed);
-    copy->len = a.len;
-    copy->place_len = p.len;
-    memcpy(copy->bytes, a.p, a.len);
-    if (p.len > 0)
-        memcpy(copy->bytes + a.len, p.p, p.len);
-    atomic_store_explicit(&s->address, copy, memory_order_release);
-    return OK;
-}
-
-static void counts_copy(struct shard *s)
-{
-    const struct data_counts *c =
-        s->conf.carrier->counts ? s->conf.carrier->counts(s->data) : NULL;
-
-    if (!c)
-        return;
-    stat_set(&s->stats.data_strangers, c->strangers);
-    stat_set(&s->stats.data_malformed, c->malformed);
-    stat_set(&s->stats.data_refused, c->refused);
-    stat_set(&s->stats.data_unproven, c->unproven);
-}
-
 static void tick(struct shard *s)
 {
     uint64_t every = s->conf.data.stall_ms * NS_PER_MS / 4;
-    uint32_t replaced;
 
     if (s->role->active(s) == 0) /* workers and addresses change all the same */
         every = max_u64(every, NS_PER_S);
     if (s->now_ns - s->ticked_ns < every)
         return;
     s->ticked_ns = s->now_ns;
-    s->conf.carrier->tick(s->data, s->now_ns);
-    replaced = s->conf.carrier->replaced(s->data);
-    if (replaced == s->replaced)
-        return;
-    if (address_copy(s) != OK)
-        log_error("shard %u: no memory for a new address", s->conf.index);
-    stat_add(&s->stats.workers_replaced, replaced - s->replaced);
-    s->replaced = replaced;
+    carry_tick(s);
 }
 
 /* the thread */
@@ -266,19 +223,9 @@ static bool above_inline(const struct shard *s)
            s->backlog.len > 0 || s->role->active(s) > 0 || s->by_thread;
 }
 
-/* Notes whether a carrier is at work that is for the thread alone. */
-static void look_at_carrier(struct shard *s)
-{
-    const struct data_ops *ops = s->conf.carrier;
-
-    s->by_thread |= ops->lend && ops->wants_thread(s->data);
-}
-
 /* Gives the shard to the other thread, as the last access to it. */
 static void pass_to(struct shard *s, enum owner to)
 {
-    if (s->conf.carrier->lend)
-        s->conf.carrier->lend(s->data, to == OWNER_LOOP);
     atomic_store_explicit(&s->owner, (uint8_t)to, memory_order_release);
 }
 
@@ -309,8 +256,7 @@ static bool due(struct shard *s)
 {
     if (backlog_high(s))
         return false;
-    return !ring_empty(&s->in) || s->role->due(s) ||
-           s->conf.carrier->arm(s->data) != OK;
+    return !ring_empty(&s->in) || s->role->due(s) || carry_due(s);
 }
 
 static void sleep_turn(struct shard *s)
@@ -321,7 +267,7 @@ static void sleep_turn(struct shard *s)
     wake_sleep(&s->wake);
     if (!atomic_load(&s->stop) && !due(s)) {
         if (!backlog_high(s))
-            fds[1].fd = s->conf.carrier->fd(s->data);
+            fds[1].fd = s->fd;
         poll(fds, ARRAY_LEN(fds), sleep_ms(s));
         stat_add(&s->stats.shard_wakeups, 1);
     }
@@ -350,11 +296,11 @@ static unsigned work(struct shard *s, bool in_loop)
     s->moved = 0;
     n = orders_and_all(s);
     if (s->role->before && !backlog_high(s))
-        n += s->role->before(s); /* before the carrier asks the kernel */
+        n += s->role->before(s); /* before a carrier asks the kernel */
     if (in_loop && (s->moved > INLINE_BYTES || s->by_thread))
         return n; /* the thread goes on: above_inline() */
-    n += carrier_progress(s, in_loop ? 1 : TURNS_MAX);
-    counts_copy(s);
+    n += progress(s, in_loop ? 1 : TURNS_MAX);
+    carry_count(s);
     tick(s);
     if (s->role->settle) /* arrived() looks at the orders, too */
         s->role->settle(s);
@@ -369,7 +315,6 @@ static void turn(struct shard *s)
 
     backlog_turn(s);
     s->recent += s->moved;
-    look_at_carrier(s);
     if (above_inline(s))
         s->busy_ns = s->now_ns;
     s->by_thread = false;
@@ -412,17 +357,12 @@ static void pin(const struct shard *s)
 static void *thread(void *ud)
 {
     struct shard *s = ud;
-    struct data_calls calls = s->role->calls;
 
-    calls.ud = s;
     pin(s);
-    s->result = s->conf.carrier->open(&s->data, &s->conf.data, &calls);
-    if (s->result == OK)
-        s->result = address_copy(s);
+    s->result = carry_open(s);
     for (uint32_t i = 0; s->result == OK && i < s->conf.pools_count; i++)
         ready_pool(s, i);
-    if (s->result == OK && s->conf.may_inline &&
-        s->conf.carrier->arm(s->data) == OK)
+    if (s->result == OK && s->conf.may_inline && !carry_due(s))
         pass_to(s, OWNER_LOOP);
     sem_post(&s->started);
     while (s->result == OK && !atomic_load(&s->stop))
@@ -430,8 +370,7 @@ static void *thread(void *ud)
             wait_to_own(s);
         else
             turn(s);
-    if (s->data)
-        s->conf.carrier->close(&s->data);
+    carry_close(s);
     return NULL;
 }
 
@@ -512,7 +451,7 @@ enum err shard_start(struct shard **out, const struct shard_conf *c)
     s->conf.data.messages_max = SEND_MESSAGES_MAX;
     s->role = roles[c->role];
     s->role->limits(&s->conf);
-    s->wake.fd = -1;
+    s->wake.fd = s->fd = -1;
     sem_init(&s->started, 0, 0);
     e = start(s);
     if (e != OK) {
@@ -526,7 +465,6 @@ enum err shard_start(struct shard **out, const struct shard_conf *c)
 void shard_stop(struct shard **sp)
 {
     struct shard *s = *sp;
-    struct published_address *next;
 
     *sp = NULL;
     if (!s)
@@ -537,10 +475,7 @@ void shard_stop(struct shard **sp)
         pthread_join(s->thread, NULL);
     }
     orders_free(s);
-    for (struct published_address *a = s->address; a; a = next) {
-        next = a->older;
-        free(a);
-    }
+    carry_free(s);
     gpu_free(s); /* ends copies that read what the role has */
     s->role->fini(s);
     ring_fini(&s->in);
@@ -554,29 +489,6 @@ void shard_stop(struct shard **sp)
 }
 
 /* the loop's calls */
-
-static const struct published_address *newest(struct shard *s)
-{
-    const struct published_address *a =
-        atomic_load_explicit(&s->address, memory_order_acquire);
-
-    CHECK(a, "shard %u has no address yet", s->conf.index);
-    return a;
-}
-
-struct span shard_address(struct shard *s)
-{
-    const struct published_address *a = newest(s);
-
-    return span_of(a->bytes, a->len);
-}
-
-struct span shard_place(struct shard *s)
-{
-    const struct published_address *a = newest(s);
-
-    return span_of(a->bytes + a->len, a->place_len);
-}
 
 void shard_flush(struct shard *s)
 {
@@ -609,8 +521,8 @@ bool shard_may_inline(const struct shard *s)
 
 int shard_fd(const struct shard *s)
 {
-    CHECK(s->data, "shard %u has no carrier", s->conf.index);
-    return s->conf.carrier->fd(s->data);
+    CHECK(s->fd >= 0, "shard %u has no carrier", s->conf.index);
+    return s->fd;
 }
 
 void shard_work(struct shard *s)
@@ -621,7 +533,6 @@ void shard_work(struct shard *s)
     backlog_move(s);
     s->noted = false; /* the loop reads notes without a wakeup */
     s->recent += s->moved;
-    look_at_carrier(s);
     if (above_inline(s))
         pass_to_thread(s);
 }

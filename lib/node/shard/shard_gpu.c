@@ -111,16 +111,14 @@ static enum err prepare(struct shard *s, struct cuda *gpu)
     return e == OK ? stage_gpu(s->stage, gpu) : e;
 }
 
-/* True if the carrier reaches the memory of the GPU itself. */
+/* True if a carrier reaches the memory of the GPU itself. */
 static bool reached(struct shard *s, struct mem *m)
 {
-    const struct data_ops *carrier = s->conf.carrier;
-
-    if (!carrier->gpu_memory || !cuda_settles(m->gpu))
+    if (!carry_to_gpus(s) || !cuda_settles(m->gpu))
         return false;
     if (!s->pools_direct)
         cuda_stay(m->gpu);
-    return carrier->gpu_memory(s->data, mem_start(m), m->bytes);
+    return carry_memory(s, m);
 }
 
 void gpu_pool(struct shard *s, uint32_t i)
@@ -147,7 +145,7 @@ void gpu_pool(struct shard *s, uint32_t i)
         s->pools_direct |= UINT64_C(1) << i;
         log_info("shard %u: the carrier itself reads and writes %s",
             s->conf.index, m->text);
-        if (!s->conf.carrier->reaches)
+        if (s->carries_count == 1)
             return; /* no other carrier needs slots */
     }
     if (s->role->by_slots)
@@ -193,16 +191,13 @@ bool gpu_send_room(struct shard *s)
                stage_room(s->stage, bytes, SEND_IOV_MAX));
 }
 
-/* True if the rows are adjacent in a pool that the carrier `number` (that of
- * arrived(): CARRIER_AUTO) reaches. */
-static bool one_place(struct shard *s, uint8_t number, uint32_t pool,
+/* True if the rows are adjacent in a pool that the carrier reaches. */
+static bool one_place(struct shard *s, const struct carry *by, uint32_t pool,
     const struct piece *pieces, uint32_t n, struct iovec *iov)
 {
-    const struct data_ops *ops = s->conf.carrier;
     uint32_t used = 0;
 
-    return s->pools_direct >> pool & 1 &&
-           (!ops->reaches || ops->reaches(s->data, number)) &&
+    return s->pools_direct >> pool & 1 && by && by->ops->gpu_memory &&
            rows_iov(&s->conf.pools[pool], pieces, n, iov, &used, 1);
 }
 
@@ -215,8 +210,8 @@ enum send_way gpu_way(struct shard *s, uint32_t ep)
         return SEND_PLAIN;
     if (b->count == 1 && b->bytes >= STRAIGHT_BYTES &&
         s->send.straight[ep] < STRAIGHT_EACH &&
-        one_place(s, s->send.routes[b->peer].carrier, b->from[0].pool,
-            b->pieces, b->from[0].pieces, &iov))
+        one_place(s, s->send.routes[b->peer].by, b->from[0].pool, b->pieces,
+            b->from[0].pieces, &iov))
         return SEND_STRAIGHT;
     for (uint32_t i = 0; i < b->count; i++)
         if (on_gpu(s, b->from[i].pool))
@@ -392,7 +387,7 @@ bool gpu_fetch(struct shard *s, uint32_t pool, const struct piece *pieces,
     const struct shard_pool *p = &s->conf.pools[pool];
     uint8_t *at;
 
-    if (alone && one_place(s, CARRIER_AUTO, pool, pieces, n, iov)) {
+    if (alone && one_place(s, s->land.from, pool, pieces, n, iov)) {
         f->way = BY_GPU;
         f->gpu = p->mem->gpu;
         return true;

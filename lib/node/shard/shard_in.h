@@ -1,5 +1,6 @@
 /* shard_in.h - inside of a shard: what shard.c (thread, rings, notes),
- * shard_land.c (rows that come), shard_copy.c (rows that are fetched from
+ * shard_carry.c (its carriers), shard_land.c (rows that come), shard_copy.c
+ * (rows that are fetched from
  * another daemon's memory), shard_send.c (rows that go) and shard_gpu.c (rows
  * of GPU pools, both ways) share. Private to them. Everything here belongs to
  * the shard's owner, which "the shard's thread" means, except where a member
@@ -28,6 +29,15 @@ struct backlog {
 struct waiting {
     struct order *orders;
     uint32_t head, len, cap;
+};
+
+/* One of the carriers that are open. Of the owner, but for address. */
+struct carry {
+    const struct data_ops *ops;
+    struct data *d;
+    uint32_t replaced; /* its count, as last seen */
+    /* Newest first; all are kept until the end. Read by any thread. */
+    _Atomic(struct published_address *) address;
 };
 
 struct published_address {
@@ -99,23 +109,25 @@ struct shard {
     uint64_t turns_seen, turned_ns; /* loop: see shard_silent_ns */
     sem_t started;                  /* result and address are there */
     enum err result;                /* of opening the carrier */
-    /* Newest first; all are kept until the end. */
-    _Atomic(struct published_address *) address;
-    uint32_t replaced; /* carrier's count, as last seen */
     struct ring in, out;
     struct wake wake;     /* of the thread */
     _Atomic bool stop;    /* set by the loop */
     _Atomic bool starved; /* notes wait for room in out */
     struct shard_stats stats;
 
-    struct data *data;
+    struct carry carries[DATA_CARRIERS_MAX]; /* best first */
+    uint32_t carries_count;
+    int fd;         /* readable when one of them may have work */
+    bool rests;     /* one is called by the thread alone: */
+    bool by_thread; /* what is next is not for the loop to do */
+    uint32_t busy;  /* turns of the loop that had something meanwhile */
+
     uint64_t turn, now_ns, ticked_ns;
     uint64_t busy_ns; /* last turn with more than the loop has time for */
     uint64_t moved;   /* bytes from and to the carrier in this turn */
     uint64_t recent_ns, recent; /* and since then */
     struct backlog backlog;
-    bool noted;     /* something was put in out this turn */
-    bool by_thread; /* what is next is not for the loop to do */
+    bool noted; /* something was put in out this turn */
 
     union { /* by role */
         struct sender send;
@@ -145,6 +157,33 @@ static inline void stat_set(_Atomic uint64_t *stat, uint64_t n)
 unsigned shard_orders(struct shard *s);
 /* Queues a note for the loop. Waits only while the backlog is full. */
 void shard_notify(struct shard *s, const struct data_note *n);
+
+/* shard_carry.c */
+/* Opens conf.carriers; fails where the last of them does. */
+MUST_CHECK enum err carry_open(struct shard *s);
+void carry_close(struct shard *s);
+/* Frees the addresses, which the loop reads. */
+void carry_free(struct shard *s);
+/* Returns the open carrier of that number; NULL: there is none. */
+struct carry *carry_by(struct shard *s, uint8_t number);
+/* Returns the carrier that is d. */
+struct carry *carry_of(struct shard *s, const struct data *d);
+/* True if what goes by carrier `number` (CARRIER_AUTO: by any of them) may not
+ * be called for by the loop: endpoints, memory. */
+bool carry_by_thread(const struct shard *s, uint8_t number);
+/* Progress of those that the owner may call. by_thread is set when one of the
+ * others has news, too. */
+unsigned carry_progress(struct shard *s);
+/* True if one of those has work that no descriptor shows. */
+bool carry_due(struct shard *s);
+void carry_tick(struct shard *s);
+/* Adds up what they count. */
+void carry_count(struct shard *s);
+/* True if one of them may reach GPUs. */
+bool carry_to_gpus(const struct shard *s);
+/* Tells of a pool's memory. True, of host memory: a message of one piece of it
+ * is better than one of many; of a GPU's: the carrier for that reaches it. */
+bool carry_memory(struct shard *s, const struct mem *m);
 
 /* shard_rows.c */
 /* Appends the places of a segment's rows, in the order of its bytes, to iov;

@@ -307,7 +307,9 @@ static bool fetch_iov(struct shard *s, uint32_t who, const struct segment *seg,
  * needs more iovecs than there are. false: the carrier cannot. */
 static bool land_whole(struct shard *s, const struct data_in *in)
 {
-    return s->conf.carrier->whole && s->conf.carrier->whole(s->data, in);
+    const struct carry *from = s->land.from;
+
+    return from->ops->whole && from->ops->whole(from->d, in);
 }
 
 /* Returns a free fetch, if possible one used before: fresh memory stays
@@ -363,7 +365,7 @@ static bool land_rendezvous(struct shard *s, const struct data_in *in,
     for (uint32_t i = 0; good && i < count; i++)
         good = fetch_iov(s, in->who, &segs[i], count == 1, f, &used);
     if (good && f->count > 0 &&
-        s->conf.carrier->fetch(s->data, in, s->iov, used, f) == OK)
+        s->land.from->ops->fetch(s->land.from->d, in, s->iov, used, f) == OK)
         return true;
     fetched(s, f, false);
     return !good && land_whole(s, in);
@@ -375,7 +377,7 @@ static bool arrived(void *ud, struct data *d, const struct data_in *in)
     struct shard *s = ud;
     uint32_t count;
 
-    (void)d;
+    s->land.from = carry_of(s, d);
     /* The message may be granted by an order that came after this turn's look
      * at the ring. */
     (void)shard_orders(s);
@@ -439,7 +441,7 @@ static void order(struct shard *s, const struct order *o)
     CHECK(false, "order %u", o->type);
 }
 
-/* Gives the carrier new keys, which may end connections: not the one whose
+/* Gives the carriers new keys, which may end connections: not the one whose
  * message is just being delivered. Until then nothing lands by an old one. */
 static void settle(struct shard *s)
 {
@@ -449,8 +451,10 @@ static void settle(struct shard *s)
     for (uint32_t i = 0; i < s->conf.peers; i++) {
         struct order_key *k = &s->land.keys[i];
 
-        if (s->land.keyed[i] && s->conf.carrier->admit)
-            s->conf.carrier->admit(s->data, i, span_of(k->bytes, k->len));
+        for (uint32_t j = 0; s->land.keyed[i] && j < s->carries_count; j++)
+            if (s->carries[j].ops->admit)
+                s->carries[j].ops->admit(
+                    s->carries[j].d, i, span_of(k->bytes, k->len));
         s->land.keyed[i] = false;
         *k = (struct order_key){0};
     }

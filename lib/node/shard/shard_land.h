@@ -49,7 +49,10 @@ struct copies {
     uint32_t head, tail; /* NONE: empty */
 };
 
+struct carry;
+
 struct lander {
+    const struct carry *from; /* of the message that arrives */
     struct landing *landing;
     struct pending *pending; /* by slot */
     uint32_t pending_head;
@@ -60,7 +63,7 @@ struct lander {
     uint32_t sink_bytes;
 
     struct order_key *keys; /* by peer: the newest that was ordered */
-    bool *keyed;            /* it is not the carrier's yet */
+    bool *keyed;            /* it is not the carriers' yet */
     bool keys_due;          /* of any peer */
 
     struct source **sources; /* by peer and pool; NULL: none */

@@ -97,7 +97,7 @@ void shard_order(struct shard *s, const struct order *o)
 /* True if the loop may carry a command out itself, with no order before it. */
 static bool at_once(struct shard *s)
 {
-    return shard_inline(s) && !s->conf.carrier->lend && s->waiting.len == 0 &&
+    return shard_inline(s) && !s->rests && s->waiting.len == 0 &&
            s->backlog.len == 0 && ring_empty(&s->in);
 }
 
@@ -107,7 +107,7 @@ void shard_command(struct shard *s, const struct data_cmd *cmd)
         shard_order(s, &(struct order){.type = ORDER_CMD, .cmd = *cmd});
         return;
     }
-    CHECK(s->data, "shard %u has no carrier", s->conf.index);
+    CHECK(s->fd >= 0, "shard %u has no carrier", s->conf.index);
     s->role->command(s, cmd);
     s->pushed = true; /* it may have rows sent */
 }

@@ -1,5 +1,5 @@
-/* shard_send.c - rows that go: messages of sending.c, through the carrier, to
- * the data addresses of peers.
+/* shard_send.c - rows that go: messages of sending.c, through a peer's carrier,
+ * to its data addresses.
  *
  * Invariants: every message that sending_next gave goes back by sending_done
  * exactly once: when the carrier has completed it, or at once if the carrier
@@ -96,12 +96,27 @@ static void ep_becomes(struct shard *s, uint32_t ep, enum ep_state state)
     s->send.eps[ep] = (uint8_t)state;
 }
 
+/* Returns the carrier of the peer's endpoints, to be called. */
+static const struct carry *carrier_of(struct shard *s, uint32_t peer)
+{
+    const struct carry *c = s->send.routes[peer].by;
+
+    CHECK(c, "peer %u has no carrier yet", peer);
+    CHECK(c->ops->any_thread || !shard_inline(s),
+        "%s is called by another thread", c->ops->name);
+    s->by_thread |= !c->ops->any_thread;
+    return c;
+}
+
 static void ep_close(struct shard *s, uint32_t ep)
 {
+    const struct carry *to;
+
     if (s->send.eps[ep] == EP_NONE)
         return;
     ep_becomes(s, ep, EP_NONE);
-    s->conf.carrier->disconnect(s->data, ep);
+    to = carrier_of(s, ep / ENDPOINTS(s->conf.count));
+    to->ops->disconnect(to->d, ep);
 }
 
 static void peer_close(struct shard *s, uint32_t peer)
@@ -131,15 +146,14 @@ static uint32_t addresses_of(struct route *to)
 
 static void peer_open(struct shard *s, uint32_t peer)
 {
-    const struct data_ops *ops = s->conf.carrier;
     const struct route *to = &s->send.routes[peer];
 
     if (to->count == 0)
         return;
     sending_peer(s->send.sending, peer, to->count, to->segment_max);
-    if (ops->reaches)
+    if (s->carries_count > 1)
         sending_reads(s->send.sending, peer,
-            ops->reaches(s->data, to->carrier) ? SEND_READS : SEND_READS_NOT);
+            to->by && to->by->ops->gpu_memory ? SEND_READS : SEND_READS_NOT);
 }
 
 /* Text that the loop's thread reads. */
@@ -179,7 +193,6 @@ static bool is_tried(const struct shard *s, uint32_t ep)
 /* Says what came of the try, or of the connection that it made. */
 static void say_tried(struct shard *s, uint32_t ep, bool ok)
 {
-    const struct data_ops *ops = s->conf.carrier;
     uint32_t peer = ep / ENDPOINTS(s->conf.count);
     struct route *to = &s->send.routes[peer];
     enum trouble t = TROUBLE_NONE;
@@ -187,8 +200,8 @@ static void say_tried(struct shard *s, uint32_t ep, bool ok)
 
     if (!is_tried(s, ep))
         return;
-    if (!ok)
-        t = ops->why(s->data, ep, &text);
+    if (!ok && to->by)
+        t = to->by->ops->why(to->by->d, ep, &text);
     if (!ok && t == TROUBLE_NONE)
         t = TROUBLE_DATA_LOST;
     put_words(to->why, WHY_WORDS, text);
@@ -204,7 +217,6 @@ static enum err connected(
 /* Has the first connection to the peer made. */
 static void peer_try(struct shard *s, const struct data_cmd *cmd)
 {
-    const struct data_ops *ops = s->conf.carrier;
     uint32_t ep = cmd->peer * ENDPOINTS(s->conf.count);
     struct route *to = &s->send.routes[cmd->peer];
     enum err e;
@@ -213,7 +225,7 @@ static void peer_try(struct shard *s, const struct data_cmd *cmd)
         return;
     to->tried = cmd->attempt;
     e = connected(s, ep, cmd->peer, 0);
-    if (e != OK || ops->transport(s->data, ep)[0])
+    if (e != OK || to->by->ops->transport(to->by->d, ep)[0])
         say_tried(s, ep, e == OK);
 }
 
@@ -309,6 +321,7 @@ static void set_peer(struct shard *s, const struct order_peer *o)
     to->key_len = o->key_len;
     to->segment_max = o->segment_max;
     to->carrier = o->carrier;
+    to->by = carry_by(s, o->carrier);
     to->count = addresses_of(to);
     if (to->count == 0)
         log_warn("peer %u has data addresses that cannot be read", peer);
@@ -359,20 +372,19 @@ static struct span key_of(const struct route *to)
 static enum err connected(
     struct shard *s, uint32_t ep, uint32_t peer, uint32_t address)
 {
+    const struct route *to = &s->send.routes[peer];
+    const struct carry *c;
     enum err e;
 
     /* The peer may have fewer addresses since the message was made. */
-    if (s->send.eps[ep] == EP_LOST || address >= s->send.routes[peer].count)
+    if (s->send.eps[ep] == EP_LOST || address >= to->count || !to->by)
         return ERR_PEER_LOST;
     if (s->send.eps[ep] != EP_NONE)
         return OK;
-    if (s->conf.carrier->choose &&
-        !s->conf.carrier->choose(s->data, ep, s->send.routes[peer].carrier))
-        return ERR_PEER_LOST;
-    if (s->conf.carrier->prove)
-        s->conf.carrier->prove(s->data, ep, key_of(&s->send.routes[peer]));
-    e = s->conf.carrier->connect(
-        s->data, ep, s->send.routes[peer].addresses[address]);
+    c = carrier_of(s, peer);
+    if (c->ops->prove)
+        c->ops->prove(c->d, ep, key_of(to));
+    e = c->ops->connect(c->d, ep, to->addresses[address]);
     if (e == OK)
         ep_becomes(s, ep, EP_OPEN);
     return e;
@@ -382,15 +394,17 @@ static enum err post(struct shard *s, uint32_t ep, uint32_t token)
 {
     uint8_t header[DATA_HEADER_MAX];
     enum err e = connected(s, ep, s->send.batch.peer, s->send.batch.address);
+    const struct carry *c;
     uint32_t len, iovs;
 
     if (e != OK)
         return e;
+    c = carrier_of(s, s->send.batch.peer);
     len = segments_put_kind(header, s->send.batch.segments, s->send.batch.count,
         s->send.batch.copy ? SEGMENTS_SOURCES : SEGMENTS_BYTES);
     iovs = s->send.batch.copy ? sources_iov(s, token) : batch_iov(s);
-    return s->conf.carrier->post(s->data, ep, span_of(header, len), s->iov,
-        iovs, &s->send.posted[token]);
+    return c->ops->post(
+        c->d, ep, span_of(header, len), s->iov, iovs, &s->send.posted[token]);
 }
 
 static void notify_quiet(void *ud, const struct data_note *n)
@@ -413,6 +427,7 @@ static void staged(struct shard *s, uint64_t cookie, bool ok)
 {
     uint32_t token = (uint32_t)cookie;
     const struct staged *t = &s->send.staged[token];
+    const struct carry *c;
     struct iovec iov;
     enum err e;
 
@@ -426,9 +441,11 @@ static void staged(struct shard *s, uint64_t cookie, bool ok)
     gpu_handed(s, token);
     iov = (struct iovec){t->bytes, t->len};
     e = connected(s, t->ep, t->peer, t->address);
-    if (e == OK)
-        e = s->conf.carrier->post(s->data, t->ep,
-            span_of(t->header, t->header_len), &iov, 1, &s->send.posted[token]);
+    if (e == OK) {
+        c = carrier_of(s, t->peer);
+        e = c->ops->post(c->d, t->ep, span_of(t->header, t->header_len), &iov,
+            1, &s->send.posted[token]);
+    }
     if (e != OK) {
         gpu_done(s, token);
         not_posted(s, t->peer, t->ep, token, e);
@@ -478,8 +495,9 @@ static unsigned post_all(struct shard *s)
 /* Logs and keeps the transport, once it is known. */
 static void ep_name(struct shard *s, uint32_t ep)
 {
-    const char *text = s->conf.carrier->transport(s->data, ep);
     uint32_t peer = ep / ENDPOINTS(s->conf.count);
+    const struct carry *c = carrier_of(s, peer);
+    const char *text = c->ops->transport(c->d, ep);
 
     if (!text || !text[0])
         return;

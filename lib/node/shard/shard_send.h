@@ -11,12 +11,15 @@
 #define OUT_ENTRIES      128 /* messages in one GPU slot */
 #define ENDPOINTS(count) div_up(SEND_ADDRESSES_MAX, (count)) /* of a peer */
 
+struct carry;
+
 struct route {     /* to a peer */
     uint8_t *blob; /* its data addresses; owned */
     struct span addresses[SEND_ADDRESSES_MAX];
     uint32_t len, count, segment_max;
     uint8_t key_len;   /* its data_key, in the blob behind the addresses */
     uint8_t carrier;   /* enum carrier_number: what the addresses are for */
+    struct carry *by;  /* it; NULL: it is not open here */
     uint64_t reported; /* turn of the last NOTE_PEER_BROKEN */
     uint64_t serial;   /* grows when the peer's addresses may mean another */
     uint32_t tried;    /* attempt of the last PEER_TRY; 0: none */

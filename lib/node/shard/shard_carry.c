@@ -1,0 +1,288 @@
+/* shard_carry.c - the carriers of a shard: which are open, what they have to
+ * do, and at which addresses others reach them. An endpoint goes by the one
+ * that its peer's route names (shard_send.c); what arrives comes from any. The
+ * shard's thread.
+ *
+ * While the loop owns the shard, carriers that not any thread may call rest.
+ * The loop sees by their descriptors when one has news, and gives the shard to
+ * its thread then: so small rooms by TCP wake no thread while UCX is open and
+ * quiet.
+ *
+ * Several are polled as one, by an epoll; a carrier alone by its own
+ * descriptor, which costs the kernel less. */
+#include "node/shard/shard_in.h"
+
+#include "base/check.h"
+#include "base/log.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#define LOOK_EACH 16
+
+static struct log_rate unwatched =
+    LOG_RATE("carriers that cannot be polled", LOG_ERROR, 5);
+
+/* True if the owner may call the carrier. */
+static bool callable(const struct shard *s, const struct carry *c)
+{
+    return c->ops->any_thread || !shard_inline(s);
+}
+
+struct carry *carry_by(struct shard *s, uint8_t number)
+{
+    for (uint32_t i = 0; i < s->carries_count; i++)
+        if (s->carries[i].ops->number == number)
+            return &s->carries[i];
+    return NULL;
+}
+
+struct carry *carry_of(struct shard *s, const struct data *d)
+{
+    uint32_t i = 0;
+
+    while (i < s->carries_count && s->carries[i].d != d)
+        i++;
+    CHECK(i < s->carries_count, "shard %u: not its carrier", s->conf.index);
+    return &s->carries[i];
+}
+
+bool carry_by_thread(const struct shard *s, uint8_t number)
+{
+    for (uint32_t i = 0; i < s->carries_count; i++) {
+        const struct data_ops *ops = s->carries[i].ops;
+
+        if (!ops->any_thread &&
+            (number == CARRIER_AUTO || number == ops->number))
+            return true;
+    }
+    return false;
+}
+
+/* addresses */
+
+/* Copies the carrier's address, which changes when its worker is replaced.
+ * Older copies stay for their readers. */
+static enum err publish(struct carry *c)
+{
+    struct span a = c->ops->address(c->d);
+    struct span p = c->ops->place ? c->ops->place(c->d) : span_of(NULL, 0);
+    struct published_address *copy = malloc(sizeof(*copy) + a.len + p.len);
+
+    if (!copy)
+        return ERR_NO_BLOCKS;
+    copy->older = atomic_load_explicit(&c->address, memory_order_relaxed);
+    copy->len = a.len;
+    copy->place_len = p.len;
+    if (a.len > 0)
+        memcpy(copy->bytes, a.p, a.len);
+    if (p.len > 0)
+        memcpy(copy->bytes + a.len, p.p, p.len);
+    atomic_store_explicit(&c->address, copy, memory_order_release);
+    return OK;
+}
+
+static const struct published_address *newest(struct shard *s, uint8_t number)
+{
+    struct carry *c = carry_by(s, number);
+
+    return c ? atomic_load_explicit(&c->address, memory_order_acquire) : NULL;
+}
+
+struct span shard_address(struct shard *s, uint8_t number)
+{
+    const struct published_address *a = newest(s, number);
+
+    return a ? span_of(a->bytes, a->len) : span_of(NULL, 0);
+}
+
+struct span shard_place(struct shard *s, uint8_t number)
+{
+    const struct published_address *a = newest(s, number);
+
+    return a ? span_of(a->bytes + a->len, a->place_len) : span_of(NULL, 0);
+}
+
+/* open and close */
+
+/* Watches the descriptor of one of several carriers: anew after its worker was
+ * replaced, which takes the old one out of the epoll. */
+static enum err watch(struct shard *s, struct carry *c)
+{
+    struct epoll_event ev = {.events = EPOLLIN, .data.ptr = c};
+    int fd = c->ops->fd(c->d);
+
+    if (!s->conf.carriers[1]) {
+        s->fd = fd;
+        return OK;
+    }
+    if (s->fd < 0)
+        s->fd = epoll_create1(EPOLL_CLOEXEC);
+    if (epoll_ctl(s->fd, EPOLL_CTL_ADD, fd, &ev) == 0 || errno == EEXIST)
+        return OK;
+    log_rated(
+        &unwatched, "%s cannot be polled: %s", c->ops->name, strerror(errno));
+    return ERR_INTERNAL;
+}
+
+static enum err open_one(struct shard *s, const struct data_ops *ops)
+{
+    struct data_calls calls = s->role->calls;
+    struct carry *c = &s->carries[s->carries_count];
+    enum err e;
+
+    CHECK(s->carries_count < DATA_CARRIERS_MAX, "more than %d carriers",
+        DATA_CARRIERS_MAX);
+    calls.ud = s;
+    c->ops = ops;
+    e = ops->open(&c->d, &s->conf.data, &calls);
+    if (e == OK)
+        e = watch(s, c);
+    if (e == OK)
+        e = publish(c);
+    if (e == OK)
+        s->carries_count++;
+    else if (c->d)
+        c->ops->close(&c->d);
+    return e;
+}
+
+enum err carry_open(struct shard *s)
+{
+    enum err e = ERR_INTERNAL;
+
+    for (uint32_t i = 0; s->conf.carriers[i]; i++) {
+        e = open_one(s, s->conf.carriers[i]);
+        if (e != OK)
+            log_warn("rows do not go by %s", s->conf.carriers[i]->name);
+    }
+    s->rests = carry_by_thread(s, CARRIER_AUTO);
+    return e;
+}
+
+void carry_close(struct shard *s)
+{
+    if (s->conf.carriers[1] && s->fd >= 0)
+        close(s->fd);
+    for (uint32_t i = 0; i < s->carries_count; i++)
+        s->carries[i].ops->close(&s->carries[i].d);
+}
+
+void carry_free(struct shard *s)
+{
+    struct published_address *next;
+
+    for (uint32_t i = 0; i < DATA_CARRIERS_MAX; i++)
+        for (struct published_address *a = s->carries[i].address; a; a = next) {
+            next = a->older;
+            free(a);
+        }
+}
+
+bool carry_to_gpus(const struct shard *s)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < s->carries_count; i++)
+        n += s->carries[i].ops->gpu_memory != NULL;
+    CHECK(n <= 1, "%u carriers reach GPUs", n);
+    return n > 0;
+}
+
+bool carry_memory(struct shard *s, const struct mem *m)
+{
+    bool good = false;
+
+    for (uint32_t i = 0; i < s->carries_count; i++) {
+        const struct carry *c = &s->carries[i];
+        bool (*tell)(struct data * d, const void *base, uint64_t bytes) =
+            m->gpu ? c->ops->gpu_memory : c->ops->host_memory;
+
+        good |= tell && tell(c->d, mem_start(m), m->bytes);
+    }
+    return good;
+}
+
+/* turns */
+
+/* Notes whether a carrier that rests has news. */
+static void look_for_news(struct shard *s)
+{
+    struct epoll_event ev[DATA_CARRIERS_MAX];
+    int n = epoll_wait(s->fd, ev, DATA_CARRIERS_MAX, 0);
+
+    for (int i = 0; i < n; i++)
+        s->by_thread |= !callable(s, ev[i].data.ptr);
+}
+
+unsigned carry_progress(struct shard *s)
+{
+    unsigned n = 0, k;
+
+    for (uint32_t i = 0; i < s->carries_count; i++) {
+        const struct carry *c = &s->carries[i];
+
+        if (!callable(s, c))
+            continue;
+        k = c->ops->progress(c->d);
+        n += k;
+        s->by_thread |= k > 0 && !c->ops->any_thread;
+    }
+    /* Beside a carrier that always has something, others wait a little. */
+    if (s->rests && shard_inline(s) && (n == 0 || ++s->busy % LOOK_EACH == 0))
+        look_for_news(s);
+    return n;
+}
+
+bool carry_due(struct shard *s)
+{
+    for (uint32_t i = 0; i < s->carries_count; i++) {
+        const struct carry *c = &s->carries[i];
+
+        if (callable(s, c) && c->ops->arm(c->d) != OK)
+            return true;
+    }
+    return false;
+}
+
+void carry_tick(struct shard *s)
+{
+    for (uint32_t i = 0; i < s->carries_count; i++) {
+        struct carry *c = &s->carries[i];
+        uint32_t replaced;
+
+        if (!callable(s, c))
+            continue;
+        c->ops->tick(c->d, s->now_ns);
+        replaced = c->ops->replaced(c->d);
+        if (replaced == c->replaced)
+            continue;
+        if (watch(s, c) != OK || publish(c) != OK)
+            log_error("shard %u: a new address of %s is lost", s->conf.index,
+                c->ops->name);
+        stat_add(&s->stats.workers_replaced, replaced - c->replaced);
+        c->replaced = replaced;
+    }
+}
+
+void carry_count(struct shard *s)
+{
+    struct data_counts all = {0};
+
+    for (uint32_t i = 0; i < s->carries_count; i++) {
+        const struct carry *c = &s->carries[i];
+        const struct data_counts *one =
+            c->ops->counts ? c->ops->counts(c->d) : &(struct data_counts){0};
+
+        all.strangers += one->strangers;
+        all.malformed += one->malformed;
+        all.refused += one->refused;
+        all.unproven += one->unproven;
+    }
+    stat_set(&s->stats.data_strangers, all.strangers);
+    stat_set(&s->stats.data_malformed, all.malformed);
+    stat_set(&s->stats.data_refused, all.refused);
+    stat_set(&s->stats.data_unproven, all.unproven);
+}
