@@ -25,21 +25,6 @@ static const struct gpu_driver *_Atomic cu;
 
 /* a GPU */
 
-/* Returns the number of the GPU with this UUID; -1: not visible here. */
-static int gpu_of(const uint8_t *uuid)
-{
-    CUuuid got;
-    int count = 0;
-
-    if (cu->cuDeviceGetCount(&count) != CUDA_SUCCESS)
-        return -1;
-    for (int i = 0; i < count; i++)
-        if (cu->cuDeviceGetUuid(&got, i) == CUDA_SUCCESS &&
-            memcmp(got.bytes, uuid, UUID_BYTES) == 0)
-            return i;
-    return -1;
-}
-
 /* Retains the GPU's primary context and makes it current. */
 static CUresult enter(int gpu)
 {
@@ -66,42 +51,15 @@ static void leave(int gpu, bool keep)
 
 /* maps */
 
-/* Allows access to a map: read only if the driver can, else reads and writes.
- */
-static CUresult allow(CUdeviceptr at, size_t bytes, int gpu, bool write)
+static CUresult map_vmm(int fd, const struct mmx_pool *p, CUdeviceptr *out)
 {
-    CUmemAccessDesc access = {.flags = CU_MEM_ACCESS_FLAGS_PROT_READ,
-        .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = gpu}};
-
-    if (!write && cu->cuMemSetAccess(at, bytes, &access, 1) == CUDA_SUCCESS)
-        return CUDA_SUCCESS;
-    access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-    return cu->cuMemSetAccess(at, bytes, &access, 1);
-}
-
-static CUresult map_vmm(int fd, struct mmx_pool *p, CUdeviceptr *out)
-{
-    CUmemGenericAllocationHandle handle;
-    CUdeviceptr at = 0;
-    CUresult r = cu->cuMemImportFromShareableHandle(&handle,
-        (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    CUresult r = gpu_map_shared(cu, fd, p->bytes, out);
 
     if (r != CUDA_SUCCESS)
         return r;
-    r = cu->cuMemAddressReserve(&at, p->bytes, 0, 0, 0);
-    if (r == CUDA_SUCCESS) {
-        r = cu->cuMemMap(at, p->bytes, 0, handle, 0);
-        if (r == CUDA_SUCCESS) {
-            r = allow(at, p->bytes, p->gpu, p->writable);
-            if (r != CUDA_SUCCESS)
-                (void)cu->cuMemUnmap(at, p->bytes);
-        }
-        if (r != CUDA_SUCCESS)
-            (void)cu->cuMemAddressFree(at, p->bytes);
-    }
-    (void)cu->cuMemRelease(handle); /* the map keeps it */
-    if (r == CUDA_SUCCESS)
-        *out = at;
+    r = gpu_allow(cu, *out, p->bytes, p->gpu, p->writable);
+    if (r != CUDA_SUCCESS)
+        (void)gpu_unmap(cu, *out, p->bytes);
     return r;
 }
 
@@ -137,7 +95,7 @@ int client_gpu_map(mmx *m, struct client_reply *r)
     if (!d)
         return refuse(m, r, why);
     cu = d;
-    r->pool.gpu = gpu_of(r->handle);
+    r->pool.gpu = gpu_find(cu, r->handle);
     if (r->pool.gpu < 0)
         return refuse(m, r, "its GPU is not visible in this process");
     e = enter(r->pool.gpu);
@@ -159,9 +117,7 @@ void client_gpu_unmap(const struct mmx_pool *p)
     if (enter(p->gpu) != CUDA_SUCCESS)
         return;
     /* Mapped by either VMM or IPC: the driver rejects the wrong call. */
-    if (cu->cuMemUnmap(at, p->bytes) == CUDA_SUCCESS)
-        (void)cu->cuMemAddressFree(at, p->bytes);
-    else
+    if (gpu_unmap(cu, at, p->bytes) != CUDA_SUCCESS)
         (void)cu->cuIpcCloseMemHandle(at);
     leave(p->gpu, false);
     (void)cu->cuDevicePrimaryCtxRelease(p->gpu); /* the map's */

@@ -10,7 +10,6 @@
  * every build. */
 #include "gpu/driver.h"
 
-#include "base/base.h"
 #include "base/check.h"
 
 #include <dlfcn.h>

@@ -4,7 +4,7 @@
 #ifndef MMX_GPU_DRIVER_H
 #define MMX_GPU_DRIVER_H
 
-#include <stddef.h>
+#include "base/base.h"
 
 #define TYPE(name, bytes, ...)                                                 \
     typedef __typeof__(__VA_ARGS__) name;                                      \
@@ -41,5 +41,26 @@ const char *gpu_result(const struct gpu_driver *d, CUresult r);
  * nothing is loaded. */
 const char *gpu_kernels_load(const struct gpu_driver *d,
     const char *const *names, unsigned count, CUfunction *out);
+
+/* map.c */
+
+/* Returns the number of the GPU with this UUID, which is another in a process
+ * that sees other GPUs; -1: not visible here. */
+int gpu_find(const struct gpu_driver *d, const uint8_t *uuid);
+
+/* The rest needs the GPU's context to be current. */
+
+/* Maps memory; no GPU has access yet. */
+CUresult gpu_map(const struct gpu_driver *d,
+    CUmemGenericAllocationHandle memory, size_t bytes, CUdeviceptr *out);
+/* Maps another process's memory by its descriptor, which is not closed. */
+CUresult gpu_map_shared(
+    const struct gpu_driver *d, int fd, size_t bytes, CUdeviceptr *out);
+/* Lets a GPU read a map, and with `write` write it. Where the driver has no
+ * read-only maps it could always write. */
+CUresult gpu_allow(const struct gpu_driver *d, CUdeviceptr at, size_t bytes,
+    int gpu, bool write);
+/* Unmaps what either of the above has mapped; fails for anything else. */
+CUresult gpu_unmap(const struct gpu_driver *d, CUdeviceptr at, size_t bytes);
 
 #endif

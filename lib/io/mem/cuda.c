@@ -38,7 +38,7 @@ int cuda_attribute(struct cuda *c, CUdevice_attribute a)
     return value;
 }
 
-static CUresult gpu_find(struct cuda *c)
+static CUresult gpu_retain(struct cuda *c)
 {
     CUuuid uuid;
     CUresult r = c->d->cuDeviceGet(&c->handle, (int)c->device);
@@ -95,7 +95,7 @@ static enum err gpu_make(struct cuda **out, const char *user, uint32_t device)
         return ERR_NO_BLOCKS;
     c->d = d;
     c->device = device;
-    r = gpu_find(c);
+    r = gpu_retain(c);
     if (r != CUDA_SUCCESS) {
         log_error(
             "%s: cuda:%u cannot be used: %s", user, device, gpu_result(d, r));

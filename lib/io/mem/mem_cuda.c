@@ -80,45 +80,6 @@ static bool vmm_there(struct cuda *c)
                CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED);
 }
 
-static CUresult vmm_access(
-    const struct mem *m, uint32_t device, CUmemAccess_flags flags)
-{
-    CUmemAccessDesc access = {.flags = flags,
-        .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = (int)device}};
-
-    return m->gpu->d->cuMemSetAccess(m->device, m->bytes, &access, 1);
-}
-
-/* Maps for reading; where the driver has no read-only maps also for writing,
- * which we do not do. */
-static CUresult vmm_access_read(const struct mem *m, uint32_t device)
-{
-    CUresult r = vmm_access(m, device, CU_MEM_ACCESS_FLAGS_PROT_READ);
-
-    if (r == CUDA_SUCCESS)
-        return r;
-    return vmm_access(m, device, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
-}
-
-/* Maps m->own at an address of ours; no GPU has access yet. */
-static CUresult vmm_map(struct mem *m)
-{
-    const struct gpu_driver *d = m->gpu->d;
-    CUresult r = d->cuMemAddressReserve(&m->device, m->bytes, 0, 0, 0);
-
-    CHECK(m->own, "no memory to map");
-    if (r != CUDA_SUCCESS) {
-        m->device = 0;
-        return r;
-    }
-    r = d->cuMemMap(m->device, m->bytes, 0, m->own, 0);
-    if (r != CUDA_SUCCESS) {
-        (void)d->cuMemAddressFree(m->device, m->bytes);
-        m->device = 0;
-    }
-    return r;
-}
-
 static CUresult vmm_open(struct mem *m, const struct mem_opt *opt)
 {
     const struct gpu_driver *d = m->gpu->d;
@@ -136,9 +97,9 @@ static CUresult vmm_open(struct mem *m, const struct mem_opt *opt)
     r = d->cuMemCreate(&m->own, m->bytes, &prop, 0);
     if (r != CUDA_SUCCESS)
         return r;
-    r = vmm_map(m);
+    r = gpu_map(d, m->own, m->bytes, &m->device);
     if (r == CUDA_SUCCESS)
-        r = vmm_access(m, m->gpu->device, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+        r = gpu_allow(d, m->device, m->bytes, (int)m->gpu->device, true);
     if (r == CUDA_SUCCESS)
         r = d->cuMemExportToShareableHandle(
             &m->fd, m->own, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
@@ -182,8 +143,7 @@ static void take_back(struct mem *m)
             (void)(m->own ? d->cuIpcCloseMemHandle(m->device)
                           : d->cuMemFree(m->device));
         } else if (m->device) {
-            (void)d->cuMemUnmap(m->device, m->bytes);
-            (void)d->cuMemAddressFree(m->device, m->bytes);
+            (void)gpu_unmap(d, m->device, m->bytes);
         }
         if (!ipc && m->own)
             (void)d->cuMemRelease(m->own);
@@ -286,43 +246,32 @@ static enum err cuda_mem_open(struct mem *out, const struct mem_opt *opt)
 
 /* import */
 
-/* Opens the GPU with this UUID: numbers differ between processes that see
- * different sets of GPUs. */
 static enum err gpu_of(struct cuda **out, const char *user, const uint8_t *uuid)
 {
-    int count = 1;
+    const char *why = "the GPU that it lies in is not visible here";
+    const struct gpu_driver *d = gpu_driver(&why);
+    int number = d ? gpu_find(d, uuid) : -1;
 
-    for (uint32_t i = 0; i < (uint32_t)count && i < CUDA_GPUS_MAX; i++) {
-        struct cuda *c;
-        enum err e = cuda_open(&c, user, i);
-
-        if (e != OK)
-            return e;
-        (void)c->d->cuDeviceGetCount(&count);
-        if (memcmp(c->uuid, uuid, UUID_BYTES) == 0) {
-            *out = c;
-            return OK;
-        }
-        cuda_close(&c);
-    }
-    log_error("%s: the GPU that it lies in is not visible here", user);
+    if (number >= 0)
+        return cuda_open(out, user, (uint32_t)number);
+    log_error("%s: %s", user, why);
     return ERR_INTERNAL;
+}
+
+static CUresult allow_read(const struct mem *m, const struct cuda *reader)
+{
+    return gpu_allow(
+        m->gpu->d, m->device, m->bytes, (int)reader->device, false);
 }
 
 static CUresult import_vmm(struct mem *m, const struct mem_import *from)
 {
-    const struct gpu_driver *d = m->gpu->d;
     CUresult r;
 
+    CHECK(from->fd >= 0, "memory without a descriptor");
     m->share = "cuda-vmm";
-    r = d->cuMemImportFromShareableHandle(&m->own, (void *)(intptr_t)from->fd,
-        CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
-    if (r != CUDA_SUCCESS) {
-        m->own = 0;
-        return r;
-    }
-    r = vmm_map(m);
-    return r == CUDA_SUCCESS ? vmm_access_read(m, m->gpu->device) : r;
+    r = gpu_map_shared(m->gpu->d, from->fd, m->bytes, &m->device);
+    return r == CUDA_SUCCESS ? allow_read(m, m->gpu) : r;
 }
 
 static CUresult import_ipc(struct mem *m, const struct mem_import *from)
@@ -351,7 +300,7 @@ static CUresult reach(struct mem *m, struct cuda *reader, bool vmm)
     if (r == CUDA_SUCCESS && !can)
         return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
     if (r != CUDA_SUCCESS || vmm)
-        return r == CUDA_SUCCESS ? vmm_access_read(m, reader->device) : r;
+        return r == CUDA_SUCCESS ? allow_read(m, reader) : r;
     if (cuda_enter(reader) != OK)
         return CUDA_ERROR_INVALID_CONTEXT;
     r = d->cuCtxEnablePeerAccess(m->gpu->context, 0);
