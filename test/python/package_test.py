@@ -149,6 +149,11 @@ class Streams(unittest.TestCase):
 
 
 class Unreached(unittest.TestCase):
+    def test_another_role_is_refused_at_once(self):
+        for wrong in ("/run/mmx/langd.sock", "any", "", None):
+            with self.assertRaisesRegex(ValueError, "a role is .*, not "):
+                mmx.connect(wrong)
+
     def test_where_no_descriptor_is_free(self):
         """It is tried again: an engine's loop would end of an exception."""
         with mock.patch.object(mmx.client.socket, "socket", side_effect=OSError(

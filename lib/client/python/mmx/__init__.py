@@ -59,8 +59,10 @@ def connect(role: str, socket: Optional[str] = None, *,
             name: Optional[str] = None, session: str = "", cells: int = 1024,
             timeout: Optional[float] = 10) -> Connection:
     """Connects to the "encoded" or "langd" daemon of this host and waits for
-    its WELCOME. timeout 0: does not wait, a later step() connects.
-    Connections with the same session (by default the name) are one engine."""
+    its WELCOME. socket: the path of its socket, by default as
+    $MMX_ENCODED_SOCKET or $MMX_LANGD_SOCKET says, else in /run/mmx. timeout 0:
+    does not wait, a later step() connects. Connections with the same session
+    (by default the name) are one engine. ValueError: another role."""
     conn = _connection(role, socket, name, session, cells)
     try:
         if timeout != 0:
@@ -88,6 +90,9 @@ async def aconnect(role: str, socket: Optional[str] = None, *,
 
 def _connection(role: str, socket: Optional[str], name: Optional[str],
                 session: str, cells: int) -> Connection:
+    if role not in ("encoded", "langd"):
+        raise ValueError(f"a role is \"encoded\" or \"langd\", not {role!r}; "
+                         "a socket's path comes after it")
     path = socket or os.environ.get(f"MMX_{role.upper()}_SOCKET") \
         or f"/run/mmx/{role}.sock"
     return Connection(role, path, name or f"python-{os.getpid()}", session,
