@@ -113,9 +113,17 @@ $(B)/libmmx.a: $(LIBMMX) $(MADE)
 	@rm -f $@
 	ar qcs $@ $(filter %.o,$^)
 
+ifdef SAN
+# Python loads it, which has no sanitizer's runtime.
+.PHONY: $(B)/libmmx.so.0
+$(B)/libmmx.so.0:
+	@$(MAKE) SAN= B=$(B)/plain $(B)/plain/libmmx.so.0
+	@ln -sf plain/libmmx.so.0 $@
+else
 $(B)/libmmx.so.0: $(LIBMMX) lib/client/mmx.map $(MADE)
 	$(CC) $(LDFLAGS) -shared -Wl,-soname,libmmx.so.0 \
 		-Wl,--version-script=lib/client/mmx.map $(LIBMMX) -o $@
+endif
 
 $(CMDS): $(B)/%: $(B)/cmd/%.o $(B)/mmx.a $(B)/libmmx.a
 	$(CC) $(LDFLAGS) $(filter %.o,$^) $(filter %.a,$^) -o $@ $(LIBS)

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-import unittest
 
 from engine import LIMIT
 from pair import BUILD, HERE, Case, eventually
@@ -380,8 +379,6 @@ class Seq(ctypes.Structure):
                 ("generation", ctypes.c_uint32)]
 
 
-@unittest.skipIf(os.environ.get("SAN"),
-                 "a sanitizer's runtime cannot be loaded into Python")
 class Threads(Tickets):
     def test_eight_threads_on_one_handle(self):
         d = self.langd()
