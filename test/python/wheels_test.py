@@ -206,9 +206,10 @@ class Readme(unittest.TestCase):
         """Which the parts `readme` run."""
         sys.path.insert(1, os.path.join(ROOT, "test/e2e"))
         from servers import blocks
-        for heading in ("vLLM", "SGLang", "llama.cpp"):
+        for page, heading in (("README.md", "vLLM"), ("README.md", "SGLang"),
+                              ("llama/README.md", "llama-server")):
             with self.subTest(heading):
-                sides = blocks(heading)[:2]
+                sides = blocks(f"lib/client/{page}", heading)[:2]
                 self.assertEqual(len(sides), 2)
                 for side in sides:
                     self.assertEqual(len(side), 2, side)
