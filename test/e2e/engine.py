@@ -12,8 +12,10 @@ import sys
 import threading
 import traceback
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)),
-                                "../../lib/client/python"))
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../..")
+sys.path.insert(0, os.path.join(ROOT, "lib/client/python"))
+os.environ["MMX_LIBRARY"] = os.path.join(
+    os.environ.get("MMX_BUILD", os.path.join(ROOT, "build")), "libmmx.so.0")
 
 import numpy as np  # noqa: E402
 

@@ -30,9 +30,9 @@ NOT_IN_IT = ("gcc", "cc", "make", "ld", "git", "python3", "systemd")
 NOT_IN_LAYERS = ("fleet.key", ".deb", "_Packages", "pkgcache.bin")
 ENGINE = """
 FROM {}
-COPY python3-mmx_*.deb /tmp/
+COPY python3-mmx_*.deb libmmx0_*.deb /tmp/
 RUN apt-get update && apt-get install -y --no-install-recommends \\
-    /tmp/python3-mmx_*.deb python3-numpy
+    /tmp/*.deb python3-numpy
 USER 1000:1000
 """
 BUILD = ("build", "-q", "--pull=never", "--network", "host")

@@ -28,6 +28,27 @@ from mmx import layout, pool, tensor  # noqa: E402
 from mmx.dtypes import DTYPES  # noqa: E402
 
 
+class Library(unittest.TestCase):
+    def test_one_that_is_missing_is_named(self):
+        got = subprocess.run(
+            [sys.executable, "-c", "import mmx.plan"], capture_output=True,
+            text=True, env={**os.environ, "MMX_LIBRARY": "/nowhere/x.so",
+                            "PYTHONPATH": f"{ROOT}/lib/client/python"})
+        self.assertRegex(got.stderr, "ImportError: mmx needs its C library "
+                         "libmmx.so.0, .*; tried: /nowhere/x.so: ")
+
+    def test_it_is_found_in_the_tree(self):
+        build = os.path.join(ROOT, "build/libmmx.so.0")
+        if not os.path.exists(build):
+            self.skipTest("build has no library")
+        env = {k: v for k, v in os.environ.items() if k != "MMX_LIBRARY"}
+        got = subprocess.run(
+            [sys.executable, "-c", "from mmx import _lib; "
+             "print(_lib.LIBRARY._name)"], capture_output=True, text=True,
+            env={**env, "PYTHONPATH": f"{ROOT}/lib/client/python"})
+        self.assertTrue(os.path.samefile(got.stdout.strip(), build), got)
+
+
 class Ids(unittest.TestCase):
     def test_vectors_of_the_header(self):
         with open(os.path.join(ROOT, "lib/client/mmx.h")) as f:

@@ -1,10 +1,8 @@
-"""The window planner in Python: the cases that broke engines, random prompts
-against an oracle that looks at every position by itself, and the C library,
-which must give the same answers."""
+"""Windows of a prompt by the Python package: what is passed to the library's
+planner and read from it, and the copies of rows, which are Python's own.
+window_random_test.c holds the planner itself against an oracle."""
 
-import ctypes
 import os
-import random
 import sys
 import unittest
 
@@ -16,10 +14,8 @@ import numpy as np  # noqa: E402
 
 import mmx  # noqa: E402
 from mmx import errors  # noqa: E402
-from mmx.plan import (LATER, NOW, SKIP, Placeholder, Plan, Rows,  # noqa: E402
+from mmx.plan import (LATER, NOW, SKIP, Placeholder, Rows,  # noqa: E402
                       plan)
-
-LIBRARY = os.path.join(ROOT, os.environ.get("B", "build"), "libmmx.so.0")
 
 
 def ones(text):
@@ -242,214 +238,6 @@ class Runs(unittest.TestCase):
             step.run([Rows(bits, "bf16")], "", out[:, 1:3])
             self.assertEqual(out[1:7, 1].tolist(), [0, 1, 2, 3, 4, 5])
             self.assertEqual(out[1:7, 3].tolist(), [0] * 6)
-
-
-class Prompt:
-    """A random prompt; source[i] is (room, row) of position i, or None."""
-
-    ROOMS = 4
-
-    def __init__(self, seed):
-        self.rng = r = random.Random(seed)
-        self.length = r.randint(1, r.choice((48, 48, 48, 300)))
-        self.items, self.source, self.who = [], {}, {}
-        at = 0
-        while len(self.items) < 6 and at < self.length:
-            offset = min(at + r.randrange(5), self.length - 1)
-            over = self.items and r.random() < 0.2
-            if over:
-                offset = r.randrange(offset + 1)
-            self._draw(offset, r.randint(0, self.length - offset), over)
-            at = max(at, self.items[-1].end)
-        self.computed = r.choice((0, 0, r.randrange(self.length)))
-        self.shift = int(r.random() < 0.2)
-        for i, p in enumerate(self.items):
-            if r.random() < 0.1 and not p.offset < self.computed < p.end:
-                self.items[i] = Placeholder(
-                    p.offset, p.length, p.embed, p.room, p.row_base,
-                    storage=p.storage, indivisible=True)
-
-    def _draw(self, offset, length, over):
-        r, mask = self.rng, None
-        room, base = r.randrange(self.ROOMS), r.choice((0, 0, 50))
-        storage = r.choice(("compact", "compact", "padded", "prompt"))
-        if over or r.random() < 0.5:
-            chance = r.choice((0.1, 0.5, 0.9, 1))
-            mask = [r.random() < chance and offset + i not in self.source
-                    for i in range(length)]
-        else:
-            length = next((i for i in range(length)
-                           if offset + i in self.source), length)
-        row = base
-        for i in range(length):
-            if mask is None or mask[i]:
-                self.source[offset + i] = room, {
-                    "compact": row, "padded": base + i,
-                    "prompt": base + offset + i}[storage]
-                self.who[offset + i] = len(self.items)
-                row += 1
-        self.items.append(Placeholder(offset, length, mask, room, base,
-                                      storage=storage))
-
-    def whole_end(self, c, n):
-        """Where a window that may not cut ends; None: nowhere."""
-        for end in range(c + n, c, -1) if n else (c,):
-            if not any(p.indivisible and p.offset < end < p.end and p.end > c
-                       for p in self.items):
-                return end
-        return None
-
-    def wanted(self, at, real_end):
-        p = self.items[self.who[at]] if at in self.who else None
-        if not p or (p.offset >= real_end and p.indivisible
-                     and p.end > real_end + self.shift):
-            return None
-        return self.source[at]
-
-    def windows(self):
-        """(computed, length, end or None) until the prompt is over."""
-        r, c = self.rng, self.computed
-        budget = r.randint(1, self.length)
-        while c < self.length:
-            n = min(r.choice((budget, budget, r.randint(0, budget))),
-                    self.length - c)
-            end = self.whole_end(c, n)
-            yield c, n, end
-            if end is None or end == c:
-                budget *= 2
-            c = c if end is None else end
-
-
-class Random(unittest.TestCase):
-    PROMPTS = 4000
-
-    def good(self, prompt, step: Plan, c, end):
-        first = c + prompt.shift
-        got = [None] * step.positions
-        for s in step.segments:
-            for i in range(s.rows):
-                self.assertIsNone(got[s.at + i])
-                got[s.at + i] = s.room, s.row + i
-        want = [prompt.wanted(first + i, end) for i in range(end - c)]
-        self.assertEqual(got, want)
-        self.assertEqual(step.mask.tolist(), [w is not None for w in want])
-        for room, need in enumerate(step.needs):
-            rows = [w[1] for w in want if w and w[0] == room]
-            later = [s[1] for at, s in prompt.source.items()
-                     if s[0] == room and at >= end]
-            self.assertEqual((need.first, need.end), (
-                min(rows, default=0), max(rows, default=-1) + 1))
-            state = NOW if rows else LATER if any(
-                p.room == room and p.end > c for p in prompt.items) else SKIP
-            self.assertEqual(need.state, state)
-            if later:
-                self.assertLessEqual(need.keep, min(later))
-        return [first + i for i, w in enumerate(want) if w]
-
-    def test_random_prompts_against_the_oracle(self):
-        for seed in range(self.PROMPTS):
-            prompt, used = Prompt(seed), []
-            with self.subTest(seed=seed):
-                for c, n, end in prompt.windows():
-                    args = (c, n, prompt.items)
-                    more = {"shift": prompt.shift, "rooms": Prompt.ROOMS}
-                    if end is None:
-                        self.assertRaises(errors.TooLarge, plan, *args, **more)
-                    else:
-                        used += self.good(prompt, plan(*args, **more), c, end)
-                self.assertEqual(len(used), len(set(used)))
-                if not prompt.shift:  # conservation over all windows
-                    self.assertEqual(sorted(used), sorted(
-                        at for at in prompt.source if at >= prompt.computed))
-
-
-# --- the C library ---------------------------------------------------------
-class CPlaceholder(ctypes.Structure):
-    _fields_ = [("offset", ctypes.c_uint32), ("length", ctypes.c_uint32),
-                ("embed", ctypes.c_void_p), ("room", ctypes.c_uint32),
-                ("row_base", ctypes.c_uint32), ("elements", ctypes.c_uint32),
-                ("storage", ctypes.c_uint8), ("flags", ctypes.c_uint8)]
-
-
-class CWindow(ctypes.Structure):
-    _fields_ = [("size", ctypes.c_size_t)] + [
-        (n, ctypes.c_uint32) for n in ("computed", "length", "shift", "rooms",
-                                       "elements")]
-
-
-class CQuad(ctypes.Structure):
-    _fields_ = [(n, ctypes.c_uint32) for n in "abcd"]
-
-    def values(self):
-        return self.a, self.b, self.c, self.d
-
-
-class CPlan(ctypes.Structure):
-    _fields_ = [("bytes", ctypes.c_size_t)] + [
-        (n, ctypes.c_uint32) for n in ("computed", "shift", "positions",
-                                       "rows", "count", "rooms")] + [
-        ("segments", ctypes.POINTER(CQuad)),
-        ("mask", ctypes.POINTER(ctypes.c_uint64)),
-        ("needs", ctypes.POINTER(CQuad))]
-
-
-@unittest.skipUnless(os.path.exists(LIBRARY) and not os.environ.get("SAN"),
-                     "no plain build of libmmx")
-class Library(unittest.TestCase):
-    def setUp(self):
-        self.lib = ctypes.CDLL(LIBRARY)
-        self.lib.mmx_plan_bytes.restype = ctypes.c_int64
-
-    def ask(self, c, n, shift, items):
-        """(error, None) or (0, the plan as Python's)."""
-        places = (CPlaceholder * max(len(items), 1))()
-        masks = []
-        for to, p in zip(places, items):
-            mask = None
-            if p.embed is not None:
-                mask = np.zeros(p.length // 64 + 1, np.uint64)
-                masks.append(mask)
-                self.lib.mmx_pack_mask(
-                    ctypes.c_void_p(p.embed.ctypes.data),
-                    ctypes.c_uint32(p.length),
-                    ctypes.c_void_p(mask.ctypes.data))
-            to.offset, to.length, to.room = p.offset, p.length, p.room
-            to.embed = None if mask is None else mask.ctypes.data
-            to.row_base, to.storage = p.row_base, p.storage
-            to.flags = p.indivisible + 2 * p.absent
-        w = CWindow(ctypes.sizeof(CWindow), c, n, shift, Prompt.ROOMS, 0)
-        size = self.lib.mmx_plan_bytes(ctypes.byref(w), places, len(items),
-                                       None)
-        memory = (ctypes.c_uint64 * (max(size, 0) // 8 + 1))()
-        out = ctypes.POINTER(CPlan)()
-        error = self.lib.mmx_plan(ctypes.byref(w), places, len(items), memory,
-                                  ctypes.c_size_t(max(size, 0)),
-                                  ctypes.byref(out), None)
-        if error:
-            return error, None
-        got = out.contents
-        return 0, (got.positions, got.rows,
-                   [got.segments[i].values() for i in range(got.count)],
-                   [got.needs[i].values() for i in range(got.rooms)],
-                   [bool(got.mask[i // 64] >> i % 64 & 1)
-                    for i in range(got.positions)])
-
-    def test_it_gives_the_same_plans(self):
-        for seed in range(1000):
-            prompt = Prompt(seed)
-            for c, n, end in prompt.windows():
-                error, got = self.ask(c, n, prompt.shift, prompt.items)
-                if end is None:
-                    self.assertEqual(error, -errors.TooLarge.number)
-                    continue
-                p = plan(c, n, prompt.items, shift=prompt.shift,
-                         rooms=Prompt.ROOMS)
-                self.assertEqual(error, 0)
-                self.assertEqual(got, (
-                    p.positions, p.rows, [tuple(s) for s in p.segments],
-                    [(n.state, n.first, n.end,
-                      2**32 - 1 if n.keep is None else n.keep)
-                     for n in p.needs], p.mask.tolist()))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 """Puts the C library that MMX_LIBRARY names into a wheel, which is then one for
-this platform. Without it the wheel is pure Python, for every platform."""
+this platform. Without it the wheel uses the library of the system."""
 
 import os
 import sysconfig

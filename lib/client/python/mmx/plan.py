@@ -8,14 +8,16 @@
     step.check(rooms, "embedding") # NotReady, Gone: try this step later
     step.run(rooms, "embedding", out[:step.positions])
 
-Gives the same results as mmx_plan() of the C library; needs numpy only. A plan
+The C library plans (mmx_plan); the rows are copied here, by numpy. A plan
 describes one step and is never changed; its mask is a copy, so it stays valid
-while the next step is planned and a device still copies it.
+while the next step is planned and a device still copies it. Any thread.
 """
 
 from __future__ import annotations
 
+import ctypes
 import enum
+import struct
 from dataclasses import dataclass, field
 from typing import (TYPE_CHECKING, Any, Iterator, List, NamedTuple, Optional,
                     Sequence, Tuple, Union)
@@ -23,6 +25,7 @@ from typing import (TYPE_CHECKING, Any, Iterator, List, NamedTuple, Optional,
 import numpy as np
 
 from . import errors, wire
+from ._lib import call
 from .dtypes import BY_TORCH, DTYPES
 from .pool import dtype as numpy_dtype
 from .pool import from_bf16
@@ -32,9 +35,7 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-COMPACT, PADDED, PROMPT = (wire.STORAGE[s]
-                           for s in ("compact", "padded", "prompt"))
-_LIMIT = 2**32 - 1
+_ALL = 2**32 - 1
 
 
 class State(enum.IntEnum):
@@ -63,11 +64,17 @@ class Placeholder:
     indivisible: bool = False  # never cut by a window
     absent: bool = False  # the rows are missing
 
+    _words: Any = field(default=None, init=False, repr=False, compare=False)
+
     def __post_init__(self) -> None:
         if self.embed is not None:
             mask = np.array(self.embed, dtype=bool)
             mask.setflags(write=False)
             object.__setattr__(self, "embed", mask)
+            words = np.zeros(mask.size // 64 + 1, np.uint64)
+            words.view(np.uint8)[:(mask.size + 7) // 8] = np.packbits(
+                mask, bitorder="little")
+            object.__setattr__(self, "_words", words)
         if isinstance(self.storage, str):
             object.__setattr__(self, "storage",
                                wire.STORAGE.get(self.storage, -1))
@@ -76,14 +83,18 @@ class Placeholder:
     def end(self) -> int:
         return self.offset + self.length
 
-    def row_at(self, i: int) -> int:
-        """Returns the room's row for position i of the span, or for the next
-        position that takes a row."""
-        if self.storage == PROMPT:
-            return self.row_base + self.offset + i
-        if self.storage == COMPACT and self.embed is not None:
-            return self.row_base + int(np.count_nonzero(self.embed[:i]))
-        return self.row_base + i
+    def _packed(self) -> bytes:
+        """Returns it as struct mmx_placeholder, which refers to this mask."""
+        if self.embed is not None and self.embed.shape != (self.length,):
+            raise errors.Malformed(f"{self}: a mask of {self.embed.shape}")
+        mask = 0 if self._words is None else self._words.ctypes.data
+        try:
+            return _PLACEHOLDER.pack(
+                self.offset, self.length, mask, self.room, self.row_base,
+                self.elements, self.storage or -1,
+                bool(self.indivisible) | 2 * bool(self.absent))
+        except struct.error as e:
+            raise errors.Malformed(f"{self}: {e}") from None
 
 
 class Segment(NamedTuple):
@@ -284,59 +295,22 @@ def _writable(out: Any) -> "Tuple[Array, str]":
     return array, kind
 
 
-def _check(p: Placeholder, computed: int, rooms: int, elements: int) -> None:
-    rows = p.row_base + p.length + (p.offset if p.storage == PROMPT else 0)
-    if min(p.offset, p.length, p.row_base, p.room) < 0 or p.room >= rooms \
-            or p.end >= _LIMIT or rows >= _LIMIT \
-            or p.storage not in (COMPACT, PADDED, PROMPT):
-        raise errors.Malformed(f"{p}: a number is out of range")
-    if p.embed is not None and p.embed.shape != (p.length,):
-        raise errors.Malformed(f"{p}: a mask of {p.embed.shape}")
-    if p.indivisible and p.offset < computed < p.end:
-        raise errors.Malformed(f"computed {computed} lies inside {p}, which "
-                               "is indivisible: begin at its offset")
-    if elements and p.elements and elements != p.elements:
-        raise errors.IncompatibleLayout(
-            f"{p}: the window's rows have {elements} elements")
+class _Plan(ctypes.Structure):
+    _fields_ = [("bytes", ctypes.c_size_t)] + [
+        (name, ctypes.c_uint32)
+        for name in ("computed", "shift", "positions", "rows", "count",
+                     "rooms")] + [
+        (name, ctypes.c_void_p) for name in ("segments", "mask", "needs")]
 
 
-def _fit(computed: int, length: int, items: Sequence[Placeholder]) -> int:
-    """Returns the window's end, moved back until it cuts no indivisible
-    span."""
-    end = computed + length
-    moved = True
-    while moved:
-        moved = False
-        for p in items:
-            if not p.indivisible or not p.offset < end < p.end or \
-                    p.end <= computed:
-                continue
-            if p.offset <= computed:
-                raise errors.TooLarge(
-                    f"{p} is indivisible and longer than the window",
-                    p.length, length)
-            end = p.offset
-            moved = True
-    return end
-
-
-def _segments(p: Placeholder, s: int, e: int, first: int) \
-        -> Iterator[Segment]:
-    """Yields segments of positions [s, e) of a span, in a window that begins
-    at `first`."""
-    at = p.offset - first
-    if p.embed is None:
-        yield Segment(p.room, p.row_at(s), e - s, at + s)
-        return
-    edges = np.flatnonzero(np.diff(p.embed[s:e].astype(np.int8),
-                                   prepend=0, append=0)).tolist()
-    row = p.row_at(s)
-    for a, b in zip(edges[::2], edges[1::2]):
-        if p.storage == COMPACT:
-            yield Segment(p.room, row, b - a, at + s + a)
-            row += b - a
-        else:
-            yield Segment(p.room, p.row_at(s + a), b - a, at + s + a)
+_WINDOW = struct.Struct("@N5I4x")
+_PLACEHOLDER = struct.Struct("@IIPIIIBBxx")
+_int_at = ctypes.POINTER(ctypes.c_int)
+_plan_bytes = call("mmx_plan_bytes", ctypes.c_char_p, ctypes.c_char_p,
+                   ctypes.c_int, _int_at, returns=ctypes.c_int64)
+_plan = call("mmx_plan", ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int,
+             ctypes.c_void_p, ctypes.c_size_t,
+             ctypes.POINTER(ctypes.POINTER(_Plan)), _int_at)
 
 
 def plan(computed: int, length: int, items: Sequence[Placeholder], *,
@@ -352,50 +326,50 @@ def plan(computed: int, length: int, items: Sequence[Placeholder], *,
     the shift reaches it)."""
     if rooms is None:
         rooms = max((p.room for p in items), default=-1) + 1
-    if min(computed, length, shift) < 0 or \
-            computed + shift + length >= _LIMIT:
-        raise errors.Malformed(f"a window of {computed}+{length} positions")
-    for p in items:
-        _check(p, computed, rooms, elements)
-    real_end = _fit(computed, length, items)
-    first, end = computed + shift, real_end + shift
-    mask = np.zeros(end - first, dtype=bool)
-    states = [SKIP] * rooms
-    used: List[Tuple[int, int]] = [(0, 0)] * rooms
-    keep: List[Optional[int]] = [None] * rooms
-    segments: List[Segment] = []
-    for p in items:
-        if p.end <= computed:
-            continue
-        states[p.room] = max(states[p.room], LATER)
-        if real_end < p.end:
-            below = p.row_at(max(real_end - p.offset, 0))
-            old = keep[p.room]
-            keep[p.room] = below if old is None else min(old, below)
-        s = min(max(first - p.offset, 0), p.length)
-        e = min(max(end - p.offset, 0), p.length)
-        ahead = p.offset >= real_end  # reached by the shift only
-        if s >= e or (ahead and (p.absent or (p.indivisible
-                                              and e < p.length))):
-            continue
-        here = mask[p.offset + s - first:p.offset + e - first]
-        ones = True if p.embed is None else p.embed[s:e]
-        if (here & ones).any():
-            raise errors.Malformed(f"{p} claims positions of another span")
-        here |= ones
-        new = list(_segments(p, s, e, first))
-        if not new:
-            continue
-        if p.absent:
-            raise errors.NotReady(f"{p} has rows in the window")
-        lo, hi = new[0].row, new[-1].row + new[-1].rows
-        if states[p.room] == NOW:
-            lo, hi = min(lo, used[p.room][0]), max(hi, used[p.room][1])
-        used[p.room] = lo, hi
-        states[p.room] = NOW
-        segments += new
-    segments.sort(key=lambda g: g.at)
+    try:
+        window = _WINDOW.pack(_WINDOW.size, computed, length, shift, rooms,
+                              elements)
+    except struct.error as e:
+        raise errors.Malformed(f"a window of {computed}+{length} positions: "
+                               f"{e}") from None
+    places = b"".join(p._packed() for p in items)
+    at, out = ctypes.c_int(), ctypes.POINTER(_Plan)()
+    size = _plan_bytes(window, places, len(items), at)
+    memory = (ctypes.c_uint64 * (max(size, 0) // 8 + 1))()
+    error = size if size < 0 else _plan(window, places, len(items), memory,
+                                        size, out, at)
+    if not error:
+        return _read(out.contents)
+    if at.value >= len(items):
+        raise errors.error(-error, f"a window of {computed}+{length} "
+                           "positions")
+    wrong = items[at.value]
+    raise errors.error(-error, f"{wrong}: {_WRONG[-error]} (computed "
+                       f"{computed}, {elements} elements)", wrong.length,
+                       length)
+
+
+_WRONG = {
+    errors.Malformed.number:
+        "a number is out of range, another span claims its positions, or it is "
+        "indivisible and the window begins inside it",
+    errors.IncompatibleLayout.number: "the window's rows are of another width",
+    errors.TooLarge.number: "is indivisible and longer than the window",
+    errors.NotReady.number: "has rows in the window",
+}
+
+
+def _read(p: "_Plan") -> Plan:
+    """Copies a plan out of the library's memory."""
+    def rows(at: int, count: int) -> Iterator[Tuple[int, ...]]:
+        return struct.iter_unpack("=4I", ctypes.string_at(at, 16 * count))
+
+    words = ctypes.string_at(p.mask, (p.positions + 63) // 64 * 8)
+    mask = np.unpackbits(np.frombuffer(words, np.uint8), count=p.positions,
+                         bitorder="little").view(bool)
     mask.setflags(write=False)
-    needs = tuple(Need(a, *b, c) for a, b, c in zip(states, used, keep))
-    return Plan(computed, shift, end - first, sum(g.rows for g in segments),
-                tuple(segments), mask, needs)
+    return Plan(p.computed, p.shift, p.positions, p.rows,
+                tuple(Segment(*s) for s in rows(p.segments, p.count)), mask,
+                tuple(Need(State(state), first, end,
+                           None if keep == _ALL else keep)
+                      for state, first, end, keep in rows(p.needs, p.rooms)))

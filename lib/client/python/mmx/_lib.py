@@ -1,0 +1,48 @@
+"""The C library, libmmx.so.0, which plans windows and reads references for this
+package. mmx.h says what its calls do; the structs here are as there.
+
+It comes with the wheel, with the packages of the system, or of a build in the
+tree that this file is in; $MMX_LIBRARY is the path of another one."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from typing import Any, Iterator
+
+_NAME = "libmmx.so.0"
+
+
+def _places() -> Iterator[str]:
+    if os.environ.get("MMX_LIBRARY"):
+        yield os.environ["MMX_LIBRARY"]
+        return
+    here = os.path.dirname(os.path.abspath(__file__))
+    tree = os.path.normpath(os.path.join(here, "../../../.."))
+    if os.path.exists(os.path.join(here, _NAME)):
+        yield os.path.join(here, _NAME)
+    elif os.path.exists(os.path.join(tree, "lib/client/mmx.map")):
+        yield os.path.join(tree, "build", _NAME)
+    yield _NAME  # where the system's linker looks
+
+
+def _load() -> ctypes.CDLL:
+    tried = []
+    for place in _places():
+        try:
+            return ctypes.CDLL(place, use_errno=True)
+        except OSError as e:
+            tried.append(str(e) if _NAME in str(e) else f"{place}: {e}")
+    raise ImportError(
+        f"mmx needs its C library {_NAME}, of the package libmmx0 or of a "
+        f"wheel of `make wheel`; tried: {'; '.join(tried)}")
+
+
+LIBRARY = _load()
+
+
+def call(name: str, *kinds: Any, returns: Any = ctypes.c_int) -> Any:
+    """Returns a call of the library, with the types of its arguments."""
+    made = getattr(LIBRARY, name)
+    made.argtypes, made.restype = kinds, returns
+    return made
