@@ -9,7 +9,15 @@ rows that fit.
 
 from __future__ import annotations
 
+import ctypes
 from typing import Dict, Type
+
+from ._lib import call
+
+_text, _int = ctypes.c_char_p, ctypes.c_int
+_reason = call("mmx_reason", _int, ctypes.POINTER(_text),
+               ctypes.POINTER(_int), returns=_text)
+_advice_name = call("mmx_advice_name", _int, returns=_text)
 
 
 class MmxError(Exception):
@@ -17,6 +25,14 @@ class MmxError(Exception):
     reason = "unknown"
     advice = "give-up"
     sentence = "a reason of a newer version"
+
+    def __init_subclass__(cls) -> None:
+        """Gives the class of a number the library's words for it."""
+        if "number" in vars(cls):
+            text, advice = _text(), _int()
+            cls.reason = _reason(cls.number, text, advice).decode()
+            cls.sentence = (text.value or b"").decode()
+            cls.advice = _advice_name(advice).decode()
 
     def __init__(self, text: str = "", a: int = 0, b: int = 0) -> None:
         self.text, self.a, self.b = text, a, b
@@ -40,156 +56,103 @@ class SplitRows(ValueError):
 
 
 class NotReady(MmxError):
-    number, reason = 1, "not-ready"
-    advice = "retry"
-    sentence = "the daemon or its peer is not ready yet"
+    number = 1
 
 
 class NoBlocks(MmxError):
-    number, reason = 2, "no-blocks"
-    advice = "retry"
-    sentence = "no blocks, aux space or table slots are free"
+    number = 2
 
 
 class TooLarge(MmxError):
-    number, reason = 3, "too-large"
-    advice = "give-up"
-    sentence = "the item is larger than the pool can ever hold"
+    number = 3
 
 
 class DuplicateRoom(MmxError):
-    number, reason = 4, "duplicate-room"
-    advice = "give-up"
-    sentence = "the room id is already open here"
+    number = 4
 
 
 class UnknownRoom(MmxError):
-    number, reason = 5, "unknown-room"
-    advice = "encode-locally"
-    sentence = "no such room, or its source is gone: encode again"
+    number = 5
 
 
 class Stale(MmxError):
-    number, reason = 6, "stale"
-    advice = "retry"
-    sentence = ("the message names an epoch, generation or attempt that has "
-                "ended")
+    number = 6
 
 
 class Malformed(MmxError):
-    number, reason = 7, "malformed"
-    advice = "give-up"
-    sentence = "the message or argument breaks the protocol"
+    number = 7
 
 
 class IncompatibleLayout(MmxError):
-    number, reason = 8, "incompatible-layout"
-    advice = "give-up"
-    sentence = "the two pools do not have the same fields"
+    number = 8
 
 
 class ItemMismatch(MmxError):
-    number, reason = 9, "item-mismatch"
-    advice = "encode-locally"
-    sentence = "the two engines name different items or storage for one room"
+    number = 9
 
 
 class DestinationsDisagree(MmxError):
-    number, reason = 10, "destinations-disagree"
-    advice = "give-up"
-    sentence = "the number of destinations differs from the first one given"
+    number = 10
 
 
 class Version(MmxError):
-    number, reason = 11, "version"
-    advice = "give-up"
-    sentence = "no protocol version in common"
+    number = 11
 
 
 class NotOwner(MmxError):
-    number, reason = 12, "not-owner"
-    advice = "give-up"
-    sentence = "this connection has no right to this operation"
+    number = 12
 
 
 class Quota(MmxError):
-    number, reason = 13, "quota"
-    advice = "retry"
-    sentence = "a configured limit of this engine is reached"
+    number = 13
 
 
 class Busy(MmxError):
-    number, reason = 14, "busy"
-    advice = "retry"
-    sentence = "a queue is full for the moment"
+    number = 14
 
 
 class PeerLost(MmxError):
-    number, reason = 15, "peer-lost"
-    advice = "retry"
-    sentence = "the other daemon is gone; to an encode engine: outcome unknown"
+    number = 15
 
 
 class DaemonLost(MmxError):
-    number, reason = 16, "daemon-lost"
-    advice = "retry"
-    sentence = "the engine's own daemon is gone; the handle is stale"
+    number = 16
 
 
 class EngineLost(MmxError):
-    number, reason = 17, "engine-lost"
-    advice = "encode-locally"
-    sentence = "the engine that owned the room is gone"
+    number = 17
 
 
 class TimedOut(MmxError):
-    number, reason = 18, "timeout"
-    advice = "retry"
-    sentence = "a deadline has passed"
+    number = 18
 
 
 class Aborted(MmxError):
-    number, reason = 19, "aborted"
-    advice = "give-up"
-    sentence = "an engine, or an order, aborted the room"
+    number = 19
 
 
 class Declined(MmxError):
-    number, reason = 20, "declined"
-    advice = "nothing"
-    sentence = "the language engine does not want the rows"
+    number = 20
 
 
 class Gone(MmxError):
-    number, reason = 21, "gone"
-    advice = "encode-locally"
-    sentence = "the rows were here and have been freed"
+    number = 21
 
 
 class Corrupt(MmxError):
-    number, reason = 22, "corrupt"
-    advice = "retry"
-    sentence = ("a check of the bytes failed, or an engine removed their "
-                "pages from the pool")
+    number = 22
 
 
 class Draining(MmxError):
-    number, reason = 23, "draining"
-    advice = "retry"
-    sentence = "the daemon takes no new rooms: it drains, or ends"
+    number = 23
 
 
 class Internal(MmxError):
-    number, reason = 24, "internal"
-    advice = "retry"
-    sentence = "a fault of this daemon or its machine; see its log"
+    number = 24
 
 
 class DaemonSilent(MmxError, TimeoutError):
-    number, reason = 25, "daemon-silent"
-    advice = "retry"
-    sentence = ("the engine's own daemon is there and does not answer: "
-                "stopped, or stuck")
+    number = 25
 
 
 BY_NUMBER: Dict[int, Type[MmxError]] = {
