@@ -1,15 +1,19 @@
 """Frames on the socket between an engine and its daemon.
 
 The tables follow PROTOCOL.md section 1; test_wire.py checks them against
-local.def and wire.h. Pure: bytes in, values out.
+local.def and wire.h. Pure: bytes in, values out. References and ids of names
+are the C library's.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import struct
 from typing import Any, Dict, Iterator, List, NamedTuple, Tuple, Union
+
+from ._lib import call
 
 MAGIC = 0x4C584D4D  # the bytes MMXL
 VERSION = 1
@@ -205,16 +209,21 @@ def frames(packet: bytes) -> Iterator[Frame]:
         at += length
 
 
+_REFERENCE = struct.Struct("@Q16s")  # struct mmx_reference
+_chars = ctypes.c_char_p
+_room_id = call("mmx_room_id", _chars, ctypes.c_size_t,
+                returns=ctypes.c_uint64)
+_draw = call("mmx_reference_draw", _chars)
+_text = call("mmx_reference_text", _chars, _chars)
+_bytes = call("mmx_reference_bytes", _chars, _chars)
+_read = call("mmx_reference_read", _chars, ctypes.c_size_t, _chars)
+
+
 def room_id(name: Union[str, bytes]) -> int:
-    """Returns the room id of a name, as mmx_room_id() of the C library:
-    FNV-1a, then a mix. The id of a name that users can choose is guessable:
-    use a key as well."""
-    mask, h = 2**64 - 1, 0xCBF29CE484222325
-    for byte in name.encode() if isinstance(name, str) else name:
-        h = (h ^ byte) * 0x100000001B3 & mask
-    for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
-        h = (h ^ h >> 33) * factor & mask
-    return h ^ h >> 33
+    """Returns the room id of a name. The id of a name that users can choose is
+    guessable: use a key as well."""
+    data = name.encode() if isinstance(name, str) else name
+    return int(_room_id(data, len(data)))
 
 
 _CONTEXT = re.compile(
@@ -248,35 +257,37 @@ class Reference(NamedTuple):
     @classmethod
     def draw(cls) -> "Reference":
         """Returns a new one, to hand to both sides."""
-        return cls(struct.unpack("<Q", os.urandom(8))[0] | 1, secret())
+        out = ctypes.create_string_buffer(_REFERENCE.size)
+        if _draw(out):
+            raise OSError(ctypes.get_errno(), "no random bytes")
+        return cls(*_REFERENCE.unpack(out.raw))
 
     @classmethod
     def read(cls, said: Union[str, bytes]) -> "Reference":
         """Reads the text or the bytes of one; ValueError: it is neither."""
-        if isinstance(said, bytes) and len(said) == 24:
-            got = cls(int.from_bytes(said[:8], "little"), said[8:])
-        elif isinstance(said, str) and _REFERENCE.fullmatch(said):
-            got = cls(int(said[:16], 16), bytes.fromhex(said[17:])
-                      or NO_SECRET)
-        else:
+        data = said.encode() if isinstance(said, str) else said
+        out = ctypes.create_string_buffer(_REFERENCE.size)
+        if not isinstance(data, bytes) or _read(data, len(data), out) \
+                or isinstance(said, bytes) != (len(data) == 24):
             raise ValueError("a reference is 16 hex digits, - and 32 more, or "
-                             "24 bytes")
-        if not got.room:
-            raise ValueError("a reference to room 0")
-        return got
+                             "24 bytes, and not to room 0")
+        return cls(*_REFERENCE.unpack(out.raw))
 
     def __str__(self) -> str:
-        hidden = "" if self.secret == NO_SECRET else "-" + self.secret.hex()
-        return f"{self.room:016x}{hidden}"
+        return self._as(_text).decode()
 
     def __bytes__(self) -> bytes:
-        return self.room.to_bytes(8, "little") + self.secret
+        return self._as(_bytes)
+
+    def _as(self, form: Any) -> bytes:
+        out = ctypes.create_string_buffer(50)
+        length = form(_REFERENCE.pack(*self), out)
+        if length < 0:
+            raise ValueError("a reference to room 0")
+        return out.raw[:length]
 
     def __repr__(self) -> str:
         return f"<Reference {self.room:#x}>"  # tracebacks are logged
-
-
-_REFERENCE = re.compile("[0-9a-f]{16}(-[0-9a-f]{32})?", re.ASCII)
 
 
 def runs(blob: bytes) -> List[Tuple[int, int]]:
