@@ -468,10 +468,12 @@ static struct span mem_address(struct data *d)
     return span_str(d->name);
 }
 
-static enum err mem_connect(struct data *d, uint32_t i, struct span address)
+static enum err mem_connect(
+    struct data *d, uint32_t i, struct span address, struct span key)
 {
     struct endpoint *ep;
 
+    (void)key;
     CHECK(i < d->conf.endpoints_max && !d->eps[i].open, "endpoint %u", i);
     if (address.len < 5 || address.len >= sizeof(d->name) ||
         memcmp(address.p, "mem:", 4) != 0)
@@ -583,23 +585,35 @@ static enum err mem_fetch(struct data *d, const struct data_in *in,
     return OK;
 }
 
-static const char *mem_transport(struct data *d, uint32_t ep)
+static enum trouble mem_state(struct data *d, uint32_t ep, const char **text)
 {
-    (void)d;
-    (void)ep;
-    return "mem";
-}
-
-static enum trouble mem_why(struct data *d, uint32_t ep, const char **text)
-{
-    *text = "mem: closed";
+    *text = d->eps[ep].broken ? "mem: closed" : "mem";
     return d->eps[ep].broken ? TROUBLE_DATA_LOST : TROUBLE_NONE;
 }
 
-static uint32_t mem_replaced(struct data *d)
+static bool mem_memory(
+    struct data *d, const void *base, uint64_t bytes, bool gpu)
 {
     (void)d;
-    return 0;
+    (void)base;
+    (void)bytes;
+    (void)gpu;
+    return false;
+}
+
+static void mem_admit(struct data *d, uint32_t who, struct span key)
+{
+    (void)d;
+    (void)who;
+    (void)key;
+}
+
+static const struct data_counts *mem_counts(struct data *d)
+{
+    static const struct data_counts none;
+
+    (void)d;
+    return &none;
 }
 
 void data_mem_fault(
@@ -732,6 +746,7 @@ const struct data_ops data_mem = {.name = "mem",
     .open = mem_open,
     .close = mem_close,
     .address = mem_address,
+    .admit = mem_admit,
     .connect = mem_connect,
     .disconnect = mem_disconnect,
     .post = mem_post,
@@ -740,6 +755,6 @@ const struct data_ops data_mem = {.name = "mem",
     .fd = mem_fd,
     .arm = mem_arm,
     .tick = mem_tick,
-    .transport = mem_transport,
-    .why = mem_why,
-    .replaced = mem_replaced};
+    .state = mem_state,
+    .memory = mem_memory,
+    .counts = mem_counts};

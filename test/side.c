@@ -73,7 +73,7 @@ static bool on_arrived(void *ud, struct data *d, const struct data_in *in)
     T_TRUE(id < SIDE_IDS);
     T_EQ_U64(in->len, len);
     if (s->whole && in->handle) {
-        s->ops->whole(d, in);
+        T_OK(s->ops->fetch(d, in, NULL, 0, NULL));
         return true;
     }
     for (uint32_t i = 8; i < in->header.len; i++)
@@ -226,17 +226,17 @@ static enum err encrypted_open(struct data **out, const struct data_conf *c,
     return safe_open(out, c, calls, SAFE_ENCRYPTED);
 }
 
-static enum err proved_connect(struct data *d, uint32_t ep, struct span address)
+static enum err proved_connect(
+    struct data *d, uint32_t ep, struct span address, struct span key)
 {
-    data_tcp.prove(d, ep, side_key(false));
-    return data_tcp.connect(d, ep, address);
+    return data_tcp.connect(
+        d, ep, address, key.len > 0 ? key : side_key(false));
 }
 
 static enum err encrypted_connect(
-    struct data *d, uint32_t ep, struct span address)
+    struct data *d, uint32_t ep, struct span address, struct span key)
 {
-    data_tcp.prove(d, ep, side_key(true));
-    return data_tcp.connect(d, ep, address);
+    return data_tcp.connect(d, ep, address, key.len > 0 ? key : side_key(true));
 }
 
 const struct data_ops *side_proved(void)
@@ -301,6 +301,14 @@ enum err side_post(struct side *s, uint32_t ep, uint32_t id, void *p, size_t n)
     return side_post_iov(s, ep, id, &iov, 1, 48);
 }
 
+const char *side_goes(const struct side *s, uint32_t ep)
+{
+    const char *text;
+
+    T_EQ_U64(s->ops->state(s->d, ep, &text), TROUBLE_NONE);
+    return text;
+}
+
 unsigned side_turn(struct side *a, struct side *b)
 {
     unsigned n = a->d ? a->ops->progress(a->d) : 0;
@@ -330,7 +338,7 @@ void side_pair(struct side *a, struct side *b, const struct data_ops *ops)
 {
     side_open(a, ops);
     side_open(b, ops);
-    T_OK(ops->connect(a->d, 0, ops->address(b->d)));
+    T_OK(ops->connect(a->d, 0, ops->address(b->d), NO_KEY));
 }
 
 uint32_t side_post_many(struct side *a, uint32_t ep, uint8_t *p, size_t n)

@@ -46,7 +46,8 @@ const struct data_ops *side_streams(void);
  * encrypted over several connections with new keys for each MiB. */
 const struct data_ops *side_proved(void);
 const struct data_ops *side_encrypted(void);
-/* A data_key of HELLO. */
+/* Data_keys of HELLO. */
+#define NO_KEY   span_of(NULL, 0)
 #define SIDE_KEY 49
 struct span side_key(bool encrypt);
 
@@ -68,6 +69,9 @@ MUST_CHECK enum err side_post_iov(struct side *s, uint32_t ep, uint32_t id,
     const struct iovec *iov, uint32_t iovs, uint32_t header_len);
 /* Ids from 0 on until the carrier takes no more; returns how many. */
 uint32_t side_post_many(struct side *a, uint32_t ep, uint8_t *p, size_t n);
+
+/* Returns the transport of ep, to which nothing has happened. */
+const char *side_goes(const struct side *s, uint32_t ep);
 
 /* One turn of progress for each that is open; b may be NULL. */
 unsigned side_turn(struct side *a, struct side *b);

@@ -80,12 +80,16 @@ struct data_in {
     uint32_t who;
 };
 
-/* Connections that a carrier closed since it was opened, by reason. */
+/* What a carrier counts since it was opened: connections that it closed, by
+ * reason. */
 struct data_counts {
     uint64_t strangers; /* no valid greeting */
     uint64_t unproven;  /* a proof that failed, either way */
     uint64_t malformed; /* an invalid frame */
     uint64_t refused;   /* more than inbound_max, or no descriptor */
+    /* Not of connections: how often tick() had to restart the carrier, which
+     * changed address() and broke all endpoints. */
+    uint32_t replaced;
 };
 
 struct data;
@@ -93,7 +97,7 @@ struct data;
 struct data_calls {
     void *ud;
     /* Returns false to drop the message; a rendezvous that is not dropped must
-     * be fetched, or asked for by whole(), before the callback returns. */
+     * be fetched before the callback returns. */
     bool (*arrived)(void *ud, struct data *d, const struct data_in *in);
     /* A fetch has ended; ok: all bytes are in place. */
     void (*fetched)(void *ud, void *cookie, bool ok);
@@ -108,6 +112,7 @@ struct data_ops {
     const char *name;
     uint8_t number;  /* enum carrier_number */
     bool any_thread; /* several threads may call, one after the other */
+    bool gpu;        /* memory() may take that of GPUs */
     /* ERR_INTERNAL with a log line that names what failed. */
     MUST_CHECK enum err (*open)(struct data **out, const struct data_conf *c,
         const struct data_calls *calls);
@@ -117,31 +122,26 @@ struct data_ops {
     /* Returns the same address in the form that says more, for peers that read
      * it; connect() takes both. NULL: there is none. */
     struct span (*place)(struct data *d);
-    /* Names the pair's key for endpoint ep, which is closed, before its
-     * connect(): data_key of HELLO; empty: there is none. NULL: the carrier
-     * proves nothing. */
-    void (*prove)(struct data *d, uint32_t ep, struct span key);
     /* Accepts connections by the key of peer `who` (< keys_max) from now on, in
      * place of its last one, whose connections end; empty: by none. Never
-     * inside a callback. NULL: as above. */
+     * inside a callback. A carrier that proves nothing ignores it. */
     void (*admit)(struct data *d, uint32_t who, struct span key);
-    /* Opens endpoint number ep (< endpoints_max, free). ERR_MALFORMED: not an
-     * address; ERR_PEER_LOST: no peer there, which broken() may report later,
-     * too. */
+    /* Opens endpoint number ep (< endpoints_max, free). key: of the pair,
+     * data_key of HELLO; empty: there is none. ERR_MALFORMED: not an address;
+     * ERR_PEER_LOST: no peer there, which broken() may report later, too. */
     MUST_CHECK enum err (*connect)(
-        struct data *d, uint32_t ep, struct span address);
+        struct data *d, uint32_t ep, struct span address, struct span key);
     /* Closes ep, without broken(); its messages complete later. */
     void (*disconnect)(struct data *d, uint32_t ep);
     /* Sends header and the bytes of iov as one message. The header and iov
      * itself are copied, the bytes must stay until done(cookie). */
     MUST_CHECK enum err (*post)(struct data *d, uint32_t ep, struct span header,
         const struct iovec *iov, uint32_t iovs, void *cookie);
-    /* Inside arrived() only, for a rendezvous: fetches its bytes into iov. */
+    /* Inside arrived() only, for a rendezvous: fetches its bytes into iov. iovs
+     * 0: has arrived() called again instead, with data, when all bytes are
+     * here; ERR_MALFORMED: not supported. */
     MUST_CHECK enum err (*fetch)(struct data *d, const struct data_in *in,
         const struct iovec *iov, uint32_t iovs, void *cookie);
-    /* Inside arrived() only, instead of fetch(): has arrived() called again,
-     * with data, when all bytes are here. NULL, false: not supported. */
-    bool (*whole)(struct data *d, const struct data_in *in);
     /* Returns the number of events handled; 0: there was nothing to do. */
     unsigned (*progress)(struct data *d);
     /* Returns a descriptor that is readable when progress may have work. */
@@ -150,24 +150,17 @@ struct data_ops {
     /* Breaks endpoints that stall. Call it about every stall_ms / 4 while
      * anything is outstanding. */
     void (*tick)(struct data *d, uint64_t now_ns);
-    /* Returns the transport of ep for display: "tcp/eth0", "ucx:rc_mlx5".
-     * Empty: not known yet. */
-    const char *(*transport)(struct data *d, uint32_t ep);
     /* Returns what was wrong with ep's connection since its last connect(), and
      * says it for people: "10.0.0.7:41234: Connection refused". TROUBLE_NONE:
-     * nothing is known. */
-    enum trouble (*why)(struct data *d, uint32_t ep, const char **text);
-    /* Registers a GPU's memory until close. True: its rows can be sent and
-     * fetched; such a message, or fetch, has one piece. NULL: not supported. */
-    bool (*gpu_memory)(struct data *d, const void *base, uint64_t bytes);
-    /* Tells of host memory that rows go from and come to until close, so that
-     * it can be registered. True: a message of one piece of it is better than
-     * one of many. NULL: the carrier has no use for it. */
-    bool (*host_memory)(struct data *d, const void *base, uint64_t bytes);
-    /* Returns how often tick() had to restart the carrier: each time address()
-     * changed and all endpoints broke. */
-    uint32_t (*replaced)(struct data *d);
-    /* Returns counts that stay valid while d is open. NULL: none are kept. */
+     * nothing is known; the text is its transport for display: "tcp/eth0",
+     * "ucx:rc_mlx5"; empty: not known yet. */
+    enum trouble (*state)(struct data *d, uint32_t ep, const char **text);
+    /* Tells of memory that rows go from and come to until close, so that it can
+     * be registered. True, of a host's: a message of one piece of it is better
+     * than one of many; of a GPU's: its rows can be sent and fetched, by
+     * messages of one piece. */
+    bool (*memory)(struct data *d, const void *base, uint64_t bytes, bool gpu);
+    /* Returns counts that stay valid while d is open. */
     const struct data_counts *(*counts)(struct data *d);
 };
 

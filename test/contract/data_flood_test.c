@@ -88,7 +88,7 @@ TEST(half_open_proofs_are_bounded)
         T_CHECK(SANITIZED || resident() < before + 32 * MIB,
             "%zu KiB for %d half-open", (resident() - before) / KIB, FLOOD);
         side_fill(p, sizeof(p), 1);
-        T_OK(a.ops->connect(a.d, 0, b.ops->address(b.d)));
+        T_OK(a.ops->connect(a.d, 0, b.ops->address(b.d), NO_KEY));
         T_OK(side_post(&a, 0, 1, p, sizeof(p)));
         side_until(&a, &b, &b.arrived_count, 1);
         T_TRUE(data_tcp.counts(b.d)->strangers >= FLOOD - 512);
@@ -133,7 +133,7 @@ TEST(a_peer_whose_answers_take_long_proves_its_key_in_a_flood)
         side_open_with(&b, by(encrypt), &c);
         relay_open(&r, &b);
         side_fill(p, sizeof(p), 1);
-        T_OK(a.ops->connect(a.d, 0, span_of(r.address, r.address_len)));
+        T_OK(a.ops->connect(a.d, 0, span_of(r.address, r.address_len), NO_KEY));
         T_OK(side_post(&a, 0, 1, p, sizeof(p)));
         while (b.arrived_count == 0) {
             T_CHECK(a.broken_count == 0 && t_now_ns() < limit,
@@ -185,7 +185,7 @@ TEST(a_peer_that_speaks_late_proves_its_key_beside_silent_ones)
         side_open_with(&b, by(encrypt), &c);
         relay_open(&r, &b);
         side_fill(p, sizeof(p), 1);
-        T_OK(a.ops->connect(a.d, 0, span_of(r.address, r.address_len)));
+        T_OK(a.ops->connect(a.d, 0, span_of(r.address, r.address_len), NO_KEY));
         T_OK(side_post(&a, 0, 1, p, sizeof(p)));
         while (r.up.from < 0)
             relay_accept(&r);
@@ -220,7 +220,7 @@ TEST(a_name_that_was_heard_spares_no_crowd)
         side_open_with(&b, by(encrypt), &c);
         relay_open(&r, &b);
         side_fill(p, sizeof(p), 1);
-        T_OK(a.ops->connect(a.d, 0, span_of(r.address, r.address_len)));
+        T_OK(a.ops->connect(a.d, 0, span_of(r.address, r.address_len), NO_KEY));
         T_OK(side_post(&a, 0, 1, p, sizeof(p)));
         while (r.up.sent == 0 || r.up.sent < r.up.len) {
             side_turn(&a, NULL);
@@ -231,7 +231,7 @@ TEST(a_name_that_was_heard_spares_no_crowd)
         side_until(&a, &b, &a.broken_count, 1);
         a.broken_count = 0;
         a.ops->disconnect(a.d, 0);
-        T_OK(a.ops->connect(a.d, 0, span_of(r.address, r.address_len)));
+        T_OK(a.ops->connect(a.d, 0, span_of(r.address, r.address_len), NO_KEY));
         T_OK(side_post(&a, 0, 1, p, sizeof(p)));
         while (r.up.from < 0)
             relay_accept(&r);

@@ -27,7 +27,7 @@ TEST(mem_fault_break)
     side_until(&a, &b, &a.done_count, 1);
     T_ERR(side_post(&a, 0, 0, p, 8), ERR_PEER_LOST);
     data_mem.disconnect(a.d, 0);
-    T_OK(data_mem.connect(a.d, 0, data_mem.address(b.d)));
+    T_OK(data_mem.connect(a.d, 0, data_mem.address(b.d), NO_KEY));
     T_OK(side_post(&a, 0, 0, p, 8));
     side_until(&a, &b, &b.arrived_count, 1);
     T_EQ_U64(b.arrived[0], 1);
@@ -84,7 +84,7 @@ TEST(ucx_environment_does_not_override)
     side_fill(p, 255 * KIB, 0);
     T_OK(side_post(&a, 0, 0, p, 255 * KIB));
     side_until(&a, &b, &b.arrived_count, 1);
-    T_EQ_STR(data_ucx.transport(a.d, 0), "ucx:tcp/lo");
+    T_EQ_STR(side_goes(&a, 0), "ucx:tcp/lo");
     side_close(&a);
     side_close(&b);
     free(p);
@@ -110,12 +110,12 @@ TEST(ucx_over_shared_memory)
     c.tls = "posix,tcp";
     side_open_with(&a, &data_ucx, &c);
     side_open_with(&b, &data_ucx, &c);
-    T_OK(data_ucx.connect(a.d, 0, data_ucx.address(b.d)));
+    T_OK(data_ucx.connect(a.d, 0, data_ucx.address(b.d), NO_KEY));
     side_fill(p, 255 * KIB, 0);
     T_OK(side_post(&a, 0, 0, p, 255 * KIB));
     side_until(&a, &b, &b.arrived_count, 1);
     side_until(&a, &b, &a.done_count, 1);
-    T_HAS(data_ucx.transport(a.d, 0), "posix");
+    T_HAS(side_goes(&a, 0), "posix");
     side_close(&a);
     side_close(&b);
     free(p);
@@ -184,7 +184,7 @@ TEST(ucx_sends_zeros_for_pages_that_go_after_post)
 static void stick(struct side *a, struct side *b, uint8_t *p)
 {
     side_pair(a, b, &data_ucx);
-    T_OK(data_ucx.connect(b->d, 4, data_ucx.address(a->d)));
+    T_OK(data_ucx.connect(b->d, 4, data_ucx.address(a->d), NO_KEY));
     side_fill(p, 2 * MIB, 0);
     T_OK(side_post(a, 0, 0, p, 2 * MIB));
     side_until(a, b, &b->arrived_count, 1);
@@ -198,7 +198,7 @@ static void worker_works(struct side *a, struct side *b, uint8_t *p)
     side_until(a, NULL, &a->broken_count, 1);
     side_until(a, NULL, &a->done_count, 1);
     data_ucx.disconnect(a->d, 0);
-    T_OK(data_ucx.connect(a->d, 0, data_ucx.address(b->d)));
+    T_OK(data_ucx.connect(a->d, 0, data_ucx.address(b->d), NO_KEY));
     side_fill(p, 1000, 2);
     T_OK(side_post(a, 0, 2, p, 1000));
     side_until(a, b, &b->arrived_count, 2);
@@ -220,9 +220,9 @@ TEST(ucx_replaces_a_stuck_worker)
     fd = data_ucx.fd(b.d);
     data_ucx.tick(b.d, stall);
     data_ucx.tick(b.d, 4 * stall);
-    T_EQ_U64(data_ucx.replaced(b.d), 0);
+    T_EQ_U64(data_ucx.counts(b.d)->replaced, 0);
     data_ucx.tick(b.d, 6 * stall);
-    T_EQ_U64(data_ucx.replaced(b.d), 1);
+    T_EQ_U64(data_ucx.counts(b.d)->replaced, 1);
     T_ERR(data_ucx.arm(b.d), ERR_BUSY);
     side_until(&b, NULL, &b.fetched_count, 1);
     T_EQ_U64(b.failed_count, 1);
@@ -256,15 +256,15 @@ TEST(ucx_opens_a_worker_later)
     T_EQ_I64(setrlimit(RLIMIT_NOFILE, &none), 0);
     data_ucx.tick(b.d, stall);
     data_ucx.tick(b.d, 8 * stall);
-    T_EQ_U64(data_ucx.replaced(b.d), 0);
+    T_EQ_U64(data_ucx.counts(b.d)->replaced, 0);
     T_OK((side_until(&b, NULL, &b.fetched_count, 1), data_ucx.arm(b.d)));
     data_ucx.tick(b.d, now_ns);
-    T_EQ_U64(data_ucx.replaced(b.d), 0);
+    T_EQ_U64(data_ucx.counts(b.d)->replaced, 0);
     T_EQ_I64(setrlimit(RLIMIT_NOFILE, &limit), 0);
     data_ucx.tick(b.d, now_ns + NS_PER_S / 2);
-    T_EQ_U64(data_ucx.replaced(b.d), 0);
+    T_EQ_U64(data_ucx.counts(b.d)->replaced, 0);
     data_ucx.tick(b.d, now_ns + NS_PER_S);
-    T_EQ_U64(data_ucx.replaced(b.d), 1);
+    T_EQ_U64(data_ucx.counts(b.d)->replaced, 1);
     worker_works(&a, &b, p);
     side_close(&a);
     side_close(&b);
@@ -283,19 +283,19 @@ TEST(ucx_that_gets_no_answer_says_so)
     c.stall_ms = 200;
     side_open_with(&a, &data_ucx, &c);
     side_open(&b, &data_ucx);
-    T_OK(data_ucx.connect(a.d, 0, data_ucx.address(b.d)));
+    T_OK(data_ucx.connect(a.d, 0, data_ucx.address(b.d), NO_KEY));
     while (a.broken_count == 0 && t_now_ns() < limit) {
         side_turn(&a, NULL);
         data_ucx.tick(a.d, t_now_ns());
     }
     T_EQ_U64(a.broken_count, 1);
     T_EQ_U64(a.made_count, 0);
-    T_EQ_U64(data_ucx.why(a.d, 0, &text), TROUBLE_DATA_TIMEOUT);
+    T_EQ_U64(data_ucx.state(a.d, 0, &text), TROUBLE_DATA_TIMEOUT);
     T_EQ_STR(text, "its UCX address by tcp on lo: no answer");
     data_ucx.disconnect(a.d, 0);
-    T_OK(data_ucx.connect(a.d, 0, data_ucx.address(b.d)));
+    T_OK(data_ucx.connect(a.d, 0, data_ucx.address(b.d), NO_KEY));
     side_until(&a, &b, &a.made_count, 1);
-    T_EQ_U64(data_ucx.why(a.d, 0, &text), TROUBLE_NONE);
+    T_EQ_U64(data_ucx.state(a.d, 0, &text), TROUBLE_NONE);
     side_close(&a);
     side_close(&b);
 }
@@ -335,7 +335,7 @@ static void peer_killed(const struct data_ops *ops)
     T_TRUE(n > 0);
     c.keepalive_ms = 60000;
     side_open_with(&a, ops, &c);
-    T_OK(ops->connect(a.d, 0, span_of(address, (size_t)n)));
+    T_OK(ops->connect(a.d, 0, span_of(address, (size_t)n), NO_KEY));
     side_fill(p, 1000, 300);
     T_OK(side_post(&a, 0, 300, p, 1000));
     side_until(&a, NULL, &a.done_count, 1);

@@ -39,7 +39,7 @@ static void through(
         n > 16 * KIB ? &b->fetched_count : &b->arrived_count;
 
     side_fill(p, n, 1);
-    T_OK(a->ops->connect(a->d, 0, span_of(r->address, r->address_len)));
+    T_OK(a->ops->connect(a->d, 0, span_of(r->address, r->address_len), NO_KEY));
     T_OK(side_post(a, 0, 1, p, n));
     relay_until(r, a, b, count, *count + 1);
 }
@@ -69,8 +69,7 @@ static void refused_with(bool encrypt, const uint8_t *key, size_t len)
     side_open(&a, by(encrypt));
     side_open_soon(&b, by(encrypt));
     side_fill(p, sizeof(p), 1);
-    data_tcp.prove(a.d, 0, span_of(key, len));
-    T_OK(data_tcp.connect(a.d, 0, b.ops->address(b.d)));
+    T_OK(data_tcp.connect(a.d, 0, b.ops->address(b.d), span_of(key, len)));
     T_OK(side_post(&a, 0, 1, p, sizeof(p)));
     side_until(&a, &b, &a.broken_count, 1);
     unproven = data_tcp.counts(b.d)->unproven;
@@ -109,9 +108,10 @@ TEST(without_a_key_nobody_is_connected_to)
 
     side_open(&a, side_encrypted());
     side_open(&b, &data_tcp);
-    T_ERR(data_tcp.connect(a.d, 0, data_tcp.address(b.d)), ERR_PEER_LOST);
-    data_tcp.prove(a.d, 0, side_key(false)); /* proof alone is less */
-    T_ERR(data_tcp.connect(a.d, 0, data_tcp.address(b.d)), ERR_PEER_LOST);
+    T_ERR(
+        data_tcp.connect(a.d, 0, data_tcp.address(b.d), NO_KEY), ERR_PEER_LOST);
+    T_ERR(data_tcp.connect(a.d, 0, data_tcp.address(b.d), side_key(false)),
+        ERR_PEER_LOST);
     side_close(&a);
     side_close(&b);
 }
@@ -147,8 +147,8 @@ TEST(neither_way_is_taken_for_the_other)
         side_open(&a, side_proved());
         side_open(&b, by(!encrypt));
         side_fill(p, sizeof(p), 1);
-        data_tcp.prove(a.d, 0, side_key(encrypt));
-        T_OK(data_tcp.connect(a.d, 0, data_tcp.address(b.d)));
+        T_OK(
+            data_tcp.connect(a.d, 0, data_tcp.address(b.d), side_key(encrypt)));
         T_OK(side_post(&a, 0, 1, p, sizeof(p)));
         side_until(&a, &b, &a.broken_count, 1);
         T_EQ_U64(b.arrived_count, 0);
@@ -169,7 +169,7 @@ TEST(a_key_may_come_after_its_connection)
         side_open(&b, by(encrypt));
         data_tcp.admit(b.d, 0, span_of(NULL, 0));
         side_fill(p, sizeof(p), 1);
-        T_OK(a.ops->connect(a.d, 0, b.ops->address(b.d)));
+        T_OK(a.ops->connect(a.d, 0, b.ops->address(b.d), NO_KEY));
         T_OK(side_post(&a, 0, 1, p, sizeof(p)));
         side_settle(&a, &b);
         T_EQ_U64(b.arrived_count, 0);
@@ -189,7 +189,7 @@ TEST(a_key_that_is_replaced_ends_its_connections)
 
         side_open(&a, by(encrypt));
         side_open_soon(&b, by(encrypt));
-        T_OK(a.ops->connect(a.d, 0, b.ops->address(b.d)));
+        T_OK(a.ops->connect(a.d, 0, b.ops->address(b.d), NO_KEY));
         side_fill(p, sizeof(p), 1);
         T_OK(side_post(&a, 0, 1, p, sizeof(p)));
         side_until(&a, &b, &b.arrived_count, 1);
@@ -198,7 +198,8 @@ TEST(a_key_that_is_replaced_ends_its_connections)
         data_tcp.admit(b.d, 0, span_of(key, SIDE_KEY));
         side_until(&a, &b, &a.broken_count, 1);
         a.ops->disconnect(a.d, 0);
-        T_OK(a.ops->connect(a.d, 0, b.ops->address(b.d))); /* the old one */
+        T_OK(a.ops->connect(
+            a.d, 0, b.ops->address(b.d), NO_KEY)); /* the old one */
         T_OK(side_post(&a, 0, 1, p, sizeof(p)));
         side_until(&a, &b, &a.broken_count, 2);
         T_EQ_U64(b.arrived_count, 1);
@@ -225,8 +226,8 @@ TEST(a_message_says_whose_key_its_connection_has)
             side_open_with(&a[i], &data_tcp, &c);
             key[1] = key[SIDE_KEY - 1] = (uint8_t)(100 + i);
             data_tcp.admit(b.d, 4 - i, span_of(key, SIDE_KEY));
-            data_tcp.prove(a[i].d, 0, span_of(key, SIDE_KEY));
-            T_OK(data_tcp.connect(a[i].d, 0, data_tcp.address(b.d)));
+            T_OK(data_tcp.connect(
+                a[i].d, 0, data_tcp.address(b.d), span_of(key, SIDE_KEY)));
         }
         for (uint32_t id = 0; id < 12; id++) {
             size_t n = id & 4 ? 64 * KIB : 64;
@@ -454,7 +455,7 @@ TEST(a_newer_connection_ends_the_older_of_its_number)
         side_fill(p, sizeof(p), 1);
         for (uint32_t i = 0; i < TIMES; i++) {
             side_open(&a[i], by(encrypt));
-            T_OK(a[i].ops->connect(a[i].d, 0, b.ops->address(b.d)));
+            T_OK(a[i].ops->connect(a[i].d, 0, b.ops->address(b.d), NO_KEY));
             T_OK(side_post(&a[i], 0, 1, p, sizeof(p)));
             side_until(&a[i], &b, &b.arrived_count, i + 1);
             if (i > 0)
@@ -485,7 +486,7 @@ TEST(a_number_beyond_those_of_a_peer_is_refused)
         place.of = 1; /* takes it that all are at this one */
         tcp_place_put_all(&w, &place);
         b.any_bytes = true;
-        T_OK(a.ops->connect(a.d, 0, span_of(w.p, (uint32_t)w.len)));
+        T_OK(a.ops->connect(a.d, 0, span_of(w.p, (uint32_t)w.len), NO_KEY));
         T_EQ_U64(side_post_many(&a, 0, p, SIDE_SEGMENT), SIDE_MESSAGES);
         side_until(&a, &b, &a.broken_count, 1);
         T_TRUE(data_tcp.counts(b.d)->refused > 0);

@@ -39,7 +39,7 @@ static void wide_connect(struct wide *w)
     struct writer to = writer_of(bytes, sizeof(bytes));
 
     tcp_place_put_all(&to, &w->place);
-    T_OK(data_tcp.connect(w->b.d, 0, span_of(to.p, to.len)));
+    T_OK(data_tcp.connect(w->b.d, 0, span_of(to.p, to.len), NO_KEY));
 }
 
 static void wide_close(struct wide *w)
@@ -103,7 +103,7 @@ TEST(rows_go_by_several_connections)
     side_until(&w.b, &w.a, &w.a.fetched_count, 40);
     T_EQ_U64(w.a.failed_count, 0);
     T_EQ_U64(descriptors(), 2 * SIDE_STREAMS);
-    T_EQ_I64(strcmp(data_tcp.transport(w.b.d, 0), "tcp/lo x4"), 0);
+    T_EQ_I64(strcmp(side_goes(&w.b, 0), "tcp/lo x4"), 0);
     wide_close(&w);
 }
 
@@ -132,7 +132,7 @@ TEST(a_peer_of_before_gets_one_connection)
     struct wide w;
 
     wide_open(&w);
-    T_OK(data_tcp.connect(w.b.d, 0, data_tcp.address(w.a.d)));
+    T_OK(data_tcp.connect(w.b.d, 0, data_tcp.address(w.a.d), NO_KEY));
     T_EQ_U64(wide_post(&w, 0, 40), 40);
     side_until(&w.b, &w.a, &w.a.fetched_count, 40);
     T_EQ_U64(descriptors(), 2);
@@ -319,7 +319,7 @@ TEST(each_rail_carries_large_messages_where_connections_are_few)
     side_until(&w.b, &w.a, &w.b.done_count, 40);
     T_EQ_U64(wide_post(&w, 40, 40), 40);
     side_until(&w.b, &w.a, &w.b.done_count, 80);
-    T_EQ_I64(strcmp(data_tcp.transport(w.b.d, 0), "tcp/lo x2"), 0);
+    T_EQ_I64(strcmp(side_goes(&w.b, 0), "tcp/lo x2"), 0);
     T_EQ_U64(descriptors(), 4);
     wide_close(&w);
 }
@@ -392,7 +392,7 @@ TEST(buffers_are_as_configured)
         c.buffer_bytes = sizes[i];
         side_open_with(&a, &data_tcp, &c);
         side_open_with(&b, &data_tcp, &c);
-        T_OK(data_tcp.connect(a.d, 0, data_tcp.address(b.d)));
+        T_OK(data_tcp.connect(a.d, 0, data_tcp.address(b.d), NO_KEY));
         T_OK(side_post(&a, 0, 0, NULL, 0));
         side_until(&a, &b, &b.arrived_count, 1);
         T_EQ_U64(descriptors(), 2);

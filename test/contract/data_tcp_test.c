@@ -217,7 +217,7 @@ TEST(silent_strangers_give_way)
         fds[i] = stranger(&a);
         side_settle(&a, NULL);
     }
-    T_OK(data_tcp.connect(b.d, 0, data_tcp.address(a.d)));
+    T_OK(data_tcp.connect(b.d, 0, data_tcp.address(a.d), NO_KEY));
     side_fill(p, 8, 2);
     T_OK(side_post(&b, 0, 2, p, 8));
     side_until(&a, &b, &a.arrived_count, 1);
@@ -322,7 +322,7 @@ TEST(without_any_descriptor_connections_wait)
     side_open(&b, &data_tcp);
     side_open(&a, &data_tcp);
     T_EQ_I64(getrlimit(RLIMIT_NOFILE, &old), 0);
-    T_OK(data_tcp.connect(b.d, 0, data_tcp.address(a.d)));
+    T_OK(data_tcp.connect(b.d, 0, data_tcp.address(a.d), NO_KEY));
     few = (struct rlimit){.rlim_cur = 3, .rlim_max = old.rlim_max};
     T_EQ_I64(setrlimit(RLIMIT_NOFILE, &few), 0);
     T_FALSE(fd_free());
@@ -460,7 +460,7 @@ TEST(who_only_sends_has_no_address)
     side_open_with(&a, &data_tcp, &c);
     side_open(&b, &data_tcp);
     T_EQ_U64(data_tcp.address(a.d).len, 0);
-    T_OK(data_tcp.connect(a.d, 0, data_tcp.address(b.d)));
+    T_OK(data_tcp.connect(a.d, 0, data_tcp.address(b.d), NO_KEY));
     side_fill(p, 8, 1);
     T_OK(side_post(&a, 0, 1, p, 8));
     side_until(&a, &b, &b.arrived_count, 1);
@@ -483,8 +483,10 @@ TEST(says_what_cannot_be_had)
     T_TRUE(d == NULL);
     side_open(&a, &data_tcp);
     side_open(&b, &data_ucx);
-    T_ERR(data_tcp.connect(a.d, 0, data_ucx.address(b.d)), ERR_MALFORMED);
-    T_ERR(data_ucx.connect(b.d, 0, data_tcp.address(a.d)), ERR_MALFORMED);
+    T_ERR(
+        data_tcp.connect(a.d, 0, data_ucx.address(b.d), NO_KEY), ERR_MALFORMED);
+    T_ERR(
+        data_ucx.connect(b.d, 0, data_tcp.address(a.d), NO_KEY), ERR_MALFORMED);
     side_close(&b);
     /* A range of one port that is taken. */
     T_OK(tcp_place_get(data_tcp.address(a.d), &place));
@@ -545,7 +547,7 @@ static const char *breaks(struct side *s, const struct tcp_place *p)
     const char *text = "";
 
     tcp_place_put_all(&w, p);
-    T_OK(s->ops->connect(s->d, 0, span_of(bytes, (uint32_t)w.len)));
+    T_OK(s->ops->connect(s->d, 0, span_of(bytes, (uint32_t)w.len), NO_KEY));
     while (s->broken_count == 0 && t_now_ns() < limit) {
         side_turn(s, NULL);
         s->ops->tick(s->d, t_now_ns());
@@ -553,7 +555,7 @@ static const char *breaks(struct side *s, const struct tcp_place *p)
     T_EQ_U64(s->broken_count, 1);
     T_EQ_U64(s->made_count, 0);
     /* Both ends are of this host, and the address is of loopback. */
-    T_EQ_U64(s->ops->why(s->d, 0, &text), TROUBLE_DATA_LOOPBACK);
+    T_EQ_U64(s->ops->state(s->d, 0, &text), TROUBLE_DATA_LOOPBACK);
     return text;
 }
 

@@ -53,13 +53,13 @@ EACH(who_connects_hears_of_it_without_a_message)
 
     side_pair(&a, &b, ops);
     side_until(&a, &b, &a.made_count, 1);
-    T_EQ_U64(ops->why(a.d, 0, &text), TROUBLE_NONE);
-    T_TRUE(ops->transport(a.d, 0)[0]);
+    T_EQ_U64(ops->state(a.d, 0, &text), TROUBLE_NONE);
+    T_TRUE(side_goes(&a, 0)[0]);
     side_settle(&a, &b);
     T_EQ_U64(b.arrived_count, 0);
     side_close(&b);
     side_until(&a, NULL, &a.broken_count, 1);
-    T_TRUE(trouble_of_data(ops->why(a.d, 0, &text)));
+    T_TRUE(trouble_of_data(ops->state(a.d, 0, &text)));
     T_HAS(text, ": ");
     T_EQ_U64(a.made_count, 1);
     side_close(&a);
@@ -78,9 +78,9 @@ EACH(who_connects_to_one_that_is_gone_hears_why)
     address.p = bytes;
     side_until(&a, &b, &a.made_count, 1);
     side_close(&b);
-    if (ops->connect(a.d, 1, address) == OK)
+    if (ops->connect(a.d, 1, address, NO_KEY) == OK)
         side_until(&a, NULL, &a.broken[1], 1);
-    T_TRUE(trouble_of_data(ops->why(a.d, 1, &text)));
+    T_TRUE(trouble_of_data(ops->state(a.d, 1, &text)));
     T_HAS(text, ": ");
     T_EQ_U64(a.made_count, 1);
     side_close(&a);
@@ -101,7 +101,7 @@ EACH(sizes_both_ways)
     uint8_t *p = malloc(4 * MIB);
 
     side_pair(&a, &b, ops);
-    T_OK(ops->connect(b.d, 7, ops->address(a.d)));
+    T_OK(ops->connect(b.d, 7, ops->address(a.d), NO_KEY));
     for (uint32_t i = 0; i < ARRAY_LEN(sizes); i++) {
         side_fill(p, sizes[i], i);
         T_OK(side_post(&a, 0, i, p, sizes[i]));
@@ -261,7 +261,7 @@ EACH(post_inside_arrived)
     uint8_t p[16];
 
     side_pair(&a, &b, ops);
-    T_OK(ops->connect(b.d, 0, ops->address(a.d)));
+    T_OK(ops->connect(b.d, 0, ops->address(a.d), NO_KEY));
     b.heard = answer;
     side_fill(p, sizeof(p), 5);
     T_OK(side_post(&a, 0, 5, p, sizeof(p)));
@@ -280,7 +280,7 @@ EACH(many_endpoints)
     side_open(&a, ops);
     for (uint32_t i = 0; i < 8; i++) {
         side_open(&b[i], ops);
-        T_OK(ops->connect(a.d, 3 * i + 1, ops->address(b[i].d)));
+        T_OK(ops->connect(a.d, 3 * i + 1, ops->address(b[i].d), NO_KEY));
     }
     side_fill(p, 64 * KIB, 9);
     for (uint32_t i = 0; i < 8; i++)
@@ -304,9 +304,9 @@ EACH(addresses_of_no_sense_are_refused)
 
     side_open(&a, ops);
     T_TRUE(ops->address(a.d).len > 0);
-    T_ERR(ops->connect(a.d, 0, span_of(p, 0)), ERR_MALFORMED);
-    T_ERR(ops->connect(a.d, 0, span_of(p, 4)), ERR_MALFORMED);
-    T_ERR(ops->connect(a.d, 0, span_of(p, sizeof(p))), ERR_MALFORMED);
+    T_ERR(ops->connect(a.d, 0, span_of(p, 0), NO_KEY), ERR_MALFORMED);
+    T_ERR(ops->connect(a.d, 0, span_of(p, 4), NO_KEY), ERR_MALFORMED);
+    T_ERR(ops->connect(a.d, 0, span_of(p, sizeof(p)), NO_KEY), ERR_MALFORMED);
     side_close(&a);
 }
 
@@ -335,7 +335,7 @@ EACH(peer_closes_with_messages_outstanding)
     T_ERR(side_post(&a, 0, 200, p, 10), ERR_PEER_LOST);
     side_open(&b2, ops);
     ops->disconnect(a.d, 0);
-    T_OK(ops->connect(a.d, 0, ops->address(b2.d)));
+    T_OK(ops->connect(a.d, 0, ops->address(b2.d), NO_KEY));
     side_fill(p, 1000, 201);
     T_OK(side_post(&a, 0, 201, p, 1000));
     side_until(&a, &b2, &b2.arrived_count, 1);
@@ -397,7 +397,7 @@ EACH(the_address_of_a_dead_carrier)
     memcpy(address, from.p, from.len);
     from.p = address;
     side_close(&b);
-    e = ops->connect(a.d, 0, from);
+    e = ops->connect(a.d, 0, from, NO_KEY);
     T_TRUE(e == OK || e == ERR_PEER_LOST);
     if (e == OK) {
         posted = side_post_many(&a, 0, p, 200 * KIB);
@@ -525,7 +525,7 @@ EACH(an_endpoint_without_progress_breaks)
     T_EQ_U64(a.broken_count, 1);
     side_until(&a, NULL, &a.done_count, posted);
     T_ERR(side_post(&a, 0, 200, p, 10), ERR_PEER_LOST);
-    T_EQ_U64(ops->replaced(a.d), 0);
+    T_EQ_U64(ops->counts(a.d)->replaced, 0);
     side_close(&a);
     side_close(&b);
     free(p);
@@ -564,7 +564,7 @@ EACH(a_number_can_be_used_again_at_once)
     b.drop = true;
     posted = side_post_many(&a, 0, p, 200 * KIB) - 1;
     ops->disconnect(a.d, 0);
-    T_OK(ops->connect(a.d, 0, ops->address(b.d)));
+    T_OK(ops->connect(a.d, 0, ops->address(b.d), NO_KEY));
     side_until(&a, &b, &a.done_count, posted + 1);
     do { /* what the kernel still has of them comes */
         arrived = b.arrived_count;
@@ -651,7 +651,7 @@ EACH(transport_has_a_name)
     answer(&a, 0);
     side_until(&a, &b, &b.arrived_count, 1);
     side_until(&a, &b, &a.made_count, 1);
-    T_EQ_STR(ops->transport(a.d, 0), name_of(ops));
+    T_EQ_STR(side_goes(&a, 0), name_of(ops));
     side_close(&a);
     side_close(&b);
 }
@@ -687,7 +687,7 @@ static void *play(void *arg)
     struct player *p = arg;
     struct side *s = &p->side;
 
-    T_OK(s->ops->connect(s->d, 0, p->other));
+    T_OK(s->ops->connect(s->d, 0, p->other, NO_KEY));
     pthread_barrier_wait(p->start);
     for (uint32_t i = 0; i < p->rounds; i++) {
         if (p->first)
@@ -756,7 +756,7 @@ EACH(a_stream_between_threads)
     side_open(&a, ops);
     side_open(&r.side, ops);
     r.limit_ns = limit;
-    T_OK(ops->connect(a.d, 0, ops->address(r.side.d)));
+    T_OK(ops->connect(a.d, 0, ops->address(r.side.d), NO_KEY));
     T_EQ_I64(pthread_create(&thread, NULL, receive, &r), 0);
     for (uint32_t id = 0; id < SIDE_IDS; id++) {
         uint8_t *at = p + id * 8 * KIB;

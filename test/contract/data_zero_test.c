@@ -62,8 +62,8 @@ static void pair(struct side *a, struct side *b, uint8_t **p)
     side_open_with(b, &data_ucx, &c);
     b->fetch_pieces = 1;
     *p = malloc(16 * MIB);
-    data_ucx.host_memory(a->d, *p, 16 * MIB);
-    T_OK(data_ucx.connect(a->d, 0, data_ucx.address(b->d)));
+    data_ucx.memory(a->d, *p, 16 * MIB, false);
+    T_OK(data_ucx.connect(a->d, 0, data_ucx.address(b->d), NO_KEY));
     side_fill(*p, KIB, 0);
     T_OK(side_post(a, 0, 0, *p, KIB));
     side_until(a, b, &b->arrived_count, 1);
@@ -94,7 +94,7 @@ TEST(rows_in_one_place_are_fetched)
     }
     side_until(&a, &b, &b.fetched_count, 6);
     side_until(&a, &b, &a.done_count, 7);
-    T_HAS(data_ucx.transport(a.d, 0), "cma/");
+    T_HAS(side_goes(&a, 0), "cma/");
     end(&a, &b, p);
 }
 
@@ -149,10 +149,10 @@ TEST(workers_share_what_is_registered)
 
     pair(&a, &b, &p);
     side_open_with(&c, &data_ucx, &conf);
-    data_ucx.host_memory(c.d, p, 16 * MIB);
-    data_ucx.host_memory(c.d, p, 16 * MIB);
+    data_ucx.memory(c.d, p, 16 * MIB, false);
+    data_ucx.memory(c.d, p, 16 * MIB, false);
     side_close(&a);
-    T_OK(data_ucx.connect(c.d, 0, data_ucx.address(b.d)));
+    T_OK(data_ucx.connect(c.d, 0, data_ucx.address(b.d), NO_KEY));
     for (uint32_t i = 1; i <= 3; i++) {
         side_fill(p + i * MIB, ROWS, i);
         T_OK(side_post(&c, 0, i, p + i * MIB, ROWS));
@@ -245,8 +245,8 @@ static void killed(uint32_t turns)
     n = read(pipes[0], address, sizeof(address));
     T_TRUE(n > 0);
     side_open_with(&a, &data_ucx, &c);
-    data_ucx.host_memory(a.d, p, 16 * MIB);
-    T_OK(data_ucx.connect(a.d, 0, span_of(address, (size_t)n)));
+    data_ucx.memory(a.d, p, 16 * MIB, false);
+    T_OK(data_ucx.connect(a.d, 0, span_of(address, (size_t)n), NO_KEY));
     T_OK(side_post(&a, 0, 500, p, 1000));
     side_until(&a, NULL, &a.done_count, 1);
     posted = side_post_many(&a, 0, p, ROWS);

@@ -559,10 +559,10 @@ static enum err reaching_fetch(struct data *d, const struct data_in *in,
     return data_mem.fetch(d, in, iov, iovs, cookie);
 }
 
-static bool reaches(struct data *d, const void *base, uint64_t bytes)
+static bool reaches(struct data *d, const void *base, uint64_t bytes, bool gpu)
 {
     (void)d;
-    return base && bytes > 0;
+    return base && bytes > 0 && gpu;
 }
 
 static struct data_ops reaching, staging;
@@ -575,7 +575,8 @@ static void start_reaching(const char *layout, uint32_t receiver_segment)
     reaching.number = w.by ? CARRIER_UCX : 0;
     reaching.post = reaching_post;
     reaching.fetch = reaching_fetch;
-    reaching.gpu_memory = reaches;
+    reaching.memory = reaches;
+    reaching.gpu = true;
     w.carriers[0] = &reaching;
     w.window = 512 * KIB; /* no more than may be fetched at once */
     w.layout = layout;

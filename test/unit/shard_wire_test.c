@@ -279,8 +279,8 @@ static void sender_open(struct sender *s, uint32_t who)
     T_TRUE(shard_key(w.shard, who, span_of(key, sizeof(key))));
     shard_flush(w.shard);
     T_OK(data_tcp.open(&s->d, &c, &calls));
-    data_tcp.prove(s->d, 0, span_of(key, sizeof(key)));
-    T_OK(data_tcp.connect(s->d, 0, shard_address(w.shard, CARRIER_TCP)));
+    T_OK(data_tcp.connect(s->d, 0, shard_address(w.shard, CARRIER_TCP),
+        span_of(key, sizeof(key))));
 }
 
 /* Sends all rows of the room, each byte of them `byte`. */

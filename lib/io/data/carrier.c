@@ -130,13 +130,14 @@ void carrier_blame(
     snprintf(end->why + n, sizeof(end->why) - n, ": %s", what);
 }
 
-enum trouble carrier_why(struct data *d, uint32_t i, const char **text)
+enum trouble carrier_state(const struct carrier *c, uint32_t i,
+    const char *transport, const char **text)
 {
-    const struct carrier *c = (struct carrier *)d;
+    const struct carrier_end *end = &c->ends[i];
 
     CHECK(i < c->conf.endpoints_max, "%s: endpoint %u", c->name, i);
-    *text = c->ends[i].why;
-    return (enum trouble)c->ends[i].trouble;
+    *text = end->trouble == TROUBLE_NONE ? transport : end->why;
+    return (enum trouble)end->trouble;
 }
 
 void carrier_break(struct data *d, uint32_t i)

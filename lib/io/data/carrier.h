@@ -71,7 +71,9 @@ void carrier_made(struct carrier *c, uint32_t i);
 /* Notes what is wrong with endpoint i, unless that is known. */
 void carrier_blame(
     struct carrier *c, uint32_t i, enum trouble t, const char *what);
-enum trouble carrier_why(struct data *d, uint32_t i, const char **text);
+/* As state() of an endpoint by `transport`. */
+enum trouble carrier_state(const struct carrier *c, uint32_t i,
+    const char *transport, const char **text);
 /* Cuts endpoint i, to be reported; nothing where it is not open or broken. */
 void carrier_break(struct data *d, uint32_t i);
 void carrier_break_all(struct data *d);

@@ -37,11 +37,9 @@
 static struct log_rate unproven =
     LOG_RATE("data ports that cannot be used", LOG_WARN, 5);
 
-static void data_tcp_prove(struct data *d, uint32_t i, struct span key)
+static void read_key(struct span key, struct tcp_key *out)
 {
-    CHECK(i < d->c.conf.endpoints_max && !d->eps[i].streams,
-        "a key for endpoint %u", i);
-    if (!tcp_key_get(key, &d->eps[i].key) && key.len > 0)
+    if (!tcp_key_get(key, out) && key.len > 0)
         log_rated(&unproven, "tcp: a key of %u bytes is none", key.len);
 }
 
@@ -61,21 +59,20 @@ static bool key_suffices(const struct data *d, const struct tcp_key *k)
 }
 
 static enum err data_tcp_connect(
-    struct data *d, uint32_t i, struct span address)
+    struct data *d, uint32_t i, struct span address, struct span key)
 {
     struct endpoint *ep = &d->eps[i];
-    struct tcp_key key = ep->key;
     struct tcp_place place;
     enum err e = tcp_place_get(address, &place);
 
     if (e != OK)
         return e;
     carrier_connect(&d->c, i);
-    *ep = (struct endpoint){
-        .place = place, .key = key, .end = carrier_end(&d->c, i)};
+    *ep = (struct endpoint){.place = place, .end = carrier_end(&d->c, i)};
+    read_key(key, &ep->key);
     ep->end->loopback = tcp_place_loopback(&place);
     tcp_place_text(&place, ep->end->why, sizeof(ep->end->why));
-    if (!key_suffices(d, &key)) {
+    if (!key_suffices(d, &ep->key)) {
         carrier_blame(
             &d->c, i, TROUBLE_DATA_PROOF, "its key asks for too little");
         ep->end->open = false;
@@ -97,10 +94,11 @@ static enum err data_tcp_connect(
     return e;
 }
 
-static const char *data_tcp_name(struct data *d, uint32_t i)
+static enum trouble data_tcp_state(
+    struct data *d, uint32_t i, const char **text)
 {
     CHECK(i < d->c.conf.endpoints_max, "endpoint %u", i);
-    return d->eps[i].name;
+    return carrier_state(&d->c, i, d->eps[i].name, text);
 }
 
 /* messages */
@@ -130,14 +128,10 @@ static enum err data_tcp_fetch(struct data *d, const struct data_in *in,
     const struct iovec *iov, uint32_t iovs, void *cookie)
 {
     CHECK(d->c.inside && in->handle, "nothing to fetch");
-    return tcp_in_fetch(in->handle, iov, iovs, in->len, cookie);
-}
-
-static bool data_tcp_whole(struct data *d, const struct data_in *in)
-{
-    CHECK(d->c.inside && in->handle, "nothing to ask for");
+    if (iovs > 0)
+        return tcp_in_fetch(in->handle, iov, iovs, in->len, cookie);
     tcp_in_whole(in->handle);
-    return true;
+    return OK;
 }
 
 /* turns */
@@ -206,7 +200,7 @@ static void look_again(struct data *d, uint64_t now_ns)
     if (!tcp_door_moved(d->door, &place))
         return;
     say_place(d, &place);
-    d->moved++;
+    d->counts.replaced++;
 }
 
 static void data_tcp_tick(struct data *d, uint64_t now_ns)
@@ -221,15 +215,18 @@ static void data_tcp_tick(struct data *d, uint64_t now_ns)
     look_again(d, now_ns);
 }
 
-static uint32_t data_tcp_replaced(struct data *d)
+static bool data_tcp_memory(
+    struct data *d, const void *base, uint64_t bytes, bool gpu)
 {
-    return d->moved;
+    (void)d;
+    (void)base;
+    (void)bytes;
+    (void)gpu;
+    return false;
 }
 
 static const struct data_counts *data_tcp_counts(struct data *d)
 {
-    d->counts = d->door ? *tcp_door_counts(d->door) : (struct data_counts){0};
-    d->counts.unproven += d->unproven;
     return &d->counts;
 }
 
@@ -238,8 +235,7 @@ static void data_tcp_admit(struct data *d, uint32_t who, struct span key)
     struct tcp_key k;
 
     CHECK(d->door && !d->c.inside, "a key where there is no listener");
-    if (!tcp_key_get(key, &k) && key.len > 0)
-        log_rated(&unproven, "tcp: a key of %u bytes is none", key.len);
+    read_key(key, &k);
     tcp_door_admit(d->door, who, &k);
     tcp_key_wipe(&k);
 }
@@ -270,7 +266,8 @@ static void data_tcp_free(struct data *d)
 static enum err begin(struct data *d, const struct data_conf *conf,
     const struct data_calls *calls)
 {
-    struct tcp_door_conf c = {.data = &d->c.conf, .d = d, .calls = &d->c.calls};
+    struct tcp_door_conf c = {
+        .data = &d->c.conf, .d = d, .calls = &d->c.calls, .counts = &d->counts};
     struct tcp_place place;
     struct data_conf own = *conf;
     enum err e;
@@ -340,18 +337,15 @@ const struct data_ops data_tcp = {.name = "tcp",
     .close = data_tcp_close,
     .address = data_tcp_address,
     .place = data_tcp_place,
-    .prove = data_tcp_prove,
     .admit = data_tcp_admit,
     .connect = data_tcp_connect,
     .disconnect = carrier_disconnect,
     .post = data_tcp_post,
     .fetch = data_tcp_fetch,
-    .whole = data_tcp_whole,
     .progress = data_tcp_progress,
     .fd = data_tcp_fd,
     .arm = data_tcp_arm,
     .tick = data_tcp_tick,
-    .transport = data_tcp_name,
-    .why = carrier_why,
-    .replaced = data_tcp_replaced,
+    .state = data_tcp_state,
+    .memory = data_tcp_memory,
     .counts = data_tcp_counts};

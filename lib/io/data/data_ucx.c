@@ -10,7 +10,7 @@
  * come back when it is closed by force; newer UCX keeps some of them for ever,
  * so an orphan that is stall_ms old (and a fetch of FETCH_STALLS times that)
  * has the whole worker destroyed and created again: then every endpoint breaks,
- * everything completes, address() changes and replaced() counts. A receiver has
+ * everything completes, address() changes and `replaced` counts. A receiver has
  * to publish its new address, a sender need not. fd() stays the same number:
  * poll it with poll(), an epoll set loses it.
  *
@@ -70,8 +70,9 @@ struct data {
     struct ucx ucx;
     int fd; /* a copy of UCX's, so that its number can outlive a worker */
     uint32_t failures; /* endpoints with failed set and not looked at */
-    uint32_t closing, replaced;
-    uint64_t worker_tried_ns; /* by tick(), while there is none */
+    uint32_t closing;
+    struct data_counts counts; /* replaced alone */
+    uint64_t worker_tried_ns;  /* by tick(), while there is none */
     struct list orphans, fetching;
     struct endpoint *eps;     /* endpoints_max */
     ucp_datatype_t packed;    /* of a struct ucx_pack */
@@ -308,7 +309,7 @@ static ucs_status_t on_arrived(void *arg, const void *header, size_t header_len,
     void *data, size_t len, const ucp_am_recv_param_t *param);
 
 /* Opens a worker and gives its descriptor our number. One that takes another's
- * place counts in replaced: its address is new, and its description of the
+ * place counts as replaced: its address is new, and its description of the
  * descriptor has to be watched anew. */
 static enum err worker_open(struct data *d)
 {
@@ -321,7 +322,7 @@ static enum err worker_open(struct data *d)
     else if (dup3(d->ucx.fd, d->fd, O_CLOEXEC) < 0)
         e = ERR_INTERNAL;
     else
-        d->replaced++;
+        d->counts.replaced++;
     if (d->fd >= 0 && e == OK)
         return OK;
     log_error("ucx: no file descriptor left");
@@ -389,10 +390,12 @@ static void worker_retry(struct data *d, uint64_t now_ns)
         log_info("ucx: there is a worker again");
 }
 
-static enum err ucx_connect(struct data *d, uint32_t i, struct span address)
+static enum err ucx_connect(
+    struct data *d, uint32_t i, struct span address, struct span key)
 {
     enum err e = OK;
 
+    (void)key; /* nothing is proven */
     if (tcp_place_looks_so(address))
         log_warn("ucx: a data address of carrier tcp: is transfer.carrier the "
                  "same on both sides?");
@@ -429,6 +432,18 @@ static const char *ucx_name(struct data *d, uint32_t i)
         snprintf(ep->transport, sizeof(ep->transport), "ucx:%.43s", lanes);
     ep->reaches = d->ucx.context->cached && ucx_reaches(lanes);
     return ep->transport;
+}
+
+static enum trouble ucx_state(struct data *d, uint32_t i, const char **text)
+{
+    return carrier_state(&d->c, i, ucx_name(d, i), text);
+}
+
+/* Takes no key: what comes is not proven. */
+static void ucx_admit(struct data *d, uint32_t who, struct span key)
+{
+    CHECK(!d->c.inside, "a key of peer %u inside a callback", who);
+    (void)key;
 }
 
 /* messages */
@@ -576,7 +591,7 @@ static enum err ucx_fetch(struct data *d, const struct data_in *in,
         return ERR_BUSY;
     op = op_of(d->c.unused_fetches.next);
     carrier_pieces(&op->op, iov, iovs);
-    if (op->op.bytes != in->len)
+    if (op->op.bytes != in->len) /* also asked for whole: UCX cannot */
         return ERR_MALFORMED;
     op_param(op, &param, &buffer, &count);
     CHECK(op->op.ep == NONE && op->op.fetch, "an operation in use");
@@ -661,20 +676,17 @@ static void ucx_tick(struct data *d, uint64_t now_ns)
         worker_retry(d, now_ns);
 }
 
-static bool ucx_gpu_memory(struct data *d, const void *base, uint64_t bytes)
+static bool ucx_memory(
+    struct data *d, const void *base, uint64_t bytes, bool gpu)
 {
-    return ucx_memory_add(&d->ucx, base, bytes, true);
+    CHECK(!d->c.inside, "memory inside arrived()");
+    return ucx_memory_add(&d->ucx, base, bytes, gpu) &&
+           (gpu || d->ucx.context->cached);
 }
 
-static bool ucx_host_memory(struct data *d, const void *base, uint64_t bytes)
+static const struct data_counts *ucx_counts(struct data *d)
 {
-    return ucx_memory_add(&d->ucx, base, bytes, false) &&
-           d->ucx.context->cached;
-}
-
-static uint32_t ucx_replaced(struct data *d)
-{
-    return d->replaced;
+    return &d->counts;
 }
 
 /* open and close */
@@ -755,9 +767,11 @@ static void ucx_carrier_close(struct data **dp)
 
 const struct data_ops data_ucx = {.name = "ucx",
     .number = CARRIER_UCX,
+    .gpu = true,
     .open = ucx_carrier_open,
     .close = ucx_carrier_close,
     .address = ucx_address,
+    .admit = ucx_admit,
     .connect = ucx_connect,
     .disconnect = carrier_disconnect,
     .post = ucx_post,
@@ -766,8 +780,6 @@ const struct data_ops data_ucx = {.name = "ucx",
     .fd = ucx_fd,
     .arm = ucx_arm,
     .tick = ucx_tick,
-    .transport = ucx_name,
-    .why = carrier_why,
-    .gpu_memory = ucx_gpu_memory,
-    .host_memory = ucx_host_memory,
-    .replaced = ucx_replaced};
+    .state = ucx_state,
+    .memory = ucx_memory,
+    .counts = ucx_counts};

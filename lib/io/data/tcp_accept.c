@@ -53,8 +53,8 @@ struct tcp_door {
     uint32_t ins_count, silent_max;
     struct list of[RANKS];
     uint32_t count[RANKS];
-    struct tcp_keys keys; /* keys_max; where they are needed */
-    struct data_counts counts;
+    struct tcp_keys keys;       /* keys_max; where they are needed */
+    struct data_counts *counts; /* the carrier's */
     int epoll, listeners[TCP_RAILS];
     int spare;  /* a reserve to refuse with when no descriptor is left; or -1 */
     int timer;  /* timerfd */
@@ -132,7 +132,7 @@ static void evict(struct tcp_door *d, enum rank rank)
 {
     struct inbound *at = LIST_FIRST(&d->of[rank], struct inbound, link);
 
-    d->counts.strangers++;
+    d->counts->strangers++;
     in_close(d, (uint32_t)(at - d->ins));
 }
 
@@ -198,7 +198,7 @@ static void refuse_one(struct tcp_door *d, int listener)
     }
     if (fd >= 0) {
         close(fd);
-        d->counts.refused++;
+        d->counts->refused++;
         log_rated(
             &closed, "tcp: no file descriptor left: a connection is refused");
     } else {
@@ -220,7 +220,7 @@ static void take_in(struct tcp_door *d, int fd)
             "tcp: more than %u connections for data (from limits.peers): "
             "one is refused",
             d->data->inbound_max);
-        d->counts.refused++;
+        d->counts->refused++;
         close(fd);
         return;
     }
@@ -267,8 +267,8 @@ static void close_stranger(struct tcp_door *d, uint32_t i)
         waits ? "tcp: a connection by a key that is not in force (%u ms)"
               : "tcp: a connection without a greeting for %u ms",
         d->data->greeting_ms);
-    d->counts.unproven += waits;
-    d->counts.strangers += !waits;
+    d->counts->unproven += waits;
+    d->counts->strangers += !waits;
     in_close(d, i);
 }
 
@@ -402,11 +402,6 @@ void tcp_door_tick(struct tcp_door *d, uint64_t now_ns)
     }
 }
 
-const struct data_counts *tcp_door_counts(const struct tcp_door *d)
-{
-    return &d->counts;
-}
-
 /* Makes the entries, all of them vacant. False: there is no memory. */
 static bool places(struct tcp_door *d)
 {
@@ -469,11 +464,12 @@ enum err tcp_door_open(struct tcp_door **out, const struct tcp_door_conf *c,
         return ERR_INTERNAL;
     }
     d->data = c->data;
+    d->counts = c->counts;
     d->in = (struct tcp_in_conf){.d = c->d,
         .calls = c->calls,
         .token = d->place.token,
         .body_max = c->data->message_max,
-        .counts = &d->counts};
+        .counts = d->counts};
     d->epoll = c->epoll;
     for (uint32_t i = 0; i < TCP_RAILS; i++)
         d->listeners[i] = -1;

@@ -16,6 +16,7 @@ struct tcp_door_conf {
     const struct data_conf *data; /* stays valid */
     struct data *d;
     const struct data_calls *calls; /* as tcp_in.h; stays valid */
+    struct data_counts *counts;     /* likewise */
     int epoll;                      /* the carrier's set */
 };
 
@@ -33,12 +34,11 @@ void tcp_door_admit(
 /* Handles an event; returns the number of things done. */
 unsigned tcp_door_event(
     struct tcp_door *door, enum tcp_tag tag, uint32_t index);
-/* Closes connections that stall inside a message. */
 /* Looks whether this host has other addresses; true: *place is where it listens
  * now. */
 bool tcp_door_moved(struct tcp_door *door, struct tcp_place *place);
+/* Closes connections that stall inside a message. */
 void tcp_door_tick(struct tcp_door *door, uint64_t now_ns);
-const struct data_counts *tcp_door_counts(const struct tcp_door *door);
 
 /* Adds fd to an epoll set. Returns false with a log line. */
 bool tcp_watch(

@@ -50,7 +50,7 @@ bool tcp_in_same(const struct tcp_in *a, const struct tcp_in *b);
  * other side has ended or broken the protocol: then close the connection. */
 unsigned tcp_in_turn(struct tcp_in *in, bool *over);
 
-/* As data.h's fetch and whole; inside arrived() only. */
+/* As data.h's fetch, the second without iov; inside arrived() only. */
 MUST_CHECK enum err tcp_in_fetch(struct tcp_in *in, const struct iovec *iov,
     uint32_t iovs, uint64_t len, void *cookie);
 

@@ -518,7 +518,7 @@ static bool stream_prove(struct data *d, struct stream *st, uint32_t events)
             tcp_safe_free(&st->safe);
         return true;
     }
-    d->unproven += tcp_safe_why(st->safe)[0] != 0;
+    d->counts.unproven += tcp_safe_why(st->safe)[0] != 0;
     if (tcp_safe_why(st->safe)[0]) {
         log_rated(&unproven, "tcp: endpoint %u: no proof: %s", number(d, st),
             tcp_safe_why(st->safe));

@@ -40,7 +40,7 @@ struct endpoint {
     uint64_t taken;       /* by that one in its turn */
     struct tcp_place place;
     uint8_t hello[TCP_HELLO];
-    struct tcp_key key; /* of its next connect(), and since */
+    struct tcp_key key; /* of the pair */
     char name[64];
 };
 
@@ -52,10 +52,8 @@ struct data {
     struct list ready;
     struct endpoint *eps;  /* endpoints_max */
     struct tcp_door *door; /* NULL: no connections from others */
-    uint64_t unproven;     /* streams that did not prove the key */
     struct data_counts counts;
     uint64_t looked_ns; /* at this host's addresses */
-    uint32_t moved;     /* how often they were others */
 };
 
 /* Notes why endpoint i breaks, by errno. */

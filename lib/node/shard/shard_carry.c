@@ -186,7 +186,7 @@ bool carry_to_gpus(const struct shard *s)
     uint32_t n = 0;
 
     for (uint32_t i = 0; i < s->carries_count; i++)
-        n += s->carries[i].ops->gpu_memory != NULL;
+        n += s->carries[i].ops->gpu;
     CHECK(n <= 1, "%u carriers reach GPUs", n);
     return n > 0;
 }
@@ -197,10 +197,10 @@ bool carry_memory(struct shard *s, const struct mem *m)
 
     for (uint32_t i = 0; i < s->carries_count; i++) {
         const struct carry *c = &s->carries[i];
-        bool (*tell)(struct data * d, const void *base, uint64_t bytes) =
-            m->gpu ? c->ops->gpu_memory : c->ops->host_memory;
 
-        good |= tell && tell(c->d, mem_start(m), m->bytes);
+        if (!m->gpu || c->ops->gpu)
+            good |=
+                c->ops->memory(c->d, mem_start(m), m->bytes, m->gpu != NULL);
     }
     return good;
 }
@@ -256,7 +256,7 @@ void carry_tick(struct shard *s)
         if (!callable(s, c))
             continue;
         c->ops->tick(c->d, s->now_ns);
-        replaced = c->ops->replaced(c->d);
+        replaced = c->ops->counts(c->d)->replaced;
         if (replaced == c->replaced)
             continue;
         if (watch(s, c) != OK || publish(c) != OK)
@@ -273,8 +273,7 @@ void carry_count(struct shard *s)
 
     for (uint32_t i = 0; i < s->carries_count; i++) {
         const struct carry *c = &s->carries[i];
-        const struct data_counts *one =
-            c->ops->counts ? c->ops->counts(c->d) : &(struct data_counts){0};
+        const struct data_counts *one = c->ops->counts(c->d);
 
         all.strangers += one->strangers;
         all.malformed += one->malformed;

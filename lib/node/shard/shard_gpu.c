@@ -197,7 +197,7 @@ static bool one_place(struct shard *s, const struct carry *by, uint32_t pool,
 {
     uint32_t used = 0;
 
-    return s->pools_direct >> pool & 1 && by && by->ops->gpu_memory &&
+    return s->pools_direct >> pool & 1 && by && by->ops->gpu &&
            rows_iov(&s->conf.pools[pool], pieces, n, iov, &used, 1);
 }
 

@@ -309,7 +309,7 @@ static bool land_whole(struct shard *s, const struct data_in *in)
 {
     const struct carry *from = s->land.from;
 
-    return from->ops->whole && from->ops->whole(from->d, in);
+    return from->ops->fetch(from->d, in, NULL, 0, NULL) == OK;
 }
 
 /* Returns a free fetch, if possible one used before: fresh memory stays
@@ -452,9 +452,8 @@ static void settle(struct shard *s)
         struct order_key *k = &s->land.keys[i];
 
         for (uint32_t j = 0; s->land.keyed[i] && j < s->carries_count; j++)
-            if (s->carries[j].ops->admit)
-                s->carries[j].ops->admit(
-                    s->carries[j].d, i, span_of(k->bytes, k->len));
+            s->carries[j].ops->admit(
+                s->carries[j].d, i, span_of(k->bytes, k->len));
         s->land.keyed[i] = false;
         *k = (struct order_key){0};
     }

@@ -153,7 +153,7 @@ static void peer_open(struct shard *s, uint32_t peer)
     sending_peer(s->send.sending, peer, to->count, to->segment_max);
     if (s->carries_count > 1)
         sending_reads(s->send.sending, peer,
-            to->by && to->by->ops->gpu_memory ? SEND_READS : SEND_READS_NOT);
+            to->by && to->by->ops->gpu ? SEND_READS : SEND_READS_NOT);
 }
 
 /* Text that the loop's thread reads. */
@@ -201,7 +201,7 @@ static void say_tried(struct shard *s, uint32_t ep, bool ok)
     if (!is_tried(s, ep))
         return;
     if (!ok && to->by)
-        t = to->by->ops->why(to->by->d, ep, &text);
+        t = to->by->ops->state(to->by->d, ep, &text);
     if (!ok && t == TROUBLE_NONE)
         t = TROUBLE_DATA_LOST;
     put_words(to->why, WHY_WORDS, text);
@@ -219,13 +219,16 @@ static void peer_try(struct shard *s, const struct data_cmd *cmd)
 {
     uint32_t ep = cmd->peer * ENDPOINTS(s->conf.count);
     struct route *to = &s->send.routes[cmd->peer];
+    const char *text = "";
     enum err e;
 
     if (s->conf.index != 0 || to->count == 0 || s->send.eps[ep] == EP_LOST)
         return;
     to->tried = cmd->attempt;
     e = connected(s, ep, cmd->peer, 0);
-    if (e != OK || to->by->ops->transport(to->by->d, ep)[0])
+    if (e == OK)
+        (void)to->by->ops->state(to->by->d, ep, &text);
+    if (e != OK || text[0])
         say_tried(s, ep, e == OK);
 }
 
@@ -382,9 +385,7 @@ static enum err connected(
     if (s->send.eps[ep] != EP_NONE)
         return OK;
     c = carrier_of(s, peer);
-    if (c->ops->prove)
-        c->ops->prove(c->d, ep, key_of(to));
-    e = c->ops->connect(c->d, ep, to->addresses[address]);
+    e = c->ops->connect(c->d, ep, to->addresses[address], key_of(to));
     if (e == OK)
         ep_becomes(s, ep, EP_OPEN);
     return e;
@@ -497,9 +498,9 @@ static void ep_name(struct shard *s, uint32_t ep)
 {
     uint32_t peer = ep / ENDPOINTS(s->conf.count);
     const struct carry *c = carrier_of(s, peer);
-    const char *text = c->ops->transport(c->d, ep);
+    const char *text;
 
-    if (!text || !text[0])
+    if (c->ops->state(c->d, ep, &text) != TROUBLE_NONE || !text[0])
         return;
     ep_becomes(s, ep, EP_NAMED);
     put_words(s->send.routes[peer].transport, TRANSPORT_WORDS, text);
