@@ -9,8 +9,7 @@ import struct
 import sys
 
 from rawpeer import HEADER, Dealer, frame, init, says
-
-from mmx import wire
+import wire
 
 EPOCH, NAME = 5, "liar"
 

@@ -5,8 +5,7 @@ import os
 import socket
 
 from engine import LIMIT
-
-from mmx import wire
+import wire
 
 
 def connect(daemon):

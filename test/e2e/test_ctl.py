@@ -16,8 +16,7 @@ import types
 from engine import LIMIT
 from pair import BUILD, Case, eventually
 from test_top import Terminal
-
-from mmx import wire
+import wire
 
 MMXCTL = os.path.join(BUILD, "mmxctl")
 RED = "\x1b[31mred\a"

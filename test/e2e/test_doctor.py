@@ -10,8 +10,7 @@ import threading
 
 from engine import LIMIT
 from pair import BUILD, ROOT, Case, eventually, keygen
-
-from mmx import wire
+import wire
 
 UNUSED = 61234  # a uid and gid without a user on this host
 

@@ -17,8 +17,7 @@ import urllib.request
 
 from engine import LIMIT
 from pair import BUILD, ROOT, Case, eventually, free_port
-
-from mmx import wire
+import wire
 
 PROGRAM = os.path.join(BUILD, "mmx-exporter")
 

@@ -9,9 +9,9 @@ from manager import Manager
 from pair import Case, eventually
 from rawengine import (answer, call, connect, greeted, open_rooms, packet,
                        release_rooms)
+import wire
 
 import mmx
-from mmx import wire
 
 ROOMS = 4000
 # Of which the best counts: a busy machine may spoil some, not all of them.

@@ -15,9 +15,9 @@ from engine import LIMIT
 from pair import Case, eventually
 from rawengine import answer, connect, greeted, hello, packet
 from rawpeer import HEADER, Dealer, frame, hello as peer_hello, init
+import wire
 
 import mmx
-from mmx import wire
 
 
 def garbage(pick):
@@ -187,13 +187,13 @@ class Local(Case):
         enc.granted(1)
         room = lm.rooms[1]
         lm.conn.wait(lambda: room.total == 10, LIMIT)
-        lm.conn.wait(lm.conn.send(wire.ABORT, cell=room.cell, tag=room.tag,
-                                  text=dirty), LIMIT)
+        lm.conn.wait(lm.conn.send(mmx.wire.ABORT, cell=room.cell,
+                                  tag=room.tag, text=dirty), LIMIT)
         with self.assertRaises(mmx.errors.MmxError) as got:
             enc.done(1)
         self.assertIn(clean, str(got.exception))
         space = lm.conn.space("s", 4)
-        lm.conn.wait(lm.conn.send(wire.TICKET, space=space.number,
+        lm.conn.wait(lm.conn.send(mmx.wire.TICKET, space=space.number,
                                   cell=wire.ALL, request=dirty), LIMIT)
         for daemon, what in ((d, "sequences"), (d, "rooms"), (e, "rooms")):
             self.assertIn(clean, daemon.ctl(what).stdout)
@@ -217,12 +217,12 @@ class Local(Case):
                           (2**31, 1)):
             s.send(wire.RELEASE.encode(5, cell=cell, tag=tag, rows=wire.ALL))
             self.assertNotEqual(answer(s).values["err"], 0)
-        reply = enc.conn.send(wire.COMMIT, cell=source.cell,
+        reply = enc.conn.send(mmx.wire.COMMIT, cell=source.cell,
                               tag=source.tag + 1, rows=10)
         with self.assertRaises(mmx.MmxError):
             enc.conn.wait(reply, LIMIT)
         # A cell that is in use cannot be bound again.
-        reply = enc.conn.send(wire.ANNOUNCE, room=2, cell=source.cell,
+        reply = enc.conn.send(mmx.wire.ANNOUNCE, room=2, cell=source.cell,
                               tag=77, max_rows=5, total=wire.UNKNOWN,
                               storage=1)
         with self.assertRaises(mmx.MmxError):
@@ -312,7 +312,7 @@ class Local(Case):
         import mmap
         _, d = self.pair()
         conn = self.world.engine(d).conn
-        info = conn.send(wire.POOL)
+        info = conn.send(mmx.wire.POOL)
         size = conn.wait(info, LIMIT)["bytes"]
         pool = info.take_fd()
         try:

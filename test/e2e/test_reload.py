@@ -15,8 +15,9 @@ from manager import Manager
 from pair import BUILD, Case, eventually, keygen, merged, yaml
 from rawengine import answer, greeted
 from test_shares import user
+import wire
 
-from mmx import wire
+import mmx
 
 OTHER = 54321
 
@@ -254,7 +255,7 @@ class Reload(Case):
         self.e.conf["pools"] = [{**pools[0], "uids": [OTHER]}]
         self.assertEqual(reload(self.e), {"pools[0].uids": "changed"})
         reply = self.enc.conn.send(
-            wire.ANNOUNCE, room=9, cell=60, tag=1, storage=1, max_rows=1,
+            mmx.wire.ANNOUNCE, room=9, cell=60, tag=1, storage=1, max_rows=1,
             total=1)
         if os.geteuid() != OTHER:
             with self.assertRaisesRegex(Exception, "user|not-owner|right"):

@@ -8,8 +8,7 @@ import socket
 
 from engine import LIMIT
 from pair import BUILD, Case, eventually, sanitized
-
-from mmx import wire
+import wire
 
 UNUSED = 61234  # a uid and gid without a user on this host
 WIDE = "embedding:u8:32768"

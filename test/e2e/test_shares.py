@@ -9,8 +9,7 @@ import unittest
 
 from pair import Case, eventually
 from rawengine import call, greeted, packet
-
-from mmx import wire
+import wire
 
 HOG = 54321
 CELLS = 512
