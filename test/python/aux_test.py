@@ -1,9 +1,7 @@
-"""What engines say beside rows, in Python: the vector of the guide, what is
-refused, and the C library, which must say the same of random bytes."""
+"""What engines say beside rows, in Python: the vector of the guide, values and
+what is refused. client_aux_test.c holds the bytes."""
 
-import ctypes
 import os
-import random
 import re
 import sys
 import unittest
@@ -18,7 +16,6 @@ import tables  # noqa: E402
 
 from mmx import aux, errors  # noqa: E402
 
-LIBRARY = os.path.join(ROOT, os.environ.get("B", "build"), "libmmx.so.0")
 SAYS = {"modality": "image", "flags": aux.MROPE, "part": (0, 2),
         "grid": [(1, 16, 48)], "merge": 2, "sizes": [(224, 672)],
         "span": [24], "mrope_delta": -168, "seconds": [0.5],
@@ -85,16 +82,16 @@ class Values(unittest.TestCase):
 
     def test_the_limit_is_named(self):
         self.assertEqual(len(aux.pack(chunk=bytes(aux.MAX - 16))), aux.MAX)
-        with self.assertRaisesRegex(errors.TooLarge, "32776 bytes, 32768"):
+        with self.assertRaisesRegex(errors.TooLarge, "at most 32768"):
             aux.pack(chunk=bytes(aux.MAX - 15))
 
 
 class Refused(unittest.TestCase):
-    def test_every_cut(self):
+    def test_what_is_cut(self):
         data = aux.pack(**SAYS)
-        for n in (*range(len(data)), len(data) + 8):
+        for broken in (b"", data[:-1], data + bytes(8)):
             with self.assertRaises(errors.Malformed):
-                aux.unpack((data + bytes(8))[:n])
+                aux.unpack(broken)
 
     def test_another_version(self):
         data = bytearray(aux.pack(**SAYS))
@@ -107,38 +104,6 @@ class Refused(unittest.TestCase):
             data = aux.pack(chunk=bad).replace(b"\x0c\0\0\0", b"\x0d\0\0\0")
             with self.assertRaises(errors.Malformed):
                 aux.unpack(data)
-
-
-@unittest.skipUnless(os.path.exists(LIBRARY), "libmmx is not built")
-class SameAsC(unittest.TestCase):
-    """Bytes that differ from good ones a little: both say the same."""
-
-    def reason(self, data):
-        try:
-            aux.unpack(data)
-        except (errors.Malformed, errors.Version) as e:
-            return -e.number
-        return 0
-
-    def test_random_bytes(self):
-        library = ctypes.CDLL(LIBRARY)
-        library.mmx_aux_check.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
-        draw = random.Random(7)
-        good = [aux.pack(**SAYS), aux.pack(), aux.pack(rows=[1, 2, 3])]
-        seen = set()
-        for turn in range(20000):
-            data = bytearray(draw.choice(good))
-            for _ in range(draw.randrange(4)):
-                at = draw.randrange(len(data))
-                data[at] = draw.choice((0, 1, 2, 8, 0x80, data[at] ^ 1))
-            if draw.random() < .2:
-                data = data[:draw.randrange(len(data) + 1)]
-            if b"\x0d\0\0\0" in data:
-                continue  # C does not look into JSON
-            want = library.mmx_aux_check(bytes(data), len(data))
-            self.assertEqual(self.reason(data), want, bytes(data).hex())
-            seen.add(want)
-        self.assertEqual(len(seen), 3, seen)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
-"""The C library, libmmx.so.0, which plans windows and reads references for this
-package. mmx.h says what its calls do; the structs here are as there.
+"""The C library, libmmx.so.0, which this package uses for what needs no
+connection: windows, aux, references, ids of names and words for reasons. mmx.h
+says what its calls do; structs that are passed to it are as there.
 
 It comes with the wheel, with the packages of the system, or of a build in the
 tree that this file is in; $MMX_LIBRARY is the path of another one."""

@@ -4,25 +4,38 @@
     aux.unpack(data)["grid"]      # [(1, 16, 48)]
 
 An encoder of one engine can so feed a language host of another. The bytes and
-the names are in lib/client/README.md; mmx_aux.h is the same in C. Nothing in
-an aux is ever executed: numbers, bytes, and JSON in `extra`."""
+the names are in lib/client/README.md; the C library (mmx_aux.h) writes and
+checks them. Nothing in an aux is ever executed: numbers, bytes, and JSON in
+`extra`. Any thread."""
 
 from __future__ import annotations
 
+import ctypes
 import json
 import struct
 from typing import Any, Dict, List, NamedTuple, Tuple
 
 from . import errors
+from ._lib import call
 
 MAX = 32768  # bytes
-VERSION = 1
 BOTH_WAYS, MROPE = 1, 2  # bits of flags
 MODALITIES = {"image": 1, "video": 2, "audio": 3}
 
-_HEAD = struct.Struct("<3sBI")
-_RECORD = struct.Struct("<HHI")
-_MUST = 0x8000
+
+class _Aux(ctypes.Structure):
+    _fields_ = [("mem", ctypes.c_void_p), ("size", ctypes.c_size_t),
+                ("used", ctypes.c_size_t), ("last", ctypes.c_uint32),
+                ("failed", ctypes.c_int)]
+
+
+_aux, _bytes = ctypes.POINTER(_Aux), ctypes.c_char_p
+_begin = call("mmx_aux_begin", _aux, _bytes, ctypes.c_size_t, returns=None)
+_put = call("mmx_aux_put", _aux, ctypes.c_int, _bytes, ctypes.c_size_t)
+_end = call("mmx_aux_end", _aux)
+_check = call("mmx_aux_check", _bytes, ctypes.c_size_t)
+_at = call("mmx_aux_at", _bytes, ctypes.c_size_t, ctypes.c_int,
+           ctypes.POINTER(ctypes.c_void_p))
 
 
 class _Row(NamedTuple):
@@ -30,6 +43,10 @@ class _Row(NamedTuple):
     kind: str  # of struct; "": bytes
     per: int
     one: bool = False  # one entry: a number, or a tuple of `per`
+
+    @property
+    def width(self) -> int:
+        return struct.calcsize(self.kind) if self.kind else 1
 
 
 # As in aux_data.def.
@@ -56,27 +73,28 @@ def pack(**values: Any) -> bytes:
     if unknown:
         raise ValueError(f"no such name in an aux: {min(unknown)}; "
                          f"known are {', '.join(NAMES)}")
-    body = b"".join(_record(tag, row, values.get(row.name))
-                    for tag, row in _ROWS.items())
-    size = _HEAD.size + len(body)
-    if size > MAX:
-        raise errors.TooLarge(f"an aux of {size} bytes, {MAX} are the limit")
-    return _HEAD.pack(b"MXA", VERSION, size) + body
-
-
-def _record(tag: int, row: _Row, value: Any) -> bytes:
-    if value is None:
-        return b""
-    try:
-        data = _data(row, value)
-    except (struct.error, TypeError, ValueError, OverflowError) as e:
-        raise ValueError(f"aux, {row.name}: {e}") from None
-    if not data:
-        return b""
-    return _RECORD.pack(tag, 0, len(data)) + data + bytes(-len(data) % 8)
+    made, memory = _Aux(), ctypes.create_string_buffer(MAX)
+    _begin(made, memory, MAX)
+    for tag, row in _ROWS.items():
+        data = _data(row, values.get(row.name))
+        if data:
+            _put(made, tag, data, len(data) // row.width)
+    size = _end(made)
+    if size < 0:
+        raise errors.error(-size, f"an aux has at most {MAX} bytes")
+    return memory.raw[:size]
 
 
 def _data(row: _Row, value: Any) -> bytes:
+    if value is None:
+        return b""
+    try:
+        return _packed(row, value)
+    except (struct.error, TypeError, ValueError, OverflowError) as e:
+        raise ValueError(f"aux, {row.name}: {e}") from None
+
+
+def _packed(row: _Row, value: Any) -> bytes:
     if row.name == "extra":
         if not isinstance(value, dict):
             raise ValueError("not a dict")
@@ -94,7 +112,7 @@ def _data(row: _Row, value: Any) -> bytes:
             raise ValueError(f"{len(numbers)} numbers, not {row.per}")
         flat += numbers
     as_is = float if row.kind == "d" else _whole
-    return struct.pack(f"<{len(flat)}{row.kind}", *map(as_is, flat))
+    return struct.pack(f"{len(flat)}{row.kind}", *map(as_is, flat))
 
 
 def _whole(value: Any) -> int:
@@ -109,52 +127,27 @@ def unpack(data: Any) -> Dict[str, Any]:
     """Returns what is there, by the names of pack(). An unknown tag is left
     out. errors.Malformed: no aux of this kind, or broken; errors.Version: of
     another version, or with a record that must be understood and is not."""
-    view = memoryview(data).cast("B")
-    if len(view) < _HEAD.size or view[:3] != b"MXA":
-        raise errors.Malformed("not an aux that engines share")
-    _, version, size = _HEAD.unpack_from(view)
-    if version != VERSION:
-        raise errors.Version(f"an aux of version {version}, not {VERSION}")
-    if size != len(view) or size > MAX:
-        raise errors.Malformed(f"{len(view)} bytes, the aux says {size}")
+    data = bytes(memoryview(data))
+    error = _check(data, len(data))
+    if error:
+        raise errors.error(-error, f"no aux that this version reads, of "
+                           f"{len(data)} bytes")
     out: Dict[str, Any] = {}
-    at, last = _HEAD.size, 0
-    while at < size:
-        tag, values, at = _next(view, at)
-        if tag <= last:
-            raise errors.Malformed(f"tag {tag} after {last}")
-        last = tag
-        row = _ROWS.get(tag)
-        if row is None and tag & _MUST:
-            raise errors.Version(f"tag {tag} must be understood")
-        if row is not None:
-            out[row.name] = _value(row, values)
+    at = ctypes.c_void_p()
+    for tag, row in _ROWS.items():
+        count = _at(data, len(data), tag, at)
+        if count:
+            out[row.name] = _value(row, ctypes.string_at(
+                at, count * row.width))
     return out
 
 
-def _next(view: memoryview, at: int) -> "Tuple[int, memoryview, int]":
-    """The record at `at`: its tag, its values, and where it ends."""
-    if len(view) - at < _RECORD.size:
-        raise errors.Malformed("a record is cut")
-    tag, zero, size = _RECORD.unpack_from(view, at)
-    at += _RECORD.size
-    end = at + size + -size % 8
-    if zero or not size or end > len(view) or any(view[at + size:end]):
-        raise errors.Malformed(f"a record of tag {tag} and {size} bytes")
-    return tag, view[at:at + size], end
-
-
-def _value(row: _Row, values: memoryview) -> Any:
+def _value(row: _Row, values: bytes) -> Any:
     if row.name == "extra":
         return _extra(values)
     if not row.kind:
-        return bytes(values)
-    width = struct.calcsize(f"<{row.kind}")
-    if len(values) % (width * row.per):
-        raise errors.Malformed(f"{row.name} of {len(values)} bytes")
-    if row.one and len(values) != width * row.per:
-        raise errors.Malformed(f"{row.name} has more than one entry")
-    flat = struct.unpack(f"<{len(values) // width}{row.kind}", values)
+        return values
+    flat = struct.unpack(f"{len(values) // row.width}{row.kind}", values)
     if row.per > 1:
         pairs = [flat[i:i + row.per] for i in range(0, len(flat), row.per)]
         return pairs[0] if row.one else pairs
@@ -165,9 +158,9 @@ def _value(row: _Row, values: memoryview) -> Any:
     return flat[0]
 
 
-def _extra(values: memoryview) -> Dict[str, Any]:
+def _extra(values: bytes) -> Dict[str, Any]:
     try:
-        out = json.loads(bytes(values).decode())
+        out = json.loads(values.decode())
     except (ValueError, RecursionError) as e:
         raise errors.Malformed(f"extra is no JSON: {e}") from None
     if not isinstance(out, dict):
