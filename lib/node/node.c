@@ -190,6 +190,7 @@ static enum err start_shard(struct node *n, uint32_t k)
         .ring_records = (uint32_t)c->transfer_commands,
         .cpu = pinned ? atoi(c->transfer_cpus.items[k]) : -1,
         .may_inline = n->carriers.any_thread && !pinned && !gpu_pools(c),
+        .gpu = gpu_pools(c),
         .pools = n->pools,
         .pools_count = c->pools_count,
         .wake = &n->wake};

@@ -36,6 +36,7 @@ struct shard_conf {
     uint32_t slots, peers, window_bytes, ring_records;
     int cpu;                        /* -1: anywhere */
     bool may_inline;                /* the loop may own it */
+    bool gpu;                       /* pools may be on GPUs */
     const struct shard_pool *pools; /* stays valid */
     uint32_t pools_count;
     struct wake *wake; /* of the loop: woken when notes wait */

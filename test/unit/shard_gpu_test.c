@@ -77,6 +77,7 @@ static void side_start(struct side *s, uint8_t role, uint32_t sender_segment,
         .window_bytes = w.window ? w.window : 16384 * KIB,
         .ring_records = 4096,
         .cpu = -1,
+        .gpu = true,
         .pools = &s->pool,
         .pools_count = 1,
         .wake = &w.wake};

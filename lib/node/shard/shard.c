@@ -384,7 +384,7 @@ static enum err memory_take(struct shard *s)
     s->role->carve(s, &slab);
     slab = (struct slab){.cap = slab.used};
     s->memory = mmap(NULL, slab.cap, PROT_READ | PROT_WRITE,
-        MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (s->memory == MAP_FAILED)
         s->memory = NULL;
     s->memory_bytes = slab.cap;

@@ -6,20 +6,20 @@
  *
  * Invariants: a message is posted, or a landing ended, once and only after its
  * copies have ended; pinned memory is held until the carrier has completed the
- * message; a message that waited here for its copy goes to the peer that it was
- * made for, or is dropped. The shard's thread.
+ * message, or its bytes were copied to `late`; a message that waited here for
+ * its copy goes to the peer that it was made for, or is dropped. The shard's
+ * thread.
  *
  * Rejected: rows of host pools in the same message straight from their blocks.
  * Such messages are small ones by nature, and one place per message makes all
- * of them alike. */
+ * of them alike. Fewer places in `late` than messages: a fetch without one
+ * would cost its room. */
 #include "node/shard/shard_in.h"
 
 #include "base/check.h"
 #include "base/guard.h"
 #include "base/log.h"
 #include "core/conf/conf.h"
-
-#include <stdlib.h>
 
 #define COPIES 4096
 
@@ -94,11 +94,35 @@ void gpu_landed(struct shard *s, uint64_t cookie, bool ok)
         land_end(s, (uint32_t)cookie, ok, (uint32_t)(cookie >> 32));
 }
 
+/* A segment of a fetch for which no slot may wait: its bytes come here, and to
+ * a slot when all are there. */
+struct bounce {
+    uint32_t pool, n;
+    struct piece pieces[PIECES_MAX];
+    uint8_t bytes[];
+};
+
+static uint32_t slot_bytes(const struct shard *s)
+{
+    return max_u32(STAGE_SLOT_BYTES, s->conf.data.segment_bytes);
+}
+
+/* Returns the bytes of `late` for one message: its rows, or its segments. */
+static size_t late_each(const struct shard *s)
+{
+    return slot_bytes(s) + SEGMENTS_MAX * sizeof(struct bounce);
+}
+
+void gpu_carve(struct shard *s, struct slab *slab, uint32_t messages)
+{
+    s->late = slab_take(slab, s->conf.gpu ? messages : 0, late_each(s));
+}
+
 static enum err prepare(struct shard *s, struct cuda *gpu)
 {
     struct stage_conf c = {.slots = STAGE_SLOTS,
         .most = s->role->slots_most,
-        .slot_bytes = max_u32(STAGE_SLOT_BYTES, s->conf.data.segment_bytes),
+        .slot_bytes = slot_bytes(s),
         .entries = s->role->slot_entries,
         .copies = COPIES,
         .wake = &s->wake,
@@ -133,10 +157,10 @@ void gpu_pool(struct shard *s, uint32_t i)
         report_lost(s, i);
         return;
     }
-    if (unit > stage_slot_bytes(s->stage)) {
+    if (unit > slot_bytes(s)) {
         log_error("shard %u: rows of %u bytes for %s: pinned memory takes "
                   "rows of %u",
-            s->conf.index, unit, m->text, stage_slot_bytes(s->stage));
+            s->conf.index, unit, m->text, slot_bytes(s));
         report_lost(s, i);
         return;
     }
@@ -245,8 +269,8 @@ void gpu_send(struct shard *s, uint32_t ep, uint32_t token)
     struct staged *t = &s->send.staged[token];
     uint8_t *to;
 
-    CHECK(token < SEND_MESSAGES_MAX && !t->held && !t->own,
-        "message %u is staged twice", token);
+    CHECK(token < SEND_MESSAGES_MAX && !t->held, "message %u is staged twice",
+        token);
     t->header_len = segments_put(t->header, b->segments, b->count);
     t->segments = b->count;
     t->ep = ep;
@@ -283,14 +307,10 @@ void gpu_handed(struct shard *s, uint32_t token)
 {
     struct staged *t = &s->send.staged[token];
 
-    CHECK(t->held && !t->own, "message %u is not in slot %u", token, t->slot);
+    CHECK(t->held && s->late, "message %u is not in slot %u", token, t->slot);
     if (!stage_scarce(s->stage))
         return;
-    t->own = malloc(t->len);
-    if (!t->own)
-        return;
-    memcpy(t->own, t->bytes, t->len);
-    t->bytes = t->own;
+    t->bytes = memcpy(s->late + token * late_each(s), t->bytes, t->len);
     stat_add(&s->stats.segments_late, t->segments);
     let_go(s, t);
 }
@@ -300,30 +320,18 @@ void gpu_done(struct shard *s, uint32_t token)
     struct staged *t = &s->send.staged[token];
 
     CHECK(token < SEND_MESSAGES_MAX, "message %u", token);
-    if (!s->stage)
-        return;
-    if (t->held)
+    if (s->stage && t->held)
         let_go(s, t);
-    free(t->own);
-    t->own = NULL;
 }
 
 /* in */
-
-/* A fetch for which no slot may wait: its bytes come to a bounce buffer, and to
- * a slot when all are there. There are at most fetches_max of them. */
-struct bounce {
-    uint32_t pool, n;
-    struct piece pieces[PIECES_MAX];
-    uint8_t bytes[];
-};
 
 /* Waits for room in a slot: for copies, never for the network, which this
  * thread would have to serve. false: a pool without pinned memory, which is
  * reported as lost. */
 static bool land_room(struct shard *s, uint32_t bytes, uint32_t copies)
 {
-    if (!s->stage || bytes > stage_slot_bytes(s->stage))
+    if (!s->stage || bytes > slot_bytes(s))
         return false;
     while (!stage_room(s->stage, bytes, copies))
         if (!stage_wait(s->stage))
@@ -369,22 +377,28 @@ bool gpu_land(struct shard *s, uint32_t pool, const struct piece *pieces,
     return true;
 }
 
-static uint8_t *bounce_new(
-    struct fetch_of *f, uint32_t pool, const struct piece *pieces, uint32_t n)
+/* Returns memory for the last segment of a fetch; NULL: the segments are longer
+ * than a message. */
+static uint8_t *bounce_new(struct shard *s, struct fetch *f, uint32_t pool,
+    const struct piece *pieces, uint32_t n)
 {
-    f->bounce = malloc(sizeof(*f->bounce) + f->bytes);
-    if (!f->bounce)
+    size_t each = late_each(s), at = f->late;
+    struct fetch_of *of = &f->of[f->count - 1];
+
+    if (each - at < sizeof(*of->bounce) + of->bytes)
         return NULL;
-    f->bounce->pool = pool;
-    f->bounce->n = n;
-    memcpy(f->bounce->pieces, pieces, n * sizeof(*pieces));
-    return f->bounce->bytes;
+    of->bounce = (void *)(s->late + (size_t)(f - s->land.fetches) * each + at);
+    *of->bounce = (struct bounce){.pool = pool, .n = n};
+    memcpy(of->bounce->pieces, pieces, n * sizeof(*pieces));
+    f->late += (uint32_t)(sizeof(*of->bounce) + of->bytes + 3) & ~3u;
+    return of->bounce->bytes;
 }
 
 bool gpu_fetch(struct shard *s, uint32_t pool, const struct piece *pieces,
-    uint32_t n, bool alone, struct fetch_of *f, struct iovec *iov)
+    uint32_t n, bool alone, struct fetch *all, struct iovec *iov)
 {
     const struct shard_pool *p = &s->conf.pools[pool];
+    struct fetch_of *f = &all->of[all->count - 1];
     uint8_t *at;
 
     if (alone && one_place(s, s->land.from, pool, pieces, n, iov)) {
@@ -392,7 +406,7 @@ bool gpu_fetch(struct shard *s, uint32_t pool, const struct piece *pieces,
         f->gpu = p->mem->gpu;
         return true;
     }
-    if (!s->stage || f->bytes > stage_slot_bytes(s->stage))
+    if (!s->stage || f->bytes > slot_bytes(s))
         return false;
     if (stage_room_fill(s->stage, f->bytes, n * p->layout.count)) {
         f->way = BY_SLOT;
@@ -404,7 +418,7 @@ bool gpu_fetch(struct shard *s, uint32_t pool, const struct piece *pieces,
     } else {
         f->way = BY_BOUNCE;
         stat_add(&s->stats.segments_late, 1);
-        at = bounce_new(f, pool, pieces, n);
+        at = bounce_new(s, all, pool, pieces, n);
     }
     *iov = (struct iovec){at, f->bytes};
     return at != NULL;
@@ -412,15 +426,12 @@ bool gpu_fetch(struct shard *s, uint32_t pool, const struct piece *pieces,
 
 static void bounce_fetched(struct shard *s, struct fetch_of *f, bool ok)
 {
-    struct bounce *b = f->bounce;
+    const struct bounce *b = f->bounce;
 
-    CHECK(b && b->n <= PIECES_MAX, "a fetch without memory");
-    if (ok)
-        ok =
-            gpu_land(s, b->pool, b->pieces, b->n, f->token, b->bytes, f->bytes);
-    if (!ok)
+    CHECK(b->n <= PIECES_MAX, "%u pieces", b->n);
+    if (!ok ||
+        !gpu_land(s, b->pool, b->pieces, b->n, f->token, b->bytes, f->bytes))
         land_end(s, f->token, false, f->bytes);
-    free(b);
 }
 
 void gpu_fetched(struct shard *s, struct fetch_of *f, bool ok)

@@ -135,6 +135,7 @@ struct shard {
     };
 
     struct stage *stage;   /* NULL: no GPU pool */
+    uint8_t *late;         /* by message or fetch: what has no slot there */
     uint32_t gpu_bytes;    /* of the largest unit of a GPU pool */
     uint64_t pools_lost;   /* a bit for each that was reported */
     uint64_t pools_direct; /* for each GPU pool that the carrier reaches */
@@ -204,6 +205,9 @@ void orders_free(struct shard *s);
 /* Prepares for pool i, whose memory exists. Nothing unless it is on a GPU. */
 void gpu_pool(struct shard *s, uint32_t i);
 void gpu_free(struct shard *s);
+/* Takes memory for what may not wait in slots, of each message or fetch. Only
+ * what was used at once is touched: the last one that ended is used next. */
+void gpu_carve(struct shard *s, struct slab *slab, uint32_t messages);
 /* Reports copies that have ended and submits what waits; returns their number.
  */
 unsigned gpu_turn(struct shard *s);

@@ -81,6 +81,7 @@ static void carve(struct shard *s, struct slab *slab)
     s->land.keys = slab_take(slab, c->peers, sizeof(*s->land.keys));
     s->land.keyed = slab_take(slab, c->peers, sizeof(*s->land.keyed));
     copy_carve(s, slab);
+    gpu_carve(s, slab, fetches);
 }
 
 static void set_pool(struct shard *s, uint32_t i)
@@ -290,7 +291,7 @@ static bool fetch_iov(struct shard *s, uint32_t who, const struct segment *seg,
     *of = (struct fetch_of){.token = token, .bytes = seg->bytes};
     if (s->conf.pools[pool].mem->gpu) {
         if (*used < DATA_IOV_MAX &&
-            gpu_fetch(s, pool, pieces, n, alone, of, &s->iov[*used])) {
+            gpu_fetch(s, pool, pieces, n, alone, f, &s->iov[*used])) {
             (*used)++;
             return true;
         }
@@ -325,7 +326,7 @@ static struct fetch *fetch_take(struct shard *s)
         f = &s->land.fetches[s->land.fetch_fresh++];
     }
     if (f)
-        f->count = 0;
+        f->count = f->late = 0;
     return f;
 }
 

@@ -24,6 +24,7 @@ struct pending {
 /* One rendezvous message that is being fetched. */
 struct fetch {
     uint32_t count, next;
+    uint32_t late; /* bytes of its memory that are used */
     struct fetch_of {
         uint32_t token, bytes;
         enum fetch_way { BY_HOST, BY_GPU, BY_SLOT, BY_BOUNCE } way;
@@ -98,10 +99,10 @@ void copy_free(struct shard *s);
 /* Takes over a landing in a GPU pool; false: the pool is in host memory. */
 bool gpu_land(struct shard *s, uint32_t pool, const struct piece *pieces,
     uint32_t n, uint32_t token, const uint8_t *from, uint32_t bytes);
-/* Says where to fetch f's bytes to, for a GPU pool; gpu_fetched ends it. alone:
- * they are the whole message. false: there is no memory for them. */
+/* Says where to fetch f's last segment to, for a GPU pool; gpu_fetched ends it.
+ * alone: it is the whole message. false: there is no memory for them. */
 bool gpu_fetch(struct shard *s, uint32_t pool, const struct piece *pieces,
-    uint32_t n, bool alone, struct fetch_of *f, struct iovec *iov);
+    uint32_t n, bool alone, struct fetch *f, struct iovec *iov);
 void gpu_fetched(struct shard *s, struct fetch_of *f, bool ok);
 /* Copies rows out of a source, with a GPU at one end or both (NULL: host
  * memory). gpu_known prepares for a GPU; gpu_move_room waits for `bytes` of

@@ -66,6 +66,7 @@ static void carve(struct shard *s, struct slab *slab)
     s->send.sources = slab_take(slab, SEND_MESSAGES_MAX, SOURCES_BYTES_MAX);
     s->send.staged =
         slab_take(slab, SEND_MESSAGES_MAX, sizeof(*s->send.staged));
+    gpu_carve(s, slab, SEND_MESSAGES_MAX);
 }
 
 static void set_pool(struct shard *s, uint32_t i)
@@ -79,8 +80,6 @@ static void set_pool(struct shard *s, uint32_t i)
 
 static void fini(struct shard *s)
 {
-    for (uint32_t i = 0; s->send.staged && i < SEND_MESSAGES_MAX; i++)
-        free(s->send.staged[i].own);
     for (uint32_t i = 0; s->send.routes && i < s->conf.peers; i++)
         free(s->send.routes[i].blob);
 }

@@ -38,10 +38,9 @@ struct posted {
 /* A message whose rows come from a GPU, by sending.c's token. */
 struct staged {
     uint32_t ep, peer, address, slot, header_len, segments;
-    bool held; /* the slot's memory */
+    bool held; /* the slot's memory; else a copy of it is late */
     uint64_t serial, len;
     uint8_t *bytes;
-    uint8_t *own; /* NULL, or the copy that replaced the slot's bytes */
     uint8_t header[DATA_HEADER_MAX];
 };
 

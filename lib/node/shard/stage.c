@@ -95,15 +95,16 @@ enum err stage_new(struct stage **out, const struct stage_conf *c)
     return OK;
 }
 
+/* Makes its three arrays as one. */
 static bool batch_make(const struct stage *s, struct cuda_batch *b)
 {
     if (!b->to)
-        b->to = calloc(s->c.copies, sizeof(*b->to));
-    if (!b->from)
-        b->from = calloc(s->c.copies, sizeof(*b->from));
-    if (!b->bytes)
-        b->bytes = calloc(s->c.copies, sizeof(*b->bytes));
-    return b->to && b->from && b->bytes;
+        b->to = calloc(s->c.copies, 2 * sizeof(*b->to) + sizeof(*b->bytes));
+    if (!b->to)
+        return false;
+    b->from = b->to + s->c.copies;
+    b->bytes = (size_t *)(b->from + s->c.copies);
+    return true;
 }
 
 /* Makes what slot i lacks. What is made stays when the rest cannot be had. */
@@ -135,8 +136,6 @@ static void gpu_drop(struct stage *s)
         if (s->gpus_count == 0)
             s->slots[i].memory = NULL;
         free(g->batch[i].to);
-        free(g->batch[i].from);
-        free(g->batch[i].bytes);
     }
     free(g->batch);
     cuda_close(&g->cuda);
@@ -224,11 +223,6 @@ void stage_free(struct stage **sp)
 uint32_t stage_copying(const struct stage *s)
 {
     return s->copying;
-}
-
-uint32_t stage_slot_bytes(const struct stage *s)
-{
-    return s->c.slot_bytes;
 }
 
 /* filling */

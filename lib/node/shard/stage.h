@@ -97,6 +97,5 @@ bool stage_probe(struct stage *s, uint64_t now_ns);
 bool stage_wait(struct stage *s);
 /* Returns the number of slots that are being copied. */
 uint32_t stage_copying(const struct stage *s);
-uint32_t stage_slot_bytes(const struct stage *s);
 
 #endif
