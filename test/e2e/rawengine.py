@@ -53,6 +53,18 @@ def call(s, frames, count=1):
     return got
 
 
+def pool(s, **more):
+    """Asks for a pool, the first one unless it is named; (values, fd)."""
+    s.send(wire.POOL.encode(7, **more))
+    while True:
+        got, fds, _, _ = socket.recv_fds(s, wire.PACKET_MAX, 1)
+        assert got, "the connection is over"
+        for frame in wire.frames(got):
+            if frame.message == wire.POOL_INFO:
+                return frame.values, fds[0]
+            assert frame.seq != 7, frame
+
+
 def open_rooms(s, count, first=1):
     """Announces rooms of one row each in the cells from 0 on."""
     for at in range(0, count, 100):

@@ -9,8 +9,10 @@ import subprocess
 import time
 
 from pair import BUILD, Case, eventually, keygen
+from rawengine import answer, greeted
+import wire
 
-from mmx import errors, wire
+from mmx import errors
 
 WHATS = ("status", "rooms", "pools", "peers", "conf", "stats", "ends")
 
@@ -56,9 +58,11 @@ class Ctl(Case):
         self.assertTrue(got.stderr)
         with self.assertRaises(Exception):
             self.world.engine(e).conn.query("nonsense")
-        conn = self.world.engine(e).conn
-        with self.assertRaisesRegex(errors.Malformed, "json is 1 or 2"):
-            conn.wait(conn.send(wire.QUERY, json=3, what="status"))
+        with greeted(e) as s:
+            s.send(wire.QUERY.encode(2, json=3, what="status"))
+            got = answer(s).values
+        self.assertEqual(got["err"], errors.Malformed.number)
+        self.assertIn(b"json is 1 or 2", got["text"])
         got = subprocess.run(
             [os.path.join(BUILD, "mmxctl"), "--socket",
              self.world.dir + "/nobody.sock", "status"],

@@ -293,7 +293,7 @@ class Reconnect(Case):
         with self.assertRaises(mmx.errors.DaemonLost):
             mmx.connect("encoded", e.socket, timeout=0.1)
         enc = self.world.engine(e, timeout=0)
-        refused = enc.conn.send(mmx.wire.POOL)
+        refused = enc.conn.decline(1, "enc0")
         self.assertEqual(refused.error.reason, "daemon-lost")
         e.start()
         enc.conn.wait(lambda: enc.conn.connected, 10)

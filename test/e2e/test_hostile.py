@@ -13,7 +13,8 @@ import traceback
 
 from engine import LIMIT
 from pair import Case, eventually
-from rawengine import answer, connect, greeted, hello, packet
+from rawengine import (answer, call, connect, greeted, hello, open_rooms,
+                       packet, pool, release_rooms)
 from rawpeer import HEADER, Dealer, frame, hello as peer_hello, init
 import wire
 
@@ -181,20 +182,19 @@ class Local(Case):
         dirty = b"\x1b[2J gr\xc3\xbc\xc3\x9f \xff\xc2\x9b"
         clean = "?[2J gr\u00fc\u00df ???"
         e, d = self.pair()
-        enc, lm = self.engines(e, d)
-        lm.request(1, "enc0")
+        enc, s = self.world.engine(e), greeted(d)
+        self.taken(s, wire.REQUEST, room=1, tag=1, encoder="enc0")
         enc.announce(1, 10, 10)
         enc.granted(1)
-        room = lm.rooms[1]
-        lm.conn.wait(lambda: room.total == 10, LIMIT)
-        lm.conn.wait(lm.conn.send(mmx.wire.ABORT, cell=room.cell,
-                                  tag=room.tag, text=dirty), LIMIT)
+        while not any(f.values["total"] == 10 for f in packet(s)):
+            pass
+        self.taken(s, wire.ABORT, tag=1, text=dirty)
         with self.assertRaises(mmx.errors.MmxError) as got:
             enc.done(1)
         self.assertIn(clean, str(got.exception))
-        space = lm.conn.space("s", 4)
-        lm.conn.wait(lm.conn.send(mmx.wire.TICKET, space=space.number,
-                                  cell=wire.ALL, request=dirty), LIMIT)
+        space = self.taken(s, wire.SPACE, n_seq_max=4, name="s")
+        self.taken(s, wire.TICKET, space=space["a"], cell=wire.ALL,
+                   request=dirty)
         for daemon, what in ((d, "sequences"), (d, "rooms"), (e, "rooms")):
             self.assertIn(clean, daemon.ctl(what).stdout)
             self.assertTrue(daemon.show(what))
@@ -202,49 +202,40 @@ class Local(Case):
             with open(daemon.log, encoding="utf-8") as f:  # strictly
                 self.assertIn(clean, f.read())
         enc.release(1)
-        lm.release(1)
+        s.close()
+
+    def taken(self, s, message, **values):
+        """Sends a message that the daemon takes; the answer's values."""
+        got, = call(s, message.encode(5, **values))
+        self.assertEqual(got.values["err"], 0, got)
+        return got.values
 
     def test_cells_and_tags_of_others(self):
         e, _ = self.pair()
-        enc = self.world.engine(e)
-        enc.announce(1, 100)
-        enc.granted(1)
-        source = enc.rooms[1]
-        s = connect(e)
-        s.send(hello(session=enc.conn.session))
-        answer(s)
-        for cell, tag in ((source.cell, source.tag), (source.cell, 9),
-                          (2**31, 1)):
-            s.send(wire.RELEASE.encode(5, cell=cell, tag=tag, rows=wire.ALL))
-            self.assertNotEqual(answer(s).values["err"], 0)
-        reply = enc.conn.send(mmx.wire.COMMIT, cell=source.cell,
-                              tag=source.tag + 1, rows=10)
-        with self.assertRaises(mmx.MmxError):
-            enc.conn.wait(reply, LIMIT)
-        # A cell that is in use cannot be bound again.
-        reply = enc.conn.send(mmx.wire.ANNOUNCE, room=2, cell=source.cell,
-                              tag=77, max_rows=5, total=wire.UNKNOWN,
-                              storage=1)
-        with self.assertRaises(mmx.MmxError):
-            enc.conn.wait(reply, LIMIT)
-        self.assertEqual(enc.state(1)[0], "BOOTSTRAPPING")
-        s.close()
-        enc.release(1)
-
-    def pool_fd(self, s):
-        """A descriptor of the first pool, as the daemon sent it."""
-        s.send(wire.POOL.encode(7))
-        fds = []
-        while not fds:
-            _, fds, _, _ = socket.recv_fds(s, wire.PACKET_MAX, 4)
-        return fds[0]
+        owner, other = greeted(e, session="one"), greeted(e, session="one")
+        open_rooms(owner, 1)
+        for s, frame in (
+                *((other, wire.RELEASE.encode(5, cell=cell, tag=tag,
+                                              rows=wire.ALL))
+                  for cell, tag in ((0, 1), (0, 9), (2**31, 1))),
+                (owner, wire.COMMIT.encode(5, tag=2, rows=1)),
+                # A cell that is in use cannot be bound again.
+                (owner, wire.ANNOUNCE.encode(5, room=2, tag=77, max_rows=5,
+                                             total=wire.UNKNOWN, storage=1))):
+            got, = call(s, frame)
+            self.assertNotEqual(got.values["err"], 0, got)
+        self.assertEqual([r["state"] for r in e.show("rooms")],
+                         ["Bootstrapping"])
+        release_rooms(owner, 1)
+        for s in (owner, other):
+            s.close()
 
     def test_flags_of_a_pool_reach_no_other_engine(self):
         e, d = self.pair()
         for daemon, mode in ((e, os.O_RDWR), (d, os.O_RDONLY)):
             one, two = greeted(daemon, session="1"), greeted(daemon,
                                                              session="2")
-            a, b = self.pool_fd(one), self.pool_fd(two)
+            a, b = pool(one)[1], pool(two)[1]
             self.assertEqual(fcntl.fcntl(a, fcntl.F_GETFL) & os.O_ACCMODE,
                              mode)
             before = fcntl.fcntl(b, fcntl.F_GETFL)
@@ -254,7 +245,7 @@ class Local(Case):
             self.assertEqual(os.lseek(b, 0, os.SEEK_CUR), 0)
             if mode == os.O_RDWR:
                 self.assertEqual(os.pwrite(b, b"rows", 0), 4)
-            third = self.pool_fd(greeted(daemon, session="3"))
+            third = pool(greeted(daemon, session="3"))[1]
             self.assertEqual(fcntl.fcntl(third, fcntl.F_GETFL), before)
             for fd in (a, b, third):
                 os.close(fd)
@@ -293,7 +284,7 @@ class Local(Case):
             bad = [greeted(daemon, session=f"bad{i}") for i in range(20)]
             for s in bad:
                 s.send(b"".join(wire.POOL.encode(9) for _ in range(3000)))
-            os.close(self.pool_fd(greeted(daemon, session="good")))
+            os.close(pool(greeted(daemon, session="good"))[1])
             eventually(lambda: daemon.stats()["descriptors_waited"] >= 20,
                        "they wait")
             # Two are in flight; no more of them come until these are read.
@@ -311,23 +302,19 @@ class Local(Case):
     def test_pools_cannot_be_changed_by_their_readers(self):
         import mmap
         _, d = self.pair()
-        conn = self.world.engine(d).conn
-        info = conn.send(mmx.wire.POOL)
-        size = conn.wait(info, LIMIT)["bytes"]
-        pool = info.take_fd()
-        try:
-            for name in (f"/proc/self/fd/{pool}",):
-                fd = os.open(name, os.O_RDWR)
-                with self.assertRaises(OSError):
-                    mmap.mmap(fd, size, mmap.MAP_SHARED,
-                              mmap.PROT_READ | mmap.PROT_WRITE)
-                for call in (lambda: os.ftruncate(fd, size * 2),
-                             lambda: os.ftruncate(fd, 1),
-                             lambda: os.pwrite(fd, b"x", 0)):
-                    self.assertRaises(OSError, call)
-                os.close(fd)
-        finally:
-            os.close(pool)
+        s = greeted(d)
+        info, sent = pool(s)
+        fd = os.open(f"/proc/self/fd/{sent}", os.O_RDWR)
+        with self.assertRaises(OSError):
+            mmap.mmap(fd, info["bytes"], mmap.MAP_SHARED,
+                      mmap.PROT_READ | mmap.PROT_WRITE)
+        for call in (lambda: os.ftruncate(fd, info["bytes"] * 2),
+                     lambda: os.ftruncate(fd, 1),
+                     lambda: os.pwrite(fd, b"x", 0)):
+            self.assertRaises(OSError, call)
+        for one in (fd, sent):
+            os.close(one)
+        s.close()
 
 
 class Control(Case):

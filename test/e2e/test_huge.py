@@ -7,8 +7,7 @@ import os
 import unittest
 
 from pair import Case
-
-from mmx import wire
+from rawengine import greeted, pool
 
 COUNT = "/proc/sys/vm/nr_hugepages"
 HUGE = 2 << 20
@@ -44,15 +43,15 @@ class Huge(Case):
         with open(COUNT, "w") as f:
             f.write(str(count))
 
-    def punch(self, engine):
+    def punch(self, daemon):
         """Takes all pages out of the pool, and all free ones away."""
-        info = engine.conn.send(wire.POOL)
-        size = engine.conn.wait(info, 5)["bytes"]
+        with greeted(daemon) as s:
+            info, fd = pool(s)
         failed = LIBC.fallocate(
-            info.fd, PUNCH_HOLE_KEEP_SIZE, ctypes.c_long(0),
-            ctypes.c_long(size))
+            fd, PUNCH_HOLE_KEEP_SIZE, ctypes.c_long(0),
+            ctypes.c_long(info["bytes"]))
         self.assertEqual(failed, 0, os.strerror(ctypes.get_errno()))
-        os.close(info.fd)
+        os.close(fd)
         got = []
         while meminfo("HugePages_Free") > meminfo("HugePages_Rsvd"):
             m = mmap.mmap(-1, HUGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
@@ -78,7 +77,7 @@ class Huge(Case):
         enc.announce(2, 500, 500)
         enc.granted(2)
         enc.write(2, 0, 500)
-        self.punch(enc)
+        self.punch(e)
         enc.commit(2, 0, 500, final=True)
         if sent:
             self.assertEqual(lm.ready(2), 500)

@@ -9,9 +9,8 @@ import time
 from engine import LIMIT
 from manager import Manager
 from pair import Case, eventually
-
-import mmx
-from mmx import wire
+from rawengine import greeted, pool
+import wire
 
 GIB = 1 << 30
 LAYOUT = "embedding:u8:65536"
@@ -57,10 +56,10 @@ class Populate(Case):
         """How often another engine was served while a pool was made, the
         longest that it and the manager waited, and the time that it took."""
         other = self.world.engine(e, pool="small")
-        conn = mmx.connect("encoded", e.socket, name="asker")
+        asker, got = greeted(e), []
         begun = time.monotonic()
-        reply = conn.send(wire.POOL, name="vit", layout=LAYOUT)
-        wait = threading.Thread(target=conn.wait, args=(reply, LIMIT))
+        wait = threading.Thread(target=lambda: got.append(
+            pool(asker, name="vit", layout=LAYOUT)))
         wait.start()
         rounds, longest = 0, 0.0
         while wait.is_alive():
@@ -70,18 +69,19 @@ class Populate(Case):
             rounds += 1
         took = time.monotonic() - begun
         wait.join()
-        self.assertGreaterEqual(conn.wait(reply, LIMIT)["bytes"], 2 * GIB)
-        os.close(reply.fd)
-        conn.close()
+        (info, fd), = got
+        self.assertGreaterEqual(info["bytes"], 2 * GIB)
+        os.close(fd)
+        asker.close()
         return rounds, longest, self.manager.longest(begun), took
 
     def test_a_daemon_ends_while_a_pool_is_made(self):
         e = self.big(4, "engine").start(self.manager.env())
-        conn = mmx.connect("encoded", e.socket, name="asker")
-        conn.send(wire.POOL, name="vit", layout=LAYOUT)
+        asker = greeted(e)
+        asker.send(wire.POOL.encode(2, name="vit", layout=LAYOUT))
         self.end_soon(e)
         self.assertEqual(e.process.wait(LIMIT), 0)
-        conn.close()
+        asker.close()
 
     def test_a_start_can_be_ended(self):
         e = self.big(4, LAYOUT)

@@ -13,11 +13,11 @@ import unittest
 from engine import LIMIT
 from manager import Manager
 from pair import BUILD, Case, eventually, keygen, merged, yaml
-from rawengine import answer, greeted
+from rawengine import answer, call, greeted
 from test_shares import user
 import wire
 
-import mmx
+from mmx import errors
 
 OTHER = 54321
 
@@ -254,12 +254,11 @@ class Reload(Case):
         pools = self.e.conf["pools"]
         self.e.conf["pools"] = [{**pools[0], "uids": [OTHER]}]
         self.assertEqual(reload(self.e), {"pools[0].uids": "changed"})
-        reply = self.enc.conn.send(
-            mmx.wire.ANNOUNCE, room=9, cell=60, tag=1, storage=1, max_rows=1,
-            total=1)
+        with greeted(self.e) as s:
+            got, = call(s, wire.ANNOUNCE.encode(
+                5, room=9, tag=1, storage=1, max_rows=1, total=1))
         if os.geteuid() != OTHER:
-            with self.assertRaisesRegex(Exception, "user|not-owner|right"):
-                self.enc.conn.wait(reply, 10)
+            self.assertEqual(got.values["err"], errors.NotOwner.number, got)
         self.e.conf["pools"] = pools
         self.assertEqual(reload(self.e), {"pools[0].uids": "changed"})
         self.deliver(self.enc, self.lm, 1, 300)
