@@ -19,6 +19,7 @@ from . import errors
 from ._lib import call
 
 MAX = 32768  # bytes
+VERSION = 1
 BOTH_WAYS, MROPE = 1, 2  # bits of flags
 MODALITIES = {"image": 1, "video": 2, "audio": 3}
 

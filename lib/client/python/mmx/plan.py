@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
+COMPACT, PADDED, PROMPT = (wire.STORAGE[s]
+                           for s in ("compact", "padded", "prompt"))
 _ALL = 2**32 - 1
 
 
