@@ -29,6 +29,7 @@ void relay_open(struct relay *r, struct side *to)
     T_OK(tcp_place_get(to->ops->address(to->d), &r->to));
     T_OK(tcp_listen("lo", "", 0, fds, &place));
     memcpy(place.token, r->to.token, TCP_TOKEN);
+    place.streams = place.of = 1;
     tcp_place_put(&w, &place);
     r->address_len = (uint32_t)w.len;
     r->listener = nonblocking(fds[0]);

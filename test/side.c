@@ -141,6 +141,7 @@ struct data_conf side_conf(void)
     return (struct data_conf){.tls = "tcp",
         .devices = "lo",
         .ports = "",
+        .streams = 1,
         .segment_bytes = SIDE_SEGMENT,
         .message_max = SIDE_MESSAGE,
         .keepalive_ms = 1000,
@@ -185,7 +186,6 @@ const struct data_ops *side_streams(void)
 
     ops = data_tcp;
     ops.open = streams_open;
-    ops.address = data_tcp.place;
     return &ops;
 }
 
@@ -256,7 +256,6 @@ const struct data_ops *side_encrypted(void)
     ops = data_tcp;
     ops.open = encrypted_open;
     ops.connect = encrypted_connect;
-    ops.address = data_tcp.place;
     return &ops;
 }
 

@@ -150,16 +150,13 @@ struct pool_memory {
 /* In `mapped` of langd's HELLO: it maps no pools, now or later. */
 #define MAPS_NONE (1u << 31)
 
-/* The addresses and places blobs of a HELLO for one carrier, at most as in
- * peer.def: u16 length and bytes of each. What is longer than the short limits
- * is `long_addresses`. */
-#define ADDRESSES_MAX   65536u
-#define ADDRESS_MAX     16000u
-#define ADDRESSES_SHORT 8192u
-#define ADDRESS_SHORT   4096u
+/* `addresses` of a HELLO for one carrier, at most as in peer.def: u16 length
+ * and bytes of each. */
+#define ADDRESSES_MAX 65536u
+#define ADDRESS_MAX   16000u
 struct own_addresses {
     uint8_t carrier; /* enum carrier_number */
-    struct span data, places;
+    struct span data;
     bool loopback; /* no other host reaches them */
 };
 
@@ -228,11 +225,11 @@ enum action_type {
                        behind it word bytes: the encoder's name, whose key is
                        said; word 0: any encoder's */
     ACT_DISCONNECT, /* link: close and forget */
-    ACT_PEER_DATA,  /* peer = index: these are its data addresses, a HELLO's
-                       places blob, or addresses where it has none, then its
-                       data_key, at bytes[at..at+len); word: its segment_max
-                       and, << 32, the carrier that they are for, << 40 the
-                       length of the key. Comes before the PEER_OPEN command */
+    ACT_PEER_DATA,  /* peer = index: these are its data addresses, as in
+                       HELLO, then its data_key, at bytes[at..at+len); word: its
+                       segment_max and, << 32, the carrier that they are for,
+                       << 40 the length of the key. Comes before the PEER_OPEN
+                       command */
     ACT_PEER_KEY,   /* langd: peer = index proves itself on data connections by
                        the data_key at bytes[at..at+len); len 0: by none. Comes
                        before the HELLO that says so */

@@ -119,9 +119,6 @@ struct data_ops {
     void (*close)(struct data **d);
     /* Returns the address that others connect to; valid while d is open. */
     struct span (*address)(struct data *d);
-    /* Returns the same address in the form that says more, for peers that read
-     * it; connect() takes both. NULL: there is none. */
-    struct span (*place)(struct data *d);
     /* Accepts connections by the key of peer `who` (< keys_max) from now on, in
      * place of its last one, whose connections end; empty: by none. Never
      * inside a callback. A carrier that proves nothing ignores it. */
@@ -164,12 +161,12 @@ struct data_ops {
     const struct data_counts *(*counts)(struct data *d);
 };
 
-/* True if a TCP listener at this address, or place, encrypts what it takes. */
+/* True if a TCP listener at this address encrypts what it takes. */
 bool data_tcp_encrypts(struct span address, enum data_safe safe);
 /* True if this host has the network device, by its name or that of an address's
  * label ("eth0:1"). */
 bool data_tcp_device(struct span name);
-/* True if the address, or place, of a shard is of loopback. */
+/* True if the address of a shard is of loopback. */
 bool data_tcp_loopback(struct span address);
 /* True if UCX has the device here: "mlx5_0:1", or "mlx5_0" for all its ports;
  * patterns of UCX ("mlx5_*", "^mlx5_1:1") are not looked up. */

@@ -141,21 +141,16 @@ void node_carriers_choose(struct node *n)
             open_to_peers(conf, c->tls);
 }
 
-/* Writes the shards' addresses of one carrier, and their places, which are
- * TCP's: none without a place of each. false: a shard does not have the
- * carrier. */
-static bool gather(
-    struct node *n, uint8_t number, struct writer *w, struct writer *places)
+/* Writes the shards' addresses of one carrier. false: a shard does not have it.
+ */
+static bool gather(struct node *n, uint8_t number, struct writer *w)
 {
     for (uint32_t k = 0; k < n->shards_count; k++) {
         struct span a = shard_address(n->shards[k], number);
-        struct span p = shard_place(n->shards[k], number);
 
         if (!a.p)
             return false;
         put_span(w, a, 2, ADDRESS_MAX);
-        put_span(places, p, 2, ADDRESS_SHORT);
-        places->failed |= p.len == 0;
     }
     return true;
 }
@@ -163,11 +158,10 @@ static bool gather(
 /* True if all shards have opened the part, and its addresses fit a HELLO. */
 static bool opened(struct node *n, uint32_t i)
 {
-    uint8_t blob[ADDRESSES_MAX], more[ADDRESSES_SHORT];
+    uint8_t blob[ADDRESSES_MAX];
     struct writer w = writer_of(blob, sizeof(blob));
-    struct writer places = writer_of(more, ADDRESSES_SHORT);
 
-    if (!gather(n, n->carriers.parts[i]->number, &w, &places))
+    if (!gather(n, n->carriers.parts[i]->number, &w))
         return false;
     if (w.failed)
         log_warn("rows do not go by %s: the data addresses of its %u shards "
@@ -187,7 +181,7 @@ static void say_safe(struct node *n)
         return;
     n->brain_conf.data_keys = true;
     n->brain_conf.data_encrypt =
-        data_tcp_encrypts(shard_place(n->shards[0], CARRIER_TCP), safe);
+        data_tcp_encrypts(shard_address(n->shards[0], CARRIER_TCP), safe);
     log_info("connections for rows prove a key%s",
         n->brain_conf.data_encrypt ? " and are encrypted" : "");
 }
@@ -224,13 +218,12 @@ const uint8_t *node_carriers_draw(const struct node *n, uint8_t *fresh)
 
 static enum err say(struct node *n, uint8_t number)
 {
-    uint8_t blob[ADDRESSES_MAX], more[ADDRESSES_SHORT];
+    uint8_t blob[ADDRESSES_MAX];
     struct writer w = writer_of(blob, sizeof(blob));
-    struct writer p = writer_of(more, ADDRESSES_SHORT);
     struct own_addresses a = {.carrier = number};
     struct event ev = {.type = EV_ADDRESSES, .addresses = &a};
 
-    if (!(n->brain_conf.carriers >> number & 1) || !gather(n, number, &w, &p))
+    if (!(n->brain_conf.carriers >> number & 1) || !gather(n, number, &w))
         return OK;
     if (w.failed) {
         log_error("the data addresses of %s have grown beyond the %u bytes of "
@@ -239,9 +232,8 @@ static enum err say(struct node *n, uint8_t number)
         return ERR_TOO_LARGE;
     }
     a.data = span_of(blob, w.len);
-    a.places = span_of(more, p.failed ? 0 : p.len);
     a.loopback = number == CARRIER_TCP
-                     ? data_tcp_loopback(shard_place(n->shards[0], number))
+                     ? data_tcp_loopback(shard_address(n->shards[0], number))
                      : strcmp(n->carriers.devices, "lo") == 0;
     node_event(n, &ev);
     return OK;

@@ -53,8 +53,6 @@ void shard_stop(struct shard **s);
  * shard_stop. It changes when workers_replaced grows. p NULL: the carrier is
  * not open. */
 struct span shard_address(struct shard *s, uint8_t number);
-/* Returns it in the form that says more; empty: the carrier has none. */
-struct span shard_place(struct shard *s, uint8_t number);
 
 /* What the loop asks of a shard, carried out in the order of shard_order. */
 enum order_type { ORDER_CMD, ORDER_PEER, ORDER_KEY, ORDER_POOL, ORDER_SOURCE };
@@ -62,9 +60,9 @@ struct order {
     uint8_t type;
     union {
         struct data_cmd cmd;
-        /* A peer's data addresses (a HELLO's places blob, or addresses where
-         * it has none) and behind them its data_key, which carrier they are
-         * for, and segment_max; before the PEER_OPEN command for it. */
+        /* A peer's data addresses, as in HELLO, and behind them its data_key,
+         * which carrier they are for, and segment_max; before the PEER_OPEN
+         * command for it. */
         struct order_peer {
             uint8_t *blob;
             uint32_t peer, len, segment_max; /* len: of both */

@@ -482,9 +482,9 @@ TEST(a_number_beyond_those_of_a_peer_is_refused)
         side_open_with(&b, by(encrypt), &c);
         c.addresses = 1;
         side_open_with(&a, by(encrypt), &c);
-        T_OK(tcp_place_get(data_tcp.place(b.d), &place));
+        T_OK(tcp_place_get(data_tcp.address(b.d), &place));
         place.of = 1; /* takes it that all are at this one */
-        tcp_place_put_all(&w, &place);
+        tcp_place_put(&w, &place);
         b.any_bytes = true;
         T_OK(a.ops->connect(a.d, 0, span_of(w.p, (uint32_t)w.len), NO_KEY));
         T_EQ_U64(side_post_many(&a, 0, p, SIDE_SEGMENT), SIDE_MESSAGES);

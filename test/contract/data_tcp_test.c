@@ -546,7 +546,7 @@ static const char *breaks(struct side *s, const struct tcp_place *p)
     uint64_t limit = t_end_ns(T_WAIT_MS);
     const char *text = "";
 
-    tcp_place_put_all(&w, p);
+    tcp_place_put(&w, p);
     T_OK(s->ops->connect(s->d, 0, span_of(bytes, (uint32_t)w.len), NO_KEY));
     while (s->broken_count == 0 && t_now_ns() < limit) {
         side_turn(s, NULL);

@@ -17,7 +17,7 @@ EPOCH, NAME = 5, "liar"
 def hello(port, mapped):
     with open("/proc/sys/kernel/random/boot_id") as f:
         boot = bytes.fromhex(f.read().strip().replace("-", "")).ljust(32, b"\0")
-    address = b"tcp1" + bytes(16) + struct.pack("<H", port) \
+    address = b"tcp1" + bytes(16) + struct.pack("<BBBHB", 1, 1, 1, port, 4) \
         + socket.inet_aton("127.0.0.1")
     return frame(1, says(NAME, 2, 0, boot, address, mapped), room=0,
                  generation=0, from_epoch=EPOCH)

@@ -68,8 +68,8 @@ class Carriers(Case):
                     carrier) or there["transport"].startswith(carrier),
                     (here, there))
 
-    def test_more_addresses_than_a_hello_held_at_first(self):
-        """Shards enough for more than 8,192 bytes of UCX's addresses."""
+    def test_addresses_of_many_shards(self):
+        """More than 8,192 bytes of UCX's."""
         forced = {"transfer": {"carrier": "ucx",
                                "tls": "posix,cma,tcp",
                                "same_host": "off"}}

@@ -77,7 +77,6 @@ static void is_unsaid(struct rig *l)
 
     T_EQ_U64(m->to_epoch, 0);
     T_EQ_U64(m->hello.data_key.len + m->hello.addresses.len, 0);
-    T_EQ_U64(m->hello.places.len, 0);
 }
 
 /* The run that has answered is told. */

@@ -51,7 +51,7 @@ TEST(the_report_says_why_not_by_a_better_one)
     T_EQ_STR(brain_text(e, "peers", "carrier", 0), "tcp");
 }
 
-TEST(long_addresses_are_passed_on)
+TEST(addresses_of_16000_bytes_are_passed_on)
 {
     struct rig *e = encoded(BOTH, NULL);
     struct peer_msg m = hello_of("ucx 1.18 rc; tcp", CARRIER_UCX);
@@ -60,8 +60,7 @@ TEST(long_addresses_are_passed_on)
 
     blob[0] = blob[16002] = 16000 & 0xff;
     blob[1] = blob[16003] = 16000 >> 8;
-    m.hello.addresses = span_of(NULL, 0);
-    m.hello.long_addresses = span_of(blob, sizeof(blob));
+    m.hello.addresses = span_of(blob, sizeof(blob));
     brain_hear(e, 0, m);
     for (uint32_t i = 0; i < e->acts_count; i++)
         if (e->acts[i].type == ACT_PEER_DATA)

@@ -266,7 +266,7 @@ TEST(a_bad_hello_changes_nothing)
         else if (i == 4)
             m.addresses = span_of(pools, 3);
         else if (i == 5)
-            m.places = span_of("\1\0x", 3); /* and no address */
+            m.addresses = span_of("\0\0", 2); /* an empty one */
         else
             m.version_min = 2;
         T_ERR(peer_take_hello(&peer, &m, &boot, &text),

@@ -6,24 +6,20 @@
 #include "base/check.h"
 #include "base/text.h"
 
-uint32_t addresses_count(struct span blob, uint32_t most)
+/* Counts the addresses of a blob; NONE: it is not well-formed. */
+static uint32_t addresses_count(struct span blob)
 {
     struct reader r = reader_of(blob.p, blob.len);
     uint32_t n = 0;
 
     while (!r.failed && r.at < r.len) {
-        struct span a = get_span(&r, 2, most);
+        struct span a = get_span(&r, 2, ADDRESS_MAX);
 
         if (a.len == 0)
             return NONE;
         n++;
     }
     return r.failed || n > 64 ? NONE : n;
-}
-
-static struct span addresses_of(const struct peer_hello *m)
-{
-    return m->long_addresses.len > 0 ? m->long_addresses : m->addresses;
 }
 
 /* Reads the pools of a HELLO, as many as are kept, into pools unless that is
@@ -49,20 +45,13 @@ static uint32_t read_pools(struct span blob, struct peer_pool *pools)
 
 static enum err check_hello(const struct peer_hello *m, const char **text)
 {
-    uint32_t addresses;
-
     if (m->version_min > WIRE_VERSION || m->version_max < WIRE_VERSION)
         return ERR_VERSION;
     *text = "a daemon's name has 1 to 63 bytes of UTF-8, no control characters";
     if (m->name.len == 0 || m->name.len > 63 || !text_is_clean(m->name))
         return ERR_MALFORMED;
     *text = "hello with bad data addresses";
-    addresses = addresses_count(addresses_of(m), ADDRESS_MAX);
-    if (addresses == NONE)
-        return ERR_MALFORMED;
-    *text = "hello with other places than data addresses";
-    if (m->places.len > 0 &&
-        addresses_count(m->places, ADDRESS_SHORT) != addresses)
+    if (addresses_count(m->addresses) == NONE)
         return ERR_MALFORMED;
     *text = "hello with a bad key for data";
     if (m->data_key.len > 0 && m->data_key.len != DATA_KEY_BYTES)
@@ -90,7 +79,7 @@ enum err peer_take_hello(struct peer *peer, const struct peer_hello *m,
     text_copy(m->advertise, peer->advertise, sizeof(peer->advertise));
     text_copy(m->software, peer->software, sizeof(peer->software));
     peer->segment_max = m->segment_max;
-    addresses = addresses_count(addresses_of(m), ADDRESS_MAX);
+    addresses = addresses_count(m->addresses);
     if (addresses > 0) /* else they follow, or stay what they were */
         peer->addresses = addresses;
     peer->same_host = key_eq(&m->boot, boot);
@@ -103,24 +92,22 @@ enum err peer_take_hello(struct peer *peer, const struct peer_hello *m,
 void peer_tell_shards(struct peers *p, struct out *out, struct peer *peer,
     const struct peer_hello *m)
 {
-    bool placed = peer->carrier == CARRIER_TCP && m->places.len > 0;
-    struct span addresses = placed ? m->places : addresses_of(m);
     struct data_cmd cmd = {.type = PEER_OPEN, .peer = peer_index(p, peer)};
     struct span key =
         conf_secure(p->self.c->conf) ? m->data_key : span_of(NULL, 0);
     struct action *a;
     size_t at = out->bytes.len;
 
-    if (addresses.len == 0)
+    if (m->addresses.len == 0)
         return;
-    put_bytes(&out->bytes, addresses.p, addresses.len);
+    put_bytes(&out->bytes, m->addresses.p, m->addresses.len);
     if (key.len > 0)
         put_bytes(&out->bytes, key.p, key.len);
-    CHECK(!out->bytes.failed, "no room for %u address bytes", addresses.len);
+    CHECK(!out->bytes.failed, "no room for %u address bytes", m->addresses.len);
     a = out_action(out, ACT_PEER_DATA);
     a->index = cmd.peer;
     a->at = (uint32_t)at;
-    a->len = addresses.len + key.len;
+    a->len = m->addresses.len + key.len;
     a->word = peer->segment_max | (uint64_t)peer->carrier << 32 |
               (uint64_t)key.len << 40;
     out_data(out, &cmd);

@@ -25,7 +25,7 @@ void peers_init(
     p->peers = slab_take(s, p->max, sizeof(*p->peers));
     p->link_peer = slab_take(s, p->links, sizeof(*p->link_peer));
     p->link_host = slab_take(s, p->links, sizeof(*p->link_host));
-    p->self.blobs = slab_take(s, (size_t)2 * CARRIER_END, ADDRESSES_MAX);
+    p->self.blobs = slab_take(s, CARRIER_END, ADDRESSES_MAX);
     heap_init(&p->timers, s, p->max);
     p->self.c = c;
     p->self.role = role;
@@ -69,16 +69,11 @@ static struct span keep(struct span from, uint8_t *to)
 void peers_addresses(struct peers *p, struct out *out, const struct event *ev)
 {
     const struct own_addresses *a = ev->addresses;
-    bool is_long = a->data.len > ADDRESSES_SHORT ||
-                   addresses_count(a->data, ADDRESS_SHORT) == NONE;
     uint8_t bit = (uint8_t)(1u << a->carrier);
-    uint8_t *to = p->self.blobs + (size_t)2 * a->carrier * ADDRESSES_MAX;
+    uint8_t *to = p->self.blobs + (size_t)a->carrier * ADDRESSES_MAX;
 
     CHECK(a->carrier < CARRIER_END, "addresses of carrier %u", a->carrier);
     p->self.own[a->carrier].data = keep(a->data, to);
-    p->self.own[a->carrier].places = keep(a->places, to + ADDRESSES_MAX);
-    p->self.long_ones &= (uint8_t)~bit;
-    p->self.long_ones |= is_long ? bit : 0;
     p->self.loopback &= (uint8_t)~bit;
     p->self.loopback |= a->loopback ? bit : 0;
     for (uint32_t i = 0; i < p->max; i++)
@@ -196,11 +191,7 @@ static void say_carriers(const struct peers *p, uint32_t link,
         peer->key_due = peer->keyed && (to_epoch == 0 || !peer->up);
     if (peer && peer->key_due)
         return;
-    if (p->self.long_ones >> m->carrier & 1)
-        m->long_addresses = p->self.own[m->carrier].data;
-    else
-        m->addresses = p->self.own[m->carrier].data;
-    m->places = p->self.own[m->carrier].places;
+    m->addresses = p->self.own[m->carrier].data;
     if (peer)
         peer->carrier = m->carrier;
     if (peer && peer->keyed)
@@ -532,10 +523,7 @@ static void on_hello(struct peers *p, struct out *out, const struct event *ev)
         p->ops->drains(p->brain, out);
     CHECK(peer->link == link && peer_on(p, link) == peer,
         "a peer that said HELLO on link %u is not there", link);
-    if (!p->ops->greets && m->hello.addresses.len +
-                                   m->hello.long_addresses.len +
-                                   m->hello.places.len >
-                               0)
+    if (!p->ops->greets && m->hello.addresses.len > 0)
         path_try(p, peer, now_ns);
     /* An answer that changes the choice is followed by the addresses of that
      * carrier, the first on a link by the key, before any request. */

@@ -114,10 +114,9 @@ struct self {
     const struct layout *layouts[CONF_POOLS_MAX]; /* count 0: not known */
     bool draining;                                /* no new rooms */
     uint32_t news;  /* counts the changes of what HELLO says */
-    uint8_t *blobs; /* of the next: 2 x ADDRESSES_MAX for each carrier */
+    uint8_t *blobs; /* of the next: ADDRESSES_MAX for each carrier */
     struct own_addresses own[CARRIER_END]; /* langd: for its HELLOs */
-    uint8_t long_ones; /* bits of carriers whose own addresses are long */
-    uint8_t loopback;  /* likewise: which other hosts do not reach */
+    uint8_t loopback; /* bits of carriers that other hosts do not reach */
 };
 
 /* A role's part of what peers say. */
@@ -273,10 +272,6 @@ struct peer *peers_hear(
 /* Counts a frame that could not be read, and refuses it where its header
  * could. */
 void peer_bad(struct peers *p, struct out *out, const struct event *ev);
-
-/* Counts the addresses of a blob; NONE: it is not well-formed, or one has more
- * than `most` bytes. */
-uint32_t addresses_count(struct span blob, uint32_t most);
 
 /* Reads a HELLO into *peer, which stays as it was on error. */
 MUST_CHECK enum err peer_take_hello(struct peer *peer,

@@ -180,13 +180,10 @@ static enum err data_tcp_arm(struct data *d)
 static void say_place(struct data *d, const struct tcp_place *place)
 {
     struct writer w = writer_of(d->address, sizeof(d->address));
-    struct writer all = writer_of(d->place, sizeof(d->place));
 
     tcp_place_put(&w, place);
-    tcp_place_put_all(&all, place);
     d->address_len = (uint32_t)w.len;
-    d->place_len = (uint32_t)all.len;
-    CHECK(!w.failed && !all.failed, "an address of %u rails", place->rails);
+    CHECK(!w.failed, "an address of %u rails", place->rails);
 }
 
 /* A host may get another address: DHCP, a machine that is moved. */
@@ -245,11 +242,6 @@ static void data_tcp_admit(struct data *d, uint32_t who, struct span key)
 static struct span data_tcp_address(struct data *d)
 {
     return span_of(d->address, d->address_len);
-}
-
-static struct span data_tcp_place(struct data *d)
-{
-    return span_of(d->place, d->place_len);
 }
 
 static void data_tcp_free(struct data *d)
@@ -336,7 +328,6 @@ const struct data_ops data_tcp = {.name = "tcp",
     .open = data_tcp_open,
     .close = data_tcp_close,
     .address = data_tcp_address,
-    .place = data_tcp_place,
     .admit = data_tcp_admit,
     .connect = data_tcp_connect,
     .disconnect = carrier_disconnect,

@@ -15,8 +15,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-#define BACKLOG   256
-#define MAGIC_ALL "tcp2"
+#define BACKLOG 256
 
 static socklen_t at_len(const struct sockaddr_storage *at)
 {
@@ -361,19 +360,7 @@ bool tcp_moved(const char *devices, const char *ports, uint32_t buffer_bytes,
 
 void tcp_place_put(struct writer *w, const struct tcp_place *p)
 {
-    struct sockaddr_storage at = p->at[0];
-    uint32_t n;
-    const void *bytes = at_bytes(&at, &n);
-
     put_bytes(w, TCP_MAGIC, 4);
-    put_bytes(w, p->token, TCP_TOKEN);
-    put_u16(w, ntohs(*at_port(&at)));
-    put_bytes(w, bytes, n);
-}
-
-void tcp_place_put_all(struct writer *w, const struct tcp_place *p)
-{
-    put_bytes(w, MAGIC_ALL, 4);
     put_bytes(w, p->token, TCP_TOKEN);
     put_u8(w, (uint8_t)p->streams);
     put_u8(w, (uint8_t)p->of);
@@ -391,8 +378,7 @@ void tcp_place_put_all(struct writer *w, const struct tcp_place *p)
 
 bool tcp_place_looks_so(struct span s)
 {
-    return s.len >= TCP_HELLO &&
-           (memcmp(s.p, TCP_MAGIC, 4) == 0 || memcmp(s.p, MAGIC_ALL, 4) == 0);
+    return s.len >= TCP_HELLO && memcmp(s.p, TCP_MAGIC, 4) == 0;
 }
 
 /* Reads one address of n bytes. Returns false if it cannot be one. */
@@ -411,16 +397,8 @@ static bool get_at(
     return port > 0;
 }
 
-static bool get_one(struct reader *r, struct tcp_place *out)
-{
-    uint16_t port = get_u16(r);
-
-    out->rails = out->streams = out->of = 1;
-    return get_at(r, (uint32_t)(r->len - r->at), port, &out->at[0]);
-}
-
-/* Reads what tcp_place_put_all() wrote, and ignores what follows. */
-static bool get_all(struct reader *r, struct tcp_place *out)
+/* Reads what follows the token, and ignores what comes after that. */
+static bool get_rails(struct reader *r, struct tcp_place *out)
 {
     out->streams = get_u8(r);
     out->of = get_u8(r);
@@ -440,14 +418,12 @@ static bool get_all(struct reader *r, struct tcp_place *out)
 enum err tcp_place_get(struct span s, struct tcp_place *out)
 {
     struct reader r = reader_of(s.p, s.len);
-    bool all = s.len >= 4 && memcmp(s.p, MAGIC_ALL, 4) == 0;
     const uint8_t *token;
 
     memset(out, 0, sizeof(*out));
     (void)get_bytes(&r, 4);
     token = get_bytes(&r, TCP_TOKEN);
-    if (!tcp_place_looks_so(s) || !token ||
-        !(all ? get_all(&r, out) : get_one(&r, out))) {
+    if (!tcp_place_looks_so(s) || !token || !get_rails(&r, out)) {
         log_warn("tcp: a data address of %u bytes is not one of carrier tcp: "
                  "is transfer.carrier the same on both sides?",
             s.len);

@@ -39,15 +39,12 @@ MUST_CHECK enum err tcp_listen(const char *devices, const char *ports,
 bool tcp_moved(const char *devices, const char *ports, uint32_t buffer_bytes,
     int fds[TCP_RAILS], struct tcp_place *p);
 
-/* Writes a place, for a HELLO: "tcp1", token, u16 port, 4 or 16 bytes of
- * address, of the first rail. */
+/* Writes a place, for a HELLO: "tcp1", token, u8 streams, of and rails, and for
+ * each of those u16 port, u8 length of the address, the address. */
 void tcp_place_put(struct writer *w, const struct tcp_place *p);
-/* Writes all of it: "tcp2", token, u8 streams, of and rails, and for each of
- * those u16 port, u8 length of the address, the address. */
-void tcp_place_put_all(struct writer *w, const struct tcp_place *p);
-/* True if the bytes begin as a place of either form. */
+/* True if the bytes begin as a place. */
 bool tcp_place_looks_so(struct span s);
-/* Reads a place of either form. ERR_MALFORMED with a log line. */
+/* Reads a place. ERR_MALFORMED with a log line. */
 MUST_CHECK enum err tcp_place_get(struct span s, struct tcp_place *out);
 
 /* Writes the first address: "10.0.0.7:41234". */

@@ -47,8 +47,8 @@ struct endpoint {
 struct data {
     struct carrier c; /* first: carrier.h finds it there */
     int epoll;
-    uint8_t address[TCP_ADDRESS_MAX], place[TCP_ADDRESS_MAX];
-    uint32_t address_len, place_len;
+    uint8_t address[TCP_ADDRESS_MAX];
+    uint32_t address_len;
     struct list ready;
     struct endpoint *eps;  /* endpoints_max */
     struct tcp_door *door; /* NULL: no connections from others */

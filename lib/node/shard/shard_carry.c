@@ -68,41 +68,27 @@ bool carry_by_thread(const struct shard *s, uint8_t number)
 static enum err publish(struct carry *c)
 {
     struct span a = c->ops->address(c->d);
-    struct span p = c->ops->place ? c->ops->place(c->d) : span_of(NULL, 0);
-    struct published_address *copy = malloc(sizeof(*copy) + a.len + p.len);
+    struct published_address *copy = malloc(sizeof(*copy) + a.len);
 
     if (!copy)
         return ERR_NO_BLOCKS;
     copy->older = atomic_load_explicit(&c->address, memory_order_relaxed);
     copy->len = a.len;
-    copy->place_len = p.len;
     if (a.len > 0)
         memcpy(copy->bytes, a.p, a.len);
-    if (p.len > 0)
-        memcpy(copy->bytes + a.len, p.p, p.len);
     atomic_store_explicit(&c->address, copy, memory_order_release);
     return OK;
 }
 
-static const struct published_address *newest(struct shard *s, uint8_t number)
-{
-    struct carry *c = carry_by(s, number);
-
-    return c ? atomic_load_explicit(&c->address, memory_order_acquire) : NULL;
-}
-
 struct span shard_address(struct shard *s, uint8_t number)
 {
-    const struct published_address *a = newest(s, number);
+    struct carry *c = carry_by(s, number);
+    const struct published_address *a;
 
-    return a ? span_of(a->bytes, a->len) : span_of(NULL, 0);
-}
-
-struct span shard_place(struct shard *s, uint8_t number)
-{
-    const struct published_address *a = newest(s, number);
-
-    return a ? span_of(a->bytes + a->len, a->place_len) : span_of(NULL, 0);
+    if (!c)
+        return span_of(NULL, 0);
+    a = atomic_load_explicit(&c->address, memory_order_acquire);
+    return span_of(a->bytes, a->len);
 }
 
 /* open and close */

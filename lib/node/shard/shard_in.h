@@ -42,8 +42,8 @@ struct carry {
 
 struct published_address {
     struct published_address *older;
-    uint32_t len, place_len;
-    uint8_t bytes[]; /* of the address, then of the place */
+    uint32_t len;
+    uint8_t bytes[];
 };
 
 /* Which thread owns the shard. Only the owner changes it, as its last access.
