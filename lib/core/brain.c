@@ -1,10 +1,8 @@
 /* brain.c - see brain.h: what both roles do about an event, and the table of
  * the roles. Owned by the loop's thread. Rejected: a switch on the role in
  * every function; a table per role is complete or does not link. */
-#include "core/trace/trace.h"
-
-#include "base/check.h"
 #include "core/move/pool.h"
+#include "core/trace/trace.h"
 
 struct brain *brain_init(struct slab *s, const struct brain_conf *c)
 {
@@ -16,58 +14,6 @@ struct brain *brain_init(struct slab *s, const struct brain_conf *c)
     CHECK(c->recorder, "a brain without a recorder");
     return roles[c->conf->role]->init(s, c);
 }
-
-/* the head */
-
-void head_carve(struct brain *b, struct slab *s, const struct brain_ops *ops)
-{
-    const struct conf *c = b->c.conf;
-
-    CHECK(ops->role == c->role, "role %u, configured %u", ops->role, c->role);
-    b->ops = ops;
-    b->history = slab_take(s, c->limit_history, sizeof(*b->history));
-    aux_init(&b->aux, s, c, b->c.seed);
-    engines_init(&b->engines, s, c, b->c.seed);
-    peers_init(&b->peers, s, &b->c, ops->role);
-}
-
-void head_init(struct brain *b, const struct engines_ops *engines,
-    const struct peers_ops *peers)
-{
-    const struct conf *c = b->c.conf;
-
-    CHECK(c->pools_count <= CONF_POOLS_MAX, "%u pools", c->pools_count);
-    b->engines.ops = engines;
-    b->peers.ops = peers;
-    b->engines.brain = b->peers.brain = b;
-    b->engines.stats = b->peers.stats = b->stats;
-    b->pools_count = b->peers.self.pools_count = c->pools_count;
-    for (uint32_t i = 0; i < c->pools_count; i++) {
-        pool_meta_init(&b->metas[i], &c->pools[i]);
-        b->peers.self.layouts[i] = &b->metas[i].layout;
-    }
-}
-
-void head_record(struct brain *b, struct room *r, struct ended *row)
-{
-    struct ended *e = &b->history[b->ended_count % b->c.conf->limit_history];
-
-    CHECK(r->state == ROOM_SUCCESS || r->state == ROOM_FAILED,
-        "room %llx ends in state %u", (unsigned long long)r->id, r->state);
-    row->done_ns = b->now_ns;
-    *e = *row;
-    e->room = r->id;
-    e->state = r->state;
-    e->reason = r->reason;
-    memcpy(e->text, r->text, sizeof(e->text));
-    r->ended_row = b->ended_count++;
-    slow_take(&b->slow, e);
-    CHECK(r->reason < ERR_COUNT, "reason %u", r->reason);
-    b->ends[r->reason]++;
-    happened(b, HAPPENED_ENDED, r, e, NONE, r->reason, e->total);
-}
-
-/* events */
 
 static void on_peer(struct brain *b, struct out *out, const struct event *ev)
 {
@@ -148,10 +94,8 @@ static bool head_event(struct brain *b, struct out *out, const struct event *ev)
         b->engines.hello_ns = b->c.conf->timeout_hello;
         return true;
     case EV_ENDING:
-        b->ending = true;
-        drain(b, true);
-        return true;
     case EV_DRAIN:
+        b->ending |= ev->type == EV_ENDING;
         drain(b, true);
         return true;
     case EV_UNDRAIN:
@@ -189,12 +133,6 @@ void brain_step(struct brain *b, const struct event *ev, struct out *out)
     if (head_event(b, out, ev))
         b->ops->event(b, out, ev);
     b->ops->work(b, out);
-}
-
-uint64_t brain_counter(const struct brain *b, enum counter s)
-{
-    CHECK(s < STAT_COUNT, "counter %u", s);
-    return b->stats[s];
 }
 
 bool brain_pending(const struct brain *b)
@@ -241,47 +179,6 @@ bool brain_next_event(struct brain *b, uint32_t conn, struct writer *w)
     att->pending = 0;
     list_remove(&att->in_dirty);
     return true;
-}
-
-uint32_t brain_open_rooms(const struct brain *b)
-{
-    return b->ops->open_rooms(b);
-}
-
-/* pools */
-
-const struct layout *brain_layout(const struct brain *b, uint32_t i)
-{
-    CHECK(i < b->pools_count, "layout of pool %u", i);
-    return &b->metas[i].layout;
-}
-
-bool brain_engines_write(const struct brain *b, uint32_t i)
-{
-    CHECK(i < b->pools_count, "access to pool %u", i);
-    return b->ops->engines_write || b->metas[i].conf->engine_access;
-}
-
-uint32_t brain_blocks_free(const struct brain *b, uint32_t i)
-{
-    CHECK(i < b->pools_count, "blocks of pool %u", i);
-    return b->ops->blocks_free(b, i);
-}
-
-/* others */
-
-bool brain_link_known(const struct brain *b, uint32_t link)
-{
-    return link < b->peers.links && peer_on(&b->peers, link);
-}
-
-const struct ended *brain_ended(const struct brain *b, uint64_t n)
-{
-    uint64_t limit = b->c.conf->limit_history;
-
-    if (n >= b->ended_count || b->ended_count - n > limit)
-        return NULL;
-    return &b->history[n % limit];
 }
 
 void brain_check(const struct brain *b)

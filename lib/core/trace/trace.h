@@ -61,12 +61,16 @@ static inline bool trace_good(struct span traceparent)
     return traceparent.len == 0 || traceparent_read(traceparent, &t);
 }
 
+/* Three happenings hold a context: of 1 the trace's first half, 2 its second
+ * half, 3 the parent; the peer's place has version and flags. */
+#define CONTEXT_PARTS 3
+
 /* Takes the trace context that came with a room: an engine's, or a peer's
  * where no engine here gave one. One that is of no good form is left. */
 void trace_context(struct brain *b, const struct room *r, struct ended *history,
     struct span traceparent, bool of_peer);
 
-/* Shows happenings from number at->at on, TRACE_SLICE at most. */
+/* report.c: shows happenings from number at->at on, TRACE_SLICE at most. */
 #define TRACE_SLICE 4096u
 void show_trace(const struct brain *b, struct show_at *at, struct rows_out *s);
 
