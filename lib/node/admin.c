@@ -59,16 +59,6 @@ static const char there_is[] = "there is"
     ;
 #undef COMMAND
 
-struct command {
-    const char *word;
-    void (*run)(struct node *n, struct query *q, const char *args);
-};
-#define COMMAND(name, word, usage, meaning) {word, command_##name},
-static const struct command commands[] = {
-#include "wire/command.def"
-};
-#undef COMMAND
-
 /* Passes the brain's rows on and appends the body's columns. */
 struct adding {
     struct rows_out rows_out;
@@ -455,11 +445,11 @@ static void show(
     list_push_tail(&n->making, &q->making);
 }
 
-static const struct command *find_command(struct span what)
+static const struct command *find_command(struct node *n, struct span what)
 {
-    for (uint32_t i = 0; i < ARRAY_LEN(commands); i++)
-        if (span_eq(what, span_str(commands[i].word)))
-            return &commands[i];
+    for (const struct command *c = n->commands; c->word; c++)
+        if (span_eq(what, span_str(c->word)))
+            return c;
     return NULL;
 }
 
@@ -487,7 +477,7 @@ static void run_command(struct node *n, uint32_t conn,
 
 void admin_query(struct node *n, uint32_t conn, const struct local_msg *m)
 {
-    const struct command *c = find_command(m->query.what);
+    const struct command *c = find_command(n, m->query.what);
     enum what what;
 
     if (local_gone(n->local, conn))

@@ -19,6 +19,12 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+#define COMMAND(name, word, usage, meaning) {word, command_##name},
+static const struct command commands[] = {
+#include "wire/command.def"
+    {NULL, NULL}};
+#undef COMMAND
+
 /* TCP asks so often whether an idle data connection still stands. */
 #define KEEPALIVE_MS 5000
 
@@ -309,6 +315,7 @@ enum err node_new(struct node **out, const struct node_opt *opt)
     n->started_ns = uv_hrtime();
     list_init(&n->notified);
     list_init(&n->making);
+    n->commands = commands;
     e = take_memory(n);
     if (e == OK)
         e = node_pools_new(n);
@@ -391,19 +398,6 @@ static void end_loop(struct node *n)
     }
     local_free(&n->local);
     links_free(&n->links);
-}
-
-/* The first call makes the threads, which inherit the mask. */
-void node_work(
-    struct node *n, uv_work_t *w, uv_work_cb work, uv_after_work_cb after)
-{
-    sigset_t all, old;
-
-    sigfillset(&all);
-    sigdelset(&all, SIGBUS);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    uv_queue_work(&n->loop, w, work, after);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
 }
 
 void node_free(struct node **out)

@@ -1,5 +1,5 @@
 /* node_impl.h - inside of a node: what node.c (life), node_turn.c (turns of the
- * loop), node_act.c (actions), node_inline.c (shards that the loop runs),
+ * loop), node_step.c (steps), node_inline.c (shards that the loop runs),
  * node_carriers.c (what rows go by), node_pool.c (memory), node_map.c (pools of
  * other daemons), node_health.c, node_reload.c and admin.c (QUERY)
  * share. Private to them. All of it belongs to the loop's thread. */
@@ -94,6 +94,7 @@ struct node {
     struct links *links;
     struct node_conn *conns;
     struct list notified;
+    const struct command *commands;
     struct list making; /* queries whose reports are not whole, in turns */
     uint32_t queries;   /* in progress */
 
@@ -122,18 +123,23 @@ struct node {
 };
 
 /* node_turn.c */
-/* Returns the time of CLOCK_MONOTONIC, which the brain's times are. */
-uint64_t node_clock_ns(struct node *n);
-/* Steps the brain with the event and carries out its actions. */
-void node_event(struct node *n, struct event *ev);
 /* Return what the engine socket and the links call. */
 struct local_calls node_local_calls(struct node *n);
 struct links_calls node_links_calls(struct node *n);
 /* Runs turns until the loop is stopped. */
 void node_turns(struct node *n);
 
-/* node_act.c */
-void node_carry_out(struct node *n);
+/* node_step.c */
+/* Returns the time of CLOCK_MONOTONIC, which the brain's times are. */
+uint64_t node_clock_ns(struct node *n);
+/* Steps the brain with the event and carries out its actions. */
+void node_event(struct node *n, struct event *ev);
+/* Continues what a step left because a shard was far behind. */
+void node_more(struct node *n);
+/* Has a thread of libuv's pool do the work, which takes no signals but
+ * guard.h's. */
+void node_work(
+    struct node *n, uv_work_t *w, uv_work_cb work, uv_after_work_cb after);
 /* Gives the order to every shard. */
 void node_order(struct node *n, const struct order *o);
 /* True if orders wait for a place in a shard's ring. */
@@ -184,11 +190,6 @@ void node_pools_serve(struct node *n);
 void node_pools_stop(struct node *n);
 void node_close_pools(struct node *n);
 
-/* Has a thread of libuv's pool do the work, which takes no signals but
- * guard.h's. */
-void node_work(
-    struct node *n, uv_work_t *w, uv_work_cb work, uv_after_work_cb after);
-
 /* node_map.c: langd, pools of encoders on this host */
 MUST_CHECK enum err node_maps_new(struct node *n);
 void node_map(struct node *n, uint32_t peer, struct span path, uint64_t token);
@@ -233,6 +234,10 @@ void node_reload_fini(struct node *n);
  * admin_answer or admin_refuse; until then the query may be on a list of the
  * command's, which it leaves by itself when its connection ends. */
 struct query;
+struct command {
+    const char *word; /* NULL: behind the last */
+    void (*run)(struct node *n, struct query *q, const char *args);
+};
 #define COMMAND(name, word, usage, meaning)                                    \
     void command_##name(struct node *n, struct query *q, const char *args);
 #include "wire/command.def"

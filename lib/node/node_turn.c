@@ -19,53 +19,11 @@
 #define NOTES_TURN 4096            /* served before peers and engines */
 #define BEHIND_MS  1               /* how soon a full ring is tried again */
 #define SLACK_NS   (4 * NS_PER_MS) /* a tick, where it comes 250 times a s */
-/* Steps of a turn for one look at the clock. */
-#define STEPS_A_LOOK 16
 /* Commits after which rows leave, while the next are read: of many small rooms
  * the peer has the first before the last is committed. */
 #define COMMITS_FLUSH 16
 
 static void turn(struct node *n);
-
-/* stepping */
-
-uint64_t node_clock_ns(struct node *n)
-{
-    uint64_t now = uv_hrtime();
-
-    if (now > n->now_ns)
-        n->now_ns = now;
-    return n->now_ns;
-}
-
-static void step(struct node *n, struct event *ev)
-{
-    ev->now_ns = n->steps++ % STEPS_A_LOOK ? n->now_ns : node_clock_ns(n);
-    n->event = ev;
-    brain_step(n->brain, ev, &n->out);
-    n->event = NULL;
-    node_carry_out(n);
-}
-
-void node_event(struct node *n, struct event *ev)
-{
-    CHECK(n->out.count == 0, "a step inside another, event %u", ev->type);
-    step(n, ev);
-    if (!brain_pending(n->brain))
-        return;
-    for (struct event more = {.type = EV_MORE};
-         brain_pending(n->brain) && !node_congested(n);)
-        step(n, &more);
-}
-
-/* Continues what a step left because a shard was far behind. */
-static void go_on(struct node *n)
-{
-    struct event more = {.type = EV_MORE};
-
-    if (brain_pending(n->brain) && !node_congested(n))
-        node_event(n, &more);
-}
 
 /* True if no more input may be read: a shard is far behind. */
 static bool full(void *ud)
@@ -345,7 +303,7 @@ static void turn(struct node *n)
     links_flush_coalesced(n->links);
     if (n->pools_seen && !node_congested(n))
         node_pools_serve(n);
-    go_on(n);
+    node_more(n);
     /* With nothing left of a step: links that go down are steps, too. */
     if (n->reload.read && !node_congested(n))
         node_reload_serve(n);

@@ -1,5 +1,5 @@
-/* node_act.c - carries out what a brain asks for, in the order in which it
- * asked.
+/* node_step.c - gives the brain an event and carries out what it asks for, in
+ * the order in which it asked.
  *
  * Invariants: carrying out never steps the brain; commands reach each shard
  * in order (shard_order.c), and nothing is lost. A message to a peer leaves
@@ -14,10 +14,26 @@
 #include "base/log.h"
 #include "core/share.h"
 
+#include <signal.h>
 #include <string.h>
 
 #define ENDED_PER_S    100
 #define WARNINGS_PER_S 10
+/* Steps of a turn for one look at the clock. */
+#define STEPS_A_LOOK 16
+
+/* The first call makes the threads, which inherit the mask. */
+void node_work(
+    struct node *n, uv_work_t *w, uv_work_cb work, uv_after_work_cb after)
+{
+    sigset_t all, old;
+
+    sigfillset(&all);
+    sigdelset(&all, SIGBUS);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    uv_queue_work(&n->loop, w, work, after);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+}
 
 /* to the shards */
 
@@ -320,7 +336,7 @@ static void act(struct node *n, const struct action *a)
     CHECK(false, "action %u", a->type);
 }
 
-void node_carry_out(struct node *n)
+static void carry_out(struct node *n)
 {
     CHECK(!n->out.bytes.failed, "the list of actions did not fit: %u",
         n->out.count);
@@ -330,4 +346,35 @@ void node_carry_out(struct node *n)
         act(n, &n->out.actions[i]);
     n->out.count = 0;
     n->out.bytes.len = 0;
+}
+
+uint64_t node_clock_ns(struct node *n)
+{
+    uint64_t now = uv_hrtime();
+
+    if (now > n->now_ns)
+        n->now_ns = now;
+    return n->now_ns;
+}
+
+static void step(struct node *n, struct event *ev)
+{
+    ev->now_ns = n->steps++ % STEPS_A_LOOK ? n->now_ns : node_clock_ns(n);
+    n->event = ev;
+    brain_step(n->brain, ev, &n->out);
+    n->event = NULL;
+    carry_out(n);
+}
+
+void node_more(struct node *n)
+{
+    while (brain_pending(n->brain) && !node_congested(n))
+        step(n, &(struct event){.type = EV_MORE});
+}
+
+void node_event(struct node *n, struct event *ev)
+{
+    CHECK(n->out.count == 0, "a step inside another, event %u", ev->type);
+    step(n, ev);
+    node_more(n);
 }
