@@ -7,7 +7,6 @@
 #include "base/check.h"
 #include "base/text.h"
 
-#include <errno.h>
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -81,27 +80,6 @@ static int misused(const char *why)
     CHECK(why[0], "a command line is wrong for no reason");
     fprintf(stderr, "mmxctl: %s; mmxctl --help says what there is\n", why);
     return CTL_USAGE;
-}
-
-static int refused(enum err err, struct span text)
-{
-    char clean[REFUSAL_TEXT];
-
-    text_copy(text, clean, sizeof(clean));
-    fprintf(stderr, "mmxctl: %s: %s\n", err_name(err), clean);
-    return CTL_REFUSED;
-}
-
-int ctl_failed(const struct local_msg *m)
-{
-    if (m->type == LOCAL_ANSWER)
-        return refused(m->answer.err, m->answer.text);
-    if (m->type == LOCAL_REPORT && m->report.err)
-        return refused(m->report.err, m->report.text);
-    fprintf(stderr, "mmxctl: %s\n",
-        errno && errno != EPIPE ? strerror(errno)
-                                : "the daemon closed the connection");
-    return CTL_REFUSED;
 }
 
 static bool is_report(const char *word)

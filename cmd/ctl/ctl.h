@@ -82,6 +82,9 @@ bool ctl_ask(struct ctl *c, const char *what, struct local_msg *m);
 bool ctl_query(struct ctl *c, const char *what);
 bool ctl_take(struct ctl *c, const struct local_msg *m);
 
+/* Prints why a call failed, m being the last message; returns the exit status.
+ */
+int ctl_failed(const struct local_msg *m);
 /* Returns the monotonic clock. */
 uint64_t ctl_now_ns(void);
 
@@ -108,10 +111,6 @@ void clock_text(uint64_t ns, bool whole, char out[CLOCK_TEXT]);
 
 /* The text of a refusal is a stranger's: a name in it may hold anything. */
 enum { REFUSAL_TEXT = 520 };
-
-/* mmxctl.c: prints why a call failed, m being the last message; returns the
- * exit status. */
-int ctl_failed(const struct local_msg *m);
 
 /* keygen.c: writes a new key; returns the exit status. */
 int keygen(const char *path);

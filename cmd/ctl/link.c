@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/fds.h"
+#include "base/text.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -214,4 +215,25 @@ bool ctl_ask(struct ctl *c, const char *what, struct local_msg *m)
             return false;
     while (!ctl_take(c, m));
     return m->type == LOCAL_REPORT && !m->report.err;
+}
+
+static int refused(enum err err, struct span text)
+{
+    char clean[REFUSAL_TEXT];
+
+    text_copy(text, clean, sizeof(clean));
+    fprintf(stderr, "mmxctl: %s: %s\n", err_name(err), clean);
+    return CTL_REFUSED;
+}
+
+int ctl_failed(const struct local_msg *m)
+{
+    if (m->type == LOCAL_ANSWER)
+        return refused(m->answer.err, m->answer.text);
+    if (m->type == LOCAL_REPORT && m->report.err)
+        return refused(m->report.err, m->report.text);
+    fprintf(stderr, "mmxctl: %s\n",
+        errno && errno != EPIPE ? strerror(errno)
+                                : "the daemon closed the connection");
+    return CTL_REFUSED;
 }
