@@ -94,13 +94,6 @@ struct peer *peer_on(const struct peers *p, uint32_t link)
     return p->link_peer[link] == NONE ? NULL : &p->peers[p->link_peer[link]];
 }
 
-uint32_t peer_index(const struct peers *p, const struct peer *peer)
-{
-    CHECK(peer >= p->peers && peer < p->peers + p->max, "peer %td",
-        peer - p->peers);
-    return (uint32_t)(peer - p->peers);
-}
-
 struct peer *peer_named(const struct peers *p, struct span name)
 {
     for (uint32_t i = 0; i < p->max; i++)

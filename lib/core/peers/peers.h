@@ -208,7 +208,14 @@ bool path_note(struct peers *p, struct out *out, const struct event *ev);
 
 /* Returns the peer on this link, or NULL. */
 struct peer *peer_on(const struct peers *p, uint32_t link);
-uint32_t peer_index(const struct peers *p, const struct peer *peer);
+/* Returns the number of the peer. */
+static inline uint32_t peer_index(
+    const struct peers *p, const struct peer *peer)
+{
+    CHECK(peer >= p->peers && peer < p->peers + p->max, "peer %td",
+        peer - p->peers);
+    return (uint32_t)(peer - p->peers);
+}
 /* places.c */
 /* Takes a place for a new peer: a free one, or that of one without rooms that
  * gives way (out not NULL): one that is not up, else the one that asked for
