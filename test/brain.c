@@ -335,8 +335,11 @@ void brain_hello(struct rig *b, uint32_t link, const char *name, uint64_t epoch)
     m.hello.role = role_other(b->conf.role);
     m.hello.segment_max = 1 << 18;
     m.hello.name = span_str(name);
-    if (m.hello.role == ROLE_LANGD)
+    m.hello.carriers = span_str("tcp");
+    if (m.hello.role == ROLE_LANGD) {
+        m.hello.carrier = CARRIER_TCP;
         m.hello.addresses = span_of(address, sizeof(address));
+    }
     begin(b);
     go_on(b, &up);
     go_on(b, &ev);

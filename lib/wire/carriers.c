@@ -55,7 +55,7 @@ uint8_t carriers_read(struct span text)
 
 bool carriers_common(uint8_t here, const char *there)
 {
-    return !there[0] || (here & carriers_read(span_str(there))) != 0;
+    return (here & carriers_read(span_str(there))) != 0;
 }
 
 /* Returns the best of the carriers: the one with the highest number. */
@@ -69,14 +69,17 @@ static uint8_t best(uint8_t bits)
     return number;
 }
 
+uint8_t carriers_first(uint8_t here)
+{
+    return here & BIT(CARRIER_TCP) ? CARRIER_TCP : best(here);
+}
+
 bool carriers_choose(struct carrier_pair *p, uint8_t here, uint8_t there)
 {
-    uint8_t both = there ? here & there : here;
+    uint8_t both = here & there;
     uint8_t whole = both & (uint8_t)~p->broken;
     uint8_t chosen = best(whole ? whole : both);
 
-    if (!there && whole & BIT(CARRIER_TCP))
-        chosen = CARRIER_TCP;
     if (chosen != p->chosen) {
         p->breaks = 0;
         p->worked = false;
@@ -90,8 +93,7 @@ bool carriers_broke(
     struct carrier_pair *p, uint8_t here, uint64_t now_ns, uint64_t outage_ns)
 {
     uint64_t one_ns = p->worked ? outage_ns : CARRIER_BREAK_NS;
-    uint8_t both = p->there ? here & p->there : here;
-    uint8_t others = both & (uint8_t)~BIT(p->chosen);
+    uint8_t others = here & p->there & (uint8_t)~BIT(p->chosen);
     uint8_t left = others & (uint8_t)~p->broken;
 
     CHECK(here, "no carrier here, and one broke");
@@ -102,10 +104,6 @@ bool carriers_broke(
         p->breaks = 0;
     }
     p->last_ns = now_ns;
-    if (!left && !p->there) {
-        p->broken = 0;
-        left = others;
-    }
     if (++p->breaks < CARRIER_BREAKS || !left)
         return false;
     p->broken |= BIT(p->chosen);

@@ -30,8 +30,8 @@ struct carrier_pair {
 };
 
 /* Reads what a HELLO lists: entries that begin with a carrier's name, between
- * semicolons. Others are not known here and left out. Returns bits by number;
- * 0 for an empty list: nothing was said. */
+ * semicolons. Others are not known here and left out. Returns bits by number.
+ */
 uint8_t carriers_read(struct span text);
 /* Returns the name of a carrier; "auto" for CARRIER_AUTO. */
 const char *carrier_name(uint8_t number);
@@ -43,16 +43,18 @@ const char *carrier_name(uint8_t number);
 void carriers_why(const struct carrier_pair *p, uint8_t here, uint8_t barred,
     char *out, size_t size);
 
-/* True if what is here has one with the list of a HELLO in common, or that
- * says nothing. */
+/* True if what is here has one with the list of a HELLO in common. */
 bool carriers_common(uint8_t here, const char *there);
 
-/* Chooses from what is here and what is there (0: not said, which is plain TCP
- * where that is here). False: nothing in common; chosen is CARRIER_AUTO. */
+/* Returns what langd's HELLO is for before it knows what is there: TCP if that
+ * is here. */
+uint8_t carriers_first(uint8_t here);
+
+/* Chooses from what is here and what is there. False: nothing in common; chosen
+ * is CARRIER_AUTO. */
 bool carriers_choose(struct carrier_pair *p, uint8_t here, uint8_t there);
 /* The chosen one broke; an outage may last for outage_ns. True: another one was
- * chosen in its place. The last one stays; where the encoder says nothing, they
- * take turns. */
+ * chosen in its place. The last one stays. */
 bool carriers_broke(
     struct carrier_pair *p, uint8_t here, uint64_t now_ns, uint64_t outage_ns);
 

@@ -43,8 +43,7 @@ TEST(the_best_that_both_can)
     } cases[] = {{BOTH, BOTH, CARRIER_UCX}, {BOTH, TCP, CARRIER_TCP},
         {TCP, BOTH, CARRIER_TCP}, {UCX, BOTH, CARRIER_UCX},
         {TCP, UCX, CARRIER_AUTO}, {UCX, TCP, CARRIER_AUTO},
-        /* Nothing was said: plain TCP where that is here. */
-        {BOTH, 0, CARRIER_TCP}, {TCP, 0, CARRIER_TCP}, {UCX, 0, CARRIER_UCX}};
+        {BOTH, 0, CARRIER_AUTO}};
 
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         struct carrier_pair p = {0};
@@ -53,6 +52,12 @@ TEST(the_best_that_both_can)
             cases[i].chosen != CARRIER_AUTO);
         T_EQ_U64(p.chosen, cases[i].chosen);
     }
+}
+
+TEST(tcp_is_first_where_it_is_here)
+{
+    T_EQ_U64(carriers_first(BOTH), CARRIER_TCP);
+    T_EQ_U64(carriers_first(UCX), CARRIER_UCX);
 }
 
 TEST(two_breaks_within_a_minute_cost_a_carrier)
@@ -121,27 +126,6 @@ TEST(a_carrier_that_worked_has_patience)
     T_TRUE(carriers_broke(&p, BOTH, t + OUTAGE, OUTAGE));
     T_EQ_U64(p.chosen, CARRIER_TCP);
     T_FALSE(p.worked);
-}
-
-/* An older encoder that was told to use UCX: TCP breaks, and UCX is tried; then
- * they take turns. */
-TEST(nothing_was_said_and_it_breaks)
-{
-    struct carrier_pair p = {0};
-    uint64_t t = 5 * NS_PER_S;
-
-    T_TRUE(carriers_choose(&p, BOTH, 0));
-    T_EQ_U64(p.chosen, CARRIER_TCP);
-    T_FALSE(carriers_broke(&p, BOTH, t, OUTAGE));
-    T_TRUE(carriers_broke(&p, BOTH, t + NS_PER_S, OUTAGE));
-    T_EQ_U64(p.chosen, CARRIER_UCX);
-    T_TRUE(carriers_choose(&p, BOTH, 0));
-    T_EQ_U64(p.chosen, CARRIER_UCX);
-    T_FALSE(carriers_broke(&p, BOTH, t + 2 * NS_PER_S, OUTAGE));
-    T_TRUE(carriers_broke(&p, BOTH, t + 3 * NS_PER_S, OUTAGE));
-    T_EQ_U64(p.chosen, CARRIER_TCP);
-    T_TRUE(carriers_choose(&p, BOTH, 0));
-    T_EQ_U64(p.chosen, CARRIER_TCP);
 }
 
 TEST(why_names_what_the_config_bars)

@@ -214,6 +214,8 @@ static const struct action *hears(struct rig *e, uint32_t bytes)
     m.hello.role = ROLE_LANGD;
     m.hello.segment_max = 1 << 18;
     m.hello.name = span_str("a");
+    m.hello.carrier = CARRIER_TCP;
+    m.hello.carriers = span_str("tcp");
     m.hello.addresses = span_of("\3\0abc", 5);
     m.hello.data_key = span_of(key, bytes);
     brain_hear(e, 0, m);

@@ -47,8 +47,6 @@ TEST(the_report_says_why_not_by_a_better_one)
         "copy: not mapped, ucx: not chosen there");
     brain_hear(e, 0, hello_of("ucx 1.18 rc; tcp", CARRIER_UCX));
     T_EQ_STR(brain_text(e, "peers", "not_by", 0), "copy: not mapped");
-    brain_hear(e, 0, hello_of("", 0)); /* it says nothing */
-    T_EQ_STR(brain_text(e, "peers", "carrier", 0), "tcp");
 }
 
 TEST(addresses_of_16000_bytes_are_passed_on)

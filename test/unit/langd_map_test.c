@@ -14,6 +14,7 @@ static struct peer_msg hello(uint64_t token)
     m.hello.role = ROLE_ENCODED;
     m.hello.segment_max = 1 << 18;
     m.hello.name = span_str("enc");
+    m.hello.carriers = span_str("tcp");
     m.hello.socket = span_str("/run/enc.sock");
     m.hello.token = token;
     return m;

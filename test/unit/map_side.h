@@ -15,6 +15,8 @@ static inline struct peer_msg hello(
     m.hello.role = ROLE_LANGD;
     m.hello.segment_max = 1 << 18;
     m.hello.name = span_str(name);
+    m.hello.carrier = CARRIER_TCP;
+    m.hello.carriers = span_str("tcp");
     m.hello.addresses = span_of(address, sizeof(address));
     m.hello.mapped = mapped;
     return m;

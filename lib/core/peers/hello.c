@@ -51,7 +51,8 @@ static enum err check_hello(const struct peer_hello *m, const char **text)
     if (m->name.len == 0 || m->name.len > 63 || !text_is_clean(m->name))
         return ERR_MALFORMED;
     *text = "hello with bad data addresses";
-    if (addresses_count(m->addresses) == NONE)
+    if (addresses_count(m->addresses) == NONE ||
+        (m->addresses.len > 0 && m->carrier == CARRIER_AUTO))
         return ERR_MALFORMED;
     *text = "hello with a bad key for data";
     if (m->data_key.len > 0 && m->data_key.len != DATA_KEY_BYTES)

@@ -173,13 +173,13 @@ static void say_carriers(const struct peers *p, uint32_t link,
     uint64_t to_epoch, struct peer_hello *m)
 {
     struct peer *peer = peer_on(p, link);
-    struct carrier_pair none = {0};
 
     m->carriers = span_str(p->self.c->carriers_text);
     if (!p->ops->greets)
         return;
-    (void)carriers_choose(&none, p->self.c->carriers, 0);
-    m->carrier = peer && peer->pair.chosen ? peer->pair.chosen : none.chosen;
+    m->carrier = peer && peer->pair.chosen
+                     ? peer->pair.chosen
+                     : carriers_first(p->self.c->carriers);
     if (peer)
         peer->key_due = peer->keyed && (to_epoch == 0 || !peer->up);
     if (peer && peer->key_due)
@@ -436,8 +436,7 @@ static void take_carriers(
 
     text_copy(m->carriers, peer->carriers, sizeof(peer->carriers));
     if (!p->ops->greets) {
-        peer->carrier = m->carrier ? m->carrier : CARRIER_TCP;
-        peer->pair.chosen = peer->carrier;
+        peer->carrier = peer->pair.chosen = m->carrier;
         peer->pair.there = there;
         return;
     }
