@@ -9,7 +9,7 @@
  * many at a time, in the simulator (test/sim).
  *
  * Read in this order. flow.h, brain.h: a brain as the body sees it. head.h,
- * brain.c: what both roles begin with, and which part takes an event.
+ * head.c: what both roles begin with; brain.c: which part takes an event.
  * engines.h, local.c: connections, attachments, and the messages that both
  * roles answer alike. peers/, debt.h: the other daemons, HELLO, what they are
  * owed. pools.h, show.h: pools and reports. Then one role: encode/encode.h or
