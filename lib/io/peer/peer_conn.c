@@ -9,7 +9,7 @@
  * its descriptor's number can be reused.
  *
  * ZMQ has no call that ends one connection of a ROUTER, and no limit for what
- * it reads of one but RCVHWM, which must not be reached (peer_zmq.c). The
+ * it reads of one but RCVHWM, which must not be reached (peer_sock.c). The
  * kernel has both: shutdown() of the descriptor, which ZMQ sees as an end, and
  * the count of bytes received. Memory is therefore bounded from outside, once a
  * tick: between two ticks a stranger may bring as much as the network carries.

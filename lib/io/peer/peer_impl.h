@@ -1,6 +1,6 @@
-/* peer_impl.h - what the sources of links share: peer_zmq.c has the sockets and
- * the messages, peer_conn.c accepted connections, peer_dial.c those that we
- * make. The loop's thread. */
+/* peer_impl.h - what the sources of links share: peer_sock.c has the sockets,
+ * peer_zmq.c the messages, peer_conn.c accepted connections, peer_dial.c those
+ * that we make. The loop's thread. */
 #ifndef MMX_IO_PEER_IMPL_H
 #define MMX_IO_PEER_IMPL_H
 
@@ -124,7 +124,11 @@ static inline struct link *link_at(const struct links *p, uint32_t link)
     return &p->links[link];
 }
 
-/* peer_zmq.c */
+/* peer_sock.c */
+/* Events of a monitor that say that a handshake has failed. */
+#define REFUSED_EVENTS                                                         \
+    (ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |                                    \
+        ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH)
 /* Opens a socket that is neither bound nor connected yet. NULL: logged. */
 struct sock *sock_open(struct links *p, int type, uint32_t link, bool six);
 void sock_close(struct sock *s);
@@ -132,17 +136,25 @@ bool sock_set(void *zmq, int option, int value);
 /* Polls a ZMQ socket's descriptor. */
 void sock_watch(
     uv_loop_t *loop, uv_poll_t *h, void *zmq, uv_poll_cb f, void *data);
+/* Has the next turn look at the socket. */
+void sock_ready(struct sock *s);
+/* Returns our own pair for a connection to the key of this number. */
+const struct key_pair *keys_own(const struct keys *k, uint32_t there);
+/* Drops a link's output; it is not up any more. */
+void link_clear(struct link *k);
 /* Drops a link's output and reports it down; nothing if it is not up. */
 void link_down(struct links *p, uint32_t link);
 /* Releases the number of an accepted link whose connection has ended, and
  * reports it down. */
 void link_lost(struct links *p, uint32_t link);
-/* Handles all events of the socket's monitor. Callbacks may close it. */
+
+/* peer_zmq.c: handles all events of the socket's monitor. Callbacks may close
+ * it. */
 void sock_news(struct sock *s);
 
 /* peer_tick.c */
-/* Looks at all connections. */
-void links_tick(struct links *p);
+/* Has p->tick set each ns from now on; 0: never. */
+void tick_every(struct links *p, uint64_t ns);
 /* Starts the ticks; they stop when there is nothing to look at. */
 void links_watch(struct links *p);
 
@@ -182,11 +194,6 @@ void conn_from(const struct conn *c, char *out, size_t size);
 /* Bytes of a message under CURVE besides its own: a command's name, its nonce,
  * its code of authentication, its flags. */
 #define CURVE_AROUND 33
-/* Sets the keys of a socket that is neither bound nor connected: our own, and
- * for a DEALER that of number `there`. True without keys. */
-bool keys_set(const struct links *p, void *zmq, int type, uint32_t there);
-/* Returns our own pair for a connection to the key of this number. */
-const struct key_pair *keys_own(const struct keys *k, uint32_t there);
 /* True if the connection, whose HELLO is p->msg, is under a key that is let in;
  * else it is shut. True without keys. */
 bool keys_admit(struct links *p, uint32_t conn);

@@ -34,45 +34,12 @@
     7 /* version, request, domain, address, id, mechanism, key                 \
        */
 #define ZAP_TURN 256
-/* libzmq's number; its header has it for drafts only. A build that does not
- * know it goes on without a handler where there is none: ours is there. */
-#define ENFORCE_DOMAIN 93
-
 /* Keys are told apart by their first characters, as their files have them. */
 #define KEY_SHOWN "%.8s"
 
 static struct log_rate refusals =
     LOG_RATE("refused control connections", LOG_WARN, 1);
 static struct log_rate let_in = LOG_RATE("keys that are let in", LOG_INFO, 10);
-
-const struct key_pair *keys_own(const struct keys *k, uint32_t there)
-{
-    CHECK(there < keys_count(k), "key %u of %u", there, keys_count(k));
-    return &k->pairs[k->lines_count ? 0 : there];
-}
-
-bool keys_set(const struct links *p, void *zmq, int type, uint32_t there)
-{
-    const struct keys *keys = p->opt.keys;
-    const struct key_pair *k;
-
-    if (!keys)
-        return true;
-    k = type == ZMQ_ROUTER ? &keys->pairs[0] : keys_own(keys, there);
-    if (type == ZMQ_ROUTER) {
-        (void)sock_set(zmq, ENFORCE_DOMAIN, 1);
-        return sock_set(zmq, ZMQ_CURVE_SERVER, 1) &&
-               zmq_setsockopt(
-                   zmq, ZMQ_CURVE_SECRETKEY, k->secret, KEY_TEXT + 1) == 0 &&
-               zmq_setsockopt(zmq, ZMQ_ZAP_DOMAIN, "mmx", 3) == 0;
-    }
-    return zmq_setsockopt(zmq, ZMQ_CURVE_SERVERKEY, keys_public(keys, there),
-               KEY_TEXT + 1) == 0 &&
-           zmq_setsockopt(zmq, ZMQ_CURVE_PUBLICKEY, k->public, KEY_TEXT + 1) ==
-               0 &&
-           zmq_setsockopt(zmq, ZMQ_CURVE_SECRETKEY, k->secret, KEY_TEXT + 1) ==
-               0;
-}
 
 static void note_refusal(struct links *p, const char *from, const char *why)
 {

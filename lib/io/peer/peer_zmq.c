@@ -11,23 +11,8 @@
  * Messages of a connection that has ended are dropped: a later one may have its
  * descriptor number, but never its routing id. Owned by the loop's thread.
  *
- * RCVHWM is 0, no limit, on every socket, and has to be: at its limit libzmq
- * stops reading a connection, and if that then breaks, libzmq (4.3, and master
- * in 2026) aborts the process at the next heartbeat of ours, or at a PING of
- * the peer that it had read before (`!_io_error`, `_input_stopped`). Without a
- * limit input never stops, and neither can happen. What may wait to be read is
- * bounded by bytes instead, per connection (peer_conn.c).
- *
- * Heartbeats are ZMTP's, on both sides: ZMQ's thread answers them also while
- * the loop is busy, and the kernel reports a killed process in milliseconds.
- *
- * Rejected: heartbeats by frames of our own (a loop that is busy for longer
- * than they may be late would look dead; daemons without them would need
- * another way; and the PINGs of others would still abort us at the limit),
- * ZMTP heartbeats of one side with a TTL for the other (libzmq 4.3 forgets the
- * TTL with the next message that is no PING: a peer that stops right after one
- * is never detected), ZMQ_ROUTER_HANDOVER (lets a stranger take over a name),
- * and ZMQ_DISCONNECT_MSG (not in stable builds). */
+ * Rejected: ZMQ_ROUTER_HANDOVER (lets a stranger take over a name), and
+ * ZMQ_DISCONNECT_MSG (not in stable builds). */
 #include "io/peer/peer_impl.h"
 
 #include "base/log.h"
@@ -45,209 +30,10 @@
 #define PACKET_BYTES 65536u
 #define FRAMES_TURN  2048u /* of all sockets */
 #define FRAMES_SOCK  256u
-#define LINGER_MS    100
+/* With more bytes than this waiting the next tick is soon. */
+#define BEHIND_BYTES 65536
 #define STRANGERS    2048u
 #define RID_BYTES    5 /* of routing ids that ZMQ itself chooses */
-#define ROUTER_EVENTS                                                          \
-    (ZMQ_EVENT_LISTENING | ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_ACCEPT_FAILED |      \
-        ZMQ_EVENT_DISCONNECTED | REFUSED_EVENTS)
-#define DEALER_EVENTS                                                          \
-    (ZMQ_EVENT_CONNECTED | ZMQ_EVENT_DISCONNECTED |                            \
-        ZMQ_EVENT_HANDSHAKE_SUCCEEDED | REFUSED_EVENTS)
-#define REFUSED_EVENTS                                                         \
-    (ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |                                    \
-        ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH)
-
-/* sockets */
-
-static void make_ready(struct sock *s)
-{
-    if (!list_linked(&s->ready))
-        list_push_tail(&s->owner->ready, &s->ready);
-}
-
-static void on_readable(uv_poll_t *h, int status, int events)
-{
-    (void)status;
-    (void)events;
-    make_ready(h->data);
-}
-
-static void on_news(uv_poll_t *h, int status, int events)
-{
-    struct sock *s = h->data;
-
-    s->news = true;
-    on_readable(h, status, events);
-}
-
-static void on_closed(uv_handle_t *h)
-{
-    struct sock *s = h->data;
-
-    CHECK(s->closing > 0, "no handle of the socket is closing");
-    if (--s->closing == 0 && !s->owner->stopped) {
-        list_remove(&s->node);
-        list_push_tail(&s->owner->free, &s->node);
-    }
-}
-
-bool sock_set(void *zmq, int option, int value)
-{
-    return zmq_setsockopt(zmq, option, &value, sizeof(value)) == 0;
-}
-
-static bool set_options(void *zmq, int type, uint32_t heartbeat_ms, bool six)
-{
-    int64_t max = PEER_PACKET_MAX;
-    int beat = (int)heartbeat_ms;
-    bool ok = zmq_setsockopt(zmq, ZMQ_MAXMSGSIZE, &max, sizeof(max)) == 0;
-
-    /* The last packet, perhaps an ACK that a peer waits for, still goes out. */
-    ok = ok && sock_set(zmq, ZMQ_LINGER, LINGER_MS);
-    ok = ok && sock_set(zmq, ZMQ_SNDHWM, 1000);
-    ok = ok && sock_set(zmq, ZMQ_RCVHWM, 0);
-    ok = ok && sock_set(zmq, ZMQ_IPV6, six);
-    ok = ok && sock_set(zmq, ZMQ_HANDSHAKE_IVL, 3000);
-    ok = ok && sock_set(zmq, ZMQ_HEARTBEAT_IVL, beat);
-    ok = ok && sock_set(zmq, ZMQ_HEARTBEAT_TIMEOUT, 3 * beat);
-    ok = ok && sock_set(zmq, ZMQ_HEARTBEAT_TTL, 3 * beat);
-    ok = ok && sock_set(zmq, ZMQ_TCP_KEEPALIVE, 1);
-    if (type == ZMQ_ROUTER)
-        return ok && sock_set(zmq, ZMQ_ROUTER_MANDATORY, 1) &&
-               sock_set(zmq, ZMQ_ROUTER_HANDOVER, 0);
-    return ok && sock_set(zmq, ZMQ_IMMEDIATE, 1) &&
-           sock_set(zmq, ZMQ_RECONNECT_IVL, 50) &&
-           sock_set(zmq, ZMQ_RECONNECT_IVL_MAX, 1000) &&
-           sock_set(zmq, ZMQ_CONNECT_TIMEOUT, 2000);
-}
-
-static void *open_monitor(struct links *p, void *zmq, int events)
-{
-    char name[64];
-    void *m;
-
-    snprintf(name, sizeof(name), "inproc://monitor-%llu",
-        (unsigned long long)p->monitors++);
-    if (zmq_socket_monitor(zmq, name, events) != 0)
-        return NULL;
-    m = zmq_socket(p->ctx, ZMQ_PAIR);
-    /* Without a limit: a full monitor would block ZMQ's thread. It is emptied
-     * every turn. */
-    if (m && sock_set(m, ZMQ_LINGER, 0) && sock_set(m, ZMQ_RCVHWM, 0) &&
-        zmq_connect(m, name) == 0)
-        return m;
-    if (m)
-        zmq_close(m);
-    zmq_socket_monitor(zmq, NULL, 0);
-    return NULL;
-}
-
-static int zmq_fd(void *zmq)
-{
-    int fd = -1;
-    size_t n = sizeof(fd);
-
-    return zmq_getsockopt(zmq, ZMQ_FD, &fd, &n) == 0 ? fd : -1;
-}
-
-static bool readable(void *zmq)
-{
-    int events = 0;
-    size_t n = sizeof(events);
-
-    return zmq_getsockopt(zmq, ZMQ_EVENTS, &events, &n) == 0 &&
-           (events & ZMQ_POLLIN) != 0;
-}
-
-void sock_watch(
-    uv_loop_t *loop, uv_poll_t *h, void *zmq, uv_poll_cb f, void *data)
-{
-    int e = uv_poll_init(loop, h, zmq_fd(zmq));
-
-    if (e == 0) {
-        h->data = data;
-        e = uv_poll_start(h, UV_READABLE, f);
-    }
-    CHECK(e == 0, "poll of a ZMQ descriptor: %s", uv_strerror(e));
-}
-
-struct sock *sock_open(struct links *p, int type, uint32_t link, bool six)
-{
-    struct list *n = list_pop(&p->free);
-    struct sock *s = n ? LIST_ENTRY(n, struct sock, node) : NULL;
-
-    if (!s)
-        return NULL;
-    s->zmq = zmq_socket(p->ctx, type);
-    s->monitor = NULL;
-    s->meter.fd = -1;
-    if (s->zmq && set_options(s->zmq, type, p->opt.heartbeat_ms, six) &&
-        keys_set(p, s->zmq, type, link == NONE ? 0 : p->links[link].dial.key))
-        s->monitor = open_monitor(
-            p, s->zmq, type == ZMQ_ROUTER ? ROUTER_EVENTS : DEALER_EVENTS);
-    if (!s->monitor) {
-        log_debug("zmq: socket: %s", zmq_strerror(zmq_errno()));
-        if (s->zmq)
-            zmq_close(s->zmq);
-        list_push_tail(&p->free, &s->node);
-        return NULL;
-    }
-    CHECK(s->closing == 0, "a socket is used before its handles are closed");
-    s->link = link;
-    list_push_tail(&p->used, &s->node);
-    sock_watch(p->loop, &s->poll, s->zmq, on_readable, s);
-    sock_watch(p->loop, &s->monitor_poll, s->monitor, on_news, s);
-    s->news = true;
-    make_ready(s);
-    return s;
-}
-
-void sock_close(struct sock *s)
-{
-    CHECK(s->zmq && s->closing == 0, "a socket is closed twice");
-    list_remove(&s->ready);
-    s->closing = 2;
-    uv_close((uv_handle_t *)&s->poll, on_closed);
-    uv_close((uv_handle_t *)&s->monitor_poll, on_closed);
-    zmq_socket_monitor(s->zmq, NULL, 0);
-    zmq_close(s->monitor);
-    zmq_close(s->zmq);
-    s->zmq = s->monitor = NULL;
-}
-
-/* links */
-
-static void link_clear(struct link *k)
-{
-    k->sock = NULL;
-    k->up = false;
-    k->out_len = k->frames = 0;
-    list_remove(&k->dirty);
-}
-
-void link_lost(struct links *p, uint32_t link)
-{
-    struct link *k = link_at(p, link);
-
-    CHECK(
-        k->up && k->sock == p->router, "link %u is not an accepted one", link);
-    table_remove(&p->by_rid, k->rid, 0);
-    link_clear(k);
-    p->calls.down(p->calls.ud, link);
-}
-
-void link_down(struct links *p, uint32_t link)
-{
-    struct link *k = link_at(p, link);
-
-    if (!k->up)
-        return;
-    k->up = false;
-    k->out_len = k->frames = 0;
-    list_remove(&k->dirty);
-    p->calls.down(p->calls.ud, link);
-}
 
 /* the monitor */
 
@@ -424,13 +210,52 @@ static uint32_t dealer_receive(struct links *p, struct sock *s)
     return s->zmq ? max_u32(1, take_frames(p, s->link, s)) : 1;
 }
 
+static bool anything(const struct links *p)
+{
+    bool any = !list_empty(&p->silent) || !list_empty(&p->heard) ||
+               !list_empty(&p->greeted);
+
+    for (uint32_t i = 0; i < p->opt.links && !any; i++)
+        any = p->links[i].dial.used;
+    return any;
+}
+
+/* True if a tick is needed sooner than a calm one. */
+static bool ticks_fast(struct links *p, uint64_t now_ns)
+{
+    uint64_t packets = p->stats.packets_in + p->stats.dropped_packets;
+    bool moved = packets != p->ticked_packets;
+
+    p->ticked_packets = packets;
+    return moved || p->behind > BEHIND_BYTES || !list_empty(&p->silent) ||
+           !list_empty(&p->heard) || dial_due(p, now_ns + CALM_NS);
+}
+
+static void look(struct links *p)
+{
+    uint64_t now;
+
+    p->tick = false;
+    p->behind = 0;
+    /* First the connections that have ended, so that none is looked at. */
+    if (p->router)
+        sock_news(p->router);
+    now = uv_hrtime(); /* not earlier than the last accept's */
+    conns_tick(p, now);
+    dial_tick(p, now);
+    if (!anything(p))
+        tick_every(p, 0);
+    else
+        tick_every(p, ticks_fast(p, now) ? TICK_NS : CALM_NS);
+}
+
 void links_serve(struct links *p)
 {
     struct list now;
     uint32_t left = FRAMES_TURN;
 
     if (p->tick)
-        links_tick(p);
+        look(p);
     if (p->zap_news)
         zap_serve(p);
     list_init(&now);
@@ -451,7 +276,7 @@ void links_serve(struct links *p)
         if (i > 0 && p->every_ns == CALM_NS)
             links_watch(p);
         if (s->zmq && one)
-            make_ready(s);
+            sock_ready(s);
     }
 }
 
@@ -461,6 +286,15 @@ bool links_busy(const struct links *p)
 }
 
 /* out */
+
+static bool readable(void *zmq)
+{
+    int events = 0;
+    size_t n = sizeof(events);
+
+    return zmq_getsockopt(zmq, ZMQ_EVENTS, &events, &n) == 0 &&
+           (events & ZMQ_POLLIN) != 0;
+}
 
 static bool send_to(struct links *p, const struct link *k)
 {
@@ -490,7 +324,7 @@ static void link_flush(struct links *p, struct link *k)
     k->out_len = k->frames = 0;
     list_remove(&k->dirty);
     if (readable(k->sock->zmq))
-        make_ready(k->sock);
+        sock_ready(k->sock);
 }
 
 static bool append(struct links *p, struct link *k, struct span frame)
@@ -577,6 +411,7 @@ void links_disconnect(struct links *p, uint32_t link)
         sock_close(k->sock);
     }
     link_clear(k);
+    k->sock = NULL;
 }
 
 static enum err take_memory(struct links *p)
