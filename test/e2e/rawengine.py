@@ -48,7 +48,7 @@ def call(s, frames, count=1):
     got = []
     while len(got) < count:
         frames = packet(s)
-        assert frames, "the connection is over"
+        assert frames, "the daemon closed the connection"
         got += [f for f in frames if f.message == wire.ANSWER]
     return got
 
@@ -58,7 +58,7 @@ def pool(s, **more):
     s.send(wire.POOL.encode(7, **more))
     while True:
         got, fds, _, _ = socket.recv_fds(s, wire.PACKET_MAX, 1)
-        assert got, "the connection is over"
+        assert got, "the daemon closed the connection"
         for frame in wire.frames(got):
             if frame.message == wire.POOL_INFO:
                 return frame.values, fds[0]
