@@ -22,6 +22,8 @@ from pair import LIMIT, Case, eventually
 from sglang.srt import runtime_context
 from sglang.srt.disaggregation.encoder import (http_server, receiver,
                                                   server)
+from sglang.srt.managers.schedule_batch import (MultimodalDataItem,
+                                               MultimodalInputs)
 from sglang.srt.plugins.hook_registry import HookRegistry
 
 import mmx
@@ -105,7 +107,7 @@ class Rank:
         _sglang_language.PATIENCE_S = float(os.environ["PATIENCE"])
         self.least = least
         self.receiver = receiver.MMReceiverHTTP([], None)
-        self.kept = []  # the prompts of requests that are not computed yet
+        self.kept = []  # inputs that something still refers to
 
     def idle(self, link):
         """The scheduler's turns until there is something to do."""
@@ -122,7 +124,8 @@ class Rank:
             for at, data in enumerate(parts):
                 assert (data.part_idx, data.num_parts) == (at, len(parts))
                 assert data.grid_dim.tolist() == [[1, 2, rows * 2]]
-            return have
+            return MultimodalInputs(
+                [MultimodalDataItem(precomputed_embeddings=have)])
         return put
 
     def serve(self, requests, abort=""):
@@ -145,9 +148,10 @@ class Rank:
                 assert w.recv_req.input_ids is not None or \
                     w.status != receiver.WaitingMMRequestStatus.FAIL
                 ends[id(w)] = [int(status), w.error_msg, w.error_code]
-                if "KEEP" in os.environ:
-                    self.kept.append(w.recv_req.mm_inputs)
-                w.recv_req.mm_inputs = None  # the prompt is computed
+                inputs, w.recv_req.mm_inputs = w.recv_req.mm_inputs, None
+                self.kept += [inputs] if "KEEP" in os.environ else []
+                if inputs and os.environ.get("KEEP") != "running":
+                    inputs.release_features()  # the request has ended
             for w in waiting if abort else ():
                 if abort == "now" or any(r.total is not None
                                          for r in w.rooms.values()):
@@ -351,12 +355,18 @@ class Sglang(Case):
         self.good(*[(f"r{i}", 100) for i in range(32)])
 
     def test_rows_that_are_copied_hold_no_blocks(self):
-        self.start(ranks=2, env={"KEEP": "1", "MMX_SGLANG_COPY": "1"})
+        self.start(ranks=2, env={"KEEP": "running", "MMX_SGLANG_COPY": "1"})
+        self.good(("r", 300), ("s", 5))
+        self.d.all_free()
+
+    def test_a_request_that_has_ended_holds_no_blocks(self):
+        """Also while something refers to it, as a cycle does for minutes."""
+        self.start(ranks=2, env={"KEEP": "ended"})
         self.good(("r", 300), ("s", 5))
         self.d.all_free()
 
     def test_rows_in_place_hold_theirs(self):
-        self.start(env={"KEEP": "1"})
+        self.start(env={"KEEP": "running"})
         self.good(("r", 300))
         free, blocks = self.d.free()
         self.assertLess(free, blocks)

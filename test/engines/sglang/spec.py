@@ -15,6 +15,9 @@ NAMES = {
     "sglang/srt/arg_groups/overrides.py": ["declare_resolution"],
     "sglang/srt/arg_groups/model_override_base.py": ["resolving_view"],
     "sglang/srt/runtime_context.py": ["get_parallel"],
+    "sglang/srt/managers/schedule_batch.py": [
+        "MultimodalDataItem.precomputed_embeddings",
+        "MultimodalInputs.mm_items", "MultimodalInputs.release_features"],
     _ENCODER + "receiver.py": [
         "EmbeddingData.__init__", "create_part_req_id",
         "_aggregate_embedding_part", "MMReceiverBase._send_encode_request",

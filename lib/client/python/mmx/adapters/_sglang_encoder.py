@@ -231,6 +231,6 @@ def say_place() -> None:
 
 def hooks() -> Dict[str, Any]:
     server = importlib.import_module(SERVER)
-    return {"server.ZmqDelivery": make_delivery(server),
-            "server.MMEncoder._publish_preprocess_metadata": published,
-            "server.MMEncoder.send_with_url": delivered}
+    return {SERVER + ".ZmqDelivery": make_delivery(server),
+            SERVER + ".MMEncoder._publish_preprocess_metadata": published,
+            SERVER + ".MMEncoder.send_with_url": delivered}

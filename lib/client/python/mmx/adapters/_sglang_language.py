@@ -30,6 +30,7 @@ from ._sglang_common import (MARK, PLACE, deadline, encoder_of, encoders,
 
 warn = Rated(logging.getLogger("mmx.sglang"))
 RECEIVER = "sglang.srt.disaggregation.encoder.receiver"
+BATCH = "sglang.srt.managers.schedule_batch"
 FIRST_S = 0.1
 PATIENCE_S = 5  # for a daemon that is away
 CYCLES_S = 1.0  # that a request waits before its rank looks for cycles
@@ -242,6 +243,17 @@ def turned(original: Any, self: Any, recv_reqs: Any) -> Any:
     return original(self, recv_reqs)
 
 
+def emptied(original: Any, self: Any) -> Any:
+    """MultimodalInputs.release_features: SGLang calls it once a request has
+    ended, and lets go of pictures, not of rows that came in their place.
+    Those would stay as long as anything refers to the request."""
+    try:
+        return original(self)
+    finally:
+        for item in self.mm_items:
+            item.precomputed_embeddings = None
+
+
 def make_waiting(receiver: Any) -> type:
     class Waiting(receiver.WaitingZmqRequest):  # type: ignore[misc]
         """A request in one scheduler rank: its rooms are a group."""
@@ -425,8 +437,10 @@ def joined(parts: List[Any]) -> Any:
 
 def hooks() -> Dict[str, Any]:
     receiver = importlib.import_module(RECEIVER)
-    return {"receiver.WaitingZmqRequest": make_waiting(receiver),
-            "receiver.MMReceiverHTTP.process_waiting_requests": turned,
-            "receiver.EncoderBootstrapServer.register": registered,
-            "receiver.MMReceiverBase._send_encode_request": marked,
-            "receiver.MMReceiverBase._run_encode_in_thread": dispatched}
+    return {
+        RECEIVER + ".WaitingZmqRequest": make_waiting(receiver),
+        RECEIVER + ".MMReceiverHTTP.process_waiting_requests": turned,
+        RECEIVER + ".EncoderBootstrapServer.register": registered,
+        RECEIVER + ".MMReceiverBase._send_encode_request": marked,
+        RECEIVER + ".MMReceiverBase._run_encode_in_thread": dispatched,
+        BATCH + ".MultimodalInputs.release_features": emptied}

@@ -61,6 +61,8 @@ _PARTS: Names = {
 }
 LANGUAGE: Names = {
     "sglang.srt.runtime_context": {"get_parallel": ""},
+    "sglang.srt.managers.schedule_batch": {
+        "MultimodalInputs.release_features": "self"},
     _ENCODER + "receiver": {
         **_PARTS[_ENCODER + "receiver"],
         "_aggregate_embedding_part": "current recv_obj model_type",
@@ -211,7 +213,7 @@ def install(side: str) -> None:
         from . import _sglang_language as ours  # type: ignore
     for target, hook in ours.hooks().items():
         kind = HookType.REPLACE if isinstance(hook, type) else HookType.AROUND
-        HookRegistry.register(_ENCODER + target, hook, kind)
+        HookRegistry.register(target, hook, kind)
     HookRegistry.apply_hooks()
 
 
