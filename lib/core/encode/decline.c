@@ -1,16 +1,15 @@
-/* decline.c - langds that give a room up (RULES 5.19, 7.4). Before the announce
- * they are remembered; afterwards each counts once, as a destination that
- * failed. Owned by the loop's thread.
+/* decline.c - langds that give a room up (RULES 5.19, 7.4). A decline that
+ * comes before the announce is remembered. One that comes later counts once, as
+ * a destination that failed. Owned by the loop's thread.
  *
  * The last message of a langd counts: when it asks for the room, its decline is
- * forgotten. A langd that is lost has given nothing up; its engines ask
- * again. */
+ * forgotten. A lost langd has not declined: its engines ask again. */
 #include "core/encode/encode.h"
 
-/* True if the decline is about this announced room, and of an engine that could
- * ask for it. On one host a daemon names the user: where the pool names none,
- * and the room has no secret, that has to be the item's. A key that is named
- * has to be the item's, too. */
+/* True if the decline is about this announced room, and its engine may ask for
+ * the room. A langd on this host reports the engine's user: if the pool lists
+ * no users and the room has no secret, that user must own the item. A key in
+ * the decline must match the item's key. */
 static bool speaks_of(
     const struct encoded *e, const struct eroom *m, const struct decline *g)
 {
@@ -30,9 +29,10 @@ static void remember(struct encoded *e, const struct decline *g)
         e->b.stats[STAT_declines_forgotten]++;
 }
 
-/* Remembers a decline of a room that may still be announced. One that is late,
- * about a room that ended, does not count against the next of that id unless
- * that is the same room once more. The numbers of an earlier INIT stay. */
+/* Remembers a decline of a room that may still be announced. A late decline of
+ * a room that ended does not count against the next room of that id, unless the
+ * room ended with no-blocks. A decline already stored from an INIT stays as it
+ * is. */
 static void remember_early(struct encoded *e, const struct decline *g)
 {
     const struct decline *before =
@@ -61,7 +61,8 @@ static void lessen(struct encoded *e, struct eroom *m, enum err reason)
     eroom_touch(e, m);
 }
 
-/* True if the room lacks a destination that may be the langd of the decline. */
+/* True if the room lacks a destination, and the langd of the decline may be it.
+ */
 static bool lacks(const struct eroom *m, const struct decline *g)
 {
     uint32_t required = m->required ? m->required : 1;
@@ -83,7 +84,7 @@ static bool asked_for_it(
     return false;
 }
 
-/* Counts, once, that the langd gives up a room that it has not asked for. */
+/* Counts, once, that a langd declines a room for which it has sent no INIT. */
 static void give_up(struct encoded *e, const struct peer *p,
     const struct secret *secret, struct decline g)
 {
@@ -123,7 +124,7 @@ void encoded_on_decline(
             .reason = ERR_DECLINED});
 }
 
-/* Ends a room that was withdrawn; an open one takes no more destinations. */
+/* Ends a withdrawn room; an open room only stops taking destinations. */
 static void end_withdrawn(struct encoded *e, struct eroom *m)
 {
     if (m->flags & FLAG_OPEN)
@@ -174,7 +175,8 @@ void eroom_count_declines(struct encoded *e, struct eroom *m)
 
     CHECK(m->life == EROOM_LIVE, "declines of room %llu of state %u count",
         (unsigned long long)m->r.id, m->life);
-    /* The INIT of a langd that gave up may have named the destinations. */
+    /* The INIT of a langd that declined later may have said how many
+     * destinations there are. */
     for (struct decline *n = g; n && !m->required && !(m->flags & FLAG_OPEN);
          n = declines_next(&e->declines, e->b.now_ns, n))
         if (!n->counted && speaks_of(e, m, n))

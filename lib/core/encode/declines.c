@@ -1,9 +1,10 @@
-/* declines.c - see declines.h. No timer is needed: what has expired is passed
- * over, and its place is taken in its turn. Owned by the loop's thread.
+/* declines.c - see declines.h. No timer is needed: lookups skip expired
+ * entries, and eviction reuses them in order of age. Owned by the loop's
+ * thread.
  *
- * Invariants: the index has a room iff a used place has; the places of a room
- * are chained from the latest to the earliest; a place is free or in order of
- * age, which is that of expiry. */
+ * Invariants: the index has a room iff the room has a used entry; the entries
+ * of a room are chained from latest to earliest; a used entry is in by_age,
+ * which is also the order of expiry, and any other is free. */
 #include "core/encode/declines.h"
 
 #include "base/check.h"
@@ -27,7 +28,7 @@ void declines_init(struct declines *d, struct slab *s, uint32_t cap,
     table_init(&d->index, s, cap, seed);
 }
 
-/* Returns whose share a withdrawal is of. */
+/* Returns the share, by a hash of the uid, that a withdrawal counts to. */
 static uint32_t user_of(const struct decline *g)
 {
     return g->uid * UINT32_C(2654435769) >> 28;
@@ -61,7 +62,7 @@ void declines_drop(struct declines *d, struct decline *g)
     list_push_tail(&d->free, &g->by_age);
 }
 
-/* Returns place i, or the next older one that has not expired; NULL: none. */
+/* Returns entry i, or the next older entry that has not expired; NULL: none. */
 static struct decline *unexpired(
     const struct declines *d, uint64_t now_ns, uint32_t i)
 {
@@ -93,7 +94,7 @@ struct decline *declines_find(const struct declines *d, uint64_t now_ns,
     return g;
 }
 
-/* Returns what gives way to a new one; NULL: there is a place. */
+/* Returns the entry to evict for the new one; NULL: an entry is free. */
 static struct decline *in_the_way(
     const struct declines *d, const struct decline *g)
 {

@@ -1,9 +1,9 @@
-/* declines.h - which langds gave a room up, before it was announced or as one
- * of its destinations. In order of arrival under an index by room; the oldest
- * is evicted first, and each expires. What programs of this host withdraw has a
- * share of the places for each user: beyond it the user's own oldest is
- * evicted. Rejected: a room record for each. Declines of rooms that never come
- * would fill limits.rooms. Pure; one thread. */
+/* declines.h - which langds declined a room, before its announce or as one of
+ * its destinations. Entries are in order of arrival, with an index by room.
+ * Each expires; when none is free, the oldest is evicted. Withdrawals by
+ * programs of this host have a limit per user: beyond it the user's own oldest
+ * is evicted. Rejected: a room record for each. Declines of rooms that never
+ * come would fill limits.rooms. Pure; one thread. */
 #ifndef MMX_CORE_ENCODE_DECLINES_H
 #define MMX_CORE_ENCODE_DECLINES_H
 
@@ -11,31 +11,31 @@
 #include "base/table.h"
 #include "wire/wire.h"
 
-/* In place of a langd: a program of this host has withdrawn the room. */
+/* Stands for the langd when a program of this host withdrew the room. */
 #define WITHDRAWN 0u
-/* Users, by a hash of their uid, that a withdrawal counts to. */
+/* Shares of the table for withdrawals; a hash of the uid selects one. */
 #define DECLINE_USERS 16u
 
 struct decline {
     uint64_t room, until_ns;
-    uint32_t name;     /* of the room's secret */
-    struct key key;    /* of the item; zero: not named */
+    uint32_t name;     /* hash of the room's secret */
+    struct key key;    /* of the item; zero: not given */
     uint32_t langd;    /* serial number of the peer */
-    uint32_t who;      /* uid + 1 of the engine behind it; 0: not known */
-    uint32_t pools;    /* bit i: it counts for a room of pool i */
-    uint16_t required; /* of its INIT; 0: none has come */
+    uint32_t who;      /* uid + 1 of the declining engine; 0: unknown */
+    uint32_t pools;    /* bit i: a room of pool i may count it */
+    uint16_t required; /* required_dst of its INIT; 0: no INIT came */
     uint8_t reason;
     bool counted; /* the announced room counts it as failed, or served */
-    bool served;  /* it has the rows: a late decline of it is ignored */
+    bool served;  /* its langd has the rows: a later decline is ignored */
     bool used;
-    uint32_t next;               /* an earlier one of the room; NONE */
-    uint32_t uid;                /* of the program that withdrew it */
-    struct list by_age, of_user; /* the latter: withdrawn ones */
+    uint32_t next;               /* next older entry of the room; NONE */
+    uint32_t uid;                /* of the program that withdrew the room */
+    struct list by_age, of_user; /* of_user: withdrawals only */
 };
 
 struct declines {
     struct decline *all;
-    struct table index; /* (room, name) -> its latest */
+    struct table index; /* (room, name) -> its latest entry */
     uint32_t cap, used;
     uint64_t keep_ns;
     struct list free, by_age; /* oldest first */
@@ -45,14 +45,15 @@ struct declines {
 
 void declines_init(struct declines *d, struct slab *s, uint32_t cap,
     uint64_t seed, uint64_t keep_ns);
-/* Puts a decline in place of an earlier one of the same room and langd; true:
- * another one that had not expired was evicted for it. */
+/* Stores a decline, in place of an earlier one of the same room and langd. True
+ * if it evicted another decline that had not expired. */
 bool declines_put(struct declines *d, uint64_t now_ns, const struct decline *g);
 /* Returns the decline of this room and langd; NULL: none. Valid until the next
  * put. */
 struct decline *declines_find(const struct declines *d, uint64_t now_ns,
     uint64_t room, uint32_t name, uint32_t langd);
-/* Returns the latest of the room, or the one before g; NULL: none. */
+/* Returns the room's latest decline, or the next older one than g; NULL: none.
+ */
 struct decline *declines_first(
     const struct declines *d, uint64_t now_ns, uint64_t room, uint32_t name);
 struct decline *declines_next(

@@ -1,12 +1,13 @@
 /* dst.c - one destination of a room: what the shards may send to it, and which
- * messages to its langd are pending (RULES 1, 4, 5). Owned by the loop's
+ * messages to its langd (L) are pending (RULES 1, 4, 5). Owned by the loop's
  * thread.
  *
- * ACTIVE until the room fails here (FAILING: L gets FAILED and decides) or L
- * has decided (ENDED). The record stays until the shards have nothing of it in
- * flight and its fence is lifted: no L of this host can be copying rows of it,
- * because L has answered or its process is dead (RULES 6.2). From its end on
- * its generation is known by its tombstone. */
+ * A destination is ACTIVE until the room fails here (FAILING: L gets FAILED and
+ * decides) or L has decided (ENDED). The record stays until the shards have
+ * nothing of it in flight and its fence is lifted. The fence is up while an L
+ * on this host may be copying rows; L's answer or the death of L's process
+ * lifts it (RULES 6.2). After the destination ended, a tombstone keeps its
+ * generation. */
 #include "core/encode/encode.h"
 
 #include "wire/segment.h"
@@ -16,8 +17,8 @@
 
 /* places in limits.rooms */
 
-/* Returns how many of `required` destinations have not asked; 0 for a room of
- * one, which keeps no places. */
+/* Returns how many of `required` destinations have not asked. A room with one
+ * destination reserves no places: 0. */
 static uint32_t places_ahead(const struct eroom *m, uint32_t required)
 {
     return required > 1 && m->asked < required ? required - m->asked : 0;
@@ -33,12 +34,13 @@ void edst_reserve(struct encoded *e, struct eroom *m)
     if (n < m->reserved)
         share_give(&e->dst_share, SHARE_RESERVED, m->reserved - n);
     else if (!share_take(&e->dst_share, SHARE_RESERVED, n - m->reserved))
-        return; /* none are kept: each destination takes its own */
+        return; /* no reservation: each destination takes a place when it asks
+                 */
     m->reserved = n;
 }
 
-/* Takes a place for one more destination, and with the first the places of all
- * others; false: none was taken. */
+/* Takes a place for one more destination. The first destination also reserves
+ * the places of the others. False: nothing was taken. */
 static bool take_place(
     struct encoded *e, struct eroom *m, uint32_t peer, uint32_t required)
 {
@@ -69,7 +71,7 @@ void gens_end(struct encoded *e, const struct peer *p, uint64_t generation,
 
     CHECK(p->used, "generation %llu of a peer that is gone ends",
         (unsigned long long)generation);
-    if (of) /* the generations of one run only grow */
+    if (of) /* generations of one run only grow */
         of->dead_to = max_u64(of->dead_to, old->id);
     tombs_put(&e->ended_gens, e->b.now_ns, generation, p->run, state,
         (uint8_t)reason);
@@ -112,7 +114,7 @@ struct edst *edst_new(struct encoded *e, struct eroom *m, uint32_t peer,
     d->asked_ns = e->b.now_ns;
     m->asked++;
     m->due |= EVENT_WANTED;
-    if (m->life == EROOM_KEPT) { /* the room that is reclaimed last */
+    if (m->life == EROOM_KEPT) { /* now reclaimed last */
         list_remove(&m->in_kept);
         list_push_tail(&eroom_pool(e, m)->kept, &m->in_kept);
     }
@@ -121,7 +123,7 @@ struct edst *edst_new(struct encoded *e, struct eroom *m, uint32_t peer,
     return d;
 }
 
-/* Makes a message to L pending, to be sent at once. */
+/* Makes a message to L pending; it is sent at once. */
 static void owe(struct encoded *e, struct edst *d, enum eowe what)
 {
     debt_owe(&d->debt, what);
@@ -153,8 +155,8 @@ void edst_refuse(struct edst *d)
     d->refused = true;
 }
 
-/* Remembers that the destination of a langd failed, or has all rows (OK), so
- * that what the langd says of the room later is counted once. */
+/* Remembers that the destination at a langd failed, or has all rows (OK), so
+ * that a later decline from that langd is not counted twice. */
 static void remember_end(
     struct encoded *e, const struct edst *d, enum err reason)
 {
@@ -176,8 +178,8 @@ static void remember_end(
             declines_put(&e->declines, e->b.now_ns, &g);
 }
 
-/* Counts how long it took from when its rows, the room's announce and its
- * request were all there. */
+/* Records the time to READY, counted from the last of: rows committed, room
+ * announced, room requested. */
 static void count_ready(struct encoded *e, const struct edst *d)
 {
     const struct eroom *m = d->room;
@@ -198,7 +200,7 @@ void edst_end(struct encoded *e, struct edst *d, enum err outcome)
     edst_move(e, d, d->map == NONE ? DST_ENDED : DST_FENCED);
     d->answer_ns = TIME_NEVER;
     d->debt.owe = 0;
-    if (d->state == DST_FENCED) { /* L is asked until it answers */
+    if (d->state == DST_FENCED) { /* L gets FAILED until it answers */
         d->reason = (uint8_t)outcome;
         owe(e, d, OWE_FAILED);
     }
@@ -225,8 +227,8 @@ void edst_end(struct encoded *e, struct edst *d, enum err outcome)
     edsts_touch(e, m); /* the next one may be asked now */
 }
 
-/* Ends a destination whose L does not answer FAILED and is not lost either: its
- * outcome stays unknown. */
+/* Ends a destination whose L neither answers FAILED nor is lost. Its outcome
+ * stays unknown. */
 static void give_up_on(struct encoded *e, struct edst *d)
 {
     if (d->state != DST_FAILING || d->silent_ns > e->b.now_ns)
@@ -237,8 +239,8 @@ static void give_up_on(struct encoded *e, struct edst *d)
 
 /* fences: rows that a langd of this host may be copying */
 
-/* Counts the blocks of a destination whose fence has come up, or is lifted. The
- * item keeps them in between. */
+/* Adds the blocks of a destination to the copy counts (one: 1), or subtracts
+ * them (-1). The item keeps its blocks meanwhile. */
 static void count_copy(struct encoded *e, const struct edst *d, int32_t one)
 {
     struct item *it = d->room->item;
@@ -255,8 +257,8 @@ static void count_copy(struct encoded *e, const struct edst *d, int32_t one)
         p->copied += (uint32_t)one * blocks;
 }
 
-/* True if the langd may copy the item besides what it has not answered for: it
- * can hold what it copies for as long as its process lives. */
+/* True if the langd may copy the item within its share of the pool: until it
+ * answers, or for as long as its process lives, it can hold those blocks. */
 static bool may_copy(
     const struct encoded *e, const struct peer *p, const struct item *it)
 {
@@ -273,7 +275,7 @@ static bool may_copy(
            (pool->copied + more) * 200 <= (100 + share) * all;
 }
 
-/* True if a fence of conn is up. */
+/* True if a fence waits for the process of conn. */
 static bool fences(const struct encoded *e, uint32_t conn)
 {
     for (uint32_t i = 0; e->fenced > 0 && i < e->rooms_max; i++)
@@ -297,7 +299,7 @@ void edst_unfence(struct encoded *e, struct edst *d)
     e->fenced--;
     count_copy(e, d, -1);
     if (d->state == DST_FENCED) {
-        d->debt.owe = 0; /* FAILED was pending for the fence alone */
+        d->debt.owe = 0; /* FAILED was only for the fence */
         edst_move(e, d, DST_ENDED);
     }
     edst_touch(e, d);
@@ -325,7 +327,8 @@ bool edst_goes_by(const struct encoded *e, const struct edst *d, uint32_t shard)
     CHECK(d->part_rows > 0, "destination %u has parts of no rows",
         edst_slot(e, d));
     part = d->from / d->part_rows;
-    /* The sum of part_address may wrap once: two rounds find every address. */
+    /* The sum of part_address may wrap once, so two rounds reach every address.
+     */
     for (uint32_t i = 0; i < 2 * n; i++, part++) {
         if ((uint64_t)part * d->part_rows >= end)
             return false;
@@ -418,8 +421,8 @@ static struct data_cmd job(
         .copy = d->copy};
 }
 
-/* Returns the end of the granted rows that can be sent: whole units, or the
- * total. */
+/* Returns the end of the granted rows that can be sent: rounded down to whole
+ * units, or the total. */
 static uint32_t grantable(const struct edst *d)
 {
     const struct eroom *m = d->room;
@@ -429,8 +432,8 @@ static uint32_t grantable(const struct edst *d)
     return d->granted - d->granted % d->unit_rows;
 }
 
-/* Chooses how the rows of this attempt go. If L copies them itself, the fence
- * is up from here on: L may read our pool. */
+/* Chooses how L gets the rows of this attempt. If L copies them itself, the
+ * fence is up from here on: L may read our pool. */
 static void choose_path(struct encoded *e, struct edst *d)
 {
     const struct peer *p = &e->b.peers.peers[d->peer];
@@ -527,7 +530,7 @@ static void close_job(struct encoded *e, struct out *out, struct edst *d)
 
 /* which messages to L are pending */
 
-/* True if every destination that is asked before this one has its grant. */
+/* True if all destinations with a lower name have their grants. */
 static bool earlier_have(const struct encoded *e, const struct edst *d)
 {
     const struct eroom *m = d->room;
@@ -545,7 +548,7 @@ static bool earlier_have(const struct encoded *e, const struct edst *d)
     return true;
 }
 
-/* True if L is asked to grant all rows by the length. */
+/* True if L is asked to grant all rows ahead of their commit. */
 static bool asks_ahead(const struct edst *d)
 {
     return item_asks(d->room->item) && d->firm == FIRM_NO;
@@ -558,8 +561,8 @@ bool edst_rows_wait(const struct edst *d)
     return item_held(it) && item_sendable(it, d->unit_rows) > grantable(d);
 }
 
-/* True if the destination may be asked: several are asked in ascending name,
- * each when those before it have granted all. */
+/* True if L may be asked for this destination. Several destinations are asked
+ * in ascending name: each when those before it have granted all rows. */
 static bool my_turn(const struct encoded *e, const struct edst *d)
 {
     const struct eroom *m = d->room;
@@ -569,8 +572,8 @@ static bool my_turn(const struct encoded *e, const struct edst *d)
            earlier_have(e, d);
 }
 
-/* Asks L to take its grant back while an earlier destination, which has begun
- * anew, is asked again: all rooms take blocks in one order. */
+/* Asks L to take its grant back while an earlier destination that began anew is
+ * asked again. So all rooms take blocks in one order. */
 static void keep_order(struct encoded *e, struct edst *d)
 {
     if (d->room->required < 2 || d->granted == 0 || (d->flags & FLAG_STREAM) ||
@@ -581,7 +584,7 @@ static void keep_order(struct encoded *e, struct edst *d)
     owe(e, d, OWE_BROKEN);
 }
 
-/* True if something can go on only with a larger grant. */
+/* True if only a larger grant lets the room go on. */
 static bool wants(struct encoded *e, const struct edst *d)
 {
     const struct eroom *m = d->room;
@@ -643,7 +646,7 @@ void edst_say_state(
     msg.state.total = m->item->total;
     msg.state.flags = m->item->total != ROWS_UNKNOWN ? FLAG_AUX : 0;
     d->answer_ns = TIME_NEVER;
-    if (e->b.peers.peers[d->peer].up) /* else it asks again */
+    if (e->b.peers.peers[d->peer].up) /* otherwise L asks again */
         edst_tell(e, out, d, &msg, d->granted);
 }
 
@@ -694,7 +697,7 @@ static void say_failed(struct encoded *e, struct out *out, const struct edst *d)
     edst_tell(e, out, d, &msg, ROWS_UNKNOWN);
 }
 
-/* Sends what is pending at L, if it is due. */
+/* Sends the pending messages to L that are due. */
 static void say(struct encoded *e, struct out *out, struct edst *d)
 {
     struct peer *p = &e->b.peers.peers[d->peer];
@@ -707,8 +710,8 @@ static void say(struct encoded *e, struct out *out, struct edst *d)
         return;
     }
     if (aux_only && d->debt.retry_ns && d->debt.backoff_ns < RETRY_MAX_NS) {
-        /* L asks for the aux when it has space: LENGTH is repeated only in case
-         * that is lost. */
+        /* L asks for the aux when it has space. LENGTH is repeated only in case
+         * that message is lost. */
         d->debt.backoff_ns = RETRY_MAX_NS;
         d->debt.retry_ns = e->b.now_ns + RETRY_MAX_NS;
     }
@@ -751,7 +754,7 @@ static void forget(struct encoded *e, struct edst *d)
     share_give(&e->dst_share, SHARE_PEER(d->peer), 1);
 }
 
-/* Answers the ABORT of L: nothing of the generation is sent any more. */
+/* Answers L's ABORT: nothing of the generation is sent any more. */
 static void say_drained(struct encoded *e, struct out *out, struct edst *d)
 {
     struct peer_msg msg = about(d, PEER_DRAINED);
@@ -779,7 +782,7 @@ void edst_settle(struct encoded *e, struct out *out, struct edst *d)
         say(e, out, d);
     if (d->answer_ns <= e->b.now_ns)
         edst_say_state(e, out, d, PEER_INIT);
-    list_remove(&d->todo); /* its own steps have touched it */
+    list_remove(&d->todo); /* its own moves touched it */
     if (d->state == DST_ENDED && d->job == JOB_NONE) {
         say_drained(e, out, d);
         forget(e, d);

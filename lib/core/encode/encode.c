@@ -44,7 +44,7 @@ static void carve(struct encoded *e, struct slab *s)
     }
 }
 
-/* Notes which pools are for the users and groups that they name. */
+/* Records which pools are restricted to certain users or groups. */
 static void note_users(struct encoded *e)
 {
     e->for_users = 0;
@@ -89,8 +89,8 @@ static struct brain *init(struct slab *s, const struct brain_conf *c)
 
 /* events */
 
-/* Fails the rooms of pool i, whose GPU is lost: its rows can be read no more,
- * not even to be sent. */
+/* Fails the rooms of pool i, whose GPU is lost: its rows can no longer be read
+ * or sent. */
 static void on_pool_lost(struct encoded *e, uint32_t i)
 {
     CHECK(i < e->b.pools_count, "pool %u of %u is lost", i, e->b.pools_count);
@@ -150,7 +150,8 @@ static void expire(struct encoded *e)
     }
 }
 
-/* Settles what was touched, destinations first: rooms end by them. */
+/* Settles the touched records. Destinations come first, because their end may
+ * end a room. */
 static void work(void *brain, struct out *out)
 {
     struct encoded *e = brain;
@@ -176,8 +177,8 @@ static void on_conf(struct encoded *e)
     note_users(e);
 }
 
-/* Ends the rooms that the order names. One that no engine has announced has
- * destinations only. */
+/* Ends the rooms that the order selects. A room without an announce has only
+ * destinations to end. */
 static void kill_rooms(struct encoded *e, const struct event *ev)
 {
     for (uint32_t i = 0; i < e->rooms_max; i++) {
@@ -195,8 +196,8 @@ static void kill_rooms(struct encoded *e, const struct event *ev)
     }
 }
 
-/* Lets go of what is kept under the key, and hides the key: rows that are still
- * asked for complete, but nothing that is announced from now on has them. */
+/* Stops keeping rows under the key, and hides the key. Destinations that
+ * already asked complete; a new announce does not find the rows. */
 static void drop(struct encoded *e, const struct event *ev)
 {
     for (uint32_t i = 0; i < e->rooms_max; i++) {
@@ -279,14 +280,14 @@ static uint64_t deadline(const void *brain)
     return at;
 }
 
-/* Returns the rooms that have not ended; for a drain also those that were asked
- * for and may be announced yet. */
+/* Returns the number of rooms that have not ended. A drain also counts rooms
+ * that were requested and may still be announced. */
 static uint32_t open_rooms(const void *brain)
 {
     const struct encoded *e = brain;
     uint32_t n = e->open, used = e->b.draining ? e->rooms_used : 0;
 
-    /* Not further than rooms were ever used: the rest is not in memory. */
+    /* Stops at the last record ever used: the others are not in memory. */
     for (uint32_t i = 0; used > 0; i++) {
         CHECK(i < e->rooms_max, "%u rooms more than there are", used);
         used -= e->rooms[i].life != EROOM_FREE;

@@ -50,74 +50,75 @@ struct item {
     uint8_t life; /* enum item_life; item_move changes it */
     uint8_t storage;
     uint16_t pool;
-    /* Beside its life: whether announces find it by its key; how it asks for
-     * its grants (item_asks): it was overtaken in the queue; it was ended once,
-     * and gets blocks only with all grants. */
+    /* Beside its life. keyed: announces find it by its key; ahead: it was
+     * overtaken, and asks for its grants early (item_asks); victim: it was
+     * revoked once, and gets blocks only with all grants. */
     bool keyed, ahead, victim;
-    uint32_t uid, refs, leaving; /* rooms that refer to it; that let go soon */
-    uint32_t unclaimed;          /* rooms on the pool's list of that name */
-    uint32_t conn;               /* whose open batch it may be in */
+    uint32_t uid, refs, leaving; /* rooms on it; of these, leaving */
+    uint32_t unclaimed;          /* its rooms on the pool's list `unclaimed` */
+    uint32_t conn;               /* connection with its open batch */
     uint32_t fences; /* destinations whose langd may be copying its rows */
     struct key key;
-    struct extent src;           /* its blocks, while it is held */
+    struct extent src;           /* its blocks, from HELD on */
     uint32_t max_rows, total;    /* ROWS_UNKNOWN: the total is not known yet */
-    uint32_t committed, highest; /* rows [0, committed); end of the highest */
+    uint32_t committed, highest; /* rows [0, committed); end of the highest
+                                    range */
     uint32_t length_version;     /* rises when the total becomes known */
     struct aux aux;
     struct list rooms;
     uint64_t age; /* its turn: share_turn() */
-    /* When it was announced, last got blocks or rows, or was ended. */
+    /* When it was announced, last got blocks or rows, or was revoked. */
     uint64_t moved_ns;
-    uint8_t queue; /* the one that in_queue is in */
-    uint64_t turn; /* age of its batch */
+    uint8_t queue; /* index of the queue it is in */
+    uint64_t turn; /* its order in the queue: the age of its batch */
     struct heap_node in_queue;
-    struct list in_held;  /* of the pool, while it has blocks */
-    struct list in_batch; /* a ring of the items that get blocks together */
+    struct list in_held;  /* pool->held, while it has blocks */
+    struct list in_batch; /* ring of the items that get blocks together */
 };
 
 struct eroom {
     struct room r; /* first */
     uint8_t life;  /* enum eroom_life; eroom_move changes it */
-    /* Beside its life: whether the item's rows were there when it was
-     * announced, so that its engine writes none. */
+    /* Beside its life: its rows were there at the announce, so its engine
+     * writes none. */
     bool have;
-    /* True while the room counts in item->leaving: its blocks were found to
-     * come back without waiting. It stays so in a quarantine that begins after
-     * that, so it is no state. */
+    /* True while the room counts in item->leaving: its blocks will come back
+     * without waiting. Stays true in a later quarantine, so it is not a state.
+     */
     bool leaving;
-    uint16_t due; /* EVENT_ bits to notify its attachments of */
+    uint16_t due; /* EVENT_ bits that its attachments are to get */
     uint8_t flags;
-    uint8_t fail_reason; /* OK: nothing of it has failed */
-    uint32_t name;       /* of its secret: brain_name() */
+    uint8_t fail_reason; /* OK: no destination failed */
+    uint32_t name;       /* hash of its secret: brain_name() */
     struct secret secret;
-    uint16_t required; /* destinations; 0: not known, or an open room */
+    uint16_t required; /* destinations; 0: unknown, or an open room */
     uint32_t asked, active, served, failed; /* destinations */
-    uint32_t before;     /* of `served`: served before the room was revoked */
-    uint32_t reserved;   /* places for destinations that have not asked */
-    uint32_t said_total; /* of its own announce; ROWS_UNKNOWN: none */
-    struct item *item;   /* &encoded.nothing: none, before LIVE and in GONE */
-    struct list in_item; /* of the item's rooms */
-    struct list in_kept; /* of the pool; linked: KEPT */
-    struct list in_unclaimed; /* of the pool */
-    uint64_t unclaimed_ns;    /* since when it is there */
+    uint32_t before;     /* part of `served`: before the room was revoked */
+    uint32_t reserved;   /* places kept for destinations that have not asked */
+    uint32_t said_total; /* total in its announce; ROWS_UNKNOWN */
+    struct item *item;   /* &encoded.nothing: no item (before LIVE, in GONE) */
+    struct list in_item; /* item->rooms */
+    struct list in_kept; /* pool->kept; linked iff KEPT */
+    struct list in_unclaimed; /* pool->unclaimed */
+    uint64_t unclaimed_ns;    /* when it was put there */
     struct list dsts;
-    uint64_t bootstrap_ns, kept_ns; /* deadlines; TIME_NEVER: not running */
+    uint64_t bootstrap_ns, kept_ns; /* deadlines; TIME_NEVER: not set */
     struct heap_node timer;
     struct ended history;
-    uint64_t who; /* the user of e->share that pays for it */
+    uint64_t who; /* the user in e->share that it counts to */
 };
 
-/* Messages that are pending at L until it answers. */
+/* Messages to L, each pending until L answers. */
 enum eowe { OWE_LENGTH = 1, OWE_WANT = 2, OWE_FAILED = 4, OWE_BROKEN = 8 };
 
 struct edst {
     uint8_t state; /* enum dst_state; edst_move changes it */
     uint8_t job;   /* enum dst_job; edst_move_job changes it */
-    /* Beside these, at any time: it does not count in room->asked; L has
-     * aborted it, and DRAINED is sent when its record goes. */
+    /* Beside its states. refused: not counted in room->asked; drained_due: L
+     * aborted it, and DRAINED is sent when its record is freed. */
     bool refused, drained_due;
     uint8_t reason; /* of FAILED */
-    uint32_t a, b;  /* numbers that belong to it */
+    uint32_t a, b;  /* the reason's two numbers */
     struct eroom *room;
     uint32_t peer;
     uint64_t generation, asked_ns;
@@ -128,40 +129,42 @@ struct edst {
     uint8_t firm; /* FIRM_* */
     uint64_t layout;
     uint8_t storage, flags;
-    uint16_t required; /* as its INIT said */
+    uint16_t required; /* required_dst of its INIT */
     struct key key;
-    uint32_t pools; /* bit i: it may have rows of pool i: rights_of() */
+    uint32_t pools; /* bit i: it may get rows of pool i: rights_of() */
 
-    /* The job of the shards. */
+    /* The send job at the shards. */
     bool copy;          /* L copies the rows itself, in this attempt */
     uint32_t map;       /* the fence: connection of the L that may be copying
                            rows of this generation; NONE: no fence */
-    uint64_t map_epoch; /* of the run of L that may lift the fence */
-    uint32_t limit, job_attempt; /* sent to the shards */
+    uint64_t map_epoch; /* epoch of the L that may lift the fence */
+    uint32_t limit, job_attempt; /* as last sent to the shards */
     uint32_t closing_left; /* JOB_CLOSING: shards that have not answered */
 
-    /* What L knows. */
+    /* What L was sent, and has answered. */
     uint32_t length_sent, length_acked; /* item->length_version then */
-    bool want_open;  /* a WANT was said, no STATE has answered it */
-    bool want_older; /* so was one before it: the next STATE is of that one */
-    bool want_known; /* L has answered WANT for these: */
+    bool want_open;  /* a WANT was sent and no STATE answered it */
+    bool want_older; /* an older WANT is open too: the next STATE answers that
+                      */
+    bool want_known; /* L has answered WANT for these numbers: */
     uint32_t want_granted, want_attempt, want_committed;
-    uint32_t broken_attempt; /* the last that BROKEN is about; NONE */
-    bool back;      /* nothing broke: BROKEN asks for the grant's blocks back */
-    bool aux_waits; /* L answered LENGTH, but has no space for its aux */
-    uint64_t answer_ns; /* its INIT is answered then: no LENGTH went first */
-    struct debt debt;   /* to L, of eowe */
-    uint64_t silent_ns; /* when FAILING ends without an answer of L */
+    uint32_t broken_attempt; /* attempt of the last BROKEN; NONE */
+    bool back;               /* BROKEN only asks for the grant's blocks back */
+    bool aux_waits;     /* L answered LENGTH, but lacks space for the aux */
+    uint64_t answer_ns; /* when to answer its INIT by STATE, if no LENGTH went
+                         */
+    struct debt debt;   /* pending messages to L: enum eowe */
+    uint64_t silent_ns; /* when FAILING ends if L never answers */
     struct heap_node timer;
     char text[128];
 };
 
-/* ACKs of one L that ACKED will answer. */
+/* ACKs of one L, to be answered by one ACKED. */
 #define ACKED_MAX 16
-#define ACKED_NS  (5 * NS_PER_MS) /* how long the first of them waits */
+#define ACKED_NS  (5 * NS_PER_MS) /* how long the first waits */
 struct acked {
     struct list pending; /* of encoded */
-    uint64_t epoch;      /* of the run of L that said them */
+    uint64_t epoch;      /* epoch of L in those ACKs */
     uint32_t count;
     uint64_t generations[ACKED_MAX];
 };
@@ -169,8 +172,8 @@ struct acked {
 /* The queues in which items wait for source blocks. */
 enum queue {
     QUEUE_PLAIN,
-    QUEUE_AHEAD, /* asks its destinations for their grants meanwhile */
-    QUEUE_FIRM,  /* is full: one of its rooms has all grants, for good */
+    QUEUE_AHEAD, /* asks its destinations for grants while it waits */
+    QUEUE_FIRM,  /* full: one of its rooms has all its grants, firm */
     QUEUES
 };
 
@@ -179,17 +182,19 @@ struct epool {
     struct pool p;
     struct rowmap committed;
     struct heap queues[QUEUES]; /* items that may get blocks, by age */
-    uint32_t waiting;       /* items that are QUEUED, in a heap or in none */
-    uint64_t head_age;      /* of the full head that does not fit */
-    uint64_t head_since_ns; /* since when it does not; TIME_NEVER */
-    uint64_t revoke_ns;     /* when an item may be ended for it */
-    uint64_t stands_ns;     /* since when no head fits; TIME_NEVER */
-    struct list held;       /* items that have blocks, oldest first */
-    struct list kept;       /* KEPT rooms, longest not asked for first */
+    uint32_t waiting;           /* number of QUEUED items, in a heap or not */
+    uint64_t head_age;          /* age of the full head that does not fit */
+    uint64_t head_since_ns;     /* since when it does not fit; TIME_NEVER */
+    uint64_t revoke_ns;         /* when an item may be revoked for it */
+    uint64_t stands_ns; /* since when no head of a queue fits; TIME_NEVER */
+    struct list held;   /* items with blocks, oldest first */
+    struct list kept;   /* KEPT rooms, the one asked for longest ago first
+                         */
     uint32_t block_rows;
-    struct list unclaimed; /* complete rooms that no langd asks for, by age */
-    uint32_t coming;       /* blocks of items all of whose rooms are leaving */
-    uint32_t lacking;      /* as many must come for the head of the queue */
+    struct list unclaimed; /* complete rooms that no langd has asked for, by age
+                            */
+    uint32_t coming;       /* blocks of items with all rooms leaving */
+    uint32_t lacking;      /* blocks that must come back for the queue's head */
     uint32_t copied;       /* blocks of items with fences */
 };
 
@@ -205,22 +210,24 @@ struct encoded {
     struct eroom *rooms;
     struct edst *dsts;
     struct item *items;
-    struct item nothing;      /* what a room without an item refers to */
-    struct item **open_batch; /* by connection: first of its batch; NULL */
+    struct item nothing;      /* stands for the item of a room that has none */
+    struct item **open_batch; /* by connection: first item of its open batch;
+                                 NULL */
     struct acked *acked;      /* by peer */
     struct list acked_pending;
-    uint64_t acked_ns; /* when those that are pending are said; TIME_NEVER */
+    uint64_t acked_ns; /* when the pending ACKED are sent; TIME_NEVER */
     struct slots room_slots, dst_slots, item_slots;
-    struct share share;     /* of rooms: engines' announces, peers' requests */
+    struct share share;     /* of rooms: per user that announces, per peer that
+                               asks */
     struct share dst_share; /* of destinations, by peer */
     uint32_t rooms_max, rooms_used, open;
     uint32_t dsts_used;
-    uint32_t fenced;    /* destinations whose map is not NONE */
-    uint32_t for_users; /* bit i: pool i names users or groups */
+    uint32_t fenced;    /* destinations with a fence (map is not NONE) */
+    uint32_t for_users; /* bit i: pool i is restricted to users or groups */
     struct epool pools[CONF_POOLS_MAX];
     struct heap room_timers, dst_timers;
     struct list room_todo, dst_todo;
-    struct eroom *announced; /* whose announce is being taken; NULL */
+    struct eroom *announced; /* room whose announce is being handled; NULL */
     uint8_t scratch[AUX_MAX];
 };
 
@@ -229,7 +236,7 @@ static inline bool eroom_announced(const struct eroom *m)
     return m->life > EROOM_AWAITED;
 }
 
-/* True if a langd asked for the room, and waits for its announce. */
+/* True if a langd asked for the room and it is not announced yet. */
 static inline bool eroom_awaited(const struct eroom *m)
 {
     return m->life == EROOM_AWAITED && m->active > 0;
@@ -246,7 +253,7 @@ static inline bool eroom_failing(const struct eroom *m)
     return m->life == EROOM_FAILING || m->life == EROOM_REVOKED;
 }
 
-/* True if the room's engine has its final state. */
+/* True if the room's engine sees its final state. */
 static inline bool eroom_ended(const struct eroom *m)
 {
     return m->life >= EROOM_KEPT;
@@ -270,9 +277,8 @@ static inline struct epool *eroom_pool(struct encoded *e, const struct eroom *m)
     return &e->pools[m->item->pool];
 }
 
-/* Returns the room around `r`; NULL for NULL. Safe for each room that the
- * engines of this brain know: it came from eroom_new, and r is its first
- * member. */
+/* Returns the eroom that contains `r`; NULL for NULL. Valid for every room of
+ * this brain's engines: eroom_new made it, and r is its first member. */
 static inline struct eroom *to_eroom(struct room *r)
 {
     return r ? CONTAINER_OF(r, struct eroom, r) : NULL;
@@ -289,7 +295,7 @@ static inline uint32_t edst_slot(const struct encoded *e, const struct edst *d)
     return (uint32_t)(d - e->dsts);
 }
 
-/* Sends a message to the destination's langd. rows: that it is about. */
+/* Sends a message to the destination's langd. rows: the rows it is about. */
 static inline void edst_tell(struct encoded *e, struct out *out,
     const struct edst *d, struct peer_msg *msg, uint32_t rows)
 {
@@ -300,29 +306,29 @@ static inline void edst_tell(struct encoded *e, struct out *out,
 
 /* encode/life.c */
 
-/* Returns the room that is found under the id and secret, or NULL. A message
- * with another secret is about another room (RULES 10.1). */
+/* Returns the room with this id and secret, or NULL. The same id with another
+ * secret is another room (RULES 10.1). */
 struct eroom *eroom_find(
     const struct encoded *e, uint64_t id, const struct secret *secret);
-/* Puts the room, or the destination, on its list to settle. */
+/* Puts the room, or the destination, on its todo list. */
 void eroom_touch(struct encoded *e, struct eroom *m);
 void edst_touch(struct encoded *e, struct edst *d);
 /* Touches all destinations of the room. */
 void edsts_touch(struct encoded *e, struct eroom *m);
 /* Touches all rooms of the item and their destinations. */
 void item_touch(struct encoded *e, const struct item *it);
-/* Takes a step of the room's life, which life.def must allow, with the tables,
- * lists and counts that depend on it. The caller sets kept_ns before KEPT. */
+/* Moves the room to a state that life.def allows, and updates the tables, lists
+ * and counts that depend on it. The caller sets kept_ns before KEPT. */
 void eroom_move(struct encoded *e, struct eroom *m, enum eroom_life to);
-/* The same for a destination, for what the shards have of it, and an item. */
+/* The same for a destination, for its job at the shards, and for an item. */
 void edst_move(struct encoded *e, struct edst *d, enum dst_state to);
 void edst_move_job(const struct encoded *e, struct edst *d, enum dst_job to);
 void item_move(struct encoded *e, struct item *it, enum item_life to);
-/* Frees the id of a room that failed or ended: a later INIT fails as `reason`.
+/* Frees the id of a room that failed or ended. A later INIT fails as `reason`.
  */
 void eroom_unlink(struct encoded *e, struct eroom *m, enum err reason);
-/* Counts that limits.rooms is reached, and lets go of one kept room, so that a
- * repeated request may find a place. */
+/* Counts that limits.rooms is reached, and stops keeping one KEPT room, so that
+ * a repeated request may get its record. */
 void eroom_table_full(struct encoded *e);
 /* True if a langd of this host may be copying rows of the room. */
 bool eroom_read_elsewhere(const struct eroom *m);
@@ -330,41 +336,41 @@ uint64_t item_key_hash(const struct key *key, uint32_t uid);
 
 /* encode/rights.c */
 
-/* Whose engine sends a message through a langd, as the langd says. */
+/* The engine behind a message, as its langd describes it. */
 struct claim {
     uint32_t who;
     struct span gids;
     const struct secret *secret;
 };
-/* True if the user of the langd on conn may take rows of pool i itself. */
+/* True if the user of the langd on conn may itself take rows of pool i. */
 bool langd_trusted(const struct encoded *e, uint32_t conn, uint32_t i);
-/* True if the langd, which has just come, may still show its user, and that
- * decides about room m, or may: NULL is one that nothing is known of. */
+/* True if the langd connected just now and may still prove its user, and the
+ * right to room m depends on that. m NULL: a room that is not known. */
 bool rights_wait(
     const struct encoded *e, const struct peer *p, const struct eroom *m);
-/* Returns the pools, as bits, of whose rooms the engine may have rows. */
+/* Returns as bits the pools whose rooms the engine may have. */
 uint32_t rights_of(
     const struct encoded *e, const struct peer *p, const struct claim *a);
 
 /* encode/room.c */
 
-/* Returns a new AWAITED room in the share of `who`; NULL: e->share.why. */
+/* Returns a new AWAITED room that counts to `who`; NULL: e->share.why. */
 struct eroom *eroom_new(
     struct encoded *e, uint64_t id, const struct secret *secret, uint64_t who);
-/* Fails an announced room and its destinations; it ends when all of them have
- * answered. Does nothing once it is failing or ended. */
+/* Fails an announced room and its destinations. It ends when all destinations
+ * have answered. No effect once it is failing or ended. */
 void eroom_fail(
     struct encoded *e, struct eroom *m, enum err reason, const char *text);
-/* Takes the release by the room's owner: an open room takes no more
- * destinations, any other fails unless it has ended. */
+/* Handles the release by the room's owner. An open room takes no more
+ * destinations; any other room fails unless it has ended. */
 void eroom_withdraw(struct encoded *e, struct eroom *m);
-/* Takes the total of an item that has become known: rooms that were announced
- * with another one fail. */
+/* Sets the item's total, now known. Rooms that were announced with another
+ * total fail. */
 void eroom_measured(struct encoded *e, struct item *it);
-/* Draws the consequences of what changed; to be called with m off the todo
- * list. The room may be forgotten by it. */
+/* Applies what changed since the last settle; m is off the todo list. May free
+ * the room. */
 void eroom_settle(struct encoded *e, struct out *out, struct eroom *m);
-/* Keeps the rows of a KEPT room no longer than destinations have them. */
+/* Stops keeping a KEPT room; its rows stay while destinations read them. */
 void eroom_let_go(struct encoded *e, struct eroom *m);
 /* Handles the deadlines of the room that have passed. */
 void eroom_expired(struct encoded *e, struct eroom *m);
@@ -378,7 +384,7 @@ static inline bool item_has_key(const struct item *it)
     return !key_eq(&it->key, &none);
 }
 
-/* True if the item asks for its grants by its length, ahead of its rows. */
+/* True if the item asks for all its grants ahead of its rows. */
 static inline bool item_asks(const struct item *it)
 {
     return it->ahead || it->victim;
@@ -394,7 +400,7 @@ static inline bool item_complete(const struct item *it)
     return it->total != ROWS_UNKNOWN && it->committed >= it->total;
 }
 
-/* True if the rows need no engine any more: all are committed, for good. */
+/* True if no engine writes the rows any more: all are committed, for good. */
 static inline bool item_done(const struct item *it)
 {
     return it->life == ITEM_FINAL && item_complete(it);
@@ -404,105 +410,108 @@ void items_init(struct encoded *e);
 /* Returns the item of this key, pool and user, or NULL. */
 struct item *item_find(const struct encoded *e, const struct key *key,
     uint32_t pool, uint32_t uid);
-/* Returns a new item in no queue, without rooms; NULL: limits.rooms. */
+/* Returns a new item in no queue, without rooms; NULL: limits.rooms is reached.
+ */
 struct item *item_new(
     struct encoded *e, const struct local_announce *n, uint32_t uid);
-/* Binds a room without an item to this one. */
+/* Binds a room that has no item to this item. */
 void item_join(struct encoded *e, struct item *it, struct eroom *m);
-/* Frees the item and its blocks. No room may refer to it. */
+/* Frees the item and its blocks. It must have no rooms. */
 void item_discard(struct encoded *e, struct item *it);
-/* Takes the room off its item. The last room frees it and serves its pool. */
+/* Takes the room off its item. The last room to leave frees the item and serves
+ * its pool. */
 void item_leave(struct encoded *e, struct eroom *m);
-/* Returns n: rows [0, n) can be sent in units of unit_rows. */
+/* Returns n: rows [0, n) can be sent now in units of unit_rows. */
 uint32_t item_sendable(const struct item *it, uint32_t unit_rows);
-/* Takes the item out of the table of keys: no announce finds it. */
+/* Takes the item out of the table of keys: announces no longer find it. */
 void item_hide(struct encoded *e, struct item *it);
 
 /* encode/queue.c */
 
 /* Queues the item for blocks, together with the open batch of conn. more: the
- * batch goes on. On error (too large, another pool) it is in no queue. */
+ * batch stays open. On error (too large, another pool) it is in no queue. */
 MUST_CHECK enum err item_queue(
     struct encoded *e, struct item *it, uint32_t conn, bool more);
-/* Ends the open batch of conn, if there is one: it gets blocks in its turn. */
+/* Ends the open batch of conn, if there is one: it is queued. */
 void item_close_batch(struct encoded *e, uint32_t conn);
-/* Adds to the item's rooms, and to those of them that are leaving. Once all are
- * leaving its blocks count as coming back, so that no more kept rooms are let
- * go of than are needed. */
+/* Adds to the counts of the item's rooms and of those that are leaving. When
+ * all are leaving, its blocks count as coming back, so that reclaim ends no
+ * more kept rooms than it must. */
 void queue_refer(
     struct encoded *e, struct item *it, int32_t rooms, int32_t leaving);
 /* Takes the item out of its batch and queue; it becomes `to`. */
 void queue_leave(struct encoded *e, struct item *it, enum item_life to);
-/* Moves the item's batch to the queue that its grants call for, and serves. */
+/* Moves the item's batch to the queue that its grants call for, and serves the
+ * pool. */
 void queue_place(struct encoded *e, struct item *it);
-/* Gives blocks to the items at the head of the queue while they fit, and lets
- * go of kept rooms for one that does not. */
+/* Gives blocks to the items at the head of the queue while they fit. Reclaims
+ * kept rooms for an item that does not fit. */
 void epool_serve(struct encoded *e, struct epool *p);
-/* Puts the room on the list of those whose rows are all there, while no langd
- * asks for it and none has had them, or takes it off. */
+/* Puts the room on the list `unclaimed` or takes it off. It belongs there when
+ * all its rows are committed and no langd asks for it or has them. */
 void queue_unclaimed(struct encoded *e, struct eroom *m);
-/* Returns when the first of them shall give way; TIME_NEVER: no item waits. */
+/* Returns when epool_yield may end the first of them; TIME_NEVER: no need. */
 uint64_t queue_yield_ns(const struct encoded *e, const struct epool *p);
-/* True if rows can be sent to one of the item's rooms until it has all of
- * them: every destination of that room has granted all it needs, for good. */
+/* True if one of the item's rooms can be sent completely: every destination of
+ * that room has firm grants for all it needs. */
 bool item_firm(const struct item *it);
-/* Returns the lowest turn of those that wait for blocks. */
+/* Returns the lowest turn among the items that wait for blocks. */
 uint64_t queue_turn(const struct epool *p);
-/* Returns the first of the full items that wait for blocks, or NULL. */
+/* Returns the first full item that waits for blocks, or NULL. */
 struct item *queue_firm(const struct epool *p);
-/* Returns how many blocks `first` and the rest of its batch need. */
+/* Returns how many blocks `first` and the rest of its batch need together. */
 uint32_t queue_blocks(const struct epool *p, const struct item *first);
-/* True if the room or the key of the announce was ended by epool_revoke. */
+/* True if epool_revoke ended this room, or an item with this key. */
 bool queue_remembers(
     const struct encoded *e, const struct local_announce *n, uint32_t uid);
-/* Counts as served the destinations that had the rows when the room was ended
- * by epool_revoke. */
+/* Counts as served those destinations that had the rows when epool_revoke ended
+ * the room. */
 void queue_counts(const struct encoded *e, struct eroom *m);
-/* Forgets the victim: its rows have arrived everywhere. */
+/* Forgets the victim: all its destinations have the rows. */
 void queue_forgets(struct encoded *e, uint64_t room, const struct item *it);
 
 /* encode/revoke.c */
 
-/* Ends an item when the full head of the queue has waited for its blocks for
- * timeouts.revoke_after and not enough of them come back without that. */
+/* Ends an item if the full head of the queue has waited for
+ * timeouts.revoke_after and too few blocks come back without that. */
 void epool_revoke(struct encoded *e, struct epool *p);
 /* Ends rooms that no langd asked for within timeouts.unclaimed, oldest first,
- * until the head of the queue has its blocks. */
+ * until the head of the queue gets its blocks. */
 void epool_yield(struct encoded *e, struct epool *p);
 
 /* encode/dst.c */
 
-/* Keeps as many places as destinations are missing while others of the room
- * are active, else none. */
+/* Reserves places for the room's missing destinations while others of it are
+ * active; otherwise gives the places back. */
 void edst_reserve(struct encoded *e, struct eroom *m);
-/* Returns a NEW destination of a room that is found under its id. With the
- * first of `required` there are places for all, or none: else rooms would wait
- * for each other's places. NULL: none (e->dst_share.why). */
+/* Returns a NEW destination of a room found by its id. The first of `required`
+ * takes the places of all or none, so that rooms do not wait for each other's
+ * places. NULL: none free (e->dst_share.why). */
 struct edst *edst_new(struct encoded *e, struct eroom *m, uint32_t peer,
     uint64_t generation, uint32_t required);
-/* True if rows can be sent that its grant does not cover. */
+/* True if rows are ready to send beyond its grant. */
 bool edst_rows_wait(const struct edst *d);
-/* Fails the destination here: FAILED is pending until L decides. Does nothing
- * when it is failing or ended. */
+/* Fails the destination here: FAILED is pending until L decides. No effect when
+ * it is failing or ended. */
 void edst_fail(
     struct encoded *e, struct edst *d, enum err reason, const char *text);
-/* Ends the generation for ever; its outcome is remembered for
+/* Ends the generation for good. Its outcome is remembered for
  * timeouts.tombstone. */
 void gens_end(struct encoded *e, const struct peer *p, uint64_t generation,
     uint8_t state, enum err reason);
-/* True if the generation has ended, so that an INIT of it is late. */
+/* True if the generation has ended: an INIT of it comes too late. */
 bool gens_over(
     const struct encoded *e, const struct peer *p, uint64_t generation);
 /* Stops counting it as a destination of its room. */
 void edst_refuse(struct edst *d);
-/* Ends the destination: L has decided (OK: it has all rows), or is lost. Does
- * nothing when it has ended. */
+/* Ends the destination: L has decided (OK: it has all rows), or L is lost. No
+ * effect when it has ended. */
 void edst_end(struct encoded *e, struct edst *d, enum err outcome);
 /* Answers a message of L with the present state. */
 void edst_say_state(
     struct encoded *e, struct out *out, struct edst *d, enum peer_type answers);
-/* Sends what L and the shards lack; to be called with d off the todo list. The
- * destination may be forgotten by it. */
+/* Sends what L and the shards lack; d is off the todo list. May free the
+ * destination. */
 void edst_settle(struct encoded *e, struct out *out, struct edst *d);
 /* Returns OK if the destination fits the announced item, else the reason and
  * its text. */
@@ -510,58 +519,58 @@ extern const char eroom_not_for[]; /* the text of ERR_NOT_OWNER */
 enum err edst_check(struct encoded *e, const struct eroom *m,
     const struct edst *d, char *text, size_t size);
 
-/* Lifts the fence: no process behind d->map reads rows of it any more. */
+/* Lifts the fence: the process behind d->map no longer reads rows of it. */
 void edst_unfence(struct encoded *e, struct edst *d);
-/* Closes conn if it has ended, holds nothing and fences nothing, so that its
- * number does not wait for its process to die. */
+/* Closes conn if it has ended, owns nothing and no fence waits for it. Its
+ * number is then free before its process dies. */
 void edst_conn_quiet(struct encoded *e, struct out *out, uint32_t conn);
-/* Lifts the fence by an answer of L, if it is of the run that is fenced. */
+/* Lifts the fence because L answered, if L is still in the epoch that raised
+ * it. */
 void edst_answered(struct encoded *e, struct out *out, struct edst *d);
 /* True if rows of this attempt are sent by `shard`. */
 bool edst_goes_by(
     const struct encoded *e, const struct edst *d, uint32_t shard);
-/* Makes BROKEN pending, once an attempt: the way to L is lost, and L is to
+/* Makes BROKEN pending, once per attempt: the way to L is lost, and L must
  * begin a new attempt. */
 void edst_broken(struct encoded *e, struct edst *d);
 
 /* encode/map.c */
 
-/* Takes MAP: conn is a langd of this host that copies rows itself. */
+/* Handles MAP: conn is a langd of this host that copies rows itself. */
 void encoded_map(
     void *brain, struct out *out, uint32_t conn, const struct local_msg *m);
-/* Offers the pools that are ready to every langd that maps and lacks them. */
+/* Offers each ready pool to every langd that maps pools and was not offered it.
+ */
 void encoded_map_offer(struct encoded *e, struct out *out);
-/* Ends the mapping by conn: no new rows are copied. Fences stay. */
+/* Ends the mapping by conn: no new rows are copied. Fences stay up. */
 void encoded_map_end(struct encoded *e, uint32_t conn);
 /* Lifts the fences of conn, whose process is dead. */
 void encoded_map_dead(struct encoded *e, uint32_t conn);
 
 /* encode/decline.c */
 
-/* Takes DECLINE: no engine of p will ask for the room. */
+/* Handles DECLINE: no engine of p will ask for the room. */
 void encoded_on_decline(
     struct encoded *e, struct peer *p, const struct peer_msg *msg);
-/* Takes DECLINE of an engine of this host, which has the room's secret: it is
- * for no destination any more. */
+/* Handles DECLINE of an engine of this host that has the room's secret: no
+ * destination will ask for it. */
 void encoded_withdraw(
     struct encoded *e, const struct local_decline *n, uint32_t uid);
-/* Takes an ABORT of a generation whose INIT has not come. */
+/* Handles an ABORT of a generation whose INIT has not come. */
 void encoded_never_asked(
     struct encoded *e, struct peer *p, const struct peer_msg *msg);
-/* Counts langds that gave the room up before it was announced as destinations
- * that failed. */
+/* Counts each decline from before the announce as a destination that failed. */
 void eroom_count_declines(struct encoded *e, struct eroom *m);
-/* Makes the declines of a room that will be announced again count then, too. */
+/* Makes the declines of a revoked room count at its next announce too. */
 void eroom_keep_declines(struct encoded *e, const struct eroom *m);
-/* Returns what is remembered of this langd; NULL: it did not give the room
- * up. */
+/* Returns the stored decline of this langd; NULL: it did not decline. */
 struct decline *eroom_declined_by(
     const struct encoded *e, const struct eroom *m, const struct peer *p);
 
 /* encode/peer.c, encode/local.c, encode/show.c */
 
 extern const struct peers_ops encoded_peers;
-/* Says each ACKED that is pending, while out has room. */
+/* Sends the pending ACKED while `out` has space. */
 void encoded_say_acked(struct encoded *e, struct out *out);
 bool encoded_peer(
     void *brain, struct out *out, struct peer *p, const struct peer_msg *m);

@@ -1,11 +1,12 @@
-/* item.c - the rows behind rooms, and when their blocks are freed
- * (RULES 1, 4, 6). Owned by the loop's thread.
+/* item.c - the rows behind rooms, and when their blocks are freed (RULES 1, 4,
+ * 6). Owned by the loop's thread.
  *
  * An item exists as long as a room refers to it. Rooms of one user that are
- * announced with one key share it: the rows are written once. The order in
- * which items get blocks is encode/queue.c. A KEPT room (kept on demand, or for
- * a langd that restarts) holds its item until the space is wanted or kept_ns;
- * the room that was asked for longest ago goes first. */
+ * announced with the same key share it: the rows are written once.
+ * encode/queue.c has the order in which items get blocks. A KEPT room (kept on
+ * demand, or for a langd that restarts) holds its item until kept_ns or until
+ * another item needs the space; the room asked for longest ago is reclaimed
+ * first. */
 #include "core/encode/encode.h"
 
 void items_init(struct encoded *e)
@@ -75,7 +76,7 @@ void item_hide(struct encoded *e, struct item *it)
     it->keyed = false;
 }
 
-/* rooms on it */
+/* its rooms */
 
 void item_join(struct encoded *e, struct item *it, struct eroom *m)
 {
@@ -98,7 +99,7 @@ void item_discard(struct encoded *e, struct item *it)
     list_remove(&it->in_held);
     pool_give(&e->pools[it->pool].p, &it->src);
     slots_give(&e->item_slots, (uint32_t)(it - e->items));
-    epool_serve(e, &e->pools[it->pool]); /* also the rest of its batch */
+    epool_serve(e, &e->pools[it->pool]); /* and the rest of its batch */
 }
 
 void item_leave(struct encoded *e, struct eroom *m)

@@ -1,7 +1,7 @@
-/* life.c - the steps of life.def, and what every other file of the encode side
- * does to rooms, destinations and items: finds them, puts them on the lists to
- * settle, and releases rooms that ended. Calls none of those files. Owned by
- * the loop's thread. */
+/* life.c - the states of life.def, and what every other file of the encode side
+ * does to rooms, destinations and items: finds them, puts them on todo lists,
+ * and releases ended rooms. Calls none of the other files. Owned by the loop's
+ * thread. */
 #include "core/encode/encode.h"
 
 struct eroom *eroom_find(
@@ -53,7 +53,7 @@ void item_touch(struct encoded *e, const struct item *it)
 
 struct step {
     const char *name, *text;
-    uint32_t to; /* bit i: state i may follow */
+    uint32_t to; /* bit i: state i may come next */
 };
 
 static const struct step eroom_steps[] = {
@@ -156,7 +156,7 @@ void eroom_unlink(struct encoded *e, struct eroom *m, enum err reason)
             tombs_own(
                 &e->ended_rooms, m->r.id, m->name, m->r.session, m->r.reason);
     }
-    if (m->life < to) /* else its id was freed before */
+    if (m->life < to) /* otherwise the id was freed earlier */
         eroom_move(e, m, to);
     eroom_touch(e, m);
 }

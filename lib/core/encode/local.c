@@ -1,5 +1,5 @@
 /* local.c - messages of encode engines, their attachments, and the events that
- * they are sent. Owned by the loop's thread. */
+ * engines get. Owned by the loop's thread. */
 #include "core/encode/encode.h"
 
 #include <stdio.h>
@@ -42,7 +42,7 @@ static enum err check_announce(struct encoded *e, uint32_t conn,
     return OK;
 }
 
-/* True if the item that has the key agrees with the announce. */
+/* True if the item with this key agrees with the announce. */
 static bool same_item(const struct item *it, const struct local_announce *n)
 {
     return it->storage == n->storage &&
@@ -50,8 +50,8 @@ static bool same_item(const struct item *it, const struct local_announce *n)
                n->total == it->total);
 }
 
-/* Finds the item of the announce by its key (have), or makes one that waits for
- * blocks. */
+/* Finds the item of the announce by its key (have), or makes one that will wait
+ * for blocks. */
 static enum err find_item(struct encoded *e, uint32_t conn,
     const struct local_announce *n, struct item **out, bool *have,
     const char **text)
@@ -85,7 +85,7 @@ static enum err find_item(struct encoded *e, uint32_t conn,
     return OK;
 }
 
-/* Makes the room LIVE, as its announce says. */
+/* Makes the room LIVE with the values of its announce. */
 static void fill_announce(
     struct encoded *e, struct eroom *m, const struct local_announce *n)
 {
@@ -104,8 +104,8 @@ static void fill_announce(
     e->b.stats[STAT_rooms_opened]++;
 }
 
-/* Refuses the destinations that came before the announce and do not fit it, or
- * are more than required; an open room has all that fit. */
+/* Refuses destinations that asked before the announce and do not fit it, or
+ * exceed `required`. An open room keeps all that fit. */
 static void check_waiting(struct encoded *e, struct eroom *m)
 {
     char text[512];
@@ -127,8 +127,8 @@ static void check_waiting(struct encoded *e, struct eroom *m)
     }
 }
 
-/* Returns how many destinations those named that asked before the announce and
- * may have rows of the pool; 0: none has. */
+/* Returns the required_dst of those destinations that asked before the announce
+ * and may have rows of the pool; 0: none said a number. */
 static uint16_t required_of(const struct eroom *m, uint32_t pool)
 {
     bool asked = false;
@@ -143,7 +143,7 @@ static uint16_t required_of(const struct eroom *m, uint32_t pool)
     return asked ? 0 : m->required;
 }
 
-/* Binds the room under its id, its attachment and its item to each other. */
+/* Binds the room with its id, its attachment and its item to each other. */
 static enum err announce(struct encoded *e, uint32_t conn,
     const struct local_announce *n, const char **text)
 {
@@ -163,7 +163,8 @@ static enum err announce(struct encoded *e, uint32_t conn,
         return err;
     err = find_item(e, conn, n, &it, &have, text);
     if (err == OK && m && eroom_announced(m)) {
-        eroom_unlink(e, m, ERR_UNKNOWN_ROOM); /* the new instance has the id */
+        eroom_unlink(e, m, ERR_UNKNOWN_ROOM); /* the id belongs to the new
+                                                 instance now */
         m = NULL;
     }
     if (err == OK && !m &&
@@ -222,7 +223,8 @@ static void on_announce(struct encoded *e, struct out *out, uint32_t conn,
     }
     if (err == OK)
         err = announce(e, conn, &m->announce, &text);
-    if (m->announce.batch == 0) /* also when the last of a batch is refused */
+    if (m->announce.batch == 0) /* also if the last announce of the batch is
+                                   refused */
         item_close_batch(e, conn);
     if (err != OK)
         head_refuse(&e->b, out, conn, m, &(struct refusal){err, a, b, text});
@@ -271,8 +273,8 @@ static enum err check_commit(const struct eroom *m,
     return OK;
 }
 
-/* True if the commit says no more than what made the room a success: one of no
- * rows ends as soon as its langd has the length. */
+/* True if the commit repeats what already made the room a success. A room of no
+ * rows ends as soon as its langd has the length, perhaps before its commit. */
 static bool is_known(const struct eroom *m, const struct attachment *att,
     const struct local_commit *n)
 {
@@ -281,8 +283,8 @@ static bool is_known(const struct eroom *m, const struct attachment *att,
            (n->total == ROWS_UNKNOWN || n->total == m->history.total);
 }
 
-/* Ends the writers' hold on the item's blocks, which are final: a writer whose
- * connection was closed is not waited for. */
+/* Ends the writers' hold on the item's blocks, which are final now. A writer
+ * whose connection is closed is not waited for. */
 static void writers_done(
     struct encoded *e, struct out *out, const struct item *it)
 {
@@ -445,7 +447,7 @@ static void on_orphaned(void *brain, struct room *r, uint64_t now_ns)
     struct eroom *m = to_eroom(r);
 
     (void)now_ns;
-    if (!item_done(m->item)) /* rows that are done need no engine */
+    if (!item_done(m->item)) /* complete rows outlive their engine */
         eroom_fail(brain, m, ERR_ENGINE_LOST, "the encode engine is gone");
 }
 

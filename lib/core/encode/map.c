@@ -1,13 +1,13 @@
 /* map.c - langd daemons of this host that map our pools and copy rows out of
  * them (RULES 3.4, 6.2, 6.4). Owned by the loop's thread.
  *
- * A connection to our Unix socket that sends MAP with the token that HELLO gave
- * to one langd is that daemon, and on this host; an address would prove
- * neither. The connection is open as long as the pools are mapped. Its end
- * means that no new rows are copied. That none are being copied any more is
- * known by langd's answer, room by room, or by the death of its process.
- * Rejected: the connection's end as that proof. A process that closes its
- * socket may still be reading. */
+ * HELLO gives a token to one langd. A connection to our Unix socket that sends
+ * MAP with this token is that langd, and is on this host; an address would
+ * prove neither. The connection is open as long as the pools are mapped. When
+ * it ends, no new rows are copied. A copy that was going on is over when langd
+ * answers for its room, or when langd's process is dead. Rejected: the
+ * connection's end as that proof. A process that closes its socket may still be
+ * reading. */
 #include "core/encode/encode.h"
 
 static struct peer *peer_mapping(const struct encoded *e, uint32_t conn)
@@ -20,8 +20,9 @@ static struct peer *peer_mapping(const struct encoded *e, uint32_t conn)
 
 /* offers */
 
-/* True if the langd on conn may map pool i. It can then hold the rows of any
- * room until it answers or its process ends: all others are sent rows. */
+/* True if the langd on conn may map pool i. It can then read the rows of any
+ * room until it answers or its process dies; an untrusted langd is sent rows
+ * instead. */
 static bool may_map(const struct encoded *e, uint32_t conn, uint32_t i)
 {
     return e->pools[i].meta->ready && langd_trusted(e, conn, i);
@@ -45,7 +46,7 @@ void encoded_map_offer(struct encoded *e, struct out *out)
             offer(e, out, &e->b.peers.peers[i]);
 }
 
-/* Ends the mapping by p: rows of open rooms are sent from now on. */
+/* Ends the mapping by p: rows of its open rooms are sent from now on. */
 static void map_over(struct encoded *e, struct peer *p)
 {
     CHECK(p->map_conn != NONE, "%s has no mapping that ends", p->name);

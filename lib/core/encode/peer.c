@@ -1,6 +1,6 @@
 /* peer.c - messages of langd daemons about rooms (RULES 1, 2). Owned by the
- * loop's thread. No message creates more than one record in a bounded table;
- * one about a generation that is not known is answered, not remembered. */
+ * loop's thread. A message creates at most one record, in a bounded table. One
+ * about an unknown generation is answered but not remembered. */
 #include "core/encode/encode.h"
 
 #include "base/text.h"
@@ -24,7 +24,7 @@ static void tell(struct encoded *e, struct out *out, const struct peer *p,
         peer_index(&e->b.peers, p), ROWS_UNKNOWN);
 }
 
-/* Says that L was found to have all rows. */
+/* Answers by STATE that L has all rows. */
 static void say_success(struct encoded *e, struct out *out, struct peer *p,
     const struct peer_msg *in)
 {
@@ -49,7 +49,8 @@ static void say_failed(struct encoded *e, struct out *out, struct peer *p,
     tell(e, out, p, &msg);
 }
 
-/* Refuses a generation for ever: each later message of it gets this answer. */
+/* Refuses a generation for good: every later message about it gets this answer.
+ */
 static void refuse(struct encoded *e, struct out *out, struct peer *p,
     const struct peer_msg *in, enum err reason, uint32_t a, uint32_t b,
     const char *text)
@@ -88,10 +89,10 @@ static void take_firm(struct encoded *e, struct edst *d, uint8_t firm)
     d->firm = firm;
     edst_touch(e, d);
     eroom_touch(e, d->room); /* it may get its source blocks now */
-    edsts_touch(e, d->room); /* the next one's turn may have come */
+    edsts_touch(e, d->room); /* another destination may be asked now */
 }
 
-/* Takes the grant of an INIT or RESUME; false: the numbers are none. */
+/* Applies the grant of an INIT or RESUME; false: its numbers are invalid. */
 static bool apply_grant(struct encoded *e, struct edst *d, uint32_t attempt,
     uint32_t granted, uint32_t from, uint8_t firm)
 {
@@ -125,7 +126,8 @@ static bool apply_grant(struct encoded *e, struct edst *d, uint32_t attempt,
     return true;
 }
 
-/* Returns OK if the INIT can be a destination of the room, else the reason. */
+/* Returns OK if the INIT can become a destination of the room, else the reason.
+ */
 static enum err check_init(const struct encoded *e, const struct eroom *m,
     const struct peer_init *n, const char **text)
 {
@@ -146,7 +148,7 @@ static enum err check_init(const struct encoded *e, const struct eroom *m,
     return OK;
 }
 
-/* True if this langd has a newer generation of the room here. */
+/* True if the room has a newer generation of this langd. */
 static bool newer_there(
     const struct eroom *m, uint32_t peer, uint64_t generation)
 {
@@ -166,7 +168,7 @@ static void supersede(struct encoded *e, struct eroom *m, uint32_t peer)
         struct edst *d = LIST_ENTRY(n, struct edst, in_room);
 
         if (d->peer == peer && !edst_ended(d)) {
-            edst_refuse(d); /* its place is taken by the new one */
+            edst_refuse(d); /* the new generation takes its place */
             edst_end(e, d, ERR_STALE);
         }
     }
@@ -180,8 +182,8 @@ static bool init_is_sound(const struct peer_init *n)
            n->from <= n->granted;
 }
 
-/* Refuses a room that is not here while the daemon drains. One that ends leaves
- * it to its next run, which L asks again. */
+/* Refuses a new room while the daemon drains. If the daemon is ending, L asks
+ * its next run. */
 static void refuse_new(struct encoded *e, struct out *out, struct peer *p,
     const struct peer_msg *msg)
 {
@@ -192,8 +194,8 @@ static void refuse_new(struct encoded *e, struct out *out, struct peer *p,
         refuse(e, out, p, msg, ERR_DRAINING, 0, 0, "the encoder is drained");
 }
 
-/* Returns the room that an INIT is for, a new one when it has not been
- * announced, unless it is to be; NULL: the INIT was refused. */
+/* Returns the room of an INIT, or a new one if it is not announced and need not
+ * be; NULL: the INIT was refused. */
 static struct eroom *room_for(struct encoded *e, struct out *out,
     struct peer *p, const struct peer_msg *msg)
 {
@@ -212,7 +214,7 @@ static struct eroom *room_for(struct encoded *e, struct out *out,
             "no such room is announced here: encode again");
         return NULL;
     }
-    /* A room that ended with no-blocks will be announced again. */
+    /* A room that ended with no-blocks is announced again. */
     if (tomb && (expected || tomb->reason != ERR_NO_BLOCKS)) {
         e->b.stats[STAT_unknown_rooms]++;
         refuse(e, out, p, msg, (enum err)tomb->reason, 0, 0,
@@ -229,8 +231,8 @@ static struct eroom *room_for(struct encoded *e, struct out *out,
     return m;
 }
 
-/* Returns a new destination of the room; NULL: it was refused. One whose langd
- * gave the room up before gets its place back. */
+/* Returns a new destination of the room; NULL: it was refused. A langd that
+ * declined the room earlier gets its place back. */
 static struct edst *dst_for(struct encoded *e, struct out *out, struct peer *p,
     const struct peer_msg *msg, struct eroom *m)
 {
@@ -248,7 +250,7 @@ static struct edst *dst_for(struct encoded *e, struct out *out, struct peer *p,
         (unsigned long long)m->r.id, m->served, m->failed, m->asked);
     m->asked -= counted;
     if (m->before > 0 && m->asked >= m->required) {
-        m->before--; /* it has the rows, and asks for them again */
+        m->before--; /* it has the rows and asks again */
         m->served--;
         m->asked--;
     }
@@ -271,7 +273,7 @@ static struct edst *dst_for(struct encoded *e, struct out *out, struct peer *p,
     return d;
 }
 
-/* Takes the first INIT of a generation. */
+/* Handles the first INIT of a generation. */
 static void open_dst(struct encoded *e, struct out *out, struct peer *p,
     const struct peer_msg *msg)
 {
@@ -324,7 +326,7 @@ static void open_dst(struct encoded *e, struct out *out, struct peer *p,
         queue_counts(e, m);
     edst_reserve(e, m);
     (void)apply_grant(e, d, n->attempt, n->granted, n->from, n->firm);
-    /* LENGTH answers as well, and goes at once if there is one */
+    /* LENGTH is an answer too, and goes at once if there is one */
     d->answer_ns = e->b.now_ns + debt_answer_ns(e->b.c.conf->timeout_retry);
     eroom_touch(e, m);
 }
@@ -375,7 +377,7 @@ static void say_acked(struct encoded *e, struct out *out, struct acked *a)
     for (uint32_t i = 0; i < a->count; i++)
         put_u64(&w, a->generations[i]);
     msg.acked.generations = span_of(bytes, w.len);
-    if (p->up && p->epoch == a->epoch) /* else they are said again */
+    if (p->up && p->epoch == a->epoch) /* otherwise L repeats the ACKs */
         tell(e, out, p, &msg);
     a->count = 0;
     list_remove(&a->pending);
@@ -389,8 +391,8 @@ void encoded_say_acked(struct encoded *e, struct out *out)
         e->acked_ns = TIME_NEVER;
 }
 
-/* Answers an ACK, together with others that come soon. A daemon that drains may
- * end with this room, so it waits for no others. */
+/* Answers an ACK, together with others that come soon. A draining daemon may
+ * end after this room, so it answers at once. */
 static void answer_ack(struct encoded *e, struct out *out, struct peer *p,
     const struct peer_msg *msg)
 {
@@ -415,7 +417,7 @@ static void on_ack(struct encoded *e, struct out *out, struct peer *p,
 
     if (d) {
         edst_answered(e, out, d);
-        /* L cannot have all rows of a number that it was not told. */
+        /* L cannot have all rows of a length that it was not sent. */
         told =
             !eroom_announced(d->room) || d->room->item->total != ROWS_UNKNOWN;
         edst_end(e, d, told ? OK : ERR_MALFORMED);
@@ -446,8 +448,8 @@ static void on_abort(struct encoded *e, struct out *out, struct peer *p,
     edst_touch(e, d);
 }
 
-/* Takes the answer to LENGTH of an L that knows the total. It has the aux
- * (FLAG_AUX), will ask for it (ERR_NO_BLOCKS), or asks for it now. */
+/* Handles the answer to LENGTH of an L that knows the total. L has the aux
+ * (FLAG_AUX), will ask for it later (ERR_NO_BLOCKS), or asks for it now. */
 static void length_answered(const struct peer_state *n, struct edst *d)
 {
     if (n->total == ROWS_UNKNOWN || (n->flags & FLAG_AUX)) {
@@ -460,7 +462,7 @@ static void length_answered(const struct peer_state *n, struct edst *d)
     }
 }
 
-/* True if a STATE answers the newest WANT, and not one before it. */
+/* True if a STATE answers the newest WANT, and not an earlier one. */
 static bool want_answered(struct edst *d)
 {
     bool newest = !d->want_older;
@@ -471,7 +473,7 @@ static bool want_answered(struct edst *d)
     return newest;
 }
 
-/* Takes STATE, what L says about one generation. */
+/* Handles STATE: what L knows about one generation. */
 static void on_state(struct encoded *e, struct out *out,
     const struct peer_state *n, struct edst *d)
 {
@@ -493,7 +495,8 @@ static void on_state(struct encoded *e, struct out *out,
         length_answered(n, d);
     } else if (n->answers == PEER_WANT && n->attempt == d->attempt &&
                n->firm > d->firm) {
-        take_firm(e, d, n->firm); /* the grant itself is on its way */
+        take_firm(e, d, n->firm); /* the grant itself comes in another message
+                                   */
     } else if (newest && n->attempt == d->want_attempt &&
                n->granted <= d->want_granted) {
         d->want_known = true;
@@ -507,7 +510,7 @@ static void on_state(struct encoded *e, struct out *out,
 static void lost(void *brain, struct out *out, struct peer *p, bool restarted)
 {
     (void)out;
-    (void)restarted; /* its rooms end either way */
+    (void)restarted; /* its rooms end in both cases */
     LIST_FOREACH (n, &p->rooms)
         edst_end(brain, LIST_ENTRY(n, struct edst, in_peer), ERR_PEER_LOST);
     p->epoch = 0;
@@ -520,8 +523,8 @@ static struct peer *find(void *brain, struct out *out, uint32_t link,
     struct peer *p = peer_named(&e->b.peers, m->hello.name);
     uint64_t host = e->b.peers.link_host[link];
 
-    /* What a HELLO says opens nothing: the first link stays until it is dead.
-     * A word on it lets the kernel find out, where the other end is gone. */
+    /* A HELLO does not replace a link that is up. A message on that link lets
+     * the kernel notice if its other end is gone. */
     if (p && p->link != NONE && p->link != link && p->up) {
         *text = "another daemon of this name is connected";
         if (p->epoch == m->from_epoch) {
@@ -548,7 +551,7 @@ static void greeted(void *brain, struct out *out, uint32_t link, struct peer *p,
     struct peer *before = peer_on(peers, link);
 
     (void)was_up;
-    if (before && before != p) { /* the daemon on this link has a new name */
+    if (before && before != p) { /* the daemon on this link changed its name */
         before->link = NONE;
         peer_down(peers, before, e->b.now_ns);
     }
@@ -612,7 +615,7 @@ bool encoded_peer(
         encoded_on_decline(e, p, msg);
         break;
     case PEER_NACK:
-        break; /* the refused message is repeated, or its room ends */
+        break; /* the refused message comes again, or its room ends */
     default:
         return false;
     }

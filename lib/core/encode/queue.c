@@ -1,28 +1,28 @@
-/* queue.c - the order in which items get source blocks
- * (RULES 5.11, 5.13, 5.14). Owned by the loop's thread.
+/* queue.c - the order in which items get source blocks (RULES 5.11, 5.13,
+ * 5.14). Owned by the loop's thread.
  *
- * Items wait for blocks in one queue per pool, oldest announce first, all
- * blocks at once; a batch waits as one. Full items come before all others:
- * one of their rooms has firm grants from all its destinations, and nothing
- * but source blocks is between it and its end. Items that hold blocks and lack
- * grants may wait for blocks of a langd that such a room holds; encode/revoke.c
- * breaks that circle. An item that was ended there is remembered, and gets
- * blocks only when it is full. For this it asks for its grants ahead of its
- * rows, and so does the oldest item that was overtaken.
+ * Each pool has a queue of items that wait for blocks, oldest announce first.
+ * An item gets all its blocks at once; a batch waits as one. Full items come
+ * first: one of their rooms has firm grants from all its destinations, and
+ * lacks only source blocks. Items that hold blocks and lack grants may wait for
+ * langd blocks that such a room holds; encode/revoke.c breaks this circular
+ * wait. A revoked item is remembered, and gets blocks only when it is full. So
+ * it asks for its grants ahead of its rows, and so does the oldest item that
+ * was overtaken.
  *
  * Rejected: to wait until all rooms of an item or a batch have their grants. A
- * langd may have blocks for one of them only when another has gone.
+ * langd may have blocks for one room only when another has gone.
  *
- * Rejected: to have all items ask for all their grants when they are
- * announced. The blocks of langd would be idle while encoders work, and a fast
- * encoder would wait behind a slow one. */
+ * Rejected: to have all items ask for all their grants at their announce. The
+ * blocks of langd would be idle while encoders work, and a fast encoder would
+ * wait behind a slow one. */
 #include "core/encode/encode.h"
 
 /* grants of an item, and of a batch */
 
-/* True if every destination of the room has granted all it needs, for good; of
- * an open room, if one has: it asks in no order, so another may wait for blocks
- * of a room that waits for those of the one. */
+/* True if every destination of the room has a firm grant for all it needs. In
+ * an open room one is enough: its destinations ask in no order, so one may wait
+ * for blocks of a room that waits for another. */
 static bool room_firm(const struct eroom *m)
 {
     uint32_t firm = 0, lacking = 0;
@@ -46,8 +46,8 @@ static bool room_firm(const struct eroom *m)
     return eroom_ended(m) || (m->required > 0 && m->asked >= m->required);
 }
 
-/* One room is enough: a langd may grant its rooms only in turn, so to wait for
- * all of them is a circle. */
+/* One room is enough: a langd may grant its rooms only one after another, so
+ * waiting for all rooms could deadlock. */
 bool item_firm(const struct item *it)
 {
     bool all = !list_empty(&it->rooms);
@@ -63,7 +63,7 @@ bool item_firm(const struct item *it)
     return all;
 }
 
-/* True if a room of the item holds blocks at a langd once all is granted: there
+/* True if rooms of the item hold blocks at a langd once all is granted: there
  * are rows, and they are still wanted. */
 static bool holds_there(const struct item *it)
 {
@@ -111,8 +111,8 @@ static void unput(struct epool *p, struct item *first)
     heap_remove(&p->queues[first->queue], &first->in_queue);
 }
 
-/* Puts the first of a batch into the queue that the batch belongs to: none yet
- * when it has a victim and is not full. */
+/* Puts the first of a batch into the batch's queue. A batch with a victim is in
+ * no queue until it is full. */
 static void place(struct epool *p, struct item *first)
 {
     bool victim = first->victim, ahead = first->ahead;
@@ -174,7 +174,7 @@ void item_close_batch(struct encoded *e, uint32_t conn)
     epool_serve(e, &e->pools[first->pool]);
 }
 
-/* Counts how long the item, which has waited for blocks, did so. */
+/* Records how long the item has waited for blocks. */
 static void count_wait(struct encoded *e, const struct item *it)
 {
     CHECK(!item_held(it), "an item of state %u waits for blocks", it->life);
@@ -182,7 +182,7 @@ static void count_wait(struct encoded *e, const struct item *it)
         e->b.now_ns - it->moved_ns);
 }
 
-/* The next item of the batch takes its place in the queue. */
+/* The next item of the batch takes over its place in the queue. */
 void queue_leave(struct encoded *e, struct item *it, enum item_life to)
 {
     bool queued = it->life == ITEM_QUEUED;
@@ -216,7 +216,7 @@ void queue_place(struct encoded *e, struct item *it)
         if (LIST_ENTRY(n, struct item, in_batch)->life == ITEM_QUEUED)
             first = LIST_ENTRY(n, struct item, in_batch);
     if (!first)
-        return; /* its batch is open: nothing of it is queued */
+        return; /* its batch is still open and not queued */
     place(p, first);
     epool_serve(e, p);
 }
@@ -259,9 +259,9 @@ uint32_t queue_blocks(const struct epool *p, const struct item *head)
 }
 
 /* Makes the oldest plain item, which `by` overtakes, ask for its grants ahead
- * of its rows: the queue of its langd goes by age, and does not pass it over.
- * Only one for each that overtakes, so that no more is asked for ahead than is
- * served before its turn. */
+ * of its rows: langd's queue goes by age and will not pass it over. One item
+ * for each that overtakes, so that only as many ask ahead as are served early.
+ */
 static void overtake(struct encoded *e, struct epool *p, const struct item *by)
 {
     struct item *it = first_of(&p->queues[QUEUE_PLAIN]);
@@ -279,7 +279,8 @@ static void overtake(struct encoded *e, struct epool *p, const struct item *by)
     place(p, it);
 }
 
-/* Gives the first of a batch its blocks; false: they are too scattered. */
+/* Gives the first of a batch its blocks; false: the free blocks are too
+ * scattered. */
 static bool take(struct encoded *e, struct epool *p, struct item *it)
 {
     uint32_t first_run, n = div_up(it->max_rows, p->block_rows);
@@ -325,9 +326,9 @@ void queue_refer(
     p->coming += comes_back(it) ? it->src.blocks : 0;
 }
 
-/* Lets go of kept rooms, longest not asked for first, until `blocks` blocks
- * come back. Blocks that a writer may hold, or a langd of this host may be
- * copying, do not count: when they come back is not known. */
+/* Ends kept rooms, the one asked for longest ago first, until `blocks` blocks
+ * will come back. Blocks that a writer or a copying langd of this host may use
+ * do not count: when they come back is not known. */
 static void reclaim(struct encoded *e, struct epool *p, uint32_t blocks)
 {
     p->lacking = blocks;
@@ -349,7 +350,7 @@ static void reclaim(struct encoded *e, struct epool *p, uint32_t blocks)
     }
 }
 
-/* Starts the clock of a full head that does not fit, once for each head. */
+/* Starts the clock when a full item at the head does not fit, once per item. */
 static void start_clock(
     const struct encoded *e, struct epool *p, const struct item *head)
 {
@@ -376,7 +377,7 @@ void epool_serve(struct encoded *e, struct epool *p)
             reclaim(e, p, n - p->p.free);
             return;
         }
-        if (!take(e, p, head)) { /* larger runs come with the next blocks */
+        if (!take(e, p, head)) { /* freed blocks may join into larger runs */
             reclaim(e, p, p->coming + 1);
             return;
         }
@@ -388,7 +389,7 @@ void epool_serve(struct encoded *e, struct epool *p)
     p->lacking = 0;
 }
 
-/* rows that no langd asks for */
+/* rows that no langd has asked for */
 
 void queue_unclaimed(struct encoded *e, struct eroom *m)
 {

@@ -1,15 +1,15 @@
-/* revoke.c - ends an item so that another one gets its source blocks
- * (RULES 5.12, 5.13, 5.15, 5.21). Owned by the loop's thread.
+/* revoke.c - ends an item so that another one gets its source blocks (RULES
+ * 5.12, 5.13, 5.15, 5.21). Owned by the loop's thread.
  *
- * When the full item at the head of a pool's queue does not fit for
- * timeouts.revoke_after, the youngest item that has its rows, or whose encoder
- * is idle, and that has no room with all its grants is ended (no-blocks). Its
- * engine announces it again. It is remembered (queue_remembers) and gets blocks
- * only when it is full, so that it is ended at most once for each of its rooms
- * that is served. */
+ * When the full item at the head of a pool's queue has not fitted for
+ * timeouts.revoke_after, one item is ended with no-blocks: the youngest that
+ * has all its rows or an idle encoder, and no room with all its grants. Its
+ * engine announces it again. The item is remembered (queue_remembers) and gets
+ * blocks only when it is full, so it is ended at most once for each of its
+ * rooms that is served. */
 #include "core/encode/encode.h"
 
-/* True if nothing is left of the item but that its blocks come back. */
+/* True if the item is ending: only its blocks must still come back. */
 static bool ending(const struct item *it)
 {
     LIST_FOREACH (n, &it->rooms) {
@@ -22,7 +22,7 @@ static bool ending(const struct item *it)
     return true;
 }
 
-/* True if the room waits for a destination, or one of its destinations is in a
+/* True if the room lacks a destination, or one of its destinations waits in a
  * langd's queue. */
 static bool room_waits(const struct eroom *m)
 {
@@ -50,8 +50,8 @@ static bool idle(const struct encoded *e, const struct item *it)
     return e->b.now_ns - it->moved_ns >= e->b.c.conf->timeout_progress;
 }
 
-/* True if rows of the item are being sent, so that its blocks come back
- * without its end. */
+/* True if rows of the item are being sent, so that its blocks come back without
+ * revoking it. */
 static bool drains(const struct encoded *e, const struct item *it)
 {
     uint32_t active = 0;
@@ -62,7 +62,7 @@ static bool drains(const struct encoded *e, const struct item *it)
            (item_complete(it) || (item_firm(it) && !idle(e, it)));
 }
 
-/* True if the item may be ended: it lacks a grant, and its encoder has
+/* True if the item may be revoked: it lacks a grant, and its encoder has
  * committed all rows or is idle. */
 static bool prey(const struct encoded *e, const struct item *it)
 {
@@ -84,7 +84,7 @@ static void end_room(struct encoded *e, struct eroom *m, const struct item *it)
         eroom_unlink(e, m, ERR_NO_BLOCKS); /* frees the id for an INIT */
         return;
     }
-    /* It was kept, and destinations asked for it again. */
+    /* A kept room that destinations asked for again. */
     LIST_FOREACH (n, &m->dsts)
         edst_fail(e, LIST_ENTRY(n, struct edst, in_room), ERR_GONE, text);
     eroom_unlink(e, m, ERR_GONE);
@@ -102,7 +102,8 @@ static void end_item(struct encoded *e, struct item *it)
     if (item_has_key(it))
         tombs_put(&e->victims, e->b.now_ns, item_key_hash(&it->key, it->uid),
             it->uid, ROOM_FAILED, ERR_NO_BLOCKS);
-    /* The writer's end would fail the other rooms for another reason. */
+    /* The end of the writer's room would fail the others for another reason, so
+     * it is ended last. */
     for (int writers = 0; writers < 2; writers++)
         LIST_FOREACH_SAFE (n, &it->rooms) {
             struct eroom *m = LIST_ENTRY(n, struct eroom, in_item);
@@ -150,7 +151,8 @@ void epool_yield(struct encoded *e, struct epool *p)
         list_remove(&m->in_unclaimed);
         if (m->life != EROOM_LIVE || !list_empty(&m->dsts) ||
             it->unclaimed + it->leaving < it->refs) {
-            /* Others of its key keep the blocks, or it was just asked for. */
+            /* Other rooms on the item keep the blocks, or it was just asked
+             * for. */
             m->unclaimed_ns = e->b.now_ns;
             list_push_tail(&p->unclaimed, &m->in_unclaimed);
             continue;

@@ -1,11 +1,11 @@
-/* rights.c - of which pools an engine may have rows, as far as its user decides
- * that (RULES 10.2). Owned by the loop's thread.
+/* rights.c - which pools' rows an engine may have, as far as that depends on
+ * its user (RULES 10.2). Owned by the loop's thread.
  *
- * A user means something on one host only, and a langd is believed what it says
- * of its engines if its own user could take the rows anyway: it has shown that
- * user at our socket, and is root, our own, or named for the pool. Of any other
- * a room of such a pool needs its secret. Rejected: the boot id of its HELLO as
- * proof of the host, which is for everybody there to read. */
+ * A uid has a meaning on one host only. A langd is believed about its engines'
+ * users if its own user could take the rows anyway: it has shown that user at
+ * our socket, and the user is root, ours, or listed for the pool. For any other
+ * langd, a room of such a pool needs its secret. Rejected: the boot id in HELLO
+ * as proof of the host. Every program there can read it. */
 #include "core/encode/encode.h"
 
 bool langd_trusted(const struct encoded *e, uint32_t conn, uint32_t i)

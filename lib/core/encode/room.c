@@ -1,9 +1,9 @@
 /* room.c - one room of the encode side, from its announce or first INIT until
  * nothing of it is left (RULES 4, 6, 8, 9). Owned by the loop's thread.
  *
- * A room releases its item when every destination has ended, no send of ours
- * reads its rows, no langd of this host may be copying them, and no engine may
- * write them any more. Until then they are quarantined: no timer frees them. */
+ * A room releases its item when every destination has ended, the shards read
+ * none of its rows, no langd of this host may be copying them, and no engine
+ * may write them. Until then the rows are quarantined: no timer frees them. */
 #include "core/encode/encode.h"
 
 #include <stdio.h>
@@ -14,8 +14,7 @@ struct eroom *eroom_new(
     uint32_t name = brain_name(&e->b, secret), i;
     struct eroom *m;
 
-    /* One of another secret has the name by chance: as if there was no place.
-     */
+    /* Another secret has the same hash: refused as if the table was full. */
     if (table_get(&e->ids, id, name) != NONE ||
         !share_take(&e->share, who, 1)) {
         eroom_table_full(e);
@@ -37,14 +36,14 @@ struct eroom *eroom_new(
     list_init(&m->in_item);
     list_init(&m->in_kept);
     list_init(&m->in_unclaimed);
-    m->history.who = who >> 32 ? NONE : who; /* until it is announced */
+    m->history.who = who >> 32 ? NONE : who; /* until its announce */
     m->history.opened_ns = e->b.now_ns;
     return m;
 }
 
 /* source blocks */
 
-/* True if the shards read nothing of the room. */
+/* True if no shard reads rows of the room. */
 static bool sends_over(const struct eroom *m)
 {
     LIST_FOREACH (n, &m->dsts) {
@@ -56,8 +55,8 @@ static bool sends_over(const struct eroom *m)
     return true;
 }
 
-/* Releases the item of an ended room once nothing of it reads or writes the
- * rows. */
+/* Releases the item of an ended room once its rows are neither read nor
+ * written. */
 static void settle_source(struct encoded *e, struct eroom *m)
 {
     if (m->life < EROOM_RELEASING || m->life == EROOM_GONE || !sends_over(m))
@@ -80,8 +79,8 @@ static void settle_source(struct encoded *e, struct eroom *m)
 
 /* ends */
 
-/* Fails the other rooms of the item when the room that writes its rows ends
- * before all of them are committed. */
+/* Fails the other rooms of the item if the room that writes its rows ends
+ * before all rows are committed. */
 static void spoil(
     struct encoded *e, const struct eroom *writer, enum err reason)
 {
@@ -91,7 +90,7 @@ static void spoil(
         (unsigned long long)writer->r.id);
     if (writer->have || item_complete(it))
         return;
-    /* What ended the writer's room need not hold for the others. */
+    /* The reason of the writer's room need not apply to the others. */
     if (reason != ERR_ENGINE_LOST && reason != ERR_INTERNAL)
         reason = ERR_GONE;
     item_hide(e, it);
@@ -142,7 +141,7 @@ void eroom_measured(struct encoded *e, struct item *it)
     }
 }
 
-/* Takes no more destinations into an open room. */
+/* Stops an open room from taking more destinations. */
 static void close_room(struct encoded *e, struct eroom *m)
 {
     if (m->life == EROOM_LIVE)
@@ -161,9 +160,9 @@ void eroom_withdraw(struct encoded *e, struct eroom *m)
 }
 
 /* Returns for how long the rows stay after the room's end: as the announce
- * asked for, or for a langd that restarts and asks again; 0 while items wait
- * for blocks, and after no-blocks: then it is announced again, and who asks
- * again is for that announce. */
+ * asked, or for a langd that restarts and asks again. 0 while items wait for
+ * blocks, and after no-blocks: the room is announced again then, and langds
+ * that ask again wait for that announce. */
 static uint64_t keep_ns(const struct encoded *e, const struct eroom *m)
 {
     if (eroom_failing(m) || !item_complete(m->item) || !item_held(m->item) ||
@@ -205,7 +204,7 @@ static void end(struct encoded *e, struct eroom *m)
                 eroom_pool(e, m)->meta->layout.row_bytes);
     if (ok)
         queue_forgets(e, m->r.id, m->item);
-    else /* a victim: more may have been served than when it was ended */
+    else /* a victim: more may be served than before its revoke */
         tombs_own(&e->victims, m->r.id, m->item->uid, m->served, ERR_NO_BLOCKS);
     spoil(e, m, m->fail_reason ? m->fail_reason : ERR_GONE);
     keep = keep_ns(e, m);
@@ -213,7 +212,8 @@ static void end(struct encoded *e, struct eroom *m)
         m->kept_ns = e->b.now_ns + keep;
         eroom_move(e, m, EROOM_KEPT);
     } else {
-        /* After no-blocks it is announced again, and an INIT may come first. */
+        /* After no-blocks the room is announced again; an INIT may come first.
+         */
         eroom_unlink(e, m,
             m->r.reason == ERR_NO_BLOCKS ? ERR_NO_BLOCKS : ERR_UNKNOWN_ROOM);
     }
@@ -262,8 +262,8 @@ static void forget(struct encoded *e, struct eroom *m)
     share_give(&e->share, m->who, 1);
 }
 
-/* True once all required destinations have asked. Refused ones do not count; an
- * open room waits for more until its deadline. */
+/* True once all required destinations have asked. Refused ones do not count. An
+ * open room waits for more destinations until its deadline. */
 static bool asked_by_all(const struct eroom *m)
 {
     if (!eroom_announced(m) || (m->flags & FLAG_OPEN))
@@ -282,8 +282,8 @@ static void arm(struct encoded *e, struct eroom *m)
         heap_set(&e->room_timers, &m->timer, at);
 }
 
-/* True if the room has ended and its engine knows all of it: only its blocks
- * and its record are left to go. */
+/* True if the room has ended and its engine was told everything. Its blocks and
+ * its record may still be there. */
 static bool told_all(const struct encoded *e, const struct eroom *m)
 {
     return m->life >= EROOM_RELEASING && m->r.told_state == m->r.state &&
@@ -325,7 +325,7 @@ void eroom_settle(struct encoded *e, struct out *out, struct eroom *m)
     settle_source(e, m);
     if (!told)
         show(e, out, m);
-    list_remove(&m->r.todo); /* its own steps have touched it */
+    list_remove(&m->r.todo); /* its own moves touched it */
     if (list_empty(&m->dsts) && list_empty(&m->r.attachments) &&
         (m->life == EROOM_AWAITED || m->life == EROOM_GONE))
         forget(e, m);

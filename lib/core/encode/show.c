@@ -1,5 +1,5 @@
-/* show.c - rows that the encode side shows of itself, and the facts that must
- * always hold of it. Owned by the loop's thread; changes nothing. */
+/* show.c - reports about the encode side, and the facts that must always hold
+ * of it. Owned by the loop's thread; changes nothing. */
 #include "core/encode/encode.h"
 
 #include "core/show.h"
@@ -14,8 +14,8 @@ static void status(const void *brain, struct rows_out *s)
     s->number(s, "declines_held", e->declines.used);
 }
 
-/* A langd comes by itself when one of its engines asks for a room; one to which
- * rows cannot go is none. */
+/* A langd connects by itself when one of its engines asks for a room. A langd
+ * that rows cannot reach does not count. */
 static void health(const void *brain, uint32_t usable, struct health *h)
 {
     const struct peers *p = &((const struct encoded *)brain)->b.peers;
