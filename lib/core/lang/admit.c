@@ -1,14 +1,14 @@
-/* admit.c - who gets blocks of a pool, and from whom they are taken back
- * (RULES 5.1 to 5.6). Owned by the loop's thread.
+/* admit.c - which rooms get blocks of a pool, and which lose them again (RULES
+ * 5.1 to 5.6). Owned by the loop's thread.
  *
- * One queue per pool holds the rooms that have rows waiting at encoded and a
- * used-up grant: oldest request first, no overtaking, the whole remainder at
+ * Each pool has one queue of the rooms whose grant is used up and whose rows
+ * wait at encoded: oldest request first, no overtaking, the whole remainder at
  * once. Rooms without rows get blocks only while that queue is empty; such
  * grants are speculative. When the head does not fit, speculative grants into
  * which nothing has landed are taken back, youngest first; then landed rows of
- * waiting rooms younger than the head. A grant out of the queue is firm.
+ * waiting rooms younger than the head. A grant from the queue is firm.
  *
- * Rejected: whatever fits may overtake. Large rooms would starve. */
+ * Rejected: letting any room that fits overtake. Large rooms would starve. */
 #include "core/lang/lang.h"
 
 void admit_leave(struct langd *l, struct lroom *m)
@@ -27,10 +27,10 @@ void admit_sort(struct langd *l, struct lroom *m)
     struct lpool *p = lroom_pool(l, m);
     bool alive = lroom_alive(m) && !lroom_closing(m);
     uint32_t wanted = grant_wanted(l, m);
-    /* A room with enough blocks waits, too, until its turn makes them firm. */
+    /* A room with enough blocks waits too: its turn makes them firm. */
     bool waits = alive && m->want && (m->length_known || m->required > 1) &&
                  (wanted > 0 || !lroom_firm(m));
-    bool aux = alive && lroom_lacks_aux(m); /* aux comes before blocks */
+    bool aux = alive && lroom_lacks_aux(m); /* aux is granted before blocks */
     bool queued = waits && !aux && !m->group;
     bool need = alive && !m->want && wanted > 0 && m->required <= 1 && !aux &&
                 !m->group;
@@ -67,7 +67,7 @@ uint64_t admit_turn(const struct lpool *p)
     return min_u64(heap_due(&p->want), heap_due(&p->need));
 }
 
-/* Lets the oldest room that waits keep what it has. */
+/* Marks the oldest waiting room: it keeps its blocks from now on. */
 static void keep_head(struct lpool *p, struct lroom *m)
 {
     CHECK(m->group || heap_linked(&m->want_node), "room %llx is no head",
@@ -76,7 +76,7 @@ static void keep_head(struct lpool *p, struct lroom *m)
     heap_remove(&p->spec, &m->spec_node);
 }
 
-/* Takes all blocks of the room back; its rows come again. */
+/* Takes back all blocks of the room; its rows are sent again. */
 static void revoke(struct langd *l, struct out *out, struct lroom *m)
 {
     CHECK(lroom_alive(m) && !lroom_closing(m) && m->held.blocks > 0,
@@ -91,7 +91,7 @@ static void revoke(struct langd *l, struct out *out, struct lroom *m)
 }
 
 /* Takes one grant back for `head`, which does not fit. False: no grant may be
- * taken, or not yet (revoke_ns). */
+ * taken back, or not before revoke_ns. */
 static bool take_back(
     struct langd *l, struct out *out, struct lpool *p, struct lroom *head)
 {
@@ -121,7 +121,7 @@ static bool take_back(
     return true;
 }
 
-/* Serves the head of the queue. False: it has to wait, or there is none. */
+/* Serves the head of the queue. False: there is none, or it must wait. */
 static bool serve_head(struct langd *l, struct out *out, struct lpool *p)
 {
     struct heap_node *n = heap_first(&p->want);
@@ -142,7 +142,7 @@ static bool serve_head(struct langd *l, struct out *out, struct lpool *p)
     wanted = m->group ? group_wanted(l, m->group) : grant_wanted(l, m);
     if (wanted == 0 && !m->group) {
         m->grade = GRADE_FIRM;
-        m->want &= m->mode == MODE_STREAM; /* a stream will want more */
+        m->want &= m->mode == MODE_STREAM; /* a stream will want more blocks */
         admit_sort(l, m);
         lroom_touch(l, m);
         return true;
@@ -164,11 +164,12 @@ static bool serve_head(struct langd *l, struct out *out, struct lpool *p)
     }
     if (p->closing_blocks > 0 &&
         p->p.free + p->closing_blocks >= (uint64_t)wanted + p->spare)
-        return false; /* enough blocks are closing */
+        return false; /* enough blocks are coming back */
     return take_back(l, out, p, m);
 }
 
-/* Serves the oldest room without rows. False: it waits, or there is none. */
+/* Serves the oldest room without rows. False: there is none, or it must wait.
+ */
 static bool serve_need(struct langd *l, struct out *out, struct lpool *p)
 {
     struct heap_node *n = heap_first(&p->need);

@@ -1,25 +1,25 @@
-/* aux.c - who gets space for aux, and from which rooms it is taken back
- * (RULES 2.2, 5.8). Owned by the loop's thread.
+/* aux.c - which rooms get space for aux, and which lose it again (RULES 2.2,
+ * 5.8). Owned by the loop's thread.
  *
- * Aux comes before blocks: a room whose aux found no space waits for that, and
- * gets no blocks beyond those that it has. Space is given by age, head only;
- * before rooms without rows come those with rows and groups whose lengths are
- * all known, before these rooms with firm grants. A group's space is reserved
- * whole. The encoder keeps the bytes until the room has ended and sends them
- * again, so a room that has no firm grant may lose its space again: first one
- * without rows, youngest first; then one younger than the head.
+ * Aux comes before blocks: a room that waits for space for its aux gets no more
+ * blocks until then. Rooms wait in three classes, served in this order: firm
+ * grants; rows, or a group with all lengths known; no rows. Within a class only
+ * the oldest is served. A group's space is reserved at once for all members.
+ * The encoder keeps the bytes until the room has ended and can send them again.
+ * So a room without a firm grant may lose its space: first rooms without rows,
+ * youngest first, then rooms younger than the head.
  *
- * What comes with a late length, of a group that has its blocks, is the first
- * to get space; where two such groups have it in parts, both wait until one of
- * them ends by its deadline (no-blocks).
+ * Aux of a late length, in a group that has its blocks, is first in line. Two
+ * such groups that each hold part of the space wait until a deadline ends one
+ * of them (no-blocks).
  *
- * But for that nothing waits in a circle: firm grants wait for no space that is
- * not held by firm grants, and among the others the oldest gets both. Space
- * that is kept from the first LENGTH on was rejected: two groups held it
+ * Otherwise there is no circular wait: firm grants wait only for space that
+ * firm grants hold, and among other rooms the oldest gets both space and
+ * blocks. Rejected: keeping space from the first LENGTH on. Two groups held it
  * against each other. */
 #include "core/lang/lang.h"
 
-/* Classes, in the upper bits of keys; the lower ones are an age, or its
+/* The class is in the upper bits of a key. The lower bits are the age, or its
  * complement. */
 enum { WAITS_FIRM, WAITS_ROWS, WAITS_BARE };
 enum { HOLDS_BARE, HOLDS_ROWS };
@@ -36,7 +36,7 @@ static unsigned class_of(const struct heap_node *n)
     return (unsigned)(n->key >> CLASS_SHIFT);
 }
 
-/* True if it has rows, or needs none. */
+/* True if rows of the room are there, or it will have none. */
 static bool has_rows(const struct lroom *m)
 {
     return m->want || m->landed > 0 || m->total == 0;
@@ -47,7 +47,7 @@ static bool is_firm(const struct lroom *m)
     return lroom_firm(m) || m->exposed > 0;
 }
 
-/* Chunks that the members lack. */
+/* Returns the number of chunks that the members lack. */
 static uint32_t group_lacks(const struct lgroup *g)
 {
     uint32_t chunks = 0;
@@ -63,8 +63,8 @@ static uint32_t group_lacks(const struct lgroup *g)
 
 /* sorting */
 
-/* Sorts the room among those that may lose their space, if it may. whole: it
- * has all that its turn needs, and only an older one may take it. */
+/* Puts the room into the heap of those that may lose their space, or takes it
+ * out. whole: it has all it needs, so only an older room may take it. */
 static void sort_held(struct langd *l, struct lroom *m, bool whole)
 {
     bool holds = lroom_alive(m) && (m->aux.len > 0 || m->aux.reserved > 0) &&
@@ -120,7 +120,7 @@ void laux_classify(struct langd *l, struct lroom *m)
     l->aux_dirty |= l->aux_queue.len > 0;
 }
 
-/* Sorts the room after its aux has changed; settling it does the rest. */
+/* Sorts the room again after its aux changed. Settling does the rest. */
 static void changed(struct langd *l, struct lroom *m)
 {
     if (m->group)
@@ -139,9 +139,9 @@ void laux_leave(struct langd *l, struct lroom *m)
 
 /* giving and taking back */
 
-/* True if n chunks may go to the room at once. Those that wait are passed only
- * by another user, who has less than its part of the reserve: one user's queue
- * is not the others'. */
+/* True if n chunks may go to the room at once. It may pass the queue only if
+ * another user's room is at the head, and its own user holds less than a part
+ * of the reserve: one user's queue does not hold up others. */
 static bool passes(const struct langd *l, const struct lroom *m, uint32_t n)
 {
     const struct share *s = &l->b.aux.share;
@@ -193,7 +193,7 @@ static void give(struct langd *l, struct lroom *head)
         reserve(l, head);
 }
 
-/* The room's aux is to be sent again. */
+/* Frees the space of the room's aux, which must be sent again. */
 static void lose(struct langd *l, struct lroom *m)
 {
     CHECK(!is_firm(m) && (m->aux.len > 0 || m->aux.reserved > 0),
@@ -206,7 +206,7 @@ static void lose(struct langd *l, struct lroom *m)
     changed(l, m);
 }
 
-/* A group that is the first to wait keeps what its members have. */
+/* Makes the group at the head of the queue keep the space of its members. */
 static void keep_head(struct langd *l, struct lgroup *g)
 {
     struct lgroup *before = l->aux_kept;
@@ -220,7 +220,7 @@ static void keep_head(struct langd *l, struct lgroup *g)
         sort_group(l, g);
 }
 
-/* Serves the head; false: it has to wait, or there is none. */
+/* Serves the head. False: there is none, or it must wait. */
 static bool serve_head(struct langd *l)
 {
     struct heap_node *n = heap_first(&l->aux_queue), *h;

@@ -1,11 +1,11 @@
-/* decline.c - rooms that language engines will not fetch (RULES 7.4): said to
- * their encoder at once or, while it is not up, when it comes (RULES 9.4). They
- * wait in a ring, the oldest gives way: of all, or of a user that has more than
- * half of it. No timer is needed: one that has expired is passed over. Owned by
- * the loop's thread.
+/* decline.c - rooms that language engines will not fetch (RULES 7.4). Their
+ * encoder gets DECLINE at once, or at its next HELLO if it is not up (RULES
+ * 9.4). Until then entries wait in a bounded list. When it is full the oldest
+ * is evicted: of a user that has more than half of the list, else of all. No
+ * timer is needed: expired entries are skipped. Owned by the loop's thread.
  *
- * Rejected: a room that is born failed, whose ABORT says the same: it takes a
- * place of a room, and ABORT has no key. */
+ * Rejected: a room that starts as failed and sends ABORT. It would use a room's
+ * slot, and ABORT has no key. */
 #include "core/lang/lang.h"
 
 void declines_carve(struct langd *l, struct slab *s)
@@ -39,14 +39,14 @@ static void say(
         peer_index(&l->b.peers, p), ROWS_UNKNOWN);
 }
 
-/* Returns the decline that gives way: the oldest of the user that has more than
- * half of all, else of all. */
+/* Returns the entry to evict: the oldest of the user that has more than half of
+ * all entries, else the oldest of all. */
 static struct ldecline *oldest(const struct langd *l)
 {
     struct ldecline *all = NULL, *most = NULL;
     uint32_t uid = 0, n = 0;
 
-    /* Of a user with more than half the last count is above 0. */
+    /* Majority vote: a user with more than half ends with n above 0. */
     LIST_FOREACH (at, &l->declines_waiting) {
         struct ldecline *d = LIST_ENTRY(at, struct ldecline, node);
 
@@ -65,7 +65,7 @@ static struct ldecline *oldest(const struct langd *l)
     return n > WAITING_DECLINES / 2 ? most : all;
 }
 
-/* Returns an entry that is on no list. */
+/* Returns an entry that is on no list, evicting one if none is free. */
 static struct ldecline *vacant(struct langd *l)
 {
     struct list *free = list_pop(&l->declines_free);

@@ -1,14 +1,14 @@
-/* grant.c - the blocks of one room: what it needs, gets and gives back, and
- * what the shards hear of it. Which room is next is admit.c's. Owned by the
+/* grant.c - the blocks of one room: what it needs, gets and gives back, and the
+ * commands to the shards. admit.c chooses which room is next. Owned by the
  * loop's thread.
  *
- * A block leaves a room only through `closing`: shards have answered that
- * nothing lands there any more. The exceptions are blocks that have landed
- * entirely: no unit of them can be claimed again. */
+ * A block leaves a room only through `closing`: the shards have answered that
+ * nothing lands there any more. The exception is a block that has landed
+ * entirely: no unit of it can be claimed again. */
 #include "core/lang/lang.h"
 
-/* Returns the end of the rows that the room needs, as far as is known now. A
- * stream needs what it was promised from its base on, however few rows its
+/* Returns the end of the rows that the room needs, as far as known now. A
+ * stream needs its promised blocks from its base on, however few rows its
  * request expects. */
 static uint64_t target_rows(const struct lpool *p, const struct lroom *m)
 {
@@ -44,7 +44,7 @@ uint32_t grant_wanted(struct langd *l, const struct lroom *m)
 
 /* giving */
 
-/* Gives the shards the runs of the room's extent from first_run on. */
+/* Sends the shards the runs of the room's extent from first_run on. */
 static void send_runs(
     struct langd *l, struct out *out, const struct lroom *m, uint32_t first_run)
 {
@@ -102,14 +102,14 @@ static bool take(struct langd *l, struct out *out, struct lroom *m, uint32_t n,
     m->grade = (uint8_t)max_u32(m->grade, grade);
     if (!m->history.first_ns)
         m->history.granted_ns = l->b.now_ns;
-    if (m->history.opened_ns != l->b.now_ns) /* else INIT says it */
+    if (m->history.opened_ns != l->b.now_ns) /* otherwise INIT records it */
         happened(&l->b, HAPPENED_GRANTED, &m->r, &m->history, m->peer,
             m->granted, n);
     if (lroom_open(m))
         send_runs(l, out, m, first_run);
     else
         grant_open(l, out, m);
-    /* One that its encoder has not heard of says what it has in its INIT. */
+    /* If no INIT was sent yet, INIT will carry the grant. */
     if (m->init != INIT_DUE || m->total != ROWS_UNKNOWN ||
         !list_linked(&m->in_settled))
         lroom_touch(l, m);
@@ -134,7 +134,7 @@ uint8_t grant_firmness(struct langd *l, const struct lroom *m)
 {
     bool all = m->group || grant_wanted(l, m) == 0;
 
-    if (m->mode == MODE_STREAM) /* the promised blocks are never taken back */
+    if (m->mode == MODE_STREAM) /* promised blocks are never taken back */
         return lroom_firm(m) || m->exposed > 0 ? FIRM_YES : FIRM_NO;
     return m->total == 0 || (lroom_firm(m) && all) ? FIRM_YES : FIRM_NO;
 }
@@ -175,7 +175,7 @@ void grant_restart(
         grant_close(l, out, m, true);
         m->closing = rest;
         p->closing_blocks += rest.blocks;
-    } else { /* shards have not heard of them */
+    } else { /* the shards do not know of them */
         pool_give(&p->p, &rest);
     }
     m->attempt++;
@@ -184,7 +184,7 @@ void grant_restart(
     m->granted = m->base + m->held.blocks * p->block_rows;
     m->from = m->prefix = m->highest = m->exposed;
     m->landed = 0;
-    if (m->held.blocks == 0) /* blocks that it keeps stay as firm */
+    if (m->held.blocks == 0) /* blocks that it keeps stay firm */
         m->grade = GRADE_SPECULATIVE;
     m->want = false;
     m->stall_ns = TIME_NEVER;

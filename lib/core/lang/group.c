@@ -1,17 +1,17 @@
 /* group.c - rooms of one request that are admitted together or wait together
  * (RULES 5.5 to 5.7). Owned by the loop's thread.
  *
- * A group gets no blocks before every live member has a length. Then it is one
- * entry of its pool's queue, with the age of its first member; one member is in
- * the queue for all. A member that failed or is READY leaves. The group stays
- * known until all members have come and gone or its session has ended, so that
- * a late member does not wait for one that has left.
+ * A group gets no blocks until every live member has a length. Then it is one
+ * entry of its pool's queue, with the age of its first member; one member
+ * stands for all. A member that failed or is READY leaves. The group is known
+ * until all members have come and left or its session has ended, so that a late
+ * member does not wait for one that left.
  *
- * Rejected: to wait until the rows of every member are there. One holds its
- * encoder's blocks meanwhile, another one waits for them. A length that is not
- * known yet counts as max_rows. Where that is more than the group may hold, the
- * group gets all that it may hold: members get blocks as they have rows, the
- * rest is spare, for those that turn out to need it. */
+ * Rejected: waiting until all members have rows. One member would hold its
+ * encoder's blocks while another waits for them. A length that is not known yet
+ * counts as max_rows. If the sum exceeds what a group may hold, the group gets
+ * the maximum: members get blocks as they have rows, and the rest is spare, for
+ * members that turn out to need it. */
 #include "core/lang/lang.h"
 
 void groups_init(struct langd *l)
@@ -48,9 +48,9 @@ static void drop(struct langd *l, struct lgroup *g)
     g->used = false;
 }
 
-/* Returns a place for a group: one that was never used, a free one, or that of
- * the group that has had no members for the longest time. Groups with members
- * are not more than rooms, so there is one. */
+/* Returns a slot for a group: one never used, a free one, or that of the group
+ * that has been without members longest. Groups with members never exceed the
+ * number of rooms, so there is always one. */
 static struct lgroup *vacant(struct langd *l)
 {
     if (l->groups_fresh < l->rooms_max)
@@ -119,7 +119,7 @@ void group_join(struct langd *l, struct lroom *m, const struct local_request *n,
     list_push_tail(&g->members, &m->in_group);
 }
 
-/* Frees the spare blocks once all totals are known and every member has its
+/* Frees the spare blocks once all totals are known and all members have their
  * blocks. */
 static void settle_spare(struct langd *l, struct lgroup *g)
 {
@@ -159,7 +159,7 @@ void group_leave(struct langd *l, struct lroom *m)
     if (!list_empty(&g->members))
         group_place(l, g);
     else if (g->joined == g->size)
-        drop(l, g); /* no member comes any more */
+        drop(l, g); /* no further member comes */
     else
         list_push_tail(&l->groups_idle, &g->in_place);
 }
@@ -170,7 +170,8 @@ void groups_session_over(struct langd *l, uint32_t session)
         drop(l, LIST_ENTRY(n, struct lgroup, in_session));
 }
 
-/* Returns the blocks that the members hold when all their rows are there. */
+/* Returns the number of blocks that the members hold when all rows are there.
+ */
 static uint64_t most(const struct langd *l, const struct lgroup *g)
 {
     uint32_t rows = l->pools[g->pool].block_rows;
@@ -197,7 +198,7 @@ uint32_t group_wanted(const struct langd *l, const struct lgroup *g)
     return (uint32_t)blocks;
 }
 
-/* True if it can be admitted: the lengths of all members are known. */
+/* True if it can be admitted: all members' lengths are known. */
 static bool ready(const struct lgroup *g)
 {
     if (!g->used || g->admitted || g->joined < g->size)
@@ -232,9 +233,9 @@ void group_place(struct langd *l, struct lgroup *g)
     p->dirty = true;
 }
 
-/* Gives each member the blocks that it wants, `left` at most. False: the list
- * of actions is full, or the pool too scattered. A member that has all is not
- * settled again: the queues would be served again for ever. */
+/* Gives each member the blocks that it wants, up to `left` in all. False: the
+ * list of actions is full, or free blocks are too scattered. A member with all
+ * its blocks is not settled again, or the queues would be served forever. */
 static bool take_each(
     struct langd *l, struct out *out, struct lgroup *g, uint32_t left)
 {
@@ -265,8 +266,8 @@ bool group_take(struct langd *l, struct out *out, struct lgroup *g)
     if ((uint64_t)wanted + p->spare > p->p.free)
         return false;
     if (!take_each(l, out, g, wanted)) {
-        /* It stays the head. It is served again at once, unless the pool is too
-         * scattered for the next member. */
+        /* It stays the head and is served again at once, unless free blocks are
+         * too scattered for the next member. */
         return p->p.free < before || !out_has_room(out);
     }
     g->admitted = true;

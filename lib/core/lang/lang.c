@@ -1,5 +1,5 @@
 /* lang.c - the brain of the language side: its memory, carved from one slab at
- * start, its events, and the order of a step. Which file does what: lang.h.
+ * start, its events, and the order of a step. lang.h says what each file does.
  * Owned by the loop's thread. */
 #include "core/lang/lang.h"
 
@@ -157,8 +157,8 @@ static void expire(struct langd *l)
         l->pools[i].dirty |= l->pools[i].revoke_ns <= l->b.now_ns;
 }
 
-/* Serves the queues, in which all rooms are sorted. True if rooms have to be
- * settled again, or more is to be served. */
+/* Serves the queues; all rooms are sorted into them. True if rooms must be
+ * settled again, or the queues served again. */
 static bool serve(struct langd *l, struct out *out)
 {
     bool more = false;
@@ -166,7 +166,7 @@ static bool serve(struct langd *l, struct out *out)
     CHECK(list_empty(&l->todo), "queues are served before rooms are settled");
     laux_serve(l);
     if (!list_empty(&l->todo))
-        return true; /* rooms that got or lost space are sorted first */
+        return true; /* first sort the rooms whose space changed */
     for (uint32_t i = 0; i < l->b.pools_count; i++)
         if (l->pools[i].dirty && out_has_room(out)) {
             bool again;
@@ -177,7 +177,7 @@ static bool serve(struct langd *l, struct out *out)
     return more || !list_empty(&l->todo);
 }
 
-/* Settles the rooms that have changed, serves the queues, sends the outcome. */
+/* Settles the changed rooms, serves the queues, sends the results. */
 static void work(void *brain, struct out *out)
 {
     struct langd *l = brain;
@@ -257,7 +257,7 @@ static void on_event(void *brain, struct out *out, const struct event *ev)
         named_conf(l, out);
         break;
     default:
-        break; /* brain.c has done all of it */
+        break; /* brain.c has handled it */
     }
 }
 
@@ -282,8 +282,8 @@ static uint64_t deadline(const void *brain)
     return at;
 }
 
-/* Returns the rooms that have not ended; for a drain also those whose end their
- * encoder has not answered. */
+/* Returns the number of rooms that have not ended. A drain also counts ended
+ * rooms whose encoder has not answered. */
 static uint32_t open_rooms(const void *brain)
 {
     const struct langd *l = brain;

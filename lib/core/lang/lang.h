@@ -1,23 +1,22 @@
 /* lang.h - the inside of the language side's brain, for lang/ only. The outside
  * is brain.h.
  *
- * A room lives in one slot from REQUEST until nothing of it is left (life.def).
- * Handlers change its fields and put it on the todo list. Then rooms are
- * settled: what follows from the change is drawn, and the room is sorted into
- * the queues. When all are settled the queues are served, which may change
- * rooms again; at last engines and encoders are notified of the difference
- * between what is and what was said.
+ * A room keeps one slot from REQUEST until nothing of it is left (life.def).
+ * Handlers change its fields and put it on the todo list. Settling a room then
+ * applies what follows from the change, and sorts the room into the queues.
+ * When all are settled, the queues are served, which may change rooms again. At
+ * last engines and encoders are sent what changed since the last message.
  *
- * The files stand on floors, in this order; calls go up the list only:
- *   life.c             the steps of a room's life
+ * The files have this order; calls go up the list only:
+ *   life.c             the states of a room
  *   ticket.c           sequence ids
  *   grant.c aux.c      blocks, and space for aux, of one room
  *   group.c            rooms that are admitted together
  *   admit.c            the queues of a pool
- *   say.c decline.c    what encoders hear
- *   room.c             one room: its start, settling, telling, its end
+ *   say.c decline.c    messages to encoders
+ *   room.c             one room: its start, settling, notifying, its end
  *   named.c            which encoders requests may name
- *   peer.c local.c     what encoders and engines say
+ *   peer.c local.c     messages of encoders and engines
  *   show.c lang.c      reports; events and their order */
 #ifndef MMX_CORE_LANG_LANG_H
 #define MMX_CORE_LANG_LANG_H
@@ -35,26 +34,25 @@
 #include "core/tombs.h"
 #include "core/trace/trace.h"
 
-#define ATTEMPTS_MAX 3 /* outages that a room may have */
-#define STALE_MAX    3 /* the first may be of an epoch before the last HELLO */
-/* How long a debt to a lost peer is kept: longer than any control.lost_after,
- * because the peer may not have noticed. */
+#define ATTEMPTS_MAX 3 /* outages that do not end a room */
+#define STALE_MAX    3 /* the first may be for an epoch before the last HELLO */
+/* How long a lost peer is still owed messages. Longer than any
+ * control.lost_after, because the peer may not have noticed the loss. */
 #define FORGET_NS (120 * NS_PER_S)
-/* The same for a room that its encoder has never heard of. */
+/* The same for a room whose encoder never got its INIT. */
 #define GIVE_UP_NS (5 * NS_PER_S)
-#define ABORTS_MAX 8 /* sent to an encoder that does not answer: 7 s */
-#define STREAM_MIN 3 /* blocks that a stream room can always hold */
+#define ABORTS_MAX 8 /* sends to a silent encoder: 7 s */
+#define STREAM_MIN 3 /* blocks that a stream can always hold */
 
-/* Bits of lroom.debt.owe: messages that are repeated until they are answered.
- */
+/* Bits of lroom.debt.owe: messages that are repeated until answered. */
 enum ldebt {
-    OWE_GRANT = 1, /* INIT, or RESUME once INIT was confirmed */
+    OWE_GRANT = 1, /* INIT, or RESUME after INIT was confirmed */
     OWE_ACK = 2,
     OWE_ABORT = 4,
-    OWE_AUX = 8 /* STATE that asks for the aux, for which there is space now */
+    OWE_AUX = 8 /* STATE asking for the aux: there is space now */
 };
 
-/* The life of a room: see life.def. lroom_move is the one way on. */
+/* The life of a room: see life.def. Only lroom_move changes it. */
 enum life {
 #define LIFE(name, next, text) LIFE_##name,
 #include "core/lang/life.def"
@@ -62,56 +60,56 @@ enum life {
     LIFE_COUNT
 };
 
-/* What a grant is worth when an older room lacks blocks (RULES 5.2 to 5.4). It
+/* How safe a grant is when an older room lacks blocks (RULES 5.2 to 5.4). It
  * only rises, until the room has lost all its blocks. */
 enum grade {
     GRADE_SPECULATIVE, /* taken back first, while nothing has landed */
-    GRADE_KEPT,        /* the head of the queue keeps what it has */
-    GRADE_FIRM         /* all that the room needs, and never taken back */
+    GRADE_KEPT,        /* a head of the queue keeps its blocks */
+    GRADE_FIRM         /* covers all that the room needs; never taken back */
 };
 
-/* How far INIT has come. It only rises. */
+/* Progress of INIT. It only rises. */
 enum init {
     INIT_DUE,
     INIT_SENT,     /* at least once: the encoder may know the room */
-    INIT_CONFIRMED /* it knows the generation: RESUME from now on */
+    INIT_CONFIRMED /* the encoder knows the generation: RESUME from now on */
 };
 
-/* The room's aux, as LENGTH brings it. */
+/* The room's aux, known by LENGTH. */
 enum laux {
     LAUX_UNKNOWN,
-    LAUX_LACKING, /* aux_len bytes, which are not here, or were taken back */
-    LAUX_STORED   /* in full; also where there is none */
+    LAUX_LACKING, /* aux_len bytes that have no space here, or lost it */
+    LAUX_STORED   /* complete; also if the room has none */
 };
 
 struct lgroup {
     bool used;
     uint16_t pool, size, joined;
     uint32_t session;
-    uint64_t id, age; /* that of its first member */
-    bool lost;        /* a member lost its place: all fail, also late ones */
-    bool admitted;    /* every member has its blocks, or a share in `spare` */
-    bool capped;      /* its max_rows are more than it may hold together */
-    uint32_t spare;   /* blocks that are kept free for its members */
-    uint32_t gone;    /* blocks of members that are READY */
-    struct lroom *queued; /* the member in the pool's queue, for all; or NULL */
+    uint64_t id, age;     /* age: of its first member */
+    bool lost;            /* a member lost its place: all fail, late ones too */
+    bool admitted;        /* all members have blocks, or a share in `spare` */
+    bool capped;          /* its max_rows exceed what a group may hold */
+    uint32_t spare;       /* blocks reserved for its members */
+    uint32_t gone;        /* blocks of READY members */
+    struct lroom *queued; /* the member in the pool's queue for all; or NULL */
     struct list members;
-    struct list in_capped; /* of the pool, while it has a right to `spare` */
-    struct list in_place;  /* of langd.groups_idle or groups_free */
+    struct list in_capped; /* pool->capped, while `spare` may be used */
+    struct list in_place;  /* langd.groups_idle or groups_free */
     struct list in_session;
-    struct lroom *aux_queued; /* the member in langd.aux_queue, for all */
-    bool aux_whole; /* all lengths are known, no member lacks space for aux */
+    struct lroom *aux_queued; /* the member in langd.aux_queue for all */
+    bool aux_whole; /* all lengths known, no member lacks space for aux */
 };
 
-/* Three enums describe its life: r.state (wire/room.def) what engines see, life
- * what it has of its pool, and init what its encoder has heard. A bool here is
- * a fact that may hold in several of their states. */
+/* Three enums have its state: r.state (wire/room.def) what engines see, life
+ * what it has of its pool, and init what its encoder knows. Each bool is a fact
+ * that can hold in several of these states. */
 struct lroom {
     struct room r;          /* first */
     struct list in_settled; /* of langd */
-    uint32_t peer;          /* NONE: the null encoder */
-    uint32_t scope;         /* in langd.keys: lroom_scope() */
-    uint32_t uid;           /* of the engine that asked */
+    uint32_t peer;          /* NONE: null encoder */
+    uint32_t scope;         /* key in langd.keys: lroom_scope() */
+    uint32_t uid;           /* of the requesting engine */
     struct list in_peer;
     uint64_t generation, age; /* its turn: share_turn() */
     uint16_t pool;
@@ -123,15 +121,15 @@ struct lroom {
     struct key key;
     struct secret secret;
 
-    /* Readers: as REQUEST announced, and those that are through. */
+    /* Readers: announced in REQUEST; released or dead. */
     uint16_t readers, readers_done;
-    uint8_t missing; /* announced, and waited for no more */
-    bool no_readers; /* ATTACH of others gets gone; also before the end */
-    bool owner_done; /* the owner released, or its session ended; any state */
+    uint8_t missing; /* announced readers no longer waited for */
+    bool no_readers; /* ATTACH of others gets gone; may be set before the end */
+    bool owner_done; /* the owner released or its session ended; any state */
 
-    /* As its encoder said. */
-    bool length_known; /* a LENGTH was taken; r.state lags until it settles */
-    bool want;         /* rows wait for a larger grant than the one in force */
+    /* As reported by its encoder. */
+    bool length_known; /* LENGTH was handled; r.state follows when it settles */
+    bool want;         /* rows wait for a larger grant */
     uint8_t item_storage;
     uint32_t expected, total, max_rows, committed;
     uint8_t aux_state; /* enum laux */
@@ -142,53 +140,55 @@ struct lroom {
     struct extent held;
     uint32_t base, granted, from, attempt, broken;
     uint8_t grade;         /* enum grade */
-    bool total_sent;       /* shards have the total; it outlives attempts */
-    struct extent closing; /* blocks that shards may still land into */
-    uint32_t closing_left; /* shards that have not answered: LIFE_TRIMMING,
-                              LIFE_CLOSING */
+    bool total_sent;       /* the shards have the total; stays over attempts */
+    struct extent closing; /* blocks that the shards may still land into */
+    uint32_t closing_left; /* shards yet to answer: LIFE_TRIMMING, LIFE_CLOSING
+                            */
 
     /* What has landed. */
     uint32_t landed; /* rows beyond `from` */
     uint32_t prefix, exposed, released;
-    uint32_t highest; /* end of the highest rows that came */
+    uint32_t highest; /* end of the highest landed rows */
 
-    /* What its encoder has heard, and is to hear. */
+    /* What its encoder was sent and is owed. */
     struct debt debt;
     uint8_t init;    /* enum init */
-    bool answer_due; /* its end was asked for, and is said when lroom_still */
-    uint8_t aborts;  /* sent since the last HELLO */
-    uint8_t stale;   /* NACKs in a row that call it stale */
-    uint64_t answer_ns; /* a LENGTH is answered then: no ACK came first */
-    uint32_t sent_attempt, sent_granted; /* by the last INIT or RESUME */
+    bool answer_due; /* FAILED was asked about: STATE goes when lroom_still */
+    uint8_t aborts;  /* ABORTs sent since the last HELLO */
+    uint8_t stale;   /* NACKs (stale) in a row */
+    uint64_t answer_ns; /* when STATE answers a LENGTH, if no ACK went before */
+    uint32_t sent_attempt, sent_granted; /* of the last INIT or RESUME */
     uint8_t sent_firm;
 
     /* Outages of the data endpoint. */
-    uint64_t broken_ns, counted_ns; /* the last break; the last that counted */
-    uint64_t pause_ns, pause_for;   /* no grant before; length of the next */
-    uint64_t outage_ns;             /* rows are due and cannot come: the end */
+    uint64_t broken_ns, counted_ns; /* last break; last break that counted */
+    uint64_t pause_ns, pause_for;   /* no grant before; length of the next pause
+                                     */
+    uint64_t outage_ns;             /* when rows that are due but cannot come
+                                       end the room */
 
-    /* Deadlines; TIME_NEVER: not running. */
+    /* Deadlines; TIME_NEVER: not set. */
     uint64_t bootstrap_ns, total_ns, stall_ns, consumer_ns;
-    uint64_t forget_ns; /* of debts to a lost peer */
+    uint64_t forget_ns; /* when debts to a lost peer end */
     struct heap_node timer;
 
-    /* Places in the pool's queues, and in langd's for aux. */
+    /* Nodes in the pool's queues, and in langd's for aux. */
     struct heap_node want_node, need_node, spec_node, victim_node;
     bool ready_counted,
-        landing_counted; /* in the pool's numbers, until sorted */
-    struct heap_node aux_node, hold_node; /* of aux_queue, aux_held */
-    /* How long it has waited for blocks, and since when it does; 0: no more. */
+        landing_counted; /* as counted in the pool, until sorted */
+    struct heap_node aux_node, hold_node; /* in aux_queue, aux_held */
+    /* Total time of waits for blocks; start of the current wait, 0: none. */
     uint64_t waited_ns, waits_ns;
 
-    struct list tickets; /* sequence ids that its failure frees */
+    struct list tickets; /* sequence ids that are freed if it fails */
 
     struct ended history;
 };
 
-/* A room that an engine will not fetch, while its encoder is not up. */
+/* A room that an engine will not fetch; its encoder is not up. */
 struct ldecline {
-    struct list node;  /* of langd.declines_free or declines_waiting */
-    uint64_t until_ns; /* it is forgotten then */
+    struct list node;  /* langd.declines_free or declines_waiting */
+    uint64_t until_ns; /* when it expires */
     uint64_t room;
     struct key key;
     struct secret secret;
@@ -205,57 +205,60 @@ struct lpool {
     struct rowmap landed;
     uint32_t block_rows, unit_rows, part_rows;
     uint32_t cap_whole, cap_stream, hold_stream;
-    struct heap want;   /* rooms with rows waiting; oldest first */
-    struct heap need;   /* rooms without; oldest first */
+    struct heap want;   /* rooms whose rows wait; oldest first */
+    struct heap need;   /* rooms without rows; oldest first */
     struct heap spec;   /* speculative grants, nothing landed; youngest first */
-    struct heap victim; /* waiting with landed rows; youngest first */
+    struct heap victim; /* waiting rooms with landed rows; youngest first */
     struct list capped; /* groups with spare blocks */
-    uint32_t spare;     /* free blocks that only their members may take */
+    uint32_t spare;     /* free blocks reserved for their members */
     uint32_t ready_rooms, landing_rooms, closing_blocks;
-    uint64_t head_age;      /* of the head that does not fit */
-    uint64_t head_since_ns; /* since when it does not; TIME_NEVER */
+    uint64_t head_age;      /* age of the head that does not fit */
+    uint64_t head_since_ns; /* since when it does not fit; TIME_NEVER */
     uint64_t gave_ns;       /* when a room last got blocks */
-    uint64_t revoke_ns;     /* when landed rows may be taken back for it */
+    uint64_t revoke_ns;     /* when landed rows may be taken back for the head
+                             */
     uint64_t head_wait_ns;  /* longest wait of a head, for reports */
-    bool dirty;             /* the queues are to be served */
+    bool dirty;             /* the queues must be served */
 };
 
 struct langd {
     struct brain b; /* first */
     struct tickets tickets;
-    struct heap aux_queue;   /* rooms that wait for space, first come first */
-    struct heap aux_held;    /* rooms that may lose theirs, in that order */
-    struct lgroup *aux_kept; /* the first to wait: it keeps what it has */
-    bool aux_dirty;          /* aux_queue is to be served */
-    struct tombs tombs;      /* generations that ended: (generation, 0) */
+    struct heap aux_queue;   /* rooms that wait for space, in order */
+    struct heap aux_held;    /* rooms that may lose space, in order */
+    struct lgroup *aux_kept; /* the group at the head: it keeps its space */
+    bool aux_dirty;          /* aux_queue must be served */
+    struct tombs tombs;      /* ended generations: (generation, 0) */
     struct tombs left;       /* rooms that ended before all announced readers
-                                came: (room, scope), state: their number */
+                                came: (room, scope); state: how many did not */
     struct table keys;       /* (room, scope) -> slot */
     struct lroom *rooms;
     struct lgroup *groups;
     struct table group_ids;  /* (id, session) -> group */
-    struct list groups_idle; /* without members, not all came; oldest first */
+    struct list groups_idle; /* no members now, more expected; oldest first */
     struct list groups_free;
     struct list *session_groups;
-    uint32_t groups_fresh; /* no group from here on was ever used */
+    uint32_t groups_fresh; /* groups from here on were never used */
     struct slots slots;    /* of rooms */
     struct share share;    /* of rooms */
     uint32_t rooms_max, rooms_used, open;
     struct lpool pools[CONF_POOLS_MAX];
-    uint32_t leaving;        /* encoders that are named no more */
-    uint16_t named_at[1024]; /* by name: the peer that it was last; named.c */
-    bool leave_due;          /* one of them may have had its last room */
+    uint32_t leaving;        /* encoders that no request may name any more */
+    uint16_t named_at[1024]; /* named.c: by hash of a name, its last peer */
+    bool leave_due;          /* a leaving encoder may have lost its last room */
     struct heap timers;      /* of rooms */
     struct list todo;        /* rooms to settle */
-    struct list settled; /* rooms to notify of, once the queues are served */
+    struct list settled; /* settled rooms, to notify after serving the queues */
     uint64_t generation_base, generation_count;
     struct ldecline *declines;
-    struct list declines_free, declines_waiting; /* waiting: oldest first */
+    struct list declines_free, declines_waiting; /* declines_waiting: oldest
+                                                    first */
     uint8_t scratch[AUX_MAX];
 };
 
-/* Returns the scope of a room in langd.keys and langd.left. With the secret in
- * it nothing that has another one finds the room, or takes its place. */
+/* Returns the scope of a room in langd.keys and langd.left. It contains a hash
+ * of the secret, so a request with another secret neither finds nor blocks the
+ * room. */
 static inline uint32_t lroom_scope(
     const struct langd *l, uint32_t peer, const struct secret *secret)
 {
@@ -264,8 +267,8 @@ static inline uint32_t lroom_scope(
     return name ? name ^ peer * UINT32_C(0x9e3779b1) : peer;
 }
 
-/* Returns the brain's half of a room that engines.c knows. All rooms of a langd
- * lie in langd.rooms, so each struct room of it is the head of an lroom. */
+/* Returns the lroom that contains a room of engines.c. All rooms of a langd are
+ * in langd.rooms, and each struct room is the first member of an lroom. */
 static inline struct lroom *to_lroom(struct room *r)
 {
     CHECK(r->used, "room %llx lies in a free slot", (unsigned long long)r->id);
@@ -277,7 +280,7 @@ static inline uint32_t lroom_slot(const struct langd *l, const struct lroom *m)
     return (uint32_t)(m - l->rooms);
 }
 
-/* Stops at a room that has gone: whose slot is free, or another room's soon. */
+/* Fails a CHECK if the room's slot is free. */
 #define CHECK_ROOM(m)                                                          \
     CHECK((m)->life > LIFE_FORGOTTEN && (m)->life < LIFE_COUNT,                \
         "room %llx g%llx has life %u", (unsigned long long)(m)->r.id,          \
@@ -293,14 +296,14 @@ static inline bool lroom_alive(const struct lroom *m)
     return m->r.state != ROOM_FAILED && m->r.state != ROOM_SUCCESS;
 }
 
-/* True if its attempt is open at the shards. */
+/* True if the shards have its attempt open. */
 static inline bool lroom_open(const struct lroom *m)
 {
     return m->life == LIFE_GRANTED || m->life == LIFE_TRIMMING;
 }
 
-/* True if shards have been asked to give up blocks and have not all answered:
- * it gets no others and loses none meanwhile. */
+/* True if shards were asked to give up blocks and have not all answered. Until
+ * then its blocks do not change. */
 static inline bool lroom_closing(const struct lroom *m)
 {
     return m->life == LIFE_TRIMMING || m->life == LIFE_CLOSING;
@@ -323,50 +326,49 @@ static inline struct lpool *lroom_pool(struct langd *l, const struct lroom *m)
 }
 
 /* True if no segment of the room can land any more. Only then is its encoder
- * notified that it failed: a copy may be reading the rows there (RULES 6.2). */
+ * told that the room failed: a copy may be reading rows there (RULES 6.2). */
 static inline bool lroom_still(const struct lroom *m)
 {
     return !lroom_open(m) && !lroom_closing(m);
 }
 
-/* lang/life.c: the steps of a room's life */
+/* lang/life.c: the states of a room */
 
-/* Takes the room's life one step on; CHECKs that life.def has the step. */
+/* Moves the room to the next state; CHECKs that life.def allows it. */
 void lroom_move(struct lroom *m, enum life to);
-/* Puts the room on the list of those to settle. */
+/* Puts the room on the todo list. */
 void lroom_touch(struct langd *l, struct lroom *m);
-/* True if every member has come, and each that lives has a length. */
+/* True if all members have come, and each live one has a length. */
 bool lgroup_known(const struct lgroup *g);
 
 /* lang/aux.c: space for aux */
 
-/* True if it is known that the room has aux, and there is no space for it. */
+/* True if the room is known to have aux and there is no space for it. */
 static inline bool lroom_lacks_aux(const struct lroom *m)
 {
     return m->aux_state == LAUX_LACKING && m->aux.reserved == 0;
 }
 
-/* Takes the room's final aux, as LENGTH brings it, or lets it wait for space.
- */
+/* Stores the room's final aux from LENGTH, or makes it wait for space. */
 void laux_take(struct langd *l, struct lroom *m, struct span bytes);
 /* Frees the space of the room's aux. */
 void laux_drop(struct langd *l, struct lroom *m);
-/* Sorts the room into the queues by what it is now. */
+/* Sorts the room into the aux queues by its present state. */
 void laux_classify(struct langd *l, struct lroom *m);
-/* Puts the group into the queue, as one, or takes it out. */
+/* Puts the group into the aux queue as one entry, or takes it out. */
 void laux_place_group(struct langd *l, struct lgroup *g);
-/* Takes the room off every queue, before it leaves its group. */
+/* Takes the room off both aux queues, before it leaves its group. */
 void laux_leave(struct langd *l, struct lroom *m);
-/* Gives space to the rooms that wait, as far as there is any. */
+/* Gives space to waiting rooms while there is any. */
 void laux_serve(struct langd *l);
-/* True if the aux of all members can be held together; *need: its bytes. */
+/* True if the aux of all members fits at the same time; *need: its bytes. */
 bool laux_fits(const struct langd *l, const struct lgroup *g, uint32_t *need);
 
 /* lang/grant.c: the blocks of one room */
 
-/* Returns the blocks that the room wants beyond those that it holds. */
+/* Returns the blocks that the room wants beyond those it holds. */
 uint32_t grant_wanted(struct langd *l, const struct lroom *m);
-/* Runs the clock of the room while it waits for blocks, and stops it else. */
+/* Runs the room's clock while it waits for blocks; otherwise stops it. */
 static inline void grant_clock(
     const struct langd *l, struct lroom *m, bool waits)
 {
@@ -375,24 +377,25 @@ static inline void grant_clock(
     m->waited_ns += waits ? 0 : l->b.now_ns - m->waits_ns;
     m->waits_ns = waits ? l->b.now_ns : 0;
 }
-/* Takes n more blocks, at the shards too. False: they cannot be had. */
+/* Takes n more blocks and sends them to the shards. False: they cannot be had.
+ */
 bool grant_take(struct langd *l, struct out *out, struct lroom *m, uint32_t n,
     enum grade grade);
-/* Takes n firm blocks that were kept for the room. */
+/* Takes n firm blocks that were reserved for the room. */
 bool grant_take_own(
     struct langd *l, struct out *out, struct lroom *m, uint32_t n);
-/* Returns FIRM_YES when the room keeps its blocks and needs no other room's. */
+/* Returns FIRM_YES if the room keeps its blocks and needs no other room's. */
 uint8_t grant_firmness(struct langd *l, const struct lroom *m);
-/* Opens the attempt in force at the shards, with the blocks that it has. */
+/* Opens the present attempt at the shards with the room's blocks. */
 void grant_open(struct langd *l, struct out *out, struct lroom *m);
-/* Takes back all blocks but the first `keep` and raises the attempt; rows that
- * were not exposed come again. */
+/* Takes back all blocks but the first `keep` and raises the attempt. Rows that
+ * were not exposed are sent again. */
 void grant_restart(
     struct langd *l, struct out *out, struct lroom *m, uint32_t keep);
 /* Gives up the blocks beyond the total; returns their number. */
 uint32_t grant_trim(struct langd *l, struct out *out, struct lroom *m);
 /* Closes the open attempt at the shards. reply: they answer when nothing of it
- * lands any more, and until then the room is closing. */
+ * lands any more; until then the room is closing. */
 void grant_close(struct langd *l, struct out *out, struct lroom *m, bool reply);
 
 /* lang/group.c: rooms that are admitted together */
@@ -400,49 +403,50 @@ void grant_close(struct langd *l, struct out *out, struct lroom *m, bool reply);
 void groups_init(struct langd *l);
 /* Frees the groups of a session that has ended. */
 void groups_session_over(struct langd *l, uint32_t session);
-/* True if the group has members. id 0: there is none. */
+/* True if the group has members. id 0: no group. */
 bool group_begun(const struct langd *l, uint64_t id, uint32_t session);
-/* Checks whether a request may be a member of the group that it names. */
+/* Checks whether a request may join the group that it names. */
 MUST_CHECK enum err group_check(const struct langd *l,
     const struct local_request *n, uint32_t session, const char **text);
 void group_join(struct langd *l, struct lroom *m, const struct local_request *n,
     uint32_t session);
-/* Takes an ended room out of its group, if it has one. */
+/* Takes an ended room out of its group, if any. */
 void group_leave(struct langd *l, struct lroom *m);
 /* Puts the group into its pool's queue, or takes it out. */
 void group_place(struct langd *l, struct lgroup *g);
-/* Returns the blocks that it wants when it is admitted. */
+/* Returns the number of blocks that the group wants at admission. */
 uint32_t group_wanted(const struct langd *l, const struct lgroup *g);
 /* Takes them all. False: they cannot be had. */
 bool group_take(struct langd *l, struct out *out, struct lgroup *g);
 /* Gives spare blocks to members that have more rows than blocks. */
 void groups_draw(struct langd *l, struct out *out, struct lpool *p);
-/* Keeps blocks that a member gave up for the others of its group. */
+/* Reserves blocks that a member gave up for the rest of its group. */
 void group_trimmed(struct langd *l, struct lroom *m, uint32_t blocks);
-/* True if the rows that are known can be held together; *need: their number. */
+/* True if the group's known rows fit at the same time; *need: their number. */
 bool group_fits(const struct langd *l, const struct lgroup *g, uint32_t *need);
 
 /* lang/admit.c: who gets blocks of a pool */
 
-/* Sorts the room into its pool's queues by what it is now. */
+/* Sorts the room into its pool's queues by its present state. */
 void admit_sort(struct langd *l, struct lroom *m);
-/* Returns the lowest turn of those that wait for blocks of the pool. */
+/* Returns the lowest turn among the rooms that wait for blocks of the pool. */
 uint64_t admit_turn(const struct lpool *p);
-/* Takes the room off every queue. */
+/* Takes the room off every queue of its pool. */
 void admit_leave(struct langd *l, struct lroom *m);
-/* Serves the queues; *again: the list is full, call again. */
+/* Serves the queues. *again: the list of actions is full, call again. */
 void admit_serve(
     struct langd *l, struct out *out, struct lpool *p, bool *again);
 
-/* lang/say.c: what encoders hear */
+/* lang/say.c: messages to encoders */
 
-/* Says what the room owes its encoder, as far as it is due. */
+/* Sends the messages that the room owes its encoder and that are due. */
 void say_room(struct langd *l, struct out *out, struct lroom *m);
-/* Answers a message with what is true of its generation: of the room m, or what
- * the tombstone says; neither: it is stale. */
+/* Answers a message about a generation: with the state of room m, or with what
+ * the tombstone has; with neither, stale. */
 void say_state(struct langd *l, struct out *out, struct peer *p,
     const struct peer_msg *in, const struct lroom *m, const struct tomb *tomb);
-/* Returns the groups of an engine, as messages say them, in bytes. */
+/* Writes an engine's groups into bytes as messages have them; returns the span.
+ */
 struct span say_groups(const struct conn *c, uint8_t bytes[GROUPS_BYTES]);
 /* Connects to a peer without a link. */
 void say_connect(struct langd *l, struct out *out, struct peer *p);
@@ -450,13 +454,12 @@ void say_connect(struct langd *l, struct out *out, struct peer *p);
 /* lang/decline.c: rooms that engines will not fetch */
 
 void declines_carve(struct langd *l, struct slab *s);
-/* Says that no engine here will fetch the room, now or when its encoder comes.
- */
+/* Sends DECLINE for the room, or keeps it until its encoder is up. */
 void decline_room(struct langd *l, struct out *out, struct peer *p,
     const struct conn *c, const struct local_decline *n);
-/* Says what waits for this encoder, which has come. */
+/* Sends the kept declines for this encoder, which is up now. */
 void declines_say(struct langd *l, struct out *out, struct peer *p);
-/* Forgets what waits of a room that is requested now. */
+/* Drops the kept declines of a room that is requested now. */
 void declines_take_back(
     struct langd *l, const struct peer *p, const struct local_request *n);
 
@@ -465,82 +468,81 @@ void declines_take_back(
 /* Returns a new room in a free slot, on no list; NULL: l->share.why. */
 struct lroom *lroom_new(struct langd *l, uint64_t id, uint32_t peer,
     const struct secret *secret, uint32_t uid);
-/* Fails a room whose rows cannot come: for what is wrong with its encoder, else
- * with this text. */
+/* Fails a room whose rows cannot come, with the known trouble of its encoder,
+ * else with this text. */
 void lroom_lost(struct langd *l, struct lroom *m, const char *text);
 /* Ends the room as failed; later calls change nothing. */
 void lroom_fail(struct langd *l, struct lroom *m, enum err reason, uint32_t a,
     uint32_t b, const char *text);
-/* Fails all members of a group of which one lost its place at its encoder; also
- * those that join later (lroom_joined). */
+/* Fails all members of a group after one lost its place at its encoder; members
+ * that join later fail too (lroom_joined). */
 void lroom_place_lost(struct langd *l, struct lgroup *g);
 void lroom_joined(struct langd *l, struct lroom *m);
-/* Fails the room's group when its members can never be held together. */
+/* Fails the room's group if its members can never be held together. */
 void lroom_check_group(struct langd *l, struct lroom *m);
-/* Draws the consequences of all that has changed, and sorts the room into the
- * queues. */
+/* Applies what follows from all changes, and sorts the room into the queues. */
 void lroom_settle(struct langd *l, struct out *out, struct lroom *m);
-/* Ends a room whose encoder never answered and gives its entry to another. */
+/* Ends a room whose encoder never answered and now loses its entry. */
 void lroom_unplaced(struct langd *l, struct lroom *m);
-/* Forgets a room whose last debt was paid, if nothing else of it is left. */
+/* Frees a room whose last debt was paid, if nothing else of it is left. */
 void lroom_paid(struct langd *l, struct lroom *m);
-/* Sends the difference between what is and what was sent, and forgets the room
- * when nothing of it is left. */
+/* Sends what changed since the last message, and frees the room when nothing of
+ * it is left. */
 void lroom_notify(struct langd *l, struct out *out, struct lroom *m);
-/* Does what is due of the room's deadlines. */
+/* Handles the room's deadlines that have passed. */
 void lroom_expired(struct langd *l, struct lroom *m);
-/* Counts rows that landed, as a shard says. */
+/* Counts rows that a shard reports as landed. */
 void lroom_landed(
     struct langd *l, struct lroom *m, uint32_t first, uint32_t rows);
-/* Counts a shard in which no landing is left that began before a trim or
- * close. */
+/* Counts one shard's answer to a trim or close: no landing from before it is
+ * left there. */
 void lroom_quiet(struct langd *l, struct lroom *m);
-/* Waits no longer for readers that have not attached. */
+/* Stops waiting for readers that have not attached. */
 void lroom_no_readers(struct langd *l, struct lroom *m);
-/* Gives back the blocks of the prefix that all readers have released. */
+/* Frees the blocks of the prefix that all readers have released. */
 void lroom_readers(struct langd *l, struct out *out, struct lroom *m);
 
 /* lang/named.c: which encoders requests may name */
 
-/* Makes the encoders of the config. They are connected when a room names them.
- */
+/* Makes entries for the config's encoders. They are connected when a room names
+ * them. */
 void named_init(struct langd *l);
-/* Takes the encoders of the config as they are now. The rooms of one that has
- * left complete. */
+/* Adopts the encoders of the changed config. Rooms of a removed encoder
+ * complete. */
 void named_conf(struct langd *l, struct out *out);
-/* Forgets encoders that have left and have no rooms any more. */
+/* Forgets removed encoders that have no rooms left. */
 void named_serve(struct langd *l, struct out *out);
-/* Returns the peer of that name or address for a new room of the user, made if
- * it may be. NULL: *text says why. */
+/* Returns the peer with this name or address for a new room of the user; makes
+ * it if allowed. NULL: *text says why. */
 struct peer *named_find(struct langd *l, struct out *out, uint32_t uid,
     struct span name, const char **text);
-/* True if the peer without rooms may give its place to another. */
+/* True if a peer without rooms may lose its entry to another. */
 bool named_spare(const void *brain, const struct peer *p);
 /* Ends all that waits for an encoder that never answered. */
 void named_gives_way(void *brain, struct peer *p);
-/* Returns the encoder that takes no new rooms and is not forgotten yet; NULL:
- * none. */
+/* Returns an encoder of this name that takes no new rooms and is not forgotten
+ * yet; NULL: none. */
 struct peer *named_leaving(const struct langd *l, struct span name);
-/* Returns the encoder that has left and has the room of an ATTACH; NULL: none.
- */
+/* Returns the removed encoder that has the room of an ATTACH; NULL: none. */
 struct peer *named_find_room(
     const struct langd *l, const struct local_attach *n);
 
 /* True if the encoder is connected and takes new rooms. */
 bool named_takes(const struct peer *p);
-/* Without an encoder that does, connects the next one of the config, so that
- * health says what rooms would find. */
+/* If no encoder takes rooms, connects the next one of the config, so that
+ * health shows what rooms would meet. */
 void named_seek(struct langd *l, struct out *out);
 
-/* lang/peer.c: what encoders say */
+/* lang/peer.c: messages of encoders */
 
 extern const struct peers_ops langd_peers;
 bool langd_peer(
     void *brain, struct out *out, struct peer *p, const struct peer_msg *m);
-/* Takes the answer to ACT_MAP: an encoder's pools were mapped, or cannot be. */
+/* Handles the result of ACT_MAP: an encoder's pools are mapped, or cannot be.
+ */
 void langd_on_map(struct langd *l, struct out *out, const struct event *ev);
 
-/* lang/local.c: what engines say, and what they hear */
+/* lang/local.c: messages of engines, and events for them */
 
 extern const struct engines_ops langd_engines;
 bool langd_local(

@@ -1,6 +1,6 @@
-/* life.c - a room's way from one state of life.def to the next, and the list of
- * rooms that are to be settled. All other files of the folder may call this
- * one. Owned by the loop's thread. */
+/* life.c - moves a room from one state of life.def to the next, and keeps the
+ * list of rooms to settle. All other files of the folder may call this one.
+ * Owned by the loop's thread. */
 #include "core/lang/lang.h"
 
 void lroom_move(struct lroom *m, enum life to)

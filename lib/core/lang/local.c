@@ -1,6 +1,6 @@
-/* local.c - what language engines say, and what they hear. Owned by the loop's
- * thread. Every message gets exactly one answer. All other news of a room is
- * folded into one event, which the engine's connection pulls when its socket
+/* local.c - messages of language engines, and the events for them. Owned by the
+ * loop's thread. Every message gets exactly one answer. All other changes of a
+ * room join into one event, which the engine's connection pulls when its socket
  * takes it. */
 #include "core/lang/lang.h"
 
@@ -59,7 +59,7 @@ static void fill_request(
     m->key = n->key;
     m->total_ns = deadline(l, n->deadline_ms, l->b.c.conf->timeout_total);
     m->bootstrap_ns = l->b.now_ns + l->b.c.conf->timeout_bootstrap;
-    if (m->peer == NONE) { /* engines warm up with it */
+    if (m->peer == NONE) { /* the null encoder: engines warm up with it */
         m->total = m->max_rows = 0;
         m->length_known = true;
         m->aux_state = LAUX_STORED;
@@ -157,7 +157,7 @@ static void on_decline(struct langd *l, struct out *out, uint32_t conn,
     const struct conn *c = &l->b.engines.conns[conn];
     struct peer *p = named_find(l, out, c->uid, msg->decline.encoder, &text);
 
-    if (!p) /* a room may be announced there, and wait for this langd */
+    if (!p) /* the room may be announced there and wait for this langd */
         p = named_leaving(l, msg->decline.encoder);
     if (!p) {
         head_refuse(&l->b, out, conn, msg,
@@ -240,14 +240,14 @@ bool langd_local(
 
 /* attachments */
 
-/* True if the room had rows, and all announced readers have released them. */
+/* True if the room had rows and all announced readers have released them. */
 static bool read_out(const struct lroom *m)
 {
     return m->r.state == ROOM_SUCCESS && m->total > 0 && m->held.blocks == 0;
 }
 
-/* True if a reader attaches to a room that waits for no more readers. Counts it
- * as come. */
+/* True if a reader attaches to a room that no longer waits for readers. Counts
+ * the reader as come. */
 static bool missed(struct langd *l, uint32_t session, uint64_t room,
     uint32_t scope, const struct attach_to *to)
 {

@@ -1,14 +1,14 @@
 /* named.c - which encoders requests may name: those of the configuration, which
- * a reload changes, and addresses that control.allow lets in.
- * Owned by the loop's thread.
+ * a reload changes, and addresses that control.allow matches. Owned by the
+ * loop's thread.
  *
- * Invariants: an encoder that is named no more takes no new room; its entry
- * stays until its rooms have ended and none is waited for, so that its number
- * stays its own. One address is one entry: named again, by whatever name, or
- * allowed, it goes on there. An encoder that has moved is two until then.
+ * Invariants: a removed encoder takes no new room; its entry and number stay
+ * until its rooms have ended and no engine waits for one. One address is one
+ * entry, reused when the address is named again under any name. An encoder that
+ * moved has two entries until then.
  *
- * Rejected: ending the rooms of an encoder that is taken out of a file. It is
- * taken out to be stopped after them. */
+ * Rejected: ending the rooms of an encoder that is removed from the file. It is
+ * removed so that it can stop after them. */
 #include "core/lang/lang.h"
 
 #include "core/conf/address.h"
@@ -29,7 +29,7 @@ static bool allowed(const struct langd *l, struct span name)
 
     for (uint32_t i = 0; i < allow->count; i++) {
         if (strcmp(allow->items[i], CONF_ALLOW_KEY) == 0) {
-            /* nothing is said there before a key is proven */
+            /* before a key is proven nothing is sent there */
             if (name.len < sizeof(p.plain) && address_split(name, &a) &&
                 address_port(a.port) && !address_wildcard(&a))
                 return true;
@@ -60,8 +60,8 @@ void named_gives_way(void *brain, struct peer *p)
     engines_give_up(&l->b.engines, peer_index(&l->b.peers, p), l->b.now_ns);
 }
 
-/* Returns the entry of an encoder of the configuration, which is made if there
- * is none; NULL: limits.peers is reached, a request will try again. */
+/* Returns the entry of a configured encoder, and makes it if needed; NULL:
+ * limits.peers is reached, a later request tries again. */
 static struct peer *configured(
     struct langd *l, struct out *out, const struct conf_peer *c)
 {
@@ -81,7 +81,7 @@ static struct peer *configured(
         return NULL;
     if (out && !p->up && strcmp(p->label, c->name) != 0 &&
         l->b.c.conf->control_identities[0]) {
-        /* Its name says its key. What waits there connects it again. */
+        /* Its name selects its key. Rooms that wait connect it again. */
         peer_disconnect(&l->b.peers, out, p);
         p->hello_ns = p->away_ns = TIME_NEVER;
         p->unreachable = false;
@@ -141,8 +141,8 @@ void named_init(struct langd *l)
             "limits.peers is below the %u peers of the config", c->peers_count);
 }
 
-/* Decides anew whether requests may name the encoder. One of the configuration
- * that has left it may be named by its address, if that is allowed. */
+/* Recomputes `leaving`. An encoder removed from the file can still be named by
+ * its address if control.allow matches it. */
 static void look_again(struct langd *l, struct peer *p)
 {
     bool may = allowed(l, span_str(p->address));
@@ -177,7 +177,7 @@ struct peer *named_find(struct langd *l, struct out *out, uint32_t uid,
     struct span name, const char **text)
 {
     const struct conf *c = l->b.c.conf;
-    /* Where the last one of such a name was. */
+    /* Where this name was found last. */
     uint16_t *at = &l->named_at[span_hash(name) % ARRAY_LEN(l->named_at)];
     struct peer *p;
 
@@ -191,7 +191,8 @@ struct peer *named_find(struct langd *l, struct out *out, uint32_t uid,
         if (!p->leaving) {
             *at = (uint16_t)i;
             p->asked_ns = l->b.now_ns;
-            return p; /* one daemon and one link, by name or by address */
+            return p; /* one daemon has one link, whether named by name or
+                         address */
         }
         *text = "the encoder was removed, it takes no new rooms";
     }

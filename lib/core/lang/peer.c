@@ -1,6 +1,6 @@
-/* peer.c - what encoders say to langd (RULES 1, 2). Owned by the loop's thread.
- * Answers are believed only for the generation and attempt in force. What langd
- * says is say.c. */
+/* peer.c - messages of encoders (RULES 1, 2). Owned by the loop's thread.
+ * Answers are believed only for the present generation and attempt. say.c has
+ * the messages of langd. */
 #include "core/lang/lang.h"
 
 #include "base/text.h"
@@ -18,7 +18,7 @@ static void unmap_pools(struct langd *l, struct out *out, struct peer *p)
     p->map_token = 0;
 }
 
-/* Maps the pools of a daemon of this host that offers it, so that rows are
+/* Maps the pools of a daemon on this host that offers them, so that rows are
  * copied instead of sent. Until they are mapped, or if that fails, rows are
  * sent. */
 static void map_pools(struct langd *l, struct out *out, struct peer *p,
@@ -67,7 +67,7 @@ static void lost(void *brain, struct out *out, struct peer *p, bool restarted)
         CHECK(lroom_peer(l, m) == p, "room %llx is of peer %u",
             (unsigned long long)m->r.id, m->peer);
         if (m->init == INIT_DUE && lroom_alive(m))
-            continue; /* the peer has not heard of the room */
+            continue; /* the peer was sent no INIT of the room */
         lroom_fail(l, m, ERR_PEER_LOST, 0, 0, "the encoder daemon is gone");
         if (restarted)
             m->debt.owe = 0;
@@ -79,15 +79,15 @@ static void lost(void *brain, struct out *out, struct peer *p, bool restarted)
     unmap_pools(l, out, p);
 }
 
-/* Rooms that the peer has not heard of end when they settle; those that it has
- * ended when it was lost. */
+/* Rooms whose INIT was not sent end when they settle. The others ended when the
+ * peer was lost. */
 static void unreachable(void *brain, struct peer *p)
 {
     LIST_FOREACH (n, &p->rooms)
         lroom_touch(brain, LIST_ENTRY(n, struct lroom, in_peer));
 }
 
-/* Rooms need another: it is connected before the first of them. */
+/* New rooms need another encoder: it is connected before they come. */
 static void drains(void *brain, struct out *out)
 {
     named_seek(brain, out);
@@ -107,8 +107,8 @@ static void greeted(void *brain, struct out *out, uint32_t link, struct peer *p,
         struct lroom *r = LIST_ENTRY(n, struct lroom, in_peer);
 
         CHECK_ROOM(r);
-        /* The peer may have ended the room meanwhile. It answers a grant that
-         * is repeated, with STATE or with FAILED. */
+        /* The peer may have ended the room meanwhile. A repeated grant makes it
+         * answer with STATE or FAILED. */
         if (!was_up && r->init != INIT_DUE && lroom_alive(r))
             r->debt.owe |= OWE_GRANT;
         r->stale = r->aborts = 0;
@@ -130,7 +130,7 @@ const struct peers_ops langd_peers = {
 
 /* hearing */
 
-/* Takes the grant that its encoder shows in an answer. */
+/* Records the grant that an answer of its encoder shows. */
 static void confirmed(
     struct lroom *m, uint32_t attempt, uint32_t granted, uint8_t firm)
 {
@@ -144,7 +144,7 @@ static void confirmed(
         debt_paid(&m->debt, OWE_GRANT);
 }
 
-/* Takes the numbers of a LENGTH. Returns OK, or why the room has to fail. */
+/* Stores the numbers of a LENGTH. Returns OK, or why the room must fail. */
 static enum err take_length(struct langd *l, struct lroom *m,
     const struct peer_length *n, const char **text)
 {
@@ -216,8 +216,8 @@ static void on_length(struct langd *l, struct out *out, struct lroom *m,
     lroom_touch(l, m);
 }
 
-/* Fails the room, or its group, if it has more rows than the pool lets it hold.
- * True if it is alive. */
+/* Fails the room, or its group, if it has more rows than it may hold in the
+ * pool. True if it is still alive. */
 static bool fits(struct langd *l, struct lroom *m)
 {
     const struct lpool *p = lroom_pool(l, m);
@@ -237,8 +237,8 @@ static void on_want(struct langd *l, struct lroom *m, const struct peer_want *n)
         l->b.stats[STAT_stale_attempt]++;
         return;
     }
-    /* With several destinations, or ahead of the rows, `committed` is what is
-     * asked for. LENGTH may come later. */
+    /* With several destinations, or ahead of the rows, `committed` is the
+     * number of rows to grant. LENGTH may come later. */
     if (m->required <= 1 && !n->ahead)
         m->committed = max_u32(m->committed, n->committed);
     else
@@ -254,16 +254,16 @@ static void on_want(struct langd *l, struct lroom *m, const struct peer_want *n)
     lroom_touch(l, m);
 }
 
-/* Returns how long what breaks at a peer is one outage. */
+/* Returns for how long breaks at a peer count as one outage. */
 static uint64_t outage_of(const struct conf *c)
 {
     return max_u64(c->transfer_stall, RETRY_MAX_NS);
 }
 
-/* Counts a break; returns the number of outages so far. The shards of an
- * encoder notice one outage each at its own time, and an endpoint that is
- * refused breaks at every try. So a break within the patience of the last one
- * that counted is the same outage, and every try but the first waits. */
+/* Counts a break; returns the number of outages so far. Each shard of an
+ * encoder notices an outage at its own time, and a refused endpoint breaks at
+ * every try. So a break within outage_of() after the last counted one belongs
+ * to the same outage, and every try but the first waits. */
 static uint32_t outage(struct langd *l, struct lroom *m)
 {
     const struct conf *c = l->b.c.conf;
@@ -297,7 +297,7 @@ static void on_broken(struct langd *l, struct out *out, struct lroom *m,
         return;
     }
     l->b.stats[STAT_broken]++;
-    /* Rows that the first grant covered were in no WANT. */
+    /* No WANT covered the rows of the first grant. */
     m->committed = max_u32(m->committed, min_u32(n->committed, m->max_rows));
     if (!fits(l, m))
         return;
@@ -312,7 +312,7 @@ static void on_broken(struct langd *l, struct out *out, struct lroom *m,
         return;
     }
     /* Rows in flight are lost. The room keeps its blocks, so that it need not
-     * wait in the queue again. */
+     * queue again. */
     grant_restart(l, out, m, m->held.blocks);
 }
 
@@ -335,9 +335,8 @@ static void on_nack(struct langd *l, struct lroom *m, const struct peer_nack *n)
 {
     if (n->answers != PEER_INIT && n->answers != PEER_RESUME)
         return;
-    /* The encoder never begins a generation anew that it may have known: rows
-     * of a later announce would mix with those that are here. So the room ends.
-     */
+    /* An encoder never starts a generation anew that it may have known: rows of
+     * a later announce would mix with those here. So the room ends. */
     if (n->reason == ERR_STALE && ++m->stale < STALE_MAX)
         return;
     if (n->reason == ERR_STALE)
@@ -378,7 +377,7 @@ static void on_alive(struct langd *l, struct out *out, struct lroom *m,
                 : ERR_INTERNAL,
             msg->failed.a, msg->failed.b, text);
         debt_paid(&m->debt, OWE_ABORT);
-        if (g) /* the others hold the blocks that it waited for */
+        if (g) /* the other members hold the blocks that it waited for */
             lroom_place_lost(l, g);
         break;
     default:
@@ -392,8 +391,8 @@ static bool wants_state(enum peer_type type)
            type == PEER_FAILED;
 }
 
-/* True if the answer may wait: ACK will say more, if it goes soon. Only of a
- * LENGTH that leaves nothing open, and comes for the first time. */
+/* True if the answer may wait because ACK may follow soon and say more. Only
+ * for the first LENGTH, and if it leaves nothing open. */
 static bool answers_late(
     const struct langd *l, struct lroom *m, const struct peer_msg *msg)
 {
@@ -408,7 +407,7 @@ static bool answers_late(
     return late;
 }
 
-/* Takes ACKED. A room that is not through yet hears of it when it settles. */
+/* Handles ACKED. A room that is not over yet goes on when it settles. */
 static void on_acked(struct langd *l, const struct peer *p, struct span of)
 {
     struct reader r = reader_of(of.p, of.len);
@@ -463,7 +462,7 @@ bool langd_peer(
         debt_paid(&m->debt, OWE_ABORT);
     else if (lroom_alive(m))
         on_alive(l, out, m, msg);
-    /* A failure is answered when no copy reads the encoder's rows any more. */
+    /* A FAILED is answered only when no copy reads the encoder's rows. */
     if (wants_state(msg->type) && m->r.state == ROOM_FAILED && !lroom_still(m))
         m->answer_due = true;
     else if (wants_state(msg->type) && !answers_late(l, m, msg))

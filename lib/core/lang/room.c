@@ -1,13 +1,13 @@
 /* room.c - one room of the language side, from REQUEST until nothing of it is
  * left (RULES 4, 6, 8). Owned by the loop's thread.
  *
- * lroom_settle is the one place that draws consequences, lroom_notify the one
- * that says them: both may be called at any time and do nothing when nothing
- * has changed. The queues are served between the two, so that a grant goes out
- * with the first word about the room.
+ * Only lroom_settle applies what follows from changes, and only lroom_notify
+ * sends it. Both may be called at any time and do nothing if nothing changed.
+ * The queues are served between the two, so that the first message about the
+ * room already has its grant.
  *
  * Rejected: an event table with a row per (state, event). Most events only
- * change a number, and what follows from it depends on all the others. */
+ * change a number, and what follows depends on all the other numbers. */
 #include "core/lang/lang.h"
 
 #include <stdio.h>
@@ -60,7 +60,7 @@ struct lroom *lroom_new(struct langd *l, uint64_t id, uint32_t peer,
 
 /* ends */
 
-/* Counts the room, which has ended, in its pool's histograms. */
+/* Adds the ended room to its pool's histograms. */
 static void count(struct langd *l, struct lroom *m)
 {
     struct histograms *h = &l->b.histograms[m->pool];
@@ -93,7 +93,7 @@ static void record(struct langd *l, struct lroom *m)
 }
 
 /* Puts the room into a final state: its deadlines stop, and a new request may
- * take its key over. */
+ * use its key. */
 static void finish(struct langd *l, struct lroom *m, enum room_state state)
 {
     CHECK(lroom_alive(m) && l->open > 0, "room %llx ends twice, state %u of %u",
@@ -104,7 +104,7 @@ static void finish(struct langd *l, struct lroom *m, enum room_state state)
     tombs_put(
         &l->tombs, l->b.now_ns, m->generation, 0, m->r.state, m->r.reason);
     m->bootstrap_ns = m->total_ns = m->stall_ns = m->outage_ns = TIME_NEVER;
-    m->answer_ns = TIME_NEVER; /* ACK or ABORT says more */
+    m->answer_ns = TIME_NEVER; /* an ACK or ABORT follows and says more */
     m->want = false;
     debt_paid(&m->debt, OWE_GRANT | OWE_AUX);
     laux_leave(l, m);
@@ -114,11 +114,10 @@ static void finish(struct langd *l, struct lroom *m, enum room_state state)
     lroom_touch(l, m);
 }
 
-/* Owes the encoder the end of the room, also of one that it has not heard of:
- * the item has one destination less. An encoder that is not in the config and
- * not up has no such debt: its entry is free for another at once. Nor has one
- * that is unreachable: the engine asks again, and an ABORT that comes first
- * would end what it asks for. */
+/* Owes the encoder an ABORT, also for a room whose INIT was not sent: the item
+ * has one destination less. An encoder that is not up and not in the config
+ * gets none, so its entry is free at once. Nor does an unreachable one: its
+ * engines ask again, and an ABORT that came first would end the new room. */
 static void owe_abort(struct langd *l, struct lroom *m)
 {
     const struct peer *p = lroom_peer(l, m);
@@ -149,7 +148,7 @@ void lroom_fail(struct langd *l, struct lroom *m, enum err reason, uint32_t a,
     laux_drop(l, m);
 }
 
-/* Fails all members. The last one's end may free the group. */
+/* Fails all members. The end of the last one may free the group. */
 static void fail_group(struct langd *l, struct lgroup *g, enum err reason,
     uint32_t a, uint32_t b, const char *text)
 {
@@ -188,7 +187,7 @@ void lroom_check_group(struct langd *l, struct lroom *m)
             "the group has more aux than limits.aux_total");
 }
 
-/* Makes the room READY: every row and the aux are there. */
+/* Makes the room READY: all rows and the aux are there. */
 static void succeed(struct langd *l, struct lroom *m)
 {
     uint64_t bytes =
@@ -209,7 +208,7 @@ static void succeed(struct langd *l, struct lroom *m)
     finish(l, m, ROOM_SUCCESS);
 }
 
-/* rows come and go */
+/* rows that land, and blocks that are freed */
 
 void lroom_landed(
     struct langd *l, struct lroom *m, uint32_t first, uint32_t rows)
@@ -232,12 +231,13 @@ void lroom_landed(
         happened(&l->b, HAPPENED_LANDED, &m->r, &m->history, m->peer,
             m->landed + rows, m->total);
     m->landed += rows;
-    /* A segment that ends inside a unit ends the item: LENGTH may be late. */
+    /* A segment that ends inside a unit ends the item. Its LENGTH may be late.
+     */
     if (m->total == ROWS_UNKNOWN && (first + rows) % p->unit_rows != 0)
         m->total = first + rows;
     m->prefix = rowmap_add(
         &p->landed, &p->p, &m->held, m->base, m->prefix, first, rows);
-    /* The map counts a short last unit as whole. */
+    /* The landed map counts a short last unit as whole. */
     m->highest = max_u32(m->highest, first + rows);
     if (m->peer != NONE)
         l->b.peers.peers[m->peer].pair.worked = true;
@@ -270,8 +270,8 @@ void lroom_quiet(struct langd *l, struct lroom *m)
     lroom_touch(l, m);
 }
 
-/* Frees the blocks wholly below the released prefix, and takes as many for a
- * stream as it was promised. */
+/* Frees the blocks below the released prefix, and takes as many for a stream,
+ * up to its promise. */
 static void released(struct langd *l, struct out *out, struct lroom *m)
 {
     struct lpool *p = lroom_pool(l, m);
@@ -294,7 +294,7 @@ static void released(struct langd *l, struct out *out, struct lroom *m)
     pool_give(&p->p, &m->held);
     m->held = rest;
     p->dirty = true;
-    /* Before the queues are served, so that the blocks come from its own. */
+    /* Before the queues are served, so the blocks are those just freed. */
     short_of = grant_wanted(l, m);
     if (m->mode == MODE_STREAM && m->held.blocks < p->hold_stream)
         short_of = min_u32(short_of, p->hold_stream - m->held.blocks);
@@ -310,7 +310,7 @@ void lroom_readers(struct langd *l, struct out *out, struct lroom *m)
     uint32_t readers = m->readers_done, least = NONE;
 
     if (m->released == m->exposed)
-        return; /* nothing is left to release */
+        return; /* nothing left to release */
     LIST_FOREACH (n, &m->r.attachments) {
         const struct attachment *att =
             LIST_ENTRY(n, struct attachment, in_room);
@@ -326,8 +326,7 @@ void lroom_readers(struct langd *l, struct out *out, struct lroom *m)
     released(l, out, m);
 }
 
-/* Shows the landed prefix of a stream, once it holds the blocks that it was
- * promised. */
+/* Shows a stream's landed prefix once the stream holds its promised blocks. */
 static void expose(struct langd *l, struct out *out, struct lroom *m)
 {
     const struct lpool *p = lroom_pool(l, m);
@@ -346,8 +345,8 @@ static void expose(struct langd *l, struct out *out, struct lroom *m)
 
 /* settling */
 
-/* Starts the first-byte or progress clock while rows are due, stops it while
- * none are, or while shards are closing. */
+/* Runs the first-byte or progress clock while rows are due; stops it otherwise
+ * and while shards are closing. */
 static void run_stall_clock(struct langd *l, struct lroom *m)
 {
     uint32_t ready = min_u32(m->granted, m->committed);
@@ -366,8 +365,8 @@ static void run_stall_clock(struct langd *l, struct lroom *m)
                                      : l->b.c.conf->timeout_first_byte);
 }
 
-/* Fails a stream that is left without an owner and without readers: nothing
- * would ever be released. */
+/* Fails a stream that has neither owner nor readers: nothing would ever be
+ * released. */
 static void end_unread(struct langd *l, struct lroom *m)
 {
     if (m->mode != MODE_STREAM || !m->owner_done ||
@@ -380,8 +379,8 @@ static void end_unread(struct langd *l, struct lroom *m)
         "the requesting engine is gone, and no other reads");
 }
 
-/* Appends to text why the encoder was silent, if its daemon is not connected,
- * or drains and has not taken the room. */
+/* Appends to text the cause of an encoder's silence: its daemon is not
+ * connected, or drains and has not taken the room. */
 static const char *late(const struct langd *l, const struct lroom *m,
     const char *text, char out[LATE_TEXT])
 {
@@ -398,8 +397,8 @@ static const char *late(const struct langd *l, const struct lroom *m,
     return out;
 }
 
-/* Fails a room of which its encoder has not heard and will not, as far as is
- * known (RULES 8.4). */
+/* Fails a room whose encoder is unreachable and never got its INIT (RULES 8.4).
+ */
 static void end_unreachable(struct langd *l, struct lroom *m)
 {
     const struct peer *p = lroom_peer(l, m);
@@ -420,7 +419,7 @@ void lroom_lost(struct langd *l, struct lroom *m, const char *text)
         known ? peer_trouble_text(p, why) : text);
 }
 
-/* Fails a room whose rows could not come. */
+/* Fails a room whose encoder cannot reach our data addresses: loopback only. */
 static void end_apart(struct langd *l, struct lroom *m)
 {
     const struct peer *p = lroom_peer(l, m);
@@ -453,7 +452,7 @@ static void settle_alive(struct langd *l, struct out *out, struct lroom *m)
         state = m->from + m->landed > 0 ? ROOM_TRANSFERRING : ROOM_WAITING;
     if (state > m->r.state)
         m->r.state = state;
-    /* Rows of the next attempt could not land before the last one is closed. */
+    /* Rows of the next attempt cannot land before the last one is closed. */
     if (m->life != LIFE_CLOSING && m->pause_ns <= l->b.now_ns &&
         (m->init == INIT_DUE || m->sent_attempt != m->attempt ||
             m->sent_granted != m->granted ||
@@ -468,8 +467,8 @@ static bool read_by_all(const struct lroom *m)
     return m->owner_done && m->readers_done >= m->readers;
 }
 
-/* Closes an ended room at the shards and frees its blocks, when no row of it
- * lands and no engine reads it any more. */
+/* Closes an ended room at the shards, and frees its blocks when no row of it
+ * lands and no engine reads it. */
 static void settle_ended(struct langd *l, struct out *out, struct lroom *m)
 {
     struct lpool *p = lroom_pool(l, m);
@@ -482,8 +481,8 @@ static void settle_ended(struct langd *l, struct out *out, struct lroom *m)
     if (lroom_closing(m) || room_in_use(&m->r) || (!failed && !read_by_all(m)))
         return;
     if (m->life == LIFE_GRANTED) {
-        /* All rows have landed. One shard alone carries out commands in order,
-         * so it need not answer before the blocks are given to another room. */
+        /* All rows have landed. A single shard executes commands in order, so
+         * it need not answer before another room gets the blocks. */
         grant_close(l, out, m, l->b.c.shards > 1);
         if (m->life == LIFE_CLOSING)
             return;
@@ -529,7 +528,7 @@ void lroom_no_readers(struct langd *l, struct lroom *m)
     lroom_touch(l, m);
 }
 
-/* Takes the room's key back. Announced readers that attach later hear gone. */
+/* Frees the room's key. Announced readers that attach later get gone. */
 static void unlink_room(struct langd *l, struct lroom *m)
 {
     if (table_get(&l->keys, m->r.id, m->scope) != lroom_slot(l, m))
@@ -541,7 +540,7 @@ static void unlink_room(struct langd *l, struct lroom *m)
     tombs_own(&l->left, m->r.id, m->scope, m->r.session, ERR_GONE);
 }
 
-/* Frees the slot of a room of which nothing is left. */
+/* Frees the slot of a room that is over. */
 static void forget(struct langd *l, struct lroom *m)
 {
     CHECK(list_empty(&m->r.attachments) && !list_linked(&m->in_settled),
@@ -602,7 +601,7 @@ static void arm(struct langd *l, struct lroom *m)
         heap_set(&l->timers, &m->timer, at);
 }
 
-/* Returns the events that are true of the room besides its end. */
+/* Returns the events that are true of the room, except its end. */
 static uint16_t known(const struct lroom *m)
 {
     uint16_t what = m->exposed > 0 ? EVENT_LANDED : 0;
@@ -631,7 +630,7 @@ void lroom_settle(struct langd *l, struct out *out, struct lroom *m)
     if (!lroom_alive(m))
         settle_ended(l, out, m);
     admit_sort(l, m);
-    list_remove(&m->r.todo); /* the steps above put it there again */
+    list_remove(&m->r.todo); /* the calls above put it there again */
     if (!list_linked(&m->in_settled))
         list_push_tail(&l->settled, &m->in_settled);
 }
@@ -651,7 +650,7 @@ void lroom_notify(struct langd *l, struct out *out, struct lroom *m)
         arm(l, m);
 }
 
-/* Fails a room whose total time has expired, by what it lacked (RULES 8.2). */
+/* Fails a room whose total time has passed, with what it lacked (RULES 8.2). */
 static void fail_late(struct langd *l, struct lroom *m)
 {
     uint32_t wanted = grant_wanted(l, m), rows = m->from + m->landed;
@@ -705,8 +704,8 @@ void lroom_expired(struct langd *l, struct lroom *m)
         m->debt.owe = 0;
     }
     if (m->consumer_ns <= now) {
-        /* Attached readers keep the rows: the deadline is only counted, and
-         * ends the wait for readers that have not attached (RULES 7.2). */
+        /* Attached readers keep the rows. The deadline is counted, and ends the
+         * wait for readers that have not attached (RULES 7.2). */
         l->b.stats[STAT_consumer_overdue]++;
         m->consumer_ns = TIME_NEVER;
         lroom_no_readers(l, m);

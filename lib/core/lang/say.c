@@ -1,5 +1,5 @@
-/* say.c - what langd says to its encoders about rooms (RULES 1, 2). Owned by
- * the loop's thread. Every request says the present state and is repeated until
+/* say.c - the messages of langd to encoders about rooms (RULES 1, 2). Owned by
+ * the loop's thread. Every request has the present state and is repeated until
  * it is answered. */
 #include "core/lang/lang.h"
 
@@ -29,7 +29,7 @@ static struct peer_msg about(const struct lroom *m, enum peer_type type)
         .type = type, .room = m->r.id, .generation = m->generation};
 }
 
-/* Sends a message about the room. rows: that it is about. */
+/* Sends a message about the room. rows: the rows that it is about. */
 static void tell(struct langd *l, struct out *out, const struct lroom *m,
     const struct peer *p, struct peer_msg *msg, uint32_t rows)
 {
@@ -48,8 +48,8 @@ struct span say_groups(const struct conn *c, uint8_t bytes[GROUPS_BYTES])
     return span_of(bytes, (uint32_t)w.len);
 }
 
-/* Returns the connection that requested the room; where that has gone another
- * that it is shown to, of the same user. NULL: all have gone. */
+/* Returns the connection that requested the room, or if it has gone, another
+ * one with the room attached, which has the same user. NULL: all have gone. */
 static const struct conn *owner(const struct langd *l, const struct lroom *m)
 {
     const struct attachment *any = NULL;
@@ -64,10 +64,10 @@ static const struct conn *owner(const struct langd *l, const struct lroom *m)
     return any ? &l->b.engines.conns[any->conn] : NULL;
 }
 
-/* Who asks for a room, as its encoder hears it. */
+/* The user that asks for a room, as sent to its encoder. */
 struct asker {
     uint32_t who;     /* user id plus 1; 0: not given */
-    struct span gids; /* in bytes; none where all its connections have gone */
+    struct span gids; /* in bytes; empty if all its connections have gone */
     struct secret secret;
     uint8_t bytes[GROUPS_BYTES];
 };
@@ -148,8 +148,8 @@ static void say_ack(
         (unsigned long long)m->r.id, m->r.state);
     msg.ack.rows = m->total;
     tell(l, out, m, p, &msg, m->total);
-    /* May wait for the engine's READY: where all share one core, the receiver
-     * of the packet would run before the engine. */
+    /* May wait for the engine's READY: on a single core, the packet's receiver
+     * would run before the engine. */
     out_coalesce(out);
 }
 
@@ -171,7 +171,7 @@ static void say_abort(
     tell(l, out, m, p, &msg, ROWS_UNKNOWN);
 }
 
-/* Asks for the aux again: there is space now. */
+/* Asks for the aux again, now that there is space. */
 static void say_aux(
     struct langd *l, struct out *out, struct lroom *m, struct peer *p)
 {
@@ -188,8 +188,8 @@ static void say_aux(
     tell(l, out, m, p, &msg, ROWS_UNKNOWN);
 }
 
-/* Answers the FAILED (or its like) that had to wait until no row of the room
- * could land. */
+/* Answers the FAILED (or similar) that waited until no row of the room could
+ * land. */
 static void say_outcome(
     struct langd *l, struct out *out, struct lroom *m, struct peer *p)
 {
@@ -206,7 +206,7 @@ static void say_outcome(
     tell(l, out, m, p, &msg, ROWS_UNKNOWN);
 }
 
-/* Answers the LENGTH that no ACK has answered meanwhile. */
+/* Answers a LENGTH that no ACK has answered meanwhile. */
 static void say_known(
     struct langd *l, struct out *out, struct lroom *m, struct peer *p)
 {
@@ -216,7 +216,7 @@ static void say_known(
     CHECK(p && lroom_alive(m), "room %llx of state %u answers a LENGTH",
         (unsigned long long)m->r.id, m->r.state);
     m->answer_ns = TIME_NEVER;
-    if (p->up) /* else LENGTH comes again */
+    if (p->up) /* otherwise LENGTH comes again */
         say_state(l, out, p, &in, m, NULL);
 }
 
@@ -252,7 +252,7 @@ void say_room(struct langd *l, struct out *out, struct lroom *m)
         say_ack(l, out, m, p);
     if (m->debt.owe & OWE_ABORT) {
         say_abort(l, out, m, p);
-        if (++m->aborts == ABORTS_MAX) { /* DRAINED would change nothing */
+        if (++m->aborts == ABORTS_MAX) { /* DRAINED would change nothing here */
             l->b.stats[STAT_aborts_unanswered]++;
             debt_paid(&m->debt, OWE_ABORT);
         }
@@ -281,8 +281,8 @@ void say_state(struct langd *l, struct out *out, struct peer *p,
         msg.state.state = tomb->state;
         msg.state.reason = tomb->reason;
     } else {
-        /* A generation that this epoch does not remember was never READY: such
-         * a room is kept until its ACK is answered. */
+        /* A generation unknown to this epoch was never READY: a READY room is
+         * kept until its ACK is answered. */
         msg.state.state = ROOM_FAILED;
         msg.state.reason = ERR_STALE;
     }

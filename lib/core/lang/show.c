@@ -1,5 +1,5 @@
-/* show.c - reports of the language side, and what must always hold of it. Owned
- * by the loop's thread; changes nothing. */
+/* show.c - reports of the language side, and the facts that must always hold.
+ * Owned by the loop's thread; changes nothing. */
 #include "core/lang/lang.h"
 
 #include "core/show.h"
@@ -15,8 +15,8 @@ static void status(const void *brain, struct rows_out *s)
     s->number(s, "groups", l->group_ids.len);
 }
 
-/* True if the encoder has a pool of the layout of one that is usable here, as
- * far as both have said their layouts. */
+/* True if the encoder has a pool with the layout of one that is usable here, as
+ * far as both layouts are known. */
 static bool serves(const struct langd *l, const struct peer *p, uint32_t usable)
 {
     bool may = p->pools_count == 0;
@@ -31,7 +31,7 @@ static bool serves(const struct langd *l, const struct peer *p, uint32_t usable)
     return may;
 }
 
-/* What an encoder may be to new rooms, the best last. */
+/* What an encoder can do for new rooms, worst to best. */
 enum { NOT_THERE, AWAY, SHUT, TRIED, OF_OTHER_LAYOUTS, DRAINS, TAKES };
 
 static int what_is(const struct langd *l, const struct peer *p, uint32_t usable)
@@ -49,8 +49,8 @@ static int what_is(const struct langd *l, const struct peer *p, uint32_t usable)
     return named_takes(p) ? TAKES : DRAINS;
 }
 
-/* Says why the encoder, which is what_is, takes no rooms of this daemon, which
- * is ready all the same or not. */
+/* Reports why the encoder, in state `is`, takes no rooms of this daemon. ready:
+ * the daemon is ready nevertheless. */
 static void blame(const struct langd *l, const struct peer *p, int is,
     bool ready, struct health *h)
 {
@@ -79,8 +79,8 @@ static void blame(const struct langd *l, const struct peer *p, int is,
         health_say(h, false, "no encoder: peers and control.allow are empty");
 }
 
-/* An encoder that is connected and does not drain will do. Where requests may
- * name addresses, those that are not connected prove nothing. */
+/* One connected encoder that does not drain is enough. If requests may name
+ * addresses, encoders that are not connected prove nothing. */
 static void health(const void *brain, uint32_t usable, struct health *h)
 {
     const struct langd *l = brain;

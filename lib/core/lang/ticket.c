@@ -83,8 +83,8 @@ enum err space_open(struct tickets *t, uint32_t session, uint32_t uid,
     p->held = p->idle_first = p->waiting_count = 0;
     list_init(&p->waiting);
     span_copy_str(name, p->name, sizeof(p->name));
-    /* Generations go on from the slot's earlier space: a late release of its
-     * requests has none of these. */
+    /* Generations continue from the slot's earlier space, so that a late
+     * release of an old request matches none here. */
     for (uint32_t i = 0; i < n_seq_max; i++)
         p->idle[i] = i;
     *number = free;
@@ -112,7 +112,7 @@ static struct ticket *find(
 
 /* tickets */
 
-/* Puts the ticket on the list of those of which its connection is to hear. */
+/* Puts the ticket on the list of those that its connection must be told of. */
 static void notify(struct tickets *t, struct ticket *k)
 {
     struct ticket_conn *c;
@@ -128,7 +128,7 @@ static void notify(struct tickets *t, struct ticket *k)
         list_push_tail(&t->dirty, &c->dirty);
 }
 
-/* Gives the ticket the id that has been idle for the longest time. */
+/* Gives the ticket the id that has been idle longest. */
 static void hold(struct tickets *t, struct space *p, struct ticket *k)
 {
     CHECK(p->idle_count > 0 && !k->held && !list_linked(&k->in_space),
@@ -157,7 +157,8 @@ static void forget(struct tickets *t, struct ticket *k)
     share_give(&t->share, k->uid, 1);
 }
 
-/* Frees id or place, and gives an idle id to the ticket that waits longest. */
+/* Frees the ticket's id or place in the queue, and gives an idle id to the
+ * ticket that waits longest. */
 static void end(struct tickets *t, struct ticket *k)
 {
     struct space *p = &t->spaces[k->space];
@@ -184,7 +185,7 @@ static void end(struct tickets *t, struct ticket *k)
     notify(t, LIST_ENTRY(next, struct ticket, in_space));
 }
 
-/* Ends a ticket that its holder has not released; the holder is notified. */
+/* Ends a ticket that its holder did not release, and notifies the holder. */
 static void lose(struct tickets *t, struct ticket *k, enum err reason)
 {
     k->reason = (uint8_t)reason;
@@ -194,8 +195,8 @@ static void lose(struct tickets *t, struct ticket *k, enum err reason)
         forget(t, k);
 }
 
-/* Drops an earlier loss of the request of which conn has not heard: it would be
- * taken for a loss of the ticket that is made now. */
+/* Drops an earlier loss of this request that conn was not told of. It would
+ * look like a loss of the new ticket. */
 static void supersede(
     struct tickets *t, uint32_t conn, const struct local_ticket *m)
 {
@@ -272,8 +273,8 @@ enum err ticket_acquire(struct tickets *t, uint32_t session, uint32_t conn,
                 t->now_ns + conf_wait_ns(t->conf, m->wait_ms, t->wait_ns));
         }
     }
-    list_remove(&k->in_conn); /* the answer says it */
-    k->conn = conn;           /* the last to ask is notified */
+    list_remove(&k->in_conn); /* the answer has it */
+    k->conn = conn;           /* the last connection to ask is notified */
     *out = (struct ticket_state){k->held, k->seq, k->generation};
     *text = "";
     return OK;
@@ -292,7 +293,7 @@ enum err ticket_release(struct tickets *t, uint32_t session, uint32_t conn,
     if (!k)
         return ERR_UNKNOWN_ROOM;
     *text = "another holder has the id now";
-    /* A request that gives up may not have heard yet that it holds an id. */
+    /* A request that gives up may hold an id without knowing it yet. */
     if (m->generation == NONE ? k->conn != conn
                               : !k->held || k->generation != m->generation)
         return ERR_STALE;
@@ -320,7 +321,7 @@ enum err ticket_query(const struct tickets *t, uint32_t session,
     return OK;
 }
 
-/* ends by others */
+/* tickets that end without a release */
 
 void tickets_room_failed(struct tickets *t, struct list *room, enum err reason)
 {
@@ -342,11 +343,11 @@ void tickets_conn_end(struct tickets *t, uint32_t conn)
         if (!k->used || k->conn != conn)
             continue;
         if (!k->reason && k->held && !list_linked(&k->in_conn)) {
-            k->conn = NONE; /* the session has it, and may release it */
+            k->conn = NONE; /* the session holds it and may release it */
             continue;
         }
-        /* No connection can hear of it: the next ticket must not wait for one
-         * whose holder does not know of its turn. */
+        /* No connection will learn of it. The next ticket must not wait for a
+         * holder that does not know its turn. */
         if (!k->reason)
             end(t, k);
         forget(t, k);

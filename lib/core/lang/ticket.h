@@ -4,9 +4,9 @@
  * space   ids 0..n-1 of one engine context, found by session and name
  * ticket  one request of a space: it holds an id, or waits in the space's FIFO
  *
- * An id carries a generation that counts its holders: a release with an older
- * one changes nothing. The id that has been idle longest is given first. Ids
- * are never negative. */
+ * An id has a generation that counts its holders: a release with an older one
+ * has no effect. The id that has been idle longest is given first. Ids are
+ * never negative. */
 #ifndef MMX_CORE_LANG_TICKET_H
 #define MMX_CORE_LANG_TICKET_H
 
@@ -18,18 +18,18 @@
 
 struct ticket {
     bool used, held;
-    uint8_t reason; /* of a loss that its connection has not heard of; or OK */
+    uint8_t reason; /* of a loss not reported to its connection yet; or OK */
     uint32_t space, conn, seq, generation;
     uint32_t uid;         /* of its space */
-    struct list in_space; /* of waiting ones, while it waits */
+    struct list in_space; /* space's list of waiting tickets */
     struct list in_conn;  /* ticket_conn.pending */
-    struct list in_room;  /* of the room whose failure frees it */
+    struct list in_room;  /* list of the room whose failure frees it */
     uint64_t hold_ns;     /* lease; 0: none */
     struct heap_node timer;
     char request[64];
 };
 
-/* The tickets of which a connection is to hear. */
+/* Tickets that one connection must be told of. */
 struct ticket_conn {
     uint32_t conn;
     struct list pending, dirty;
@@ -49,18 +49,19 @@ struct tickets {
     struct space *spaces;
     struct ticket *tickets;
     struct ticket_conn *conns;
-    struct list dirty;     /* connections that are to be notified */
+    struct list dirty;     /* connections to notify */
     struct table requests; /* (hash of request, space) -> ticket */
     struct heap timers;
     const struct conf *conf;
     struct share share, space_share; /* of tickets, of spaces */
     uint32_t spaces_max, tickets_max, size_max;
     struct slots slots;                /* of tickets */
-    uint64_t wait_ns, now_ns;          /* now: set by the brain at each step */
+    uint64_t wait_ns, now_ns;          /* now_ns: set by the brain at each step
+                                        */
     uint64_t granted, waited, expired; /* counters */
 };
 
-/* What an acquire or query finds. */
+/* The result of an acquire or query. */
 struct ticket_state {
     bool held;
     uint32_t seq, generation;
@@ -69,18 +70,20 @@ struct ticket_state {
 void tickets_init(
     struct tickets *t, struct slab *s, const struct conf *c, uint64_t seed);
 
-/* Opens the session's space of that name, or finds it in the same size. */
+/* Opens the session's space of that name, or finds it if the size is the same.
+ */
 MUST_CHECK enum err space_open(struct tickets *t, uint32_t session,
     uint32_t uid, struct span name, uint32_t n_seq_max, uint32_t *number,
     const char **text);
 
-/* Acquires an id for conn, which is notified later if it has to wait, or finds
+/* Acquires an id for conn, which is notified later if it must wait; or finds
  * what the request has already. room: list of the room whose failure ends the
  * ticket, or NULL. */
 MUST_CHECK enum err ticket_acquire(struct tickets *t, uint32_t session,
     uint32_t conn, const struct local_ticket *m, struct list *room,
     struct ticket_state *out, const char **text);
-/* Frees id or place. generation NONE: any, if conn was the last to ask. */
+/* Frees the request's id or its place in the queue. generation NONE: whichever
+ * it has, if conn was the last to ask. */
 MUST_CHECK enum err ticket_release(struct tickets *t, uint32_t session,
     uint32_t conn, const struct local_ticket_release *m, const char **text);
 MUST_CHECK enum err ticket_query(const struct tickets *t, uint32_t session,
@@ -89,15 +92,16 @@ MUST_CHECK enum err ticket_query(const struct tickets *t, uint32_t session,
 
 /* Ends the tickets of a room that failed, and notifies their holders. */
 void tickets_room_failed(struct tickets *t, struct list *room, enum err reason);
-/* Detaches the tickets of a room that is forgotten: they go on without it. */
+/* Detaches the tickets of a room that is freed; they go on without it. */
 void tickets_room_over(struct list *room);
 void tickets_conn_end(struct tickets *t, uint32_t conn);
 void tickets_session_end(struct tickets *t, uint32_t session);
 void tickets_expire(struct tickets *t, uint64_t now_ns);
 
-/* Appends the next TICKET_EVENT for conn. False: none, or it does not fit. */
+/* Appends the next TICKET_EVENT for conn. False: there is none, or it does not
+ * fit. */
 bool tickets_next_event(struct tickets *t, uint32_t conn, struct writer *w);
-/* Returns the next connection that is to be notified; NONE: none is left. */
+/* Returns the next connection to notify; NONE: none is left. */
 uint32_t tickets_next_conn(struct tickets *t);
 
 void tickets_show(
