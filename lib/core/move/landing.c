@@ -1,24 +1,25 @@
 /* landing.c - which rows are granted, and whether a segment may land.
  *
  * Invariants:
- *  - a segment is admitted only for the room, generation and attempt in force,
- *    inside [from, granted) and [base, granted), in a part of this shard, in
- *    whole units of which none is claimed, and from no other than its peer;
+ *  - a segment is admitted only for the present room, generation and attempt,
+ *    only from the room's peer, inside [from, granted) and [base, granted), in
+ *    a part of this shard, and in whole units that are all unclaimed;
  *  - a claimed unit stays claimed until its block is granted again;
- *  - a NOTE_LAND_QUIET is given exactly once for every command that asked,
- *    when the last landing of that slot and generation that began before the
- *    command has ended, even if the slot serves another use by then.
+ *  - exactly one NOTE_LAND_QUIET answers every command that asked for it: when
+ *    the last landing of that slot and generation from before the command has
+ *    ended, even if the slot serves another use by then.
  *
- * The landings of a slot are a chain, youngest first. A command that waits is
- * counted on the youngest landing of its use at that time; when that one ends,
- * the count moves to the next older one of the same use, and is due when there
- * is none. So any number of commands may wait without memory of their own.
+ * The landings of a slot form a chain, youngest first. A waiting command is
+ * counted at the youngest landing of its use at that time. When that landing
+ * ends, the count moves to the next older one of the same use; if there is
+ * none, the note is due. So any number of commands may wait without memory of
+ * their own.
  *
- * Runs (runs.h) are copies: the brain's arrays belong to another thread.
- * Owned by the shard's thread, or by the simulator.
+ * Runs (runs.h) are copies: the brain's arrays belong to another thread. Owned
+ * by the shard's thread, or by the simulator.
  *
- * Rejected: a byte count per room instead of claimed units; duplicates and
- * late segments of an older attempt would then look like progress. */
+ * Rejected: a byte count per room instead of claimed units. Duplicates and late
+ * segments of an older attempt would then look like progress. */
 #include "core/move/landing.h"
 
 #include "base/check.h"
@@ -31,23 +32,24 @@ struct land_pool {
     struct runs runs;
 };
 
-/* One slot and the use that is in force in it. */
+/* A slot and its present use. */
 struct use {
     uint64_t generation, room;
     uint64_t granted; /* rows [base, granted) have blocks */
     uint32_t attempt, pool, peer, from, base, total;
     uint32_t head, tail, blocks; /* chain of runs; head NONE: empty */
-    struct run_at at;            /* in the chain; where the last segment was */
+    struct run_at at;            /* run of the last segment */
     uint32_t landed;             /* rows, in this attempt */
-    uint32_t youngest;           /* landing in this slot, of any use */
+    uint32_t youngest;           /* newest landing in this slot, of any use */
     bool open;
 };
 
 struct landing_token {
     uint64_t generation;
     uint32_t slot, attempt, first, rows; /* rows 0: trimmed away */
-    uint32_t older, younger;             /* in the slot's chain */
-    uint32_t waiting;                    /* commands, see the top */
+    uint32_t older, younger;             /* neighbours in the slot's chain */
+    uint32_t waiting;                    /* commands that wait: see the file
+                                            header */
     bool busy;
 };
 
@@ -56,7 +58,7 @@ struct landing {
     struct use *uses;
     struct landing_token *tokens;
     uint32_t pools_count, slots, shard, shards;
-    uint32_t free;            /* tokens, chained by older */
+    uint32_t free;            /* free tokens, chained by older */
     uint32_t fresh, landings; /* tokens[fresh..landings) were never used */
     uint32_t active;
 };
@@ -225,8 +227,8 @@ static void chain_keep(struct landing *l, struct use *u, uint32_t n)
     cursor_reset(u);
 }
 
-/* Takes the rows from `rows` on back. Landings under way in them will not
- * count, even if the rows are granted again, in other blocks, meanwhile. */
+/* Takes back the granted rows from `rows` on. Landings in progress there do not
+ * count, even if the rows are granted again in other blocks. */
 static void use_trim(struct landing *l, struct use *u, uint32_t rows)
 {
     uint32_t held = rows > u->base ? rows - u->base : 0;
@@ -243,8 +245,8 @@ static void use_trim(struct landing *l, struct use *u, uint32_t rows)
     }
 }
 
-/* Drops the blocks wholly below `row`. A run is cut if need be: its first
- * blocks may be in another chain from now on. */
+/* Drops the blocks wholly below `row`. A run is cut if needed: its first blocks
+ * may go to another chain at once. */
 static void use_base(struct landing *l, struct use *u, uint32_t row)
 {
     struct land_pool *p = &l->pools[u->pool];
@@ -273,7 +275,8 @@ static void use_base(struct landing *l, struct use *u, uint32_t row)
     cursor_reset(u);
 }
 
-/* Returns the youngest landing of the generation, from t on; NONE: none. */
+/* Returns the youngest landing of the generation in the chain from t; NONE:
+ * none. */
 static uint32_t chain_find(
     const struct landing *l, uint32_t t, uint64_t generation)
 {
@@ -282,7 +285,8 @@ static uint32_t chain_find(
     return t;
 }
 
-/* True if no landing of the command's use goes on; else it waits for them. */
+/* True if no landing of the command's use is in progress; otherwise counts the
+ * command as waiting. */
 static bool fence(struct landing *l, const struct data_cmd *c)
 {
     uint32_t t = chain_find(l, l->uses[c->slot].youngest, c->generation);
@@ -371,7 +375,7 @@ static bool total_ok(const struct use *u, const struct segment *s)
     return (uint64_t)s->first + s->rows <= u->total;
 }
 
-/* True if a unit of the pieces is claimed. set: claims them all instead. */
+/* True if a unit of the pieces is claimed. With `set`, claims all instead. */
 static bool claim(
     struct land_pool *p, const struct piece *pieces, uint32_t n, bool set)
 {
@@ -450,9 +454,9 @@ enum err landing_begin(struct landing *l, uint32_t who, const struct segment *s,
     return OK;
 }
 
-/* Takes the landing out of its slot's chain; commands that wait for it wait for
- * the next older one of the use. Returns the number of commands that have
- * nothing left to wait for. */
+/* Takes the landing out of its slot's chain; commands that wait for it now wait
+ * for the next older one of the use. Returns the number of commands that have
+ * no landing left to wait for. */
 static uint32_t token_give(struct landing *l, uint32_t t)
 {
     struct landing_token *k = &l->tokens[t];

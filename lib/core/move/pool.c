@@ -1,12 +1,12 @@
-/* pool.c - see pool.h. Takes the first run, from where the last search ended,
- * that is long enough; if none is, the longest ones one after the other, which
- * one pass collects by their length. What a search finds that there is not is
- * known until blocks are given back.
- * Invariant: a block is free in the bitmap or in exactly one run of one extent.
- * by_len is empty between calls; its chains use run_next of free blocks.
+/* pool.c - see pool.h. Takes the first run that is long enough, from where the
+ * last search ended. If there is none, one pass collects the free runs by
+ * length and the longest are taken. A failed search is remembered until blocks
+ * are given back. Invariant: a block is free in the bitmap or in exactly one
+ * run of one extent. by_len is empty between calls; its chains use run_next of
+ * free blocks.
  *
- * Rejected: a buddy allocator. Rooms are any number of blocks, and it matters
- * that a room is one run, not that freeing is O(1). */
+ * Rejected: a buddy allocator. Rooms have any number of blocks, and one run per
+ * room matters more than freeing in O(1). */
 #include "core/move/pool.h"
 
 #include "base/check.h"
@@ -58,8 +58,8 @@ static uint32_t next_taken(const struct pool *p, uint32_t b, uint32_t end)
     return end;
 }
 
-/* Returns the first of n neighbouring free blocks that begin in [from, to);
- * NONE: there are not that many. */
+/* Returns the first block of n free neighbours that begin in [from, to); NONE:
+ * no such run. */
 static uint32_t find_run(struct pool *p, uint32_t from, uint32_t to, uint32_t n)
 {
     for (uint32_t b = next_free(p, from); b < to;) {
@@ -117,8 +117,8 @@ static void collect(struct pool *p)
     }
 }
 
-/* Takes the shortest run of `want` blocks or more off its chain, or the longest
- * that there is. *longest: none is longer. Returns it and its length. */
+/* Takes the shortest run of at least `want` blocks off its chain, or else the
+ * longest of all. *longest: none is longer. Returns it and its length. */
 static uint32_t pick(
     struct pool *p, uint32_t want, uint32_t *longest, uint32_t *len)
 {
@@ -137,7 +137,7 @@ static uint32_t pick(
     return b;
 }
 
-/* Takes n blocks as the longest runs; false: they are more than runs_max. */
+/* Takes n blocks as the longest runs; false: that needs more than runs_max. */
 static bool take_pieces(
     struct pool *p, struct extent *e, uint32_t n, uint32_t runs_max)
 {

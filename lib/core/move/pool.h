@@ -2,9 +2,9 @@
  * has. Owns no memory of blocks; mem_* turns a number into an address. One
  * thread: the daemon's loop.
  *
- * An extent is an ordered chain of runs; a run is neighbouring blocks, named
- * by its first. Taking prefers one run. State is location: a block is free or
- * on exactly one extent. */
+ * An extent is an ordered chain of runs; a run is a series of neighbouring
+ * blocks, named by its first block. pool_take prefers a single run. State is
+ * location: a block is free or in exactly one extent. */
 #ifndef MMX_CORE_MOVE_POOL_H
 #define MMX_CORE_MOVE_POOL_H
 
@@ -26,11 +26,11 @@ struct pool {
     uint32_t hint;      /* where the last search ended */
     uint32_t *run_len;  /* by first block of a run */
     uint32_t *run_next; /* first block of the next run, NONE at the end */
-    uint32_t *by_len;   /* during a search: the first free run of a length,
-                           plus 1; 0: none */
+    uint32_t *by_len;   /* during a search: first free run of each length, + 1;
+                           0: none */
     uint32_t longest;   /* no free run is longer */
-    uint32_t scattered; /* this many blocks, or more, are in too many runs for
-                           an extent that has this number; NONE: not known */
+    uint32_t scattered; /* taking this many blocks failed: too many runs for an
+                           extent with scattered_runs runs; NONE: not known */
     uint32_t scattered_runs;
     uint64_t steps; /* free runs that searches looked at, for tests */
 };
@@ -43,14 +43,13 @@ static inline struct extent extent_none(void)
 /* Makes a pool of which all blocks are free. */
 void pool_init(struct pool *p, struct slab *s, uint32_t blocks);
 
-/* Appends n blocks to e as few runs as can be had, by looking at each free run
- * twice at most. false: fewer are free, or too scattered for POOL_RUNS_MAX;
- * nothing changed. *first_run is the first run that was added (NONE for n = 0).
- */
+/* Appends n blocks to e in few runs; looks at each free run twice at most.
+ * False: too few blocks are free, or they are too scattered for POOL_RUNS_MAX;
+ * nothing changed. *first_run: the first run added (NONE for n = 0). */
 bool pool_take(
     struct pool *p, struct extent *e, uint32_t n, uint32_t *first_run);
 
-/* Frees all blocks of e, which is empty then. */
+/* Frees all blocks of e; e is empty afterwards. */
 void pool_give(struct pool *p, struct extent *e);
 
 /* Splits e after its first n blocks: *e keeps them, the rest is returned. */

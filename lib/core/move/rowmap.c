@@ -1,5 +1,5 @@
-/* rowmap.c - see rowmap.h. In-order additions only move the prefix and touch
- * no bit; bits are for what lies beyond a gap. */
+/* rowmap.c - see rowmap.h. Rows added in order only move the prefix and set no
+ * bit; bits are for rows beyond a gap. */
 #include "core/move/rowmap.h"
 
 #include "base/check.h"
@@ -43,7 +43,7 @@ void rowmap_clear(struct rowmap *m, const struct pool *p, uint32_t first_run)
 }
 
 /* Returns the bit index of the unit that holds `row`; *at is a run of the
- * extent that is not beyond it. UINT64_MAX: the extent ends before it. */
+ * extent at or before it. UINT64_MAX: the extent ends before it. */
 static uint64_t unit_of(const struct rowmap *m, const struct pool *p,
     uint64_t end, struct run_at *at, uint32_t row)
 {

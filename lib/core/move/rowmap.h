@@ -1,6 +1,6 @@
-/* rowmap.h - which rows of a room are there although they come out of order:
- * committed at encoded, landed at langd. There is a bit per unit of every
- * block, so that no room needs memory of its own. Pure. */
+/* rowmap.h - which rows of a room are there when they arrive in any order:
+ * committed at encoded, landed at langd. Every block has a bit per unit, so a
+ * room needs no memory of its own. Pure. */
 #ifndef MMX_CORE_MOVE_ROWMAP_H
 #define MMX_CORE_MOVE_ROWMAP_H
 
@@ -18,8 +18,8 @@ void rowmap_init(
 /* Clears the bits of the chain of runs from first_run on. */
 void rowmap_clear(struct rowmap *m, const struct pool *p, uint32_t first_run);
 
-/* Adds rows [first, first + rows) to an extent whose first block holds row
- * `base`, where rows [0, prefix) were there before. Returns the new prefix, a
+/* Adds rows [first, first + rows) to an extent whose first block begins with
+ * row `base`; rows [0, prefix) were there before. Returns the new prefix: a
  * multiple of the unit unless the added rows end elsewhere. */
 uint32_t rowmap_add(struct rowmap *m, const struct pool *p,
     const struct extent *e, uint32_t base, uint32_t prefix, uint32_t first,

@@ -1,7 +1,7 @@
-/* runs.h - chains of runs: neighbouring blocks, kept by the number of the first
- * one, in arrays over all blocks of a pool. Any number of chains lie in the
- * same arrays. Who walks one knows its end (its last run, or its rows): `next`
- * of the last run may be of another chain. */
+/* runs.h - chains of runs of neighbouring blocks, stored by first block in
+ * arrays over all blocks of a pool. Many chains share the arrays. A walk must
+ * know where its chain ends (by its last run, or by rows): `next` of the last
+ * run may be in another chain. */
 #ifndef MMX_CORE_MOVE_RUNS_H
 #define MMX_CORE_MOVE_RUNS_H
 
@@ -13,7 +13,7 @@ struct runs {
     uint32_t block_rows;
 };
 
-/* A run of a chain and the room's row that it begins with. */
+/* A run of a chain, and the room's first row in it. */
 struct run_at {
     uint32_t run, row;
 };
@@ -23,8 +23,8 @@ static inline uint64_t runs_rows(const struct runs *r, uint32_t run)
     return (uint64_t)r->len[run] * r->block_rows;
 }
 
-/* Moves on to the run that holds `row`, which the chain has and which is not
- * before *at. */
+/* Moves *at forward to the run that holds `row`. The chain must have the row,
+ * at or after *at. */
 static inline void runs_seek(
     const struct runs *r, struct run_at *at, uint32_t row)
 {
@@ -35,8 +35,8 @@ static inline void runs_seek(
 }
 
 /* Describes rows [first, first + rows) of the chain in at most `max` pieces.
- * *at is any run of it, and becomes the one that holds `first`; head: the first
- * run. Returns the number of rows described, in *n pieces. */
+ * *at is any run of it, and is moved to the one that holds `first`; head: the
+ * first run. Returns the number of rows described, in *n pieces. */
 static inline uint32_t runs_pieces(const struct runs *r, struct run_at *at,
     struct run_at head, uint32_t first, uint32_t rows, struct piece *out,
     uint32_t max, uint32_t *n)

@@ -1,23 +1,23 @@
 /* sending.c - which rows of which destination go next.
  *
  * Invariants:
- *  - a job is on the list of at most one endpoint, that of its cursor's part,
- *    and it is there iff rows of it may go now;
+ *  - a job is on the list of at most one endpoint, the one for its cursor's
+ *    part, and it is there iff rows of it may go now;
  *  - an endpoint is on the list of ready ones iff it has such jobs and its
- *    window has room for a whole message (or nothing is in flight), so that
+ *    window has space for a whole message (or nothing is in flight), so that
  *    sending_next costs nothing when there is nothing to send;
  *  - every SEND_CLOSE is answered exactly once, when no message with rows of
- *    that slot and generation is handed out any more, even if the slot serves
- *    another generation by then;
- *  - half of the messages are shared among the open peers: of those that are
- *    free, no peer beyond its share takes what another lacks of its own, so
- *    that peers which take nothing stop no other;
- *  - after a break nothing of the peer goes before its job was rewound: a
- *    job remembers the peer's count of breaks.
+ *    that slot and generation is in flight, even if the slot serves another
+ *    generation by then;
+ *  - half of the messages are divided among the open peers: a peer that has
+ *    used its share takes none that others lack of theirs, so a slow peer does
+ *    not stop the others;
+ *  - after a break nothing is sent to the peer for a job until that job was
+ *    rewound: a job remembers the peer's count of breaks.
  *
- * Runs of source extents are kept by block. Jobs over one extent write the
- * same values again, and no chain is read beyond its job's tail, so one array
- * per pool serves any number of destinations.
+ * Runs of source extents are kept by block. Jobs over one extent write the same
+ * values again, and no chain is read beyond its job's tail, so one array per
+ * pool serves any number of destinations.
  *
  * Owned by the shard's thread, or by the simulator. Rejected: a queue of
  * segments made when a grant arrives. It needs memory per row granted, and
@@ -26,7 +26,7 @@
 
 #include "base/check.h"
 
-#define UNIT_BYTES_MAX (1u << 30) /* a peer that asks for more gets nothing */
+#define UNIT_BYTES_MAX (1u << 30) /* a job with larger units is never sent */
 
 _Static_assert(
     SEND_LARGE_EP < SEND_MESSAGES_EP && SEND_MESSAGES_EP < SEND_MESSAGES_MAX,
@@ -104,7 +104,7 @@ void sending_reads(struct sending *s, uint32_t peer, enum send_reads reads)
     s->peers[peer].reads = (uint8_t)reads;
 }
 
-/* Returns the bytes that may be in flight to each address of the peer. */
+/* Returns the bytes that may be in flight per address of the peer. */
 static uint32_t window_of(const struct sending *s, uint32_t peer)
 {
     return s->peers[peer].reads == SEND_READS ? s->window : s->widened;
@@ -117,7 +117,7 @@ uint32_t sending_active(const struct sending *s)
 
 /* shares */
 
-/* Computes the shares again, after a peer was opened or closed. */
+/* Recomputes the shares after a peer was opened or closed. */
 static void shares_update(struct sending *s)
 {
     uint32_t open = 0;
@@ -131,7 +131,7 @@ static void shares_update(struct sending *s)
             s->reserved += s->share - s->peers[i].messages;
 }
 
-/* Accounts for a message of the peer that is handed out. */
+/* Counts a message handed out for the peer. */
 static void share_take(struct sending *s, struct send_peer *p)
 {
     if (p->open && p->messages < s->share)
@@ -139,7 +139,7 @@ static void share_take(struct sending *s, struct send_peer *p)
     p->messages++;
 }
 
-/* Accounts for one that is done. */
+/* Counts a message of the peer that is done. */
 static void share_give(struct sending *s, struct send_peer *p)
 {
     CHECK(p->messages > 0, "peer %td has no message", p - s->peers);
@@ -148,7 +148,7 @@ static void share_give(struct sending *s, struct send_peer *p)
         s->reserved++;
 }
 
-/* Returns the endpoint that sends next; NULL: none may. */
+/* Returns the endpoint that sends next; NULL: none may send. */
 static struct send_ep *next_ready(const struct sending *s)
 {
     uint32_t spare = SEND_MESSAGES_MAX - s->active;
@@ -204,7 +204,8 @@ void send_job_seek(struct sending *s, struct send_job *j)
     j->endpoint = NONE;
     if (!p->open || j->part_rows == 0)
         return;
-    /* The sum of part_address may wrap once: two rounds find every residue. */
+    /* The sum of part_address may wrap once, so two rounds find every residue.
+     */
     for (uint32_t i = 0; i < 2 * p->addresses && row < ROWS_UNKNOWN; i++) {
         uint32_t part = (uint32_t)(row / j->part_rows);
         uint32_t a = part_address(j->generation, part, p->addresses);
@@ -228,7 +229,7 @@ uint32_t send_job_rows(const struct sending *s, const struct send_job *j)
         return 0;
     part_end = ((uint64_t)j->cursor / j->part_rows + 1) * j->part_rows;
     end = min_u64(min_u64(j->limit, j->total), min_u64(j->held, part_end));
-    /* Only the end of all rows lies inside a unit. */
+    /* Only the end of all rows may lie inside a unit. */
     if (end != j->total)
         end -= end % j->unit_rows;
     return end > j->cursor ? (uint32_t)(end - j->cursor) : 0;
@@ -236,7 +237,7 @@ uint32_t send_job_rows(const struct sending *s, const struct send_job *j)
 
 static void job_stop(struct sending *s, struct send_job *j)
 {
-    /* One that was never open is zero: fresh memory stays untouched. */
+    /* A job never opened is all zero: its memory is not touched. */
     if (!j->node.next || !list_linked(&j->node))
         return;
     list_remove(&j->node);
@@ -268,8 +269,8 @@ static void job_start(struct sending *s, struct send_job *j, uint32_t from)
 
 /* commands */
 
-/* Adds `add` SEND_CLOSEs to every reference to a use in messages that are out;
- * false: there is none. Only for a slot that serves another use by now: walks
+/* Adds `add` SEND_CLOSEs to every reference to this use in messages in flight;
+ * false: no such reference. For a slot that already serves another use: walks
  * all messages. */
 static bool refs_find(
     struct sending *s, uint32_t slot, uint64_t generation, uint32_t add)
@@ -323,8 +324,7 @@ static void job_open(struct sending *s, const struct data_cmd *c)
     if (unit_most == 0)
         unit_most = UNIT_BYTES_MAX;
     job_stop(s, j);
-    /* What the last use has in flight is found by its references from now on.
-     */
+    /* The last use's segments in flight are found by their references now. */
     if (in_flight && j->generation != c->generation) {
         refs_find(s, c->slot, j->generation, closes);
         in_flight = closes = 0;
@@ -498,7 +498,7 @@ bool sending_next(struct sending *s, struct send_batch *b, uint32_t *token)
         send_fill(s, e, &f);
         list_remove(&ep->node);
         if (b->count == 0)
-            continue; /* ready again when a message of it is done */
+            continue; /* becomes ready again when one of its messages is done */
         *token = message_take(s, b, e);
         ep_update(s, e);
         return true;
@@ -507,7 +507,7 @@ bool sending_next(struct sending *s, struct send_batch *b, uint32_t *token)
 }
 
 /* Ends one segment of a message. Returns the number of SEND_CLOSEs of its use
- * that have nothing left to wait for. */
+ * with nothing left to wait for. */
 static uint32_t ref_done(struct sending *s, struct send_ref *r)
 {
     struct send_job *j = &s->jobs[r->slot];

@@ -1,15 +1,15 @@
 /* sending.h - the sending half of a shard: which rows of which destination go
- * next. Pure; owned by the shard's thread (or the simulator). Fed by SEND_*
- * and PEER_* commands.
+ * next. Pure; owned by the shard's thread (or the simulator). Its input are
+ * SEND_* and PEER_* commands.
  *
  * A job is one destination slot. An endpoint is one data address of one peer.
  * The jobs of an endpoint take turns, one segment each, inside its byte window,
- * so that a huge room does not delay small ones; small segments travel together
- * in one message, without large ones, which carriers let it overtake. To a peer
- * that maps our pool a message only says where the rows lie. A job walks the
- * parts that belong to this shard in ascending order.
+ * so that a huge room does not delay small ones. Small segments share a
+ * message, without large ones, and carriers let it overtake those. To a peer
+ * that maps our pool a message only says where the rows lie. A job sends the
+ * parts of this shard in ascending order.
  *
- * A unit has to lie in few source blocks: unit_rows <= 15 x block_rows of the
+ * A unit must lie in few source blocks: unit_rows <= 15 x block_rows of the
  * source pool; otherwise the job is never sent (sending_unit_ok). */
 #ifndef MMX_CORE_MOVE_SENDING_H
 #define MMX_CORE_MOVE_SENDING_H
@@ -21,18 +21,18 @@
 
 struct sending_pool { /* row_bytes 0: layout not known yet */
     uint32_t blocks, row_bytes, block_rows, fields;
-    uint32_t unit_most; /* bytes of the largest unit to send; 0: any */
-    /* Bytes from which on adjacent rows are a message of their own, which the
-     * carrier moves without a copy. 0: it has no use for that. */
+    uint32_t unit_most; /* bytes of the largest unit to send; 0: no limit */
+    /* Adjacent rows of at least this many bytes get a message of their own,
+     * which the carrier moves without a copy. 0: the carrier cannot do that. */
     uint32_t alone;
 };
 
-#define SEND_ADDRESSES_MAX 64  /* of one peer */
+#define SEND_ADDRESSES_MAX 64  /* per peer */
 #define SEND_MESSAGES_MAX  256 /* handed out and not done */
-#define SEND_MESSAGES_EP   64  /* the same of one endpoint */
+#define SEND_MESSAGES_EP   64  /* the same, per endpoint */
 #define SEND_LARGE_EP      4   /* of those, larger than a segment: one unit */
-#define SEND_IOV_MAX       512 /* places of a message, at either end */
-#define SEND_CARRIER_ROOM  512 /* bytes of a message that the carrier needs */
+#define SEND_IOV_MAX       512 /* iovec entries of a message, at either end */
+#define SEND_CARRIER_ROOM  512 /* bytes that the carrier adds to a message */
 /* Bytes of a message of small segments, headers included. */
 #define SEND_SMALL_BYTES (64u << 10)
 
@@ -40,12 +40,12 @@ struct sending_pool { /* row_bytes 0: layout not known yet */
 struct send_batch {
     uint32_t peer, address; /* endpoint: data address number of the peer */
     uint32_t count;
-    bool copy;      /* of kind SEGMENTS_SOURCES: the peer copies the rows */
+    bool copy;      /* kind SEGMENTS_SOURCES: the peer copies the rows */
     uint64_t bytes; /* payload */
     struct segment segments[SEGMENTS_MAX];
     struct {
         uint16_t pool;
-        uint16_t pieces; /* of this segment, in pieces[] below, in order */
+        uint16_t pieces; /* of this segment, in order, in pieces[] below */
         uint32_t slot;
         uint64_t generation;
     } from[SEGMENTS_MAX];
@@ -57,8 +57,8 @@ struct send_batch {
 #define SOURCES_BYTES_MAX                                                      \
     (SEGMENTS_MAX * SEGMENT_SOURCE + (SEGMENTS_MAX + PIECES_MAX) * PIECE_BYTES)
 
-/* The most bytes of a segment that a peer copies itself, unless one unit is
- * more. */
+/* The most bytes of a segment that a peer copies itself; one unit may be more.
+ */
 #define COPY_BYTES_MAX (4u << 20)
 
 struct sending; /* opaque */
@@ -70,39 +70,38 @@ static inline bool sending_unit_ok(uint32_t unit_rows, uint32_t block_rows)
 
 /* Makes the sending half of shard number `shard`, which serves the data
  * addresses a with a mod shards == shard. slots: size of the brain's
- * destination table; peers: of its peer table. Counting works as in slab.h:
- * NULL while counting. */
+ * destination table; peers: size of its peer table. Counting works as in
+ * slab.h: NULL while counting. */
 struct sending *sending_init(struct slab *s, uint32_t slots, uint32_t peers,
     uint32_t shard, uint32_t shards, uint32_t window_bytes,
     uint32_t segment_bytes, const struct sending_pool *pools, uint32_t n);
 /* Sets the layout of pool i. */
 void sending_pool_set(
     struct sending *s, uint32_t i, const struct sending_pool *p);
-/* Raises the window of every endpoint to at least `window_bytes`, but for peers
- * whose carrier reads rows where they lie. */
+/* Raises the window of every endpoint to at least `window_bytes`, except for
+ * peers whose carrier reads rows in place. */
 void sending_widen(struct sending *s, uint32_t window_bytes);
-/* Says of a peer whether its carrier reads rows where they lie, which pools'
- * `alone` is for; at first one peer is as the other: `alone` and a window that
- * is widened. */
+/* Whether a peer's carrier reads rows in place, for which pools have `alone`.
+ * Until it is said, a peer gets both `alone` and the wider window. */
 enum send_reads { SEND_READS_AS_POOLS, SEND_READS, SEND_READS_NOT };
 void sending_reads(struct sending *s, uint32_t peer, enum send_reads reads);
 
-/* Carries out PEER_OPEN: the peer has `addresses` data addresses (1 to
+/* Executes PEER_OPEN: the peer has `addresses` data addresses (1 to
  * SEND_ADDRESSES_MAX) and takes messages of at most `segment_bytes`, headers
  * included. */
 void sending_peer(struct sending *s, uint32_t peer, uint32_t addresses,
     uint32_t segment_bytes);
 
-/* Carries out one SEND_* or PEER_CLOSE command. *quiet: NOTE_SEND_QUIET is due
- * for cmd's slot and generation now. */
+/* Executes one SEND_* or PEER_CLOSE command. *quiet: NOTE_SEND_QUIET is due for
+ * cmd's slot and generation now. */
 void sending_cmd(struct sending *s, const struct data_cmd *cmd, bool *quiet);
 
-/* Makes the next message for the carrier; false: nothing may be sent now.
- * *token is given back to sending_done exactly once. */
+/* Makes the next message for the carrier; false: nothing may be sent now. Each
+ * *token must be given to sending_done exactly once. */
 bool sending_next(struct sending *s, struct send_batch *b, uint32_t *token);
 
-/* Ends a message: the carrier needs its memory no longer. Calls quiet(ud, note)
- * for each SEND_CLOSE that waited for it alone. */
+/* Ends a message: the carrier no longer needs its memory. Calls quiet(ud, note)
+ * for each SEND_CLOSE that waited only for it. */
 void sending_done(struct sending *s, uint32_t token,
     void (*quiet)(void *ud, const struct data_note *note), void *ud);
 
@@ -112,7 +111,7 @@ void sending_broken(struct sending *s, uint32_t peer);
 
 /* True if sending_next may have a message. */
 bool sending_ready(const struct sending *s);
-/* Returns the number of messages handed out and not done. */
+/* Returns the number of messages in flight. */
 uint32_t sending_active(const struct sending *s);
 
 #endif

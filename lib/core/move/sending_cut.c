@@ -1,6 +1,6 @@
-/* sending_cut.c - what of an endpoint's jobs goes into its next message: whole
- * units, in pieces that both ends take, small segments apart from large ones.
- * The thread of sending.c. */
+/* sending_cut.c - chooses which rows of an endpoint's jobs go into its next
+ * message: whole units, in as many pieces as both ends accept, small segments
+ * apart from large ones. Runs in the thread of sending.c. */
 #include "core/move/sending_impl.h"
 
 #include "base/check.h"
@@ -17,7 +17,8 @@ static uint32_t pieces_cut(struct piece *pieces, uint32_t n, uint32_t rows)
     return i;
 }
 
-/* Returns the most rows, up to `rows`, that end at a unit's end or are all. */
+/* Returns the most rows, up to `rows`, that end at a unit's end or at the end
+ * of all rows. */
 static uint32_t whole_units(
     const struct send_job *j, uint32_t all, uint64_t rows)
 {
@@ -29,7 +30,7 @@ static uint32_t whole_units(
     return end > j->cursor ? (uint32_t)(end - j->cursor) : 0;
 }
 
-/* Returns the rows of j that fit into what is left of the message. */
+/* Returns how many rows of j fit into the rest of the message. */
 static uint32_t rows_fit(const struct fill *f, const struct send_job *j,
     const struct sending_pool *p, uint32_t all)
 {
@@ -48,8 +49,8 @@ static uint32_t rows_fit(const struct fill *f, const struct send_job *j,
     return f->large && (uint64_t)take * p->row_bytes <= f->window ? take : 0;
 }
 
-/* Returns the same where only the rows' place goes into the message. A segment
- * has few bytes, so that the peer can serve other rooms in between. */
+/* Returns the same for a message that only says where the rows lie. Segments
+ * are kept small, so that the peer can serve other rooms in between. */
 static uint32_t rows_fit_copy(
     const struct send_job *j, const struct sending_pool *p, uint32_t all)
 {
@@ -61,7 +62,7 @@ static uint32_t rows_fit_copy(
                     : min_u32(all, j->unit_rows - j->cursor % j->unit_rows);
 }
 
-/* Returns the most pieces that one more segment of the job may have. */
+/* Returns how many pieces another segment of the job may have. */
 static uint32_t pieces_fit(const struct fill *f, const struct send_job *j,
     const struct sending_pool *p)
 {
@@ -74,7 +75,7 @@ static uint32_t pieces_fit(const struct fill *f, const struct send_job *j,
         return min_u32(n, (SEND_IOV_MAX - f->places) / p->fields);
     used = SEGMENT_HEADER + (b->count + 1) * SEGMENT_BYTES + b->bytes +
            SEGMENT_SOURCE;
-    if (b->count == 0) /* the smallest message has room for all of them */
+    if (b->count == 0) /* even the smallest message has space for all pieces */
         return n;
     return (uint32_t)min_u64(
         n, f->room > used ? (f->room - used) / PIECE_BYTES : 0);
@@ -82,8 +83,8 @@ static uint32_t pieces_fit(const struct fill *f, const struct send_job *j,
 
 enum cut { CUT_DONE, CUT_FULL, CUT_NEVER };
 
-/* True if the rows at the first of the pieces are to be a message of their own;
- * the others are cut off then. */
+/* True if the rows of the first piece must be a message of their own; the other
+ * pieces are cut off then. */
 static bool cut_alone(const struct sending_pool *p, const struct send_job *j,
     uint32_t all, uint32_t *take, struct piece *pieces, uint32_t *n)
 {
@@ -98,8 +99,8 @@ static bool cut_alone(const struct sending_pool *p, const struct send_job *j,
     return true;
 }
 
-/* Appends one segment of j to the message and moves the cursor. CUT_FULL: the
- * message has no room for it. CUT_NEVER: no unit of it is in few enough pieces.
+/* Appends one segment of j to the message and moves the cursor. CUT_FULL: no
+ * space for it in the message. CUT_NEVER: every unit of it has too many pieces.
  */
 static enum cut job_cut(struct sending *s, struct send_job *j, struct fill *f)
 {
@@ -145,7 +146,7 @@ static enum cut job_cut(struct sending *s, struct send_job *j, struct fill *f)
     return CUT_DONE;
 }
 
-/* True if all that may go of the job now fits a message of small segments. */
+/* True if the rest of the job that may go fits a message of small segments. */
 static bool is_small(const struct sending *s, const struct send_job *j)
 {
     uint64_t bytes =
@@ -155,8 +156,8 @@ static bool is_small(const struct sending *s, const struct send_job *j)
            bytes + SEGMENT_HEADER + SEGMENT_BYTES <= SEND_SMALL_BYTES;
 }
 
-/* Returns true if the job's segment may be in the message; the first one says
- * of which kind it is. */
+/* True if the job's segment may join the message. The first segment decides its
+ * kind. */
 static bool of_kind(
     const struct sending *s, const struct send_job *j, struct fill *f)
 {
@@ -181,11 +182,11 @@ void send_fill(struct sending *s, uint32_t e, struct fill *f)
         enum cut cut;
 
         if (!of_kind(s, j, f))
-            return; /* the next one is this job's */
+            return; /* the next message begins with this job */
         cut = job_cut(s, j, f);
         if (cut == CUT_FULL)
             return;
-        list_remove(&j->node); /* its next turn is after all others' */
+        list_remove(&j->node); /* its next turn comes after all others' */
         j->stuck = cut == CUT_NEVER;
         send_job_seek(s, j);
         send_job_update(s, j);

@@ -1,5 +1,5 @@
-/* sending_impl.h - what sending.c and sending_cut.c share: the state, and a
- * job's place in it. */
+/* sending_impl.h - shared by sending.c and sending_cut.c: the state, and a
+ * job's position in it. */
 #ifndef MMX_CORE_MOVE_SENDING_IMPL_H
 #define MMX_CORE_MOVE_SENDING_IMPL_H
 
@@ -18,11 +18,11 @@ struct send_job {
     uint64_t generation, room;
     uint64_t held; /* rows in the chain of runs */
     uint32_t attempt, peer, pool, unit_rows, part_rows, total;
-    uint32_t cursor, limit; /* rows [cursor, limit) may go: ours of them */
-    uint32_t endpoint;      /* of the cursor's part; NONE: no part is left */
+    uint32_t cursor, limit; /* this shard's rows in [cursor, limit) may go */
+    uint32_t endpoint;      /* of the cursor's part; NONE: none left */
     uint32_t head, tail;    /* chain of runs; head NONE: empty */
-    struct run_at at;       /* in the chain; where the cursor was */
-    uint32_t breaks;        /* of the peer, when this attempt began */
+    struct run_at at;       /* run where the cursor was last */
+    uint32_t breaks;        /* the peer's breaks when this attempt began */
     uint32_t in_flight;     /* segments in messages not done */
     uint32_t closes;        /* SEND_CLOSEs not answered */
     bool open;
@@ -39,7 +39,7 @@ struct send_ep {
 
 struct send_peer {
     uint32_t addresses, segment_bytes, breaks;
-    uint32_t messages; /* handed out and not done */
+    uint32_t messages; /* in flight */
     uint8_t reads;     /* enum send_reads */
     bool open;
 };
@@ -52,7 +52,7 @@ struct send_message {
     struct send_ref {
         uint64_t generation;
         uint32_t slot;   /* NONE: done */
-        uint32_t closes; /* SEND_CLOSEs that wait for it, of an older use */
+        uint32_t closes; /* waiting SEND_CLOSEs of an older use */
     } refs[SEGMENTS_MAX];
 };
 
@@ -67,27 +67,27 @@ struct sending {
     uint32_t window, widened, segment_bytes;
     uint32_t per_peer; /* endpoints of one peer */
     uint32_t free, active;
-    uint32_t share;    /* messages that each open peer may always have out */
-    uint32_t reserved; /* of the free ones: what open peers lack of theirs */
+    uint32_t share;    /* messages guaranteed to each open peer */
+    uint32_t reserved; /* free ones that open peers lack of their shares */
 };
 
-/* Returns the rows that may go now, from the cursor on, in one part. */
+/* Returns how many rows may go now in the cursor's part, from the cursor on. */
 uint32_t send_job_rows(const struct sending *s, const struct send_job *j);
 /* Moves the cursor to the next row that is in a part of this shard. */
 void send_job_seek(struct sending *s, struct send_job *j);
 /* Queues the job at its endpoint iff rows of it may go. */
 void send_job_update(struct sending *s, struct send_job *j);
 
-/* A message that is being made, and what it may have. */
+/* A message being filled, and its limits. */
 struct fill {
     struct send_batch *b;
     uint64_t room;          /* bytes of the message, headers included */
-    uint64_t window;        /* bytes that may be in flight besides; never less
+    uint64_t window;        /* free bytes of the endpoint's window; never less
                                than room */
-    bool large;             /* the message may be one unit beyond `room` */
-    bool small;             /* it is one of small segments */
+    bool large;             /* the message may be one unit larger than `room` */
+    bool small;             /* it has only small segments */
     uint32_t units, places; /* unit x field at the peer, piece x field here */
-    bool alone; /* the last segment is to be the message's only one */
+    bool alone;             /* its last segment must be its only one */
 };
 
 /* Fills the message with segments of endpoint e's jobs, in turns. */
