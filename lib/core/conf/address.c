@@ -61,7 +61,7 @@ bool address_wildcard(const struct address *a)
 
 /* patterns */
 
-/* Reads a numeric host; false: it is a name. */
+/* Reads a numeric host; false: the host is a name. */
 static bool numbers(const struct address *a, uint8_t to[16])
 {
     char host[INET6_ADDRSTRLEN];
@@ -73,7 +73,7 @@ static bool numbers(const struct address *a, uint8_t to[16])
     return inet_pton(a->six ? AF_INET6 : AF_INET, host, to) == 1;
 }
 
-/* Writes the text without /bits to p->plain, and reads these. */
+/* Splits the pattern's text into p->plain and the number of bits. */
 static bool take_bits(struct address_pattern *p, const char *text)
 {
     size_t len = strlen(text), from = strcspn(text, "/");
@@ -83,7 +83,7 @@ static bool take_bits(struct address_pattern *p, const char *text)
     p->bits = ADDRESS_WHOLE;
     if (len >= sizeof(p->plain) || len < from + 2)
         return false;
-    slash = strchr(text + from + 2, '/'); /* behind those of tcp:// */
+    slash = strchr(text + from + 2, '/'); /* search behind "tcp://" */
     if (!slash) {
         memcpy(p->plain, text, len + 1);
         return true;

@@ -1,14 +1,13 @@
-/* check.c - what only shows when the whole configuration is read: keys
- * that are missing, values that contradict each other, a daemon that would be
- * open to others. Also fills in what derives from other values.
+/* check.c - checks that need the whole configuration: missing keys, values that
+ * contradict each other, a daemon that would be open to others. Also fills in
+ * values derived from others.
  *
- * Invariant: after conf_finish every value can be used as it is, without
- * another check, but for files and devices, which only the host can tell.
- * Pure; any thread.
+ * Invariant: after conf_finish every value can be used without another check,
+ * except files and devices, which only the host can check. Pure; any thread.
  *
- * Rejected: loopback without a key. A port of it is open to every user of the
- * host, those that the engines' socket keeps out, too. Warnings. What is
- * suspicious is refused, or it is not worth a line. */
+ * Rejected: allowing loopback without a key. Every user of the host can reach
+ * such a port, even users without rights to the engines' socket. Rejected:
+ * warnings. A suspicious value is refused, or not worth a line. */
 #include "core/conf/address.h"
 #include "core/conf/table.h"
 
@@ -97,8 +96,8 @@ static enum err check_devices(const struct conf *c, struct conf_error *e)
 
 /* the sections */
 
-/* Makes a name of the host's up to its first dot, in letters that a name may
- * have, and the role. */
+/* Makes the daemon's name: the host's up to its first dot, in letters that a
+ * name may have, and the role. */
 static void derive_name(struct conf *c, const char *host_name)
 {
     char host[48];
@@ -116,7 +115,8 @@ static void derive_name(struct conf *c, const char *host_name)
         role_name(c->role));
 }
 
-/* Finds the socket for orders; it may not lie where engines mount theirs. */
+/* Finds the path of the socket for orders. It must not be in the folder that
+ * engines mount. */
 static enum err check_orders(struct conf *c, struct conf_error *e)
 {
     const char *slash = strrchr(c->socket_path, '/');
@@ -292,7 +292,7 @@ static bool memory_good(const char *s)
            (strncmp(s, "cuda:", 5) == 0 && numeric(s + 5, 255));
 }
 
-/* Refuses a layout that could not be read from byte `at` on. */
+/* Refuses a layout that cannot be read from byte `at` on. */
 static enum err refuse_layout(
     uint32_t pool, const char *text, uint32_t at, struct conf_error *e)
 {
@@ -321,8 +321,8 @@ static enum err refuse_layout(
         pool, text + at, at + 1);
 }
 
-/* Puts the layout into its one spelling, and sees that the pool's size can
- * be said in bytes and its rows in 32 bits. */
+/* Normalizes the layout's text, and checks that the pool's bytes fit 64 bits
+ * and its rows 32 bits. */
 static enum err check_layout(
     const struct conf *c, struct conf_pool *p, uint32_t i, struct conf_error *e)
 {

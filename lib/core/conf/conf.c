@@ -1,10 +1,10 @@
 /* conf.c - turns text into configuration values, row by row of conf.def, and
- * says in words what is wrong. What only shows when everything is read is
- * conf/check.c's part, writing is conf/print.c's.
+ * explains errors in words. conf/check.c has the checks of the whole,
+ * conf/print.c the writing.
  *
  * Invariants: a value in a struct conf is always within its row's limits
- * (COUNTs without a default excepted, 0 until they are set); nothing of
- * struct conf changes when an error is returned. Pure; any thread.
+ * (except COUNTs without a default, which are 0 until set); on error nothing of
+ * struct conf has changed. Pure; any thread.
  *
  * Rejected: a callback per key (forty functions that differ in a number). */
 #include "core/conf/table.h"
@@ -53,7 +53,7 @@ static const struct conf_row peer_keys[] = {
 #undef POOL_KEY
 #undef PEER_KEY
 
-/* The rows against the structs that they fill in. */
+/* Checks the rows against the structs that they fill in. */
 #define LIMIT_TEXT  CONF_TEXT_MAX
 #define LIMIT_LIST  (sizeof((struct conf_list){0}.items[0]) - 1)
 #define LIMIT_COUNT UINT64_MAX
@@ -75,7 +75,7 @@ const struct conf_rows conf_pool_keys = {
 const struct conf_rows conf_peer_keys = {
     "peers", peer_keys, ARRAY_LEN(peer_keys)};
 
-/* Largest first, ended by a row without a name. */
+/* Largest first; a row without a name ends the list. */
 struct unit {
     const char *name;
     uint64_t factor;
@@ -129,7 +129,7 @@ enum err conf_refuse(struct conf_error *e, const char *fmt, ...)
     return ERR_MALFORMED;
 }
 
-/* What was read, fit to be shown: short and without control characters. */
+/* Text from the file, made safe to print: short, without control characters. */
 struct shown {
     char text[68];
 };
@@ -149,13 +149,13 @@ static struct shown show(struct span s)
 
 enum found { FOUND_NONE, FOUND_MAP, FOUND_ITEMS, FOUND_ENTRY, FOUND_KEY };
 
-/* Where a path leads. */
+/* The place that a path leads to. */
 struct target {
     enum found found;
     const struct conf_rows *rows;
     const struct conf_row *row;
-    uint32_t entry; /* number in pools or peers, else NONE */
-    uint32_t item;  /* number in a LIST, else NONE */
+    uint32_t entry; /* index in pools or peers, else NONE */
+    uint32_t item;  /* index in a LIST, else NONE */
 };
 
 static bool digit(char c)
@@ -163,7 +163,7 @@ static bool digit(char c)
     return c >= '0' && c <= '9';
 }
 
-/* Reads "[n]" at *p, moves *p behind it. false: there is none. */
+/* Reads "[n]" at *p and moves *p behind it. False: it is not there. */
 static bool read_index(const char **p, uint32_t *out)
 {
     const char *s = *p;
@@ -207,7 +207,7 @@ static bool has_keys(const struct conf_rows *rows, uint8_t role)
     return false;
 }
 
-/* True if a key begins with path and a dot. */
+/* True if a key begins with `path` and a dot. */
 static bool is_map(uint8_t role, const char *path)
 {
     size_t len = strlen(path);
@@ -219,7 +219,8 @@ static bool is_map(uint8_t role, const char *path)
     return false;
 }
 
-/* Finds a key of t->rows; nothing follows it, or an index into a LIST. */
+/* Finds a key of t->rows. Behind the key comes nothing, or an index into a
+ * LIST. */
 static bool find_key(struct target *t, uint8_t role, const char *path)
 {
     const char *end = path + strcspn(path, "[");
@@ -234,7 +235,7 @@ static bool find_key(struct target *t, uint8_t role, const char *path)
     return true;
 }
 
-/* Paths into pools and peers. */
+/* Finds a path into pools or peers. */
 static bool find_entry(struct target *t, uint8_t role,
     const struct conf_rows *rows, const char *path)
 {
@@ -292,7 +293,8 @@ enum conf_shape conf_shape(uint8_t role, const char *path)
 
 #define WORD_MAX 64
 
-/* Returns Levenshtein's distance; words beyond WORD_MAX are far from all. */
+/* Returns the Levenshtein distance; longer words than WORD_MAX are far from
+ * all. */
 static unsigned distance(const char *a, const char *b, size_t b_len)
 {
     unsigned row[WORD_MAX + 1];
@@ -334,8 +336,8 @@ static void consider(
         *n = (struct nearest){word, len, d};
 }
 
-/* Returns the candidate nearest to what was read: each key whole, the map it
- * lies in, and each key without its map, which is a little farther. */
+/* Returns the candidate nearest to the text: each full key, the map it is in,
+ * and each key without its map, which counts as a little farther. */
 static struct nearest nearest_key(
     uint8_t role, const struct conf_rows *rows, const char *read)
 {
@@ -398,7 +400,7 @@ static bool clean_text(struct span s)
     return true;
 }
 
-/* Reads a number with a unit; 0 needs none. */
+/* Reads a number with a unit; 0 needs no unit. */
 static bool read_amount(struct span s, const struct unit *units, uint64_t *out)
 {
     struct span unit;
@@ -605,8 +607,8 @@ void conf_init(struct conf *c, uint8_t role)
     set_defaults(&conf_keys, c);
 }
 
-/* Returns the struct that t's key lies in; NULL: refused. A new entry is made
- * ready beyond the count, and counts once its first value is good. */
+/* Returns the struct that t's key is in; NULL: refused. A new entry is prepared
+ * beyond the count, and counted once its first value is good. */
 static void *target_base(struct conf *c, const struct target *t,
     const char *path, struct conf_error *e)
 {

@@ -1,5 +1,5 @@
-/* conf.h - the configuration as values; rows in conf.def. Pure: text comes
- * from io/yaml.c or from tests, nothing is read or allocated here. */
+/* conf.h - the configuration as values; its rows are in conf.def. Pure: text
+ * comes from io/yaml.c or from tests; nothing is read or allocated here. */
 #ifndef MMX_CORE_CONF_CONF_H
 #define MMX_CORE_CONF_CONF_H
 
@@ -10,8 +10,8 @@
 
 #define CONF_LIST_MAX  64
 #define CONF_POOLS_MAX 16
-/* Bytes of a row of a GPU pool, unless transfer.segment is more: what pinned
- * memory is sure to take. */
+/* Bytes of a row of a GPU pool, if transfer.segment is not more: what pinned
+ * memory surely holds. */
 #define CONF_GPU_ROW   (2u << 20)
 #define CONF_PEERS_MAX 256
 #define CONF_KEYS_MAX  4
@@ -58,34 +58,34 @@ struct conf {
 #undef POOL_KEY
 #undef PEER_KEY
 
-/* Returns how long an engine waits that asks for `ms`; 0: `otherwise`. */
+/* Returns how long an engine that asks for `ms` waits; 0: `otherwise`. */
 static inline uint64_t conf_wait_ns(
     const struct conf *c, uint32_t ms, uint64_t otherwise)
 {
     return ms ? min_u64(ms * NS_PER_MS, c->limit_deadline) : otherwise;
 }
 
-/* True if the pool's blocks lie in the memory of a GPU. */
+/* True if the pool's blocks are in GPU memory. */
 static inline bool conf_on_gpu(const struct conf_pool *p)
 {
     return strcmp(p->memory, "host") != 0;
 }
 
-/* True if the pool is for the users and groups that it names. */
+/* True if the pool is restricted to the users and groups that it lists. */
 static inline bool conf_for_users(const struct conf_pool *p)
 {
     return p->uids.count + p->gids.count > 0;
 }
 
-/* What is wrong, and where: "mmx-langd.yaml:12:3: unknown key `pool`, did you
- * mean `pools`?". line and column count from 1, 0: not from a file. */
+/* The error and its position: "mmx-langd.yaml:12:3: unknown key `pool`, did you
+ * mean `pools`?". line and column count from 1; 0: not from a file. */
 struct conf_error {
     uint32_t line, column;
     char text[512];
 };
 
-/* True at the daemon where rows land, langd: it connects to its peers, and says
- * at which addresses its shards are. */
+/* True for langd, where rows land: it connects to its peers, and sends them its
+ * shards' addresses. */
 static inline bool conf_lands(const struct conf *c)
 {
     return c->role == ROLE_LANGD;
@@ -94,14 +94,14 @@ static inline bool conf_lands(const struct conf *c)
 /* Words of transfer.encrypt. */
 enum { ENCRYPT_AUTO, ENCRYPT_ON, ENCRYPT_OFF };
 
-/* True if every control connection is under CURVE: what HELLO says reaches
- * daemons that hold a key of the fleet, and no one on the way. */
+/* True if every control connection uses CURVE: only daemons with a key of the
+ * fleet can read HELLO. */
 static inline bool conf_secure(const struct conf *c)
 {
     return c->control_keys.count > 0;
 }
 
-/* The item of control.allow that lets in who has a key. */
+/* The item of control.allow that admits peers with a key. */
 #define CONF_ALLOW_KEY "key"
 
 /* Sets all defaults of a role. */
@@ -119,9 +119,9 @@ MUST_CHECK enum err conf_set(
 MUST_CHECK enum err conf_set_assign(
     struct conf *c, const char *assignment, struct conf_error *e);
 
-/* What a reader may find under a path in this role. */
+/* The kind of value at a path in this role. */
 enum conf_shape {
-    CONF_NOTHING, /* there is no such key */
+    CONF_NOTHING, /* no such key */
     CONF_VALUE,   /* one value */
     CONF_LIST,    /* a list of values; conf_set with empty text empties it */
     CONF_MAP,     /* more keys: "transfer", "pools[0]" */
@@ -129,32 +129,32 @@ enum conf_shape {
 };
 enum conf_shape conf_shape(uint8_t role, const char *path);
 
-/* Checks what only shows when all is read: empty required keys, duplicate
+/* Checks what needs the whole configuration: empty required keys, duplicate
  * names, default_blocks beyond blocks, layouts, neither keys nor `insecure`.
  * Fills in derived defaults (name, sockets, advertise). */
 MUST_CHECK enum err conf_finish(
     struct conf *c, const char *host_name, struct conf_error *e);
 
-/* A value of the file that is another than the one in force. */
+/* A value in the file that differs from the present one. */
 #define CONF_CHANGE_TEXT 128
 struct conf_change {
     char key[80]; /* "timeouts.total", "pools[0].uids", "peers: enc-0" */
-    char was[CONF_CHANGE_TEXT], is[CONF_CHANGE_TEXT]; /* cut; empty: none */
-    const char *left; /* why a reload leaves it; NULL: it does not */
+    char was[CONF_CHANGE_TEXT], is[CONF_CHANGE_TEXT]; /* cut; empty: no value */
+    const char *left; /* why a reload does not change it; NULL: it does */
 };
 
-/* Tells what differs between the configuration in force and the file's, both
- * finished. */
+/* Reports the differences between the present configuration and the file's,
+ * both finished. */
 void conf_diff(const struct conf *now, const struct conf *next,
     void (*take)(void *ud, const struct conf_change *c), void *ud);
-/* Makes of next, the file's, what a reload makes of now: keys that need a
- * restart stay. conf_finish is to be called again. */
+/* Changes next, read from the file, into what a reload makes of now: keys that
+ * need a restart keep their values. Call conf_finish afterwards. */
 void conf_keep(struct conf *next, const struct conf *now);
-/* Takes over the values of next, which conf_keep and conf_finish have seen, and
- * writes no others. */
+/* Copies the changed values of next, after conf_keep and conf_finish, and
+ * writes no other bytes. */
 void conf_take(struct conf *now, const struct conf *next);
 
-/* Writes the configuration as YAML. comments: each key with its sentence, as
+/* Writes the configuration as YAML. comments: with the sentence of each key, as
  * in the sample files. False: it does not fit. */
 bool conf_print(const struct conf *c, bool comments, struct writer *w);
 

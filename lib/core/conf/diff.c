@@ -1,13 +1,13 @@
-/* diff.c - holds the configuration in force against one that was read anew:
- * what differs, and what a reload makes of it. Pure; any thread.
+/* diff.c - compares the present configuration with one read anew: what differs,
+ * and what a reload makes of it. Pure; any thread.
  *
- * Invariants: a reload changes only what a row of conf.def says it may, and
- * conf_take writes nothing that stays as it is: other threads read some of that
- * (a shard its transfer.ports). Pools are the same ones as long as their names
- * are, in their order; peers are by their names, in any order.
+ * Invariants: a reload changes only rows that conf.def lets it change, and
+ * conf_take does not write unchanged values: other threads read some of them (a
+ * shard its transfer.ports). Pools match if their names are the same in the
+ * same order; peers match by name in any order.
  *
- * Rejected: a copy in place of the one in force. Who has kept a pointer into it
- * would read what is no longer true. */
+ * Rejected: replacing the configuration by a copy. Code with a pointer into the
+ * old one would read outdated values. */
 #include "core/conf/table.h"
 
 #include "base/check.h"
@@ -61,7 +61,7 @@ static void copy(const struct conf_row *row, void *to, const void *from)
         size_of(row));
 }
 
-/* Says why the change needs a restart; NULL: it does not. */
+/* Returns why the change needs a restart; NULL: it needs none. */
 static const char *why_not(
     const struct conf_row *row, const struct conf *now, const struct conf *next)
 {
@@ -91,7 +91,7 @@ static const struct conf_peer *peer_of(const struct conf *c, const char *name)
     return NULL;
 }
 
-/* Whom to tell. */
+/* The receiver of the differences. */
 struct diff {
     const struct conf *now, *next;
     void (*take)(void *ud, const struct conf_change *c);
@@ -109,7 +109,8 @@ static void tell(const struct diff *d, const char *key, const char *was,
     d->take(d->ud, &c);
 }
 
-/* Compares the rows of two structs; prefix: of the keys, "pools[0]." */
+/* Reports the differences between two structs; prefix: of the keys,
+ * "pools[0].". */
 static void tell_rows(const struct diff *d, const struct conf_rows *rows,
     const char *prefix, const void *now, const void *next)
 {

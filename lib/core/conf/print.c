@@ -1,6 +1,6 @@
-/* print.c - writes a configuration as YAML that io/yaml.c reads back to
- * the same values. With comments it makes the sample files, so that they can
- * not lag behind conf.def. Pure; any thread.
+/* print.c - writes a configuration as YAML that io/yaml.c reads back to the
+ * same values. With comments it makes the sample files, so these always match
+ * conf.def. Pure; any thread.
  *
  * Invariant: an amount is written in the largest unit that divides it.
  * Rejected: a YAML emitter (this file is shorter than the calls would be). */
@@ -32,7 +32,7 @@ static void put(struct writer *w, const char *fmt, ...)
 
 /* values */
 
-/* True for text that YAML reads as it is without quotes. */
+/* True if YAML reads the text unchanged without quotes. */
 static bool plain(const char *s)
 {
     size_t len = strlen(s);
@@ -84,7 +84,7 @@ static void put_amount(
     put(w, " %s", text);
 }
 
-/* Writes what follows "key:". */
+/* Writes the part behind "key:". */
 static void put_value(struct writer *w, const struct conf_row *row,
     const void *base, unsigned indent)
 {
@@ -140,8 +140,8 @@ void conf_value(
 
 /* comments */
 
-/* Makes one line of the row's sentence, of what may be written, and of what a
- * change takes. */
+/* Makes one line of the row's sentence, its allowed values, and what a change
+ * needs. */
 static void comment_text(const struct conf_row *row, char *out, size_t size)
 {
     uint64_t scale = row->kind == KIND_TIME ? NS_PER_MS : 1;
@@ -203,8 +203,8 @@ static void put_row(struct writer *w, const struct conf_row *row,
     put_u8(w, '\n');
 }
 
-/* Writes the keys of the file. Rows of one map are neighbours in conf.def, so a
- * map begins where the word before the dot changes. */
+/* Writes the keys of the file. Rows of one map are adjacent in conf.def, so a
+ * new map begins where the word before the dot changes. */
 static void put_keys(struct writer *w, const struct conf *c, bool comments)
 {
     const char *map = "";
@@ -226,7 +226,7 @@ static void put_keys(struct writer *w, const struct conf *c, bool comments)
     }
 }
 
-/* Writes one item of pools or peers. The first key carries the dash; only the
+/* Writes one item of pools or peers. The dash is at the first key; only the
  * first item has comments. */
 static void put_entry(struct writer *w, const struct conf_rows *rows,
     uint8_t role, const void *base, bool comments)

@@ -1,5 +1,5 @@
-/* table.h - the rows of conf.def as data, and what conf.c (which reads),
- * check.c and print.c (which writes) share. Private to this folder. */
+/* table.h - the rows of conf.def as data, and what conf.c, diff.c, check.c and
+ * print.c share. Private to this folder. */
 #ifndef MMX_CORE_CONF_TABLE_H
 #define MMX_CORE_CONF_TABLE_H
 
@@ -15,7 +15,7 @@ enum conf_kind {
     KIND_LIST
 };
 
-/* What a change of a key takes. */
+/* What a change of a key needs. */
 enum conf_takes { TAKES_RELOAD, TAKES_RESTART };
 
 struct conf_row {
@@ -39,7 +39,7 @@ extern const struct conf_rows conf_keys, conf_pool_keys, conf_peer_keys;
 /* Writes an amount as text, "256KiB"; at most size - 1 bytes. */
 void conf_amount(enum conf_kind kind, uint64_t value, char *out, size_t size);
 
-/* Says what is wrong; returns ERR_MALFORMED. */
+/* Fills in the error; returns ERR_MALFORMED. */
 enum err conf_refuse(struct conf_error *e, const char *fmt, ...)
     PRINTF_LIKE(2, 3);
 
@@ -47,7 +47,7 @@ enum err conf_refuse(struct conf_error *e, const char *fmt, ...)
 void conf_value(
     const struct conf_row *row, const void *base, char *out, size_t size);
 
-/* Returns word i of a NAMES row; empty behind the last. */
+/* Returns word i of a NAMES row; empty after the last one. */
 struct span conf_word(const struct conf_row *row, uint64_t i);
 
 #endif
