@@ -63,7 +63,7 @@ void dump_happening(struct line *l, const struct happening *h, uint64_t now_ns)
     line_text(l, " ms room ");
     line_room(l, h->room);
     line_text(l, " ");
-    /* A crash may have torn it. */
+    /* The crash may have interrupted its writing. */
     line_text(
         l, kind < HAPPENED_COUNT ? happening_words[kind].word : "unknown");
     if (kind == HAPPENED_CONTEXT) {

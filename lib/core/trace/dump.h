@@ -1,5 +1,5 @@
-/* dump.h - happenings as text in a crash: no call but into memory, nothing
- * that is not safe in a signal's handler. Pure; any thread. */
+/* dump.h - happenings as text in a crash. It only writes to memory and calls
+ * nothing that is unsafe in a signal handler. Pure; any thread. */
 #ifndef MMX_CORE_TRACE_DUMP_H
 #define MMX_CORE_TRACE_DUMP_H
 
@@ -14,11 +14,12 @@ struct line {
 void line_text(struct line *l, const char *text);
 void line_number(struct line *l, uint64_t number);
 void line_hex(struct line *l, uint64_t number);
-/* Appends ".." and the last 8 digits of a room's id, as the log has it and
- * `mmxctl trace` takes it: too few to ask for a room whose id was drawn. */
+/* Appends ".." and the last 8 digits of a room's id, as in the log and for
+ * `mmxctl trace`. They are too few to request a room with a random id. */
 void line_room(struct line *l, uint64_t id);
 
-/* Appends a happening and a line feed. now_ns: what its age counts to. */
+/* Appends a happening and a line feed. now_ns: its age is counted up to here.
+ */
 void dump_happening(struct line *l, const struct happening *h, uint64_t now_ns);
 
 #endif

@@ -1,10 +1,10 @@
-/* report.c - what the flight recorder holds, as rows of a report. Owned by the
+/* report.c - the flight recorder's happenings as rows of a report. Owned by the
  * loop's thread; changes nothing. */
 #include "core/show.h"
 #include "core/trace/trace.h"
 
-/* Puts the parts of a context together, the first of which is number n. False:
- * n is a later one, or they are not all there yet. */
+/* Joins the parts of a context; n is the number of the first one. False: n is a
+ * later part, or not all parts are there yet. */
 static bool read_context(
     const struct recorder *r, uint64_t n, char out[TRACEPARENT_LEN + 1])
 {
@@ -89,7 +89,7 @@ void show_trace(const struct brain *b, struct show_at *at, struct rows_out *s)
     if (at->end == 0)
         at->end = min_u64(
             r->count, max_u64(at->at, recorder_oldest(r)) + TRACE_SLICE);
-    /* What was overwritten since the last call is gone. */
+    /* Happenings overwritten since the last call are skipped. */
     at->at = max_u64(at->at, recorder_oldest(r));
     for (; at->at < at->end && show_place(at); at->at++)
         show_happening(b, at, s, at->at);

@@ -1,8 +1,8 @@
-/* trace.c - the flight recorder's happenings that are no room's. Owned by the
- * loop's thread.
+/* trace.c - happenings of the flight recorder that are about no room. Owned by
+ * the loop's thread.
  *
- * Rejected: a clock read for each happening. The time of the last event is
- * there, and what happens in one turn of the loop has its order. */
+ * Rejected: a clock read for each happening. The last event's time is at hand,
+ * and happenings of one turn of the loop are in order. */
 #include "core/trace/trace.h"
 
 const struct happening_words happening_words[HAPPENED_COUNT] = {
@@ -20,7 +20,7 @@ void happened_here(
     static const struct ended of_none = {.who = NONE};
 
     if (!p && kind != HAPPENED_DRAINING)
-        return; /* a link that no peer has */
+        return; /* a link without a peer */
     happened(
         b, kind, &none, &of_none, p ? peer_index(&b->peers, p) : NONE, 0, 0);
 }

@@ -1,4 +1,4 @@
-/* trace.h - what a brain tells the flight recorder: the happenings of
+/* trace.h - how a brain writes to the flight recorder: the happenings of
  * happening.def. For lib/core only. Pure; one thread. */
 #ifndef MMX_CORE_TRACE_TRACE_H
 #define MMX_CORE_TRACE_TRACE_H
@@ -13,17 +13,17 @@ enum happening_kind {
     HAPPENED_COUNT
 };
 
-/* What a row of happening.def says, by kind. */
+/* The columns of a row of happening.def. */
 struct happening_words {
     const char *word, *a, *b;
 };
 extern const struct happening_words happening_words[HAPPENED_COUNT];
 
-/* A room's engine and rows change often: of these every change by this many
- * rows is recorded. */
+/* A room's engine and its rows change often, so only one change per this number
+ * of rows is recorded. */
 #define HAPPENING_ROWS 1024u
 
-/* True if the change is to be recorded: rows were 0, or pass a multiple of
+/* True if the change is recorded: rows were 0, or pass a multiple of
  * HAPPENING_ROWS. */
 static inline bool happening_due(uint32_t before, uint32_t after)
 {
@@ -40,8 +40,8 @@ static inline void happened(struct brain *b, enum happening_kind kind,
         (uint32_t)history->who, happening_tag(kind, 0, peer)};
 }
 
-/* Records a message about the room, SENT or GOT. who: its user; NONE: it is not
- * known here. */
+/* Records a message about the room, SENT or GOT. who: the room's user; NONE:
+ * not known here. */
 static inline void happened_message(struct brain *b, enum happening_kind kind,
     const struct peer_msg *m, uint32_t who, uint32_t peer, uint32_t rows)
 {
@@ -49,11 +49,11 @@ static inline void happened_message(struct brain *b, enum happening_kind kind,
         m->seq, rows, who, happening_tag(kind, m->type, peer)};
 }
 
-/* Records what happened to a peer, or to the daemon: p NULL. */
+/* Records what happened to a peer; p NULL: to the daemon. */
 void happened_here(
     struct brain *b, enum happening_kind kind, const struct peer *p);
 
-/* True if an engine's trace context is of good form, or empty. */
+/* True if an engine's trace context is well-formed, or empty. */
 static inline bool trace_good(struct span traceparent)
 {
     struct traceparent t;
@@ -61,16 +61,17 @@ static inline bool trace_good(struct span traceparent)
     return traceparent.len == 0 || traceparent_read(traceparent, &t);
 }
 
-/* Three happenings hold a context: of 1 the trace's first half, 2 its second
- * half, 3 the parent; the peer's place has version and flags. */
+/* Three happenings hold a context: first half of the trace, second half,
+ * parent. Their peer field has version and flags. */
 #define CONTEXT_PARTS 3
 
-/* Takes the trace context that came with a room: an engine's, or a peer's
- * where no engine here gave one. One that is of no good form is left. */
+/* Stores the trace context that came with a room: from an engine, or from a
+ * peer if no engine here gave one. Ignores one that is malformed. */
 void trace_context(struct brain *b, const struct room *r, struct ended *history,
     struct span traceparent, bool of_peer);
 
-/* report.c: shows happenings from number at->at on, TRACE_SLICE at most. */
+/* report.c: shows at most TRACE_SLICE happenings, beginning with number at->at.
+ */
 #define TRACE_SLICE 4096u
 void show_trace(const struct brain *b, struct show_at *at, struct rows_out *s);
 
