@@ -34,8 +34,7 @@ void edst_reserve(struct encoded *e, struct eroom *m)
     if (n < m->reserved)
         share_give(&e->dst_share, SHARE_RESERVED, m->reserved - n);
     else if (!share_take(&e->dst_share, SHARE_RESERVED, n - m->reserved))
-        return; /* no reservation: each destination takes a place when it asks
-                 */
+        return; /* none reserved: each destination takes its own */
     m->reserved = n;
 }
 

@@ -144,15 +144,13 @@ struct edst {
     /* What L was sent, and has answered. */
     uint32_t length_sent, length_acked; /* item->length_version then */
     bool want_open;  /* a WANT was sent and no STATE answered it */
-    bool want_older; /* an older WANT is open too: the next STATE answers that
-                      */
+    bool want_older; /* an older WANT is open too: STATE answers it first */
     bool want_known; /* L has answered WANT for these numbers: */
     uint32_t want_granted, want_attempt, want_committed;
     uint32_t broken_attempt; /* attempt of the last BROKEN; NONE */
     bool back;               /* BROKEN only asks for the grant's blocks back */
     bool aux_waits;     /* L answered LENGTH, but lacks space for the aux */
-    uint64_t answer_ns; /* when to answer its INIT by STATE, if no LENGTH went
-                         */
+    uint64_t answer_ns; /* when STATE answers its INIT, if no LENGTH went */
     struct debt debt;   /* pending messages to L: enum eowe */
     uint64_t silent_ns; /* when FAILING ends if L never answers */
     struct heap_node timer;
@@ -188,11 +186,9 @@ struct epool {
     uint64_t revoke_ns;         /* when an item may be revoked for it */
     uint64_t stands_ns; /* since when no head of a queue fits; TIME_NEVER */
     struct list held;   /* items with blocks, oldest first */
-    struct list kept;   /* KEPT rooms, the one asked for longest ago first
-                         */
+    struct list kept;   /* KEPT rooms, longest not asked for first */
     uint32_t block_rows;
-    struct list unclaimed; /* complete rooms that no langd has asked for, by age
-                            */
+    struct list unclaimed; /* complete rooms that no langd asked for, by age */
     uint32_t coming;       /* blocks of items with all rooms leaving */
     uint32_t lacking;      /* blocks that must come back for the queue's head */
     uint32_t copied;       /* blocks of items with fences */

@@ -495,8 +495,7 @@ static void on_state(struct encoded *e, struct out *out,
         length_answered(n, d);
     } else if (n->answers == PEER_WANT && n->attempt == d->attempt &&
                n->firm > d->firm) {
-        take_firm(e, d, n->firm); /* the grant itself comes in another message
-                                   */
+        take_firm(e, d, n->firm); /* the grant comes in another message */
     } else if (newest && n->attempt == d->want_attempt &&
                n->granted <= d->want_granted) {
         d->want_known = true;

@@ -212,8 +212,7 @@ static void end(struct encoded *e, struct eroom *m)
         m->kept_ns = e->b.now_ns + keep;
         eroom_move(e, m, EROOM_KEPT);
     } else {
-        /* After no-blocks the room is announced again; an INIT may come first.
-         */
+        /* After no-blocks it is announced again; an INIT may come first. */
         eroom_unlink(e, m,
             m->r.reason == ERR_NO_BLOCKS ? ERR_NO_BLOCKS : ERR_UNKNOWN_ROOM);
     }

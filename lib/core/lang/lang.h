@@ -142,8 +142,7 @@ struct lroom {
     uint8_t grade;         /* enum grade */
     bool total_sent;       /* the shards have the total; stays over attempts */
     struct extent closing; /* blocks that the shards may still land into */
-    uint32_t closing_left; /* shards yet to answer: LIFE_TRIMMING, LIFE_CLOSING
-                            */
+    uint32_t closing_left; /* to answer, in LIFE_TRIMMING, LIFE_CLOSING */
 
     /* What has landed. */
     uint32_t landed; /* rows beyond `from` */
@@ -162,8 +161,7 @@ struct lroom {
 
     /* Outages of the data endpoint. */
     uint64_t broken_ns, counted_ns; /* last break; last break that counted */
-    uint64_t pause_ns, pause_for;   /* no grant before; length of the next pause
-                                     */
+    uint64_t pause_ns, pause_for;   /* no grant until; length of the next */
     uint64_t outage_ns;             /* when rows that are due but cannot come
                                        end the room */
 
@@ -215,8 +213,7 @@ struct lpool {
     uint64_t head_age;      /* age of the head that does not fit */
     uint64_t head_since_ns; /* since when it does not fit; TIME_NEVER */
     uint64_t gave_ns;       /* when a room last got blocks */
-    uint64_t revoke_ns;     /* when landed rows may be taken back for the head
-                             */
+    uint64_t revoke_ns;     /* when landed rows may be taken back for it */
     uint64_t head_wait_ns;  /* longest wait of a head, for reports */
     bool dirty;             /* the queues must be served */
 };

@@ -56,8 +56,7 @@ struct tickets {
     struct share share, space_share; /* of tickets, of spaces */
     uint32_t spaces_max, tickets_max, size_max;
     struct slots slots;                /* of tickets */
-    uint64_t wait_ns, now_ns;          /* now_ns: set by the brain at each step
-                                        */
+    uint64_t wait_ns, now_ns;          /* now: set by the brain at each step */
     uint64_t granted, waited, expired; /* counters */
 };
 
