@@ -1,5 +1,5 @@
-/* context.c - see context.h. Rejected: texts that are longer, of a version that
- * is to come; what is not understood is not passed on. */
+/* context.c - see context.h. Rejected: accepting longer texts of later
+ * versions. Text that is not understood is not passed on. */
 #include "wire/context.h"
 
 #include "base/check.h"
@@ -11,7 +11,7 @@ static int digit(uint8_t c)
     return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-/* Reads n digits at *at, and the dash or the end behind them. */
+/* Reads n digits at *at, and the dash or the end of text behind them. */
 static bool take(struct span text, size_t *at, unsigned n, uint64_t *out)
 {
     *out = 0;
@@ -35,7 +35,8 @@ bool traceparent_read(struct span text, struct traceparent *out)
     if (text.len != TRACEPARENT_LEN || !take(text, &at, 2, &version) ||
         version == 0xff)
         return false;
-    /* The trace has 32 digits without a dash: its first half ends anywhere. */
+    /* The 32 digits of the trace have no dash, so the first half is cut by
+     * length. */
     half.len = (uint32_t)at + 16;
     if (!take(half, &at, 16, &high) || !take(text, &at, 16, &low) ||
         !take(text, &at, 16, &out->parent) || !take(text, &at, 2, &flags))

@@ -12,10 +12,11 @@ struct traceparent {
     uint8_t version, flags;
 };
 
-/* Reads 00-<32 digits>-<16 digits>-<2 digits>, in lower case. False: it is none
- * (also with a trace or parent of zeros, or version ff). */
+/* Reads 00-<32 digits>-<16 digits>-<2 digits>, in lower case. False: the text
+ * is something else (also if trace or parent are zero, or the version is ff).
+ */
 MUST_CHECK bool traceparent_read(struct span text, struct traceparent *out);
-/* Writes it as text, with a zero at its end. */
+/* Writes it as text with a final zero byte. */
 void traceparent_write(
     const struct traceparent *t, char out[TRACEPARENT_LEN + 1]);
 

@@ -1,10 +1,10 @@
-/* layout.c - see layout.h. Reads a layout's text into fields, and says where
- * the fields' regions lie. Text is the identity, so it has one spelling:
- * numbers without leading zeros, no spaces kept, the order of fields counts.
+/* layout.c - see layout.h. Reads a layout's text into fields, and computes
+ * where the fields' regions lie. The text is the identity, so it has only one
+ * spelling: numbers without leading zeros, no spaces, fields in a fixed order.
  * Pure; any thread.
  *
- * Rejected: a struct layout on the wire and a hash of it (padding and order
- * of members would become protocol; a person could not read a mismatch). */
+ * Rejected: a struct layout on the wire and a hash of it (padding and order of
+ * members would become protocol; a person could not read a mismatch). */
 #include "wire/layout.h"
 
 #include "base/check.h"
@@ -43,7 +43,7 @@ static bool name_char(uint8_t c, bool first)
            (!first && c >= '0' && c <= '9');
 }
 
-/* Takes the bytes from *at up to any of `stops` or the end. */
+/* Reads the bytes from *at to any of `stops` or the end. */
 static struct span word(struct span text, uint32_t *at, const char *stops)
 {
     uint32_t start = *at;
@@ -72,7 +72,7 @@ static bool name_good(struct span name)
     return true;
 }
 
-/* Returns 0 for what is not a number from 1 to ELEMENTS_MAX in its only
+/* Returns the number; 0: not a number from 1 to ELEMENTS_MAX in its only
  * spelling. */
 static uint32_t elements_of(struct span s)
 {
@@ -130,7 +130,7 @@ static bool read_field(struct layout *l, struct span text, uint32_t *at)
     return true;
 }
 
-/* Appends a field's bytes as read; a comma joins fields. */
+/* Appends a field's bytes; a comma separates fields. */
 static void append(struct writer *w, bool first, struct span field)
 {
     if (!first)

@@ -27,8 +27,8 @@ struct layout {
     char text[LAYOUT_TEXT_MAX + 1];
 };
 
-/* Reads a layout's text. On error *at is the offset that could not be read
- * and *out is untouched. */
+/* Reads a layout's text. On error *at is the offset of the part that cannot be
+ * read, and *out is unchanged. */
 MUST_CHECK enum err layout_parse(
     struct span text, struct layout *out, uint32_t *at);
 
@@ -45,11 +45,11 @@ uint32_t dtype_bytes(struct span dtype);
  * of block_rows whose rows fit in UNIT_BYTES; at least 1. */
 #define UNIT_BYTES 32768
 uint32_t layout_unit_rows(const struct layout *l, uint32_t block_rows);
-/* Returns the most bytes that a unit has, whatever the blocks are. */
+/* Returns the most bytes that a unit can have with any number of block_rows. */
 uint32_t layout_unit_most(const struct layout *l);
 
-/* Returns the rows of a part, by which a room is spread over shards: a multiple
- * of the unit, of about PART_BYTES. */
+/* Returns the rows of a part; the parts of a room are divided among the shards.
+ * A multiple of the unit, of about PART_BYTES. */
 #define PART_BYTES (4u << 20)
 uint32_t layout_part_rows(const struct layout *l, uint32_t unit_rows);
 

@@ -1,5 +1,5 @@
-/* rows.c - see rows.h. Rejected: JSON for mmxctl, too. It would need a parser
- * for what the daemon has as names and values. */
+/* rows.c - see rows.h. Rejected: JSON for mmxctl too. mmxctl would need a
+ * parser for what the daemon has as names and values. */
 #include "wire/rows.h"
 
 #include "base/check.h"

@@ -9,7 +9,7 @@
 /* QUERY.form */
 enum { FORM_JSON = 1, FORM_ROWS };
 
-/* A cell's name, and its text: bytes at most. */
+/* Limits of a cell's name and its text, in bytes. */
 #define ROWS_NAME_MAX 255
 #define ROWS_TEXT_MAX (1u << 20)
 
@@ -17,18 +17,18 @@ enum cell_kind { CELL_ROW = 1, CELL_TEXT, CELL_NUMBER };
 
 struct cell {
     enum cell_kind kind;
-    struct span name, text; /* CELL_ROW: empty; text: of CELL_TEXT */
+    struct span name, text; /* text: of CELL_TEXT; CELL_ROW: both empty */
     uint64_t number;
 };
 
 void cell_put(struct writer *w, const struct cell *c);
-/* Takes the next cell; its spans point into the reader's buffer. False: at the
+/* Reads the next cell; its spans point into the reader's buffer. False: at the
  * end, or the rest is malformed. */
 MUST_CHECK bool cell_get(struct reader *r, struct cell *c);
-/* Returns at least the bytes that the cell needs, in rows and as JSON. */
+/* Returns an upper bound of the cell's bytes, both in rows and as JSON. */
 size_t cell_bytes(const struct cell *c);
 
-/* How far an array of objects has come; zero at its start. */
+/* The state of writing an array of objects; zero at its start. */
 struct json {
     bool rows, cells;
 };

@@ -1,17 +1,17 @@
 /* segment.c - codec of the header of a data message.
  *
- * Invariant: what segments_get lets through has a known version and kind, 1 to
- * SEGMENTS_MAX segments and exactly the bytes that came; whether a segment
- * may land is landing.c's business. Pure; any thread.
+ * Invariant: a header that segments_get accepts has a known version and kind, 1
+ * to SEGMENTS_MAX segments and exactly the bytes that came; landing.c decides
+ * whether a segment may land. Pure; any thread.
  *
- * Rejected: a packed struct sent as it lies in memory. It would tie the wire
- * to one compiler's padding and one byte order, and save nothing: 64 segments
- * decode in less time than one of them takes to copy. */
+ * Rejected: a packed struct sent as it lies in memory. It would tie the wire to
+ * one compiler's padding and one byte order, and save nothing: 64 segments are
+ * decoded in less time than it takes to copy one. */
 #include "wire/segment.h"
 
 #include "base/check.h"
 
-/* What the functions below put and get, field by field. */
+/* The functions below write and read these fields one by one. */
 _Static_assert(SEGMENT_HEADER == 4 + 1 + 1 + 2, "header of a data message");
 _Static_assert(SEGMENT_BYTES == 2 * 8 + 6 * 4, "one segment of it");
 _Static_assert(SEGMENT_SOURCE == 2 + 2 && PIECE_BYTES == 3 * 4, "its pieces");
@@ -121,7 +121,7 @@ enum err segments_get_sources(
     return OK;
 }
 
-/* where the rows lie */
+/* where the rows are at the sender */
 
 void source_put(
     struct writer *w, uint16_t pool, const struct piece *pieces, uint32_t n)

@@ -26,14 +26,14 @@
 #define SEGMENT_UNITS_MAX 64 /* so that a segment lies in few blocks */
 #define DATA_HEADER_MAX   (SEGMENT_HEADER + SEGMENTS_MAX * SEGMENT_BYTES)
 
-#define SEGMENT_SOURCE 4 /* bytes of where a segment lies, and of a piece */
+#define SEGMENT_SOURCE 4 /* bytes of a segment's position, and of a piece */
 #define PIECE_BYTES    12
 #define PIECES_MAX     64
 
 enum segment_kind { SEGMENTS_BYTES, SEGMENTS_SOURCES };
 
-/* Rows [.., .. + rows) of a segment are rows of `block` from `at` on; blocks
- * of a run are neighbours, so rows may exceed the block. */
+/* `rows` rows of a segment, in `block` from row `at` on. Blocks of a run are
+ * adjacent, so the rows may extend beyond the block. */
 struct piece {
     uint32_t block, at, rows;
 };
@@ -43,8 +43,8 @@ struct segment {
     uint32_t attempt, first, rows, total, bytes, fields;
 };
 
-/* Returns the data address, of `addresses`, that a part of a generation goes
- * to. The sum wraps at 2^64, on both sides alike. */
+/* Returns which of `addresses` data addresses gets a part of a generation. The
+ * sum wraps at 2^64 on both sides. */
 static inline uint32_t part_address(
     uint64_t generation, uint32_t part, uint32_t addresses)
 {
@@ -70,13 +70,13 @@ MUST_CHECK enum err segments_get(
 MUST_CHECK enum err segments_get_sources(
     struct span header, struct segment *s, uint32_t *count);
 
-/* Appends where one segment lies, n pieces of a pool: SEGMENT_SOURCE + n x
+/* Appends the position of one segment, n pieces of a pool: SEGMENT_SOURCE + n x
  * PIECE_BYTES. */
 void source_put(
     struct writer *w, uint16_t pool, const struct piece *pieces, uint32_t n);
-/* Reads where the next segment lies in a pool of the sender: *n pieces, up to
- * PIECES_MAX, none empty, together the segment's rows. pieces_inside says
- * whether the pool has these rows. */
+/* Reads the position of the next segment in a pool of the sender: *n pieces, up
+ * to PIECES_MAX, none empty, together the segment's rows. pieces_inside checks
+ * that the pool has these rows. */
 MUST_CHECK enum err source_get(struct reader *r, const struct segment *s,
     uint16_t *pool, struct piece *pieces, uint32_t *n);
 /* True if all pieces lie in a pool of `blocks` blocks. */

@@ -1,8 +1,8 @@
-/* wire.c - see wire.h. One function per message and direction comes out of
- * the tables: linear code, no reflection at run time, and one look at the
- * space for all fields of fixed size. Bytes behind the last field are skipped.
- * Text wires and struct overlays were rejected: the first guess at meaning, the
- * second trust a compiler's padding. Pure; any thread. */
+/* wire.c - see wire.h. The tables give one function per message and direction:
+ * linear code, no reflection at run time, and one check of the space for all
+ * fields of fixed size. Bytes behind the last field are skipped. Rejected:
+ * text, whose meaning must be guessed, and struct overlays, which trust a
+ * compiler's padding. Pure; any thread. */
 #include "wire/wire.h"
 
 #include "base/check.h"
@@ -14,13 +14,13 @@ _Static_assert(PEER_HEADER == 4 + 1 + 1 + 2 + 4 + 4 + 4 * 8, "of a peer frame");
 _Static_assert(sizeof(struct key) == KEY_BYTES, "a key is its bytes");
 _Static_assert(sizeof(struct secret) == SECRET_BYTES, "so is a secret");
 
-/* How a field's kind is written at p and read at c. Whether there is space is
- * known by then: what a frame has at least is a sum of constants. */
+/* How a field's kind is written at p and read at c. The space was checked
+ * before: the least size of a frame is a sum of constants. */
 
 struct cursor {
-    const uint8_t *p; /* all fields of fixed size are behind it, */
-    size_t spare;     /* and these bytes for texts */
-    bool failed;      /* which were too few */
+    const uint8_t *p; /* space for all fields of fixed size follows, */
+    size_t spare;     /* and this many bytes for texts */
+    bool failed;      /* a text needed more */
 };
 
 #define SET_AND_TAKE(kind, set, take)                                          \
@@ -60,7 +60,7 @@ static inline size_t text_bytes(struct span s, uint32_t max)
     return s.len <= max ? s.len : UINT32_MAX;
 }
 
-/* Takes the bytes of a text, and notes a length over the limit. */
+/* Reads the bytes of a text; marks the frame if the text exceeds its limit. */
 static struct span take_text(struct cursor *c, uint32_t len, uint32_t max,
     struct wire_fault *f, const char *field)
 {
@@ -77,7 +77,7 @@ static struct span take_text(struct cursor *c, uint32_t len, uint32_t max,
     return s;
 }
 
-/* Notes the first field of a frame with bits that are not known. */
+/* Records the first field of a frame with unknown bits. */
 static inline void check_bits(
     struct wire_fault *f, const char *field, uint64_t value, uint64_t known)
 {
@@ -85,7 +85,7 @@ static inline void check_bits(
         *f = (struct wire_fault){field, value, known, false};
 }
 
-/* Takes space for a frame; NULL: it does not fit, nothing is taken. */
+/* Reserves space for a frame; NULL: it does not fit, nothing is reserved. */
 static inline uint8_t *frame_take(struct writer *w, size_t bytes)
 {
     bool fits = !w->failed && bytes <= w->cap - w->len;
@@ -100,8 +100,7 @@ _Static_assert(UINT32_MAX > PEER_PACKET_MAX && PEER_PACKET_MAX > AUX_MAX,
     "a text that is too long fits into nothing");
 _Static_assert(sizeof(wire_u16) == 2 && sizeof(wire_u32) == 4, "lengths");
 
-/* Begins with a frame's body, of which at least `least` bytes have to be there.
- */
+/* Begins to read a frame's body, which must have at least `least` bytes. */
 static inline struct cursor cursor_of(struct span body, size_t least)
 {
     bool cut = body.len < least;
@@ -109,8 +108,8 @@ static inline struct cursor cursor_of(struct span body, size_t least)
     return (struct cursor){body.p, cut ? 0 : body.len - least, cut};
 }
 
-/* Returns the result of a frame whose body was read. The bits of a cut one say
- * nothing. */
+/* Returns the result of reading a frame. Unknown bits of a cut frame are
+ * ignored. */
 static inline enum err finished(const struct cursor *c, struct wire_fault *f)
 {
     if (c->failed && !f->length)
@@ -118,8 +117,7 @@ static inline enum err finished(const struct cursor *c, struct wire_fault *f)
     return c->failed || f->field ? ERR_MALFORMED : OK;
 }
 
-/* per message: the bytes that have to come, the bytes of all, one put_ and one
- * get_ function */
+/* per message: its least bytes, its bytes, one put_ and one get_ function */
 
 #define FIELD(name, kind, doc) +sizeof(wire_##kind)
 #define TEXT(name, max, doc)   +2
@@ -314,7 +312,7 @@ bool local_put(struct writer *w, const struct local_msg *m)
     return true;
 }
 
-/* Skips all that is left, which cannot be split into frames. */
+/* Skips the rest, which cannot be split into frames. */
 static enum err no_frame(struct reader *r)
 {
     r->at = r->len;

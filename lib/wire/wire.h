@@ -45,9 +45,9 @@ static inline const char *role_name(unsigned role)
     return names[role];
 }
 
-/* Writes where a daemon takes orders whose socket for engines is at `path`: in
- * a folder beside that one, with -admin behind its name. False: the path has no
- * folder of its own, or the result is too long. */
+/* Writes the path of the socket for orders of a daemon whose socket for engines
+ * is at `path`: in a sibling folder with -admin added to its name. False: the
+ * path has no folder of its own, or the result is too long. */
 enum { SOCKET_PATH_MAX = 108 };
 MUST_CHECK bool orders_path(const char *path, char out[SOCKET_PATH_MAX]);
 
@@ -78,12 +78,13 @@ static inline bool key_eq(const struct key *a, const struct key *b)
     return memcmp(a, b, sizeof(*a)) == 0;
 }
 
-/* Words that open a room, beside its id; zero: none. */
+/* Secret bytes that a message needs beside a room's id to use the room; zero:
+ * no secret. */
 struct secret {
     uint8_t b[SECRET_BYTES];
 };
 
-/* True if both are the same, in the same time wherever they differ. */
+/* True if both are equal. Takes the same time wherever they differ. */
 static inline bool secret_eq(const struct secret *a, const struct secret *b)
 {
     uint64_t x[2], y[2];
@@ -107,8 +108,7 @@ typedef uint64_t wire_u64;
 typedef struct key wire_key;
 typedef struct secret wire_secret;
 
-/* A table's reader that has no word of its own for flags takes them as it takes
- * other fields. */
+/* A file that does not define FLAGS gets flags as ordinary fields. */
 #define FLAGS(name, kind, known, doc) FIELD(name, kind, doc)
 
 #define FIELD(name, kind, doc) wire_##kind name;
@@ -147,12 +147,12 @@ enum peer_type {
 #undef MESSAGE
 #undef END
 
-/* What is wrong with a received frame that is whole. field NULL: nothing, or
+/* The fault of a received frame that is complete. field NULL: there is none, or
  * the frame is cut. */
 struct wire_fault {
     const char *field;
-    uint64_t value, known; /* its bits, and those that have a meaning here */
-    bool length;           /* or its length, and the largest */
+    uint64_t value, known; /* its bits, and those known here */
+    bool length;           /* or its length, and the limit */
 };
 
 struct local_msg {
@@ -185,8 +185,8 @@ struct peer_msg {
 #undef TEXT
 #undef BLOB
 
-/* How rows travel between two daemons. In the configuration CARRIER_AUTO is
- * the best for a pair of them; in a message, that nothing was said. */
+/* How rows travel between two daemons. CARRIER_AUTO means in the configuration:
+ * the best for a pair; in a message: not given. */
 enum carrier_number {
     CARRIER_AUTO,
 #define CARRIER(NAME, number, name, doc) CARRIER_##NAME = (number),
@@ -195,8 +195,8 @@ enum carrier_number {
     CARRIER_END
 };
 
-/* What is said of a grant: it may be taken back, or it stays and is all that
- * the room needs. */
+/* Whether a grant is firm: it is not taken back, and is all that the room
+ * needs. */
 enum { FIRM_NO, FIRM_YES };
 
 /* Appends one frame. false: it does not fit or a field is over its limit;
@@ -219,7 +219,7 @@ bool peer_put(struct writer *w, const struct peer_msg *m);
 MUST_CHECK enum err local_get(struct reader *r, struct local_msg *m);
 MUST_CHECK enum err peer_get(struct reader *r, struct peer_msg *m);
 
-/* Writes what is wrong with the field; returns text. */
+/* Writes the fault of the field as text; returns text. */
 enum { WIRE_FAULT_TEXT = 96 };
 const char *wire_fault_text(
     const struct wire_fault *f, char text[WIRE_FAULT_TEXT]);
