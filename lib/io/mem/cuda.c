@@ -1,18 +1,17 @@
-/* cuda.c - the CUDA driver, loaded when the first GPU is asked for, and
- * copies on it.
+/* cuda.c - copies on a GPU, by the CUDA driver, which the first GPU loads.
  *
  * Invariants: nothing here waits for a whole device, and nothing uses the
- * default stream: only own streams and single events, so that kernels of
- * engines never wait for us nor we for them. A call that fails on a lane
- * loses the GPU for good: copies and events have no passing errors, the
- * driver repeats a sticky one on every later call.
+ * default stream: only own streams and single events, so that engines' kernels
+ * and our copies never wait for each other. A failed call on a lane loses the
+ * GPU for good: copies and events have no transient errors, and the driver
+ * repeats a sticky one on every later call.
  *
- * A GPU's object is made and dropped under one lock, because two pools, or
- * two daemons of one test, may have the same GPU; a lane belongs to one
- * thread. Rejected: linking libcuda, which hosts without a GPU do not have;
- * the runtime library libcudart, one more version to match for calls that it
- * only passes on; a busy thread that asks for events, where a callback of the
- * driver wakes the shard. */
+ * A GPU's object is made and dropped under one lock, because two pools, or two
+ * daemons of one test, may have the same GPU; a lane belongs to one thread.
+ * Rejected: linking libcuda, which hosts without a GPU do not have; the runtime
+ * library libcudart, one more version to match for calls that it only forwards;
+ * a busy thread that polls events, since a callback of the driver can wake the
+ * shard. */
 #include "io/mem/cuda_impl.h"
 
 #include "base/check.h"
@@ -245,7 +244,7 @@ void cuda_unpin(struct cuda *c, void *p)
 
 /* lanes */
 
-/* Copies run on one stream; a second one waits for the marks and calls back,
+/* Copies run on one stream. A second stream waits for the marks and calls back,
  * so that no copy waits for a callback. */
 struct cuda_lane {
     struct cuda *gpu;
@@ -355,8 +354,8 @@ static CUresult copy_each(struct cuda_lane *l, const struct cuda_batch *b)
     return r;
 }
 
-/* Submits a batch: several copies by the driver's one call for them, else by
- * our kernel, else one by one. */
+/* Submits a batch: by the driver's call for many copies, else by our kernel,
+ * else one by one. */
 static CUresult copy_all(struct cuda_lane *l, const struct cuda_batch *b)
 {
     struct cuda *c = l->gpu;
@@ -370,7 +369,7 @@ static CUresult copy_all(struct cuda_lane *l, const struct cuda_batch *b)
     }
     if (cuda_gathers(c, b) && cuda_gather(c, b, l->copies) == CUDA_SUCCESS)
         return CUDA_SUCCESS;
-    return copy_each(l, b); /* some perhaps twice: the same bytes */
+    return copy_each(l, b); /* copies may run twice: with the same bytes */
 }
 
 static CUresult submit(
@@ -401,7 +400,8 @@ enum err cuda_lane_submit(
         return ERR_INTERNAL;
     }
     r = submit(l, b, mark);
-    if (r != CUDA_SUCCESS) /* earlier copies end before the error is reported */
+    if (r != CUDA_SUCCESS) /* let earlier copies end before the error is
+                              reported */
         (void)l->gpu->d->cuStreamSynchronize(l->copies);
     cuda_leave(l->gpu);
     if (r == CUDA_SUCCESS)
@@ -410,8 +410,8 @@ enum err cuda_lane_submit(
     return ERR_INTERNAL;
 }
 
-/* Converts the state of a mark. On a lost GPU no mark counts as reached; a copy
- * that still runs is busy all the same, since its memory is in use. */
+/* Converts the state of a mark. On a lost GPU no mark counts as reached, but a
+ * copy that still runs is busy, since its memory is in use. */
 static enum err answer(struct cuda_lane *l, CUresult r)
 {
     if (r == CUDA_ERROR_NOT_READY)

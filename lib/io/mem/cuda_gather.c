@@ -1,10 +1,10 @@
-/* cuda_gather.c - many small copies as one launch of a kernel, for drivers
- * that have no call for it (before CUDA 12.8) or whose GPU does not do it.
+/* cuda_gather.c - many small copies in one launch of a kernel, for drivers
+ * without a call for that (before CUDA 12.8) and GPUs that do not support it.
  *
- * Invariants: the kernel is loaded once per GPU, by the first lane that needs
- * it, under a lock; without it copies are submitted one by one. Every address
- * is a GPU's, or of host memory that is pinned. Rejected: loading it with the
- * GPU; most drivers have the call. */
+ * Invariants: the first lane that needs the kernel loads it, once per GPU,
+ * under a lock; without it copies are submitted one by one. Every address is a
+ * GPU's, or in pinned host memory. Rejected: loading it together with the GPU.
+ * Most drivers have the call. */
 #include "io/mem/cuda_impl.h"
 
 #include "base/check.h"
@@ -13,12 +13,12 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#define COPIES_MAX 128 /* of one launch */
+#define COPIES_MAX 128 /* per launch */
 #define THREADS    256
-#define BLOCKS     1024        /* of one launch, about */
+#define BLOCKS     1024        /* per launch, about */
 #define SMALL      (64u << 10) /* from this size copy engines are as fast */
 
-/* Parameters of mmx_copies, as gpu/rows.cu declares them. */
+/* Parameters of mmx_copies, as declared in gpu/rows.cu. */
 struct copies {
     uint32_t count, unused;
     struct {
@@ -31,7 +31,7 @@ _Static_assert(
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* Loads the kernel; the GPU is current. */
+/* Loads the kernel; the GPU must be current. */
 static void look_for_kernel(struct cuda *c)
 {
     static const char *const name[] = {"mmx_copies"};

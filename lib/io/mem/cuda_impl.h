@@ -1,5 +1,5 @@
-/* cuda_impl.h - inside of io's CUDA files (cuda*.c, mem_cuda.c): what belongs
- * to one GPU. Nothing else includes it. */
+/* cuda_impl.h - the state of one GPU, shared by io's CUDA files (cuda*.c,
+ * mem_cuda.c). No other file includes it. */
 #ifndef MMX_IO_CUDA_IMPL_H
 #define MMX_IO_CUDA_IMPL_H
 
@@ -13,23 +13,24 @@ struct cuda {
     CUcontext context;
     uint8_t uuid[16];
     char name[64];
-    _Atomic bool no_batch; /* this GPU does not take copies as a batch */
+    _Atomic bool no_batch; /* this GPU does not support batches */
     bool gather_asked;
     _Atomic bool gather_off; /* a launch failed */
-    CUfunction gather;       /* of cuda_gather.c; NULL: none, or not asked */
+    CUfunction gather;       /* of cuda_gather.c; NULL: missing, or not looked
+                                for yet */
     bool settled;    /* writes of network cards are visible without a flush */
-    bool can_settle; /* else they can be flushed */
+    bool can_settle; /* otherwise they can be flushed */
     _Atomic bool lost;
     char reason[CUDA_TEXT_MAX];
 };
 
-/* Makes the GPU current until cuda_leave, on any thread. ERR_INTERNAL: lost,
- * and then there is nothing to leave. */
+/* Makes the GPU current until cuda_leave, on any thread. ERR_INTERNAL: the GPU
+ * is lost; do not call cuda_leave. */
 MUST_CHECK enum err cuda_enter(struct cuda *c);
 void cuda_leave(struct cuda *c);
 /* Marks the GPU as lost; logs the first time. */
 void cuda_lose(struct cuda *c, const char *what, CUresult r);
-/* True if a kernel is better for the batch than one copy after the other. */
+/* True if a kernel suits the batch better than copies one by one. */
 bool cuda_gathers(struct cuda *c, const struct cuda_batch *b);
 /* Submits the batch as launches of that kernel. */
 CUresult cuda_gather(

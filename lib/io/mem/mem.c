@@ -1,6 +1,6 @@
-/* mem.c - the kinds of memory that pools can lie in, by the names that a pool's
- * `memory` key uses. Constant data, any thread. Rejected: a registry filled at
- * run time. There are few kinds, and a list can be read. */
+/* mem.c - the kinds of memory for pools, by the names in a pool's `memory` key.
+ * Constant data, any thread. Rejected: a registry filled at run time. There are
+ * few kinds, and a list is easy to read. */
 #include "io/mem.h"
 
 #include "io/mem/mem_room.h"

@@ -1,18 +1,17 @@
-/* mem_cuda.c - a pool in the memory of a GPU, owned by the daemon and mapped by
- * engines.
+/* mem_cuda.c - a pool in GPU memory, owned by the daemon and mapped by engines.
  *
- * Where the driver can, it is one CUDA VMM allocation, exported as a file
- * descriptor that travels like a memfd: the importer chooses its own access
- * (read only for language engines) and its map outlives us. Elsewhere it is
- * plain memory with a CUDA IPC handle; then an engine that outlives the daemon
- * must close its map, as the driver requires. `share` names the one it became.
+ * If the driver can, it is one CUDA VMM allocation, exported as a file
+ * descriptor like a memfd: the importer chooses its own access (read only for
+ * language engines) and its map outlives the daemon. Otherwise it is plain
+ * memory with a CUDA IPC handle; then an engine that outlives the daemon must
+ * close its map, as the driver requires. `share` says which of the two it is.
  *
- * Invariants: all bytes are zero before open returns; no byte is touched by a
- * CPU; close frees what open made in the reverse order, half-built objects
+ * Invariants: all bytes are zero before open returns; no CPU accesses the
+ * memory; close frees what open made, in reverse order, half-built objects
  * included. The loop's thread opens and closes.
  *
- * Rejected: cuMemAlloc with IPC for all, which dies with the exporter and
- * knows no read-only map; memory pools of the driver, whose exports bring an
+ * Rejected: cuMemAlloc with IPC for all, which dies with the exporter and has
+ * no read-only map; memory pools of the driver, whose exports bring an
  * allocator into every importer. */
 #include "io/mem/cuda_impl.h"
 
@@ -43,7 +42,7 @@ static enum err failed(struct cuda *c, const char *pool, const char *what,
     return ERR_INTERNAL;
 }
 
-/* Logs what was asked for and what is free. */
+/* Logs the bytes requested and the bytes free. */
 static enum err too_little(struct cuda *c, const char *pool, uint64_t bytes)
 {
     size_t have = 0, all = 0;
@@ -65,7 +64,7 @@ static CUmemAllocationProp props(struct cuda *c)
         .location = {
             .type = CU_MEM_LOCATION_TYPE_DEVICE, .id = (int)c->device}};
 
-    /* What a network card needs to reach it; it costs nothing elsewhere. */
+    /* Lets network cards reach it; no cost without one. */
     if (cuda_attribute(
             c, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED))
         p.allocFlags.gpuDirectRDMACapable = 1;
@@ -163,8 +162,8 @@ static void cuda_mem_close(struct mem *m)
     cuda_close(&m->gpu);
 }
 
-/* Zeroes the memory on a stream of our own: on the default one it would wait
- * for all others. */
+/* Zeroes the memory on our own stream: the default one would wait for all
+ * others. */
 static CUresult zero(const struct mem *m)
 {
     const struct gpu_driver *d = m->gpu->d;
@@ -289,8 +288,8 @@ static CUresult import_ipc(struct mem *m, const struct mem_import *from)
     return r;
 }
 
-/* Lets another GPU of ours copy from it: gives the GPU access to mapped memory,
- * or its context access to a context's memory. */
+/* Lets another of our GPUs copy from it: mapped memory is opened to the GPU,
+ * other memory to its context. */
 static CUresult reach(struct mem *m, struct cuda *reader, bool vmm)
 {
     const struct gpu_driver *d = m->gpu->d;
@@ -318,7 +317,7 @@ static enum err reach_all(
 
         if (!(readers >> i & 1) || i == m->gpu->device)
             continue;
-        /* Held: access of a context ends with it. */
+        /* Kept open: a context's access ends with it. */
         e = cuda_open(&m->readers[i], user, i);
         if (e != OK)
             return e;

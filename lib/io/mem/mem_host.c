@@ -1,16 +1,14 @@
-/* mem_host.c - host memory as one memfd per pool: created, mapped, populated
- * and only then sealed, so that our own map stays writable when no other may
- * be.
+/* mem_host.c - host memory, one memfd per pool: created, mapped, populated and
+ * only then sealed, so that our own map stays writable when no new map may be.
  *
- * Invariants: after open every page is present; the size is sealed for good. A
- * process that may write can still punch a hole: the page comes back as zeros,
- * or as SIGBUS where huge pages have run out (guard.h). The pool has the huge
- * pages and the node that were asked for, or open fails.
+ * Invariants: after open every page is present, and the size is sealed for
+ * good. A process that may write can still punch a hole: the page then reads as
+ * zeros, or raises SIGBUS if huge pages have run out (guard.h). The pool has
+ * the huge pages and the node that were requested, or open fails.
  *
- * Any thread opens, best one pool at a time; shards only read base.
- * Rejected: MAP_POPULATE, which hides that it failed and would run before
- * mbind; files in /dev/shm, which have names that outlive us; libnuma, for one
- * call. */
+ * Any thread opens, best one pool at a time; shards only read base. Rejected:
+ * MAP_POPULATE, which hides failures and would run before mbind; files in
+ * /dev/shm, whose names outlive us; libnuma, for a single call. */
 #include "io/mem.h"
 
 #include "base/check.h"
@@ -43,7 +41,7 @@ static uint64_t host_page(const struct mem_opt *opt)
     return mem_room_info("Hugepagesize", &kib) && kib ? kib * 1024 : 2 * MIB;
 }
 
-/* Where the kernel does not report a limit, populate() decides. */
+/* If the kernel reports no limit, populate() finds out. */
 uint64_t mem_host_room(bool huge_pages, bool now, const char **where)
 {
     const struct mem_opt opt = {.huge_pages = huge_pages};
@@ -67,7 +65,7 @@ uint64_t mem_host_room(bool huge_pages, bool now, const char **where)
     return min_u64(have, n);
 }
 
-/* Refuses a pool that does not fit now: the kernel would not refuse, it would
+/* Refuses a pool that does not fit now. The kernel would not refuse it, but
  * kill a process. */
 static enum err check_room(const struct mem_opt *opt, uint64_t bytes)
 {
@@ -142,7 +140,7 @@ static enum err bind_node(struct mem *m, const struct mem_opt *opt)
     return ERR_INTERNAL;
 }
 
-/* What the threads that populate a pool share. */
+/* Shared by the threads that populate a pool. */
 struct crew {
     struct mem *m;
     const struct mem_opt *opt;
@@ -195,7 +193,7 @@ static void *crew_member(void *ud)
 }
 
 /* Populates the pool, a large one by several threads: the kernel clears the
- * pages, which one core does at some GB/s. */
+ * pages, at only some GB/s per core. */
 static enum err populate(struct mem *m, const struct mem_opt *opt)
 {
     struct crew c = {.m = m, .opt = opt, .piece = max_u64(PIECE, m->page)};
@@ -207,7 +205,7 @@ static enum err populate(struct mem *m, const struct mem_opt *opt)
         (unsigned long)c.piece, (unsigned long)m->page);
     for (; n < CREW_MAX && n + 1 < pieces; n++)
         if (pthread_create(&others[n], NULL, crew_member, &c) != 0)
-            break; /* with fewer threads, then */
+            break; /* fewer threads must do */
     crew_member(&c);
     while (n > 0)
         pthread_join(others[--n], NULL);

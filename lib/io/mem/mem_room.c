@@ -1,5 +1,6 @@
-/* mem_room.c - see mem_room.h. Reads files of the kernel, keeps nothing.
- * Rejected: sysinfo(), which has neither reclaimable memory nor groups. */
+/* mem_room.c - see mem_room.h. Reads files of the kernel, keeps no state.
+ * Rejected: sysinfo(), which shows neither reclaimable memory nor control
+ * groups. */
 #include "io/mem/mem_room.h"
 
 #include <limits.h>
@@ -7,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Reads the number after `key` and `sep` at the beginning of a line of the
- * file. */
+/* Reads the number behind `key` and `sep` at the start of a line of the file.
+ */
 static bool number_in(
     const char *path, const char *key, const char *sep, uint64_t *out)
 {
@@ -38,7 +39,7 @@ bool mem_room_info(const char *key, uint64_t *out)
     return number_in("/proc/meminfo", key, ":", out);
 }
 
-/* Returns the bytes that one group leaves. */
+/* Returns the bytes that one control group leaves. */
 static uint64_t group_room(const char *root, const char *group, bool now)
 {
     char path[PATH_MAX];
@@ -46,7 +47,7 @@ static uint64_t group_room(const char *root, const char *group, bool now)
 
     snprintf(path, sizeof(path), "%s%s/memory.max", root, group);
     if (!number_in(path, "", "", &max))
-        return UINT64_MAX; /* "max", or no such controller */
+        return UINT64_MAX; /* "max", or the controller is off */
     if (!now)
         return max;
     snprintf(path, sizeof(path), "%s%s/memory.current", root, group);
@@ -58,8 +59,8 @@ static uint64_t group_room(const char *root, const char *group, bool now)
     return max > used ? max - used : 0;
 }
 
-/* Reads the group's name, "/system.slice/x.service". False: none of version
- * 2. */
+/* Reads the control group's name, "/system.slice/x.service". False: no group of
+ * version 2. */
 static bool group_of(const char *self, char *out, size_t size)
 {
     FILE *f = fopen(self, "re");
@@ -91,6 +92,6 @@ uint64_t mem_room_cgroup(const char *self, const char *root, bool now)
         room = min_u64(room, group_room(root, group, now));
         *end = 0;
     }
-    /* A namespace's own root. */
+    /* In a namespace, its own root counts too. */
     return min_u64(room, group_room(root, "", now));
 }

@@ -1,14 +1,13 @@
 /* source.c - see source.h.
  *
- * Invariants: a source that was opened lies wholly in a file that can neither
- * shrink nor grow, and whose pages were all there: mapping it takes no memory
- * but page tables. Its engines may still remove pages (punch a hole), so only
- * the copies of guard.h read it; every region of its layout lies wholly in it;
- * its map is read-only. Its pages stay while it has holders, also after the
- * owner has exited.
+ * Invariants: an open source lies wholly in a file of constant size whose pages
+ * were all present, so mapping it takes no memory but page tables. Every region
+ * of its layout lies inside it; its map is read-only. Its engines may still
+ * remove pages (punch a hole), so only the copies of guard.h read it. Its pages
+ * stay while it has holders, even after the owner has exited.
  *
- * Rejected: mapping with MAP_POPULATE, which hides that it failed, and mapping
- * in the loop's thread: page tables of a large pool take seconds to fill. */
+ * Rejected: mapping with MAP_POPULATE, which hides failures, and mapping in the
+ * loop's thread: page tables of a large pool take seconds to fill. */
 #include "io/source.h"
 
 #include "base/check.h"
@@ -22,7 +21,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define BLOCK 512u /* of st_blocks, whatever the pages */
+#define BLOCK 512u /* of st_blocks, for any page size */
 
 /* Reads the regions. True if each lies inside and has the layout's rows. */
 static bool regions(struct source *s, struct span fields)
@@ -61,8 +60,8 @@ static enum err check_file(
     return s->bytes <= room ? OK : ERR_TOO_LARGE;
 }
 
-/* Keeps the handle of GPU memory; the driver validates it when it is mapped,
- * and there is no size to check before. */
+/* Stores the handle of GPU memory. The driver validates it at mapping; there is
+ * no size to check before. */
 static enum err fill_gpu(
     struct source *s, const struct local_pool_info *m, const char **why)
 {
