@@ -1,9 +1,9 @@
 /* local.c - the server sockets: which processes may connect, which number a
- * connection gets, what happens when descriptors run out.
+ * connection gets, and what happens when descriptors run out.
  *
  * Invariants: a number is free only when its socket is closed, its process has
- * exited and libuv has closed both handles; libuv's callbacks do no work, they
- * only mark the connections that have some. Owned by the loop's thread.
+ * exited and libuv has closed both handles; libuv's callbacks only mark
+ * connections that have work, and do none. Owned by the loop's thread.
  *
  * Rejected: uv_pipe_t. It is a byte stream, does not keep packets apart, and
  * drops descriptors silently. */
@@ -59,7 +59,7 @@ static enum err clear_path(const struct sockaddr_un *a)
         log_error("%s: served by another process", a->sun_path);
         return ERR_BUSY;
     }
-    /* No process listens: a crash left it behind. */
+    /* No process listens: a crashed daemon left the socket. */
     if (unlink(a->sun_path) != 0) {
         log_error("%s: unlink: %s", a->sun_path, strerror(errno));
         return ERR_INTERNAL;
@@ -67,8 +67,8 @@ static enum err clear_path(const struct sockaddr_un *a)
     return OK;
 }
 
-/* Gives the path its group, "" leaves it, and its mode. Between bind and listen
- * no client can connect yet. */
+/* Sets the path's group ("": unchanged) and its mode. Clients cannot connect
+ * yet, between bind and listen. */
 static enum err path_rights(const char *path, const char *name, uint32_t mode)
 {
     char buffer[4096];
@@ -125,7 +125,7 @@ static enum err bind_path(
     return e;
 }
 
-/* Writes the folder of a path; "": it has none but the root. */
+/* Writes the folder of a path; "": the path has none, or only the root. */
 static void folder_of(const char *path, char out[108])
 {
     char *slash;
@@ -135,7 +135,7 @@ static void folder_of(const char *path, char out[108])
     out[slash ? slash - out : 0] = 0;
 }
 
-/* Makes the folder, which no engine needs to enter or to mount. */
+/* Makes the folder, which engines must not enter or mount. */
 static enum err bind_orders(struct listener *p, const char *path)
 {
     char folder[108];
@@ -146,7 +146,7 @@ static enum err bind_orders(struct listener *p, const char *path)
         log_error("socket.orders: %s: mkdir: %s", folder, strerror(errno));
         return ERR_INTERNAL;
     }
-    /* Its owner could put a socket of its own in the place of ours. */
+    /* The folder's owner could replace our socket. */
     if (folder[0] && (lstat(folder, &st) != 0 || !S_ISDIR(st.st_mode) ||
                          (st.st_uid != 0 && st.st_uid != geteuid()))) {
         log_error(
@@ -206,9 +206,9 @@ static void refuse(int fd, enum err err, const char *text)
     conn_close(fd);
 }
 
-/* Refuses one client with the descriptor in reserve, when none is left, and
- * stops the listener for BACKOFF_MS, so that the loop does not spin on clients
- * that it cannot take. */
+/* Refuses one client with the reserved descriptor, because none is left. Stops
+ * the listener for BACKOFF_MS, so that the loop does not spin on clients that
+ * it cannot accept. */
 static void out_of_descriptors(struct listener *p, int error)
 {
     struct local *l = p->owner;
@@ -226,8 +226,8 @@ static void out_of_descriptors(struct listener *p, int error)
     uv_timer_start(&p->backoff, on_backoff, BACKOFF_MS, 0);
 }
 
-/* Returns a pidfd, which names the process also after its number is reused; -1
- * with errno: none. */
+/* Returns a pidfd, which means the same process even after its number is
+ * reused; -1 with errno: error. */
 static int open_pidfd(int fd, pid_t pid)
 {
     int pidfd = -1;
@@ -237,8 +237,8 @@ static int open_pidfd(int fd, pid_t pid)
         return pidfd;
     if (errno != ENOPROTOOPT)
         return -1;
-    /* Before Linux 6.5. If the process has exited since it connected and its
-     * number was reused, only the wait for its exit is wrong. */
+    /* Before Linux 6.5. If the process has exited and its number was reused,
+     * only the wait for its exit is wrong. */
     return pid > 0 ? (int)syscall(SYS_pidfd_open, pid, 0) : -1;
 }
 
@@ -281,11 +281,11 @@ static bool evict_silent(struct local *l, uint32_t uid)
     return false;
 }
 
-/* Reads the groups that the client had when it connected. The kernel has them
+/* Reads the groups that the client had when it connected. The kernel keeps them
  * in ascending order. */
 static void take_groups(int fd, struct groups *g)
 {
-    static gid_t all[NGROUPS_MAX]; /* of the loop's thread */
+    static gid_t all[NGROUPS_MAX]; /* used by the loop's thread only */
     socklen_t len = sizeof(all);
 
     g->count = 0;
@@ -345,8 +345,8 @@ static void accept_all(struct listener *p)
     const struct list *free_ = &p->owner->free;
 
     p->ready = false;
-    /* Without a free number some are being closed; the listener reports the
-     * waiting clients again. */
+    /* Without a free number, connections are being closed; the listener reports
+     * the waiting clients again. */
     for (unsigned i = 0; i < ACCEPTS_TURN && !list_empty(free_); i++) {
         int fd = accept4(p->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 
@@ -451,7 +451,7 @@ static void start_polls(struct local *l)
     }
 }
 
-/* Opens the sockets of the engines and, if there is to be one, of orders. */
+/* Opens the socket for engines and, if configured, the one for orders. */
 static enum err open_listeners(struct local *l, const struct local_opt *opt)
 {
     struct listener *p = &l->listeners[LISTEN_ENGINES];
@@ -503,7 +503,7 @@ static void remove_path(struct listener *p)
 {
     struct stat st;
 
-    /* A successor may have put its own socket there already. */
+    /* A successor may already have put its own socket there. */
     if (p->path[0] != 0 && lstat(p->path, &st) == 0 &&
         st.st_dev == p->path_dev && st.st_ino == p->path_ino)
         unlink(p->path);
@@ -516,7 +516,8 @@ static void close_listener(struct listener *p, bool polled)
 
     folder_of(p->path, folder);
     remove_path(p);
-    /* Its other daemon may have its socket there: the last one removes it. */
+    /* The host's other daemon may have its socket there: the last one removes
+     * the folder. */
     if (folder[0] && p == &p->owner->listeners[LISTEN_ORDERS])
         (void)rmdir(folder);
     if (p->fd < 0)
@@ -565,8 +566,7 @@ void local_serve(struct local *l)
     for (int i = LISTENERS - 1; i >= 0; i--) /* orders first */
         if (l->listeners[i].ready)
             accept_all(&l->listeners[i]);
-    /* A connection that becomes ready meanwhile has its turn after all others.
-     */
+    /* A connection that becomes ready meanwhile is served after all others. */
     list_init(&now);
     while (!list_empty(&l->ready))
         list_push_tail(&now, list_pop(&l->ready));

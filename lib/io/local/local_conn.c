@@ -1,14 +1,14 @@
 /* local_conn.c - one engine's connection: packets in, frames out, cells.
  *
- * Invariants: no message is passed on unless its answer fits (frames that
+ * Invariants: a message is passed on only if its answer fits (frames that
  * cannot be taken yet are parked, at most one packet); a frame with a
- * descriptor travels in a packet of its own, in order; a full socket is polled
- * for writing and for nothing else; `ended` is reported once, before `dead`; at
- * most FDS_UNREAD descriptors are unread, and while the system lets none pass
- * the connection rests. Owned by the loop's thread.
+ * descriptor has a packet of its own, in order; a full socket is polled only
+ * for writing; `ended` is reported once, before `dead`; at most FDS_UNREAD
+ * descriptors are unread, and while the system passes none the connection
+ * rests. Owned by the loop's thread.
  *
- * Rejected: a queue of messages per connection that grows with what is
- * unread. One engine that stops reading must cost one packet, not memory. */
+ * Rejected: a queue of unread messages per connection. An engine that stops
+ * reading must cost one packet, not unbounded memory. */
 #include "io/local/local_impl.h"
 
 #include "base/log.h"
@@ -38,8 +38,8 @@ static void on_socket(uv_poll_t *h, int status, int events)
     struct local_conn *c = h->data;
 
     (void)events;
-    /* libuv stops the poll when the kernel reports an error on the socket: what
-     * was received before it is still read, then the connection ends. */
+    /* libuv stops the poll when the kernel reports an error on the socket. What
+     * was received before is read first, then the connection ends. */
     if (status < 0)
         c->deaf = c->broken = true;
     conn_ready(c);
@@ -95,7 +95,7 @@ void conn_start(struct local_conn *c, int fd, int pidfd, uint32_t uid)
     c->uid = uid;
     c->owner->open++;
     list_push_tail(&c->owner->silent, &c->silent);
-    conn_ready(c); /* its HELLO may be there already */
+    conn_ready(c); /* its HELLO may have come already */
     poll_for(c);
     b = uv_poll_start(&c->pid_poll, UV_READABLE, on_pidfd);
     CHECK(b == 0, "poll of a process: %s", uv_strerror(b));
@@ -171,8 +171,8 @@ static int open_anew(const struct local_mark *m)
     return open(name, m->open | O_CLOEXEC);
 }
 
-/* Sends one frame with its descriptor, or all frames before the next such one.
- * Returns the bytes sent; 0: none now, and errno says why. */
+/* Sends one frame with its descriptor, or all frames before the next frame with
+ * one. Returns the bytes sent; 0: none now, errno has the cause. */
 static uint32_t send_next(struct local_conn *c)
 {
     const struct local_mark *m = c->marks_count ? &c->marks[0] : NULL;
@@ -206,7 +206,8 @@ static uint32_t send_next(struct local_conn *c)
     return len;
 }
 
-/* True if the kernel only lacks space for now, and no event reports its end. */
+/* True if the kernel only lacks space, and no event will tell when that ends.
+ */
 static bool no_room(int error)
 {
     return error == ETOOMANYREFS || error == EMFILE || error == ENFILE ||
@@ -304,15 +305,15 @@ bool local_blocked(const struct local *l, uint32_t conn)
     return conn_at(l, conn)->blocked;
 }
 
-/* Sends what is queued with the next flush. */
+/* Marks the connection, so that the next flush sends its output. */
 static void make_dirty(struct local_conn *c)
 {
     list_remove(&c->dirty);
     list_push_tail(&c->owner->dirty, &c->dirty);
 }
 
-/* Queues a frame. Returns false if it is dropped: the connection has ended, or
- * ends because there is no space. */
+/* Queues a frame. False: it is dropped, because the connection has ended, or
+ * ends now for lack of space. */
 static bool append(
     struct local *l, uint32_t conn, struct span frame, int fd, int open_flags)
 {
@@ -415,8 +416,8 @@ static void go_on_later(struct local_conn *c)
     conn_ready(c);
 }
 
-/* True if one more message may be passed on. Sends what is queued if space for
- * its answer is all that lacks. */
+/* True if another message may be passed on. Sends queued frames if only space
+ * for the answer is missing. */
 static bool may_take(struct local_conn *c)
 {
     if (c->held)
@@ -447,8 +448,8 @@ static bool frame_whole(const struct reader *r)
     return le32toh(len) <= left - LOCAL_HEADER;
 }
 
-/* Returns the number that an answer to a frame which is cut goes to, as far as
- * it can be read. */
+/* Returns the seq of a frame that is cut, for the answer, as far as it can be
+ * read. */
 static uint32_t seq_of(struct reader r)
 {
     (void)get_u64(&r);
@@ -464,7 +465,7 @@ static void bad_packet(struct local_conn *c, uint32_t seq)
     make_dirty(c);
 }
 
-/* Passes the frames on. Returns false if the rest cannot be taken now. */
+/* Passes the frames on. False: the rest must wait. */
 static bool take_frames(struct local_conn *c, struct reader *r)
 {
     struct local_calls *calls = &c->owner->calls;
@@ -530,8 +531,8 @@ static bool receive(struct local_conn *c)
     int fd;
 
     if (n < 0) {
-        /* A reset means that the engine left answers unread. What it had sent
-         * before is still there. */
+        /* A reset means that the engine left answers unread. What it sent
+         * before can still be read. */
         if (errno == EINTR || errno == ECONNRESET)
             return true;
         c->eof = errno != EAGAIN && errno != EWOULDBLOCK;
@@ -576,7 +577,7 @@ static void conn_input(struct local_conn *c)
 enum err local_cells(struct local *l, uint32_t conn, uint32_t cells, int *fd)
 {
     struct local_conn *c = conn_at(l, conn);
-    /* An engine that asks for none still gets one to map. */
+    /* An engine that requests no cells still gets one to map. */
     size_t bytes = (cells ? cells : 1) * sizeof(uint64_t);
     void *p = MAP_FAILED;
     int f;
@@ -585,7 +586,7 @@ enum err local_cells(struct local *l, uint32_t conn, uint32_t cells, int *fd)
     f = memfd_create("mmx-cells", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (f >= 0 && ftruncate(f, (off_t)bytes) == 0)
         p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, f, 0);
-    /* Our own map stays writable; after the seal there is no other. */
+    /* Our own map stays writable; the seal forbids others. */
     if (p == MAP_FAILED ||
         fcntl(f, F_ADD_SEALS,
             F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL)) {
@@ -637,13 +638,13 @@ void conn_refuse(int fd, enum err err, const char *text)
     }
 }
 
-/* Reads what is left before it closes: else the kernel would drop what waits
- * for the other end, and report a reset there. */
+/* Reads the remaining input before the close. Otherwise the kernel would drop
+ * our output and report a reset to the engine. */
 void conn_close(int fd)
 {
     uint8_t byte;
 
-    shutdown(fd, SHUT_RD); /* nothing more comes */
+    shutdown(fd, SHUT_RD); /* no more input */
     while (recv(fd, &byte, 1, MSG_DONTWAIT | MSG_TRUNC) > 0)
         ;
     close(fd);
@@ -705,7 +706,7 @@ void conn_end(struct local_conn *c)
 {
     drop_socket(c);
     c->owner->calls.ended(c->owner->calls.ud, c->index);
-    pid_over(c); /* if its process has exited already */
+    pid_over(c); /* if its process has already exited */
 }
 
 void conn_serve(struct local_conn *c)
@@ -717,7 +718,7 @@ void conn_serve(struct local_conn *c)
 
         if (c->dead)
             c->deaf = true;
-        /* No answer is waited for any more. */
+        /* The engine waits for no answer any more. */
         if (c->deaf)
             c->held = false;
         if (c->blocked)
@@ -726,7 +727,7 @@ void conn_serve(struct local_conn *c)
             calls->writable(calls->ud, c->index);
         if (!c->blocked)
             conn_input(c);
-        /* What it sent before it ended is handled first, in its turns. */
+        /* Its input from before its end is handled first, in its turns. */
         if (c->more && !c->eof)
             return;
         if (c->broken || c->dead || (c->over && conn_push(c)))

@@ -1,5 +1,5 @@
-/* local_impl.h - what local.c (the server) and local_conn.c (one connection)
- * share. Private to these two. */
+/* local_impl.h - shared by local.c (the server) and local_conn.c (one
+ * connection). Private to these two. */
 #ifndef MMX_IO_LOCAL_IMPL_H
 #define MMX_IO_LOCAL_IMPL_H
 
@@ -9,11 +9,11 @@
 
 #define OUT_MAX     LOCAL_PACKET_MAX
 #define MARKS_MAX   16
-#define FRAMES_TURN 64 /* of one connection, before the next has its turn */
-#define SERVE_NS    (2 * NS_PER_MS) /* of all connections, before peers have */
+#define FRAMES_TURN 64 /* per connection, before the next one is served */
+#define SERVE_NS    (2 * NS_PER_MS) /* for all, before peers are served */
 
 /* Descriptors that a connection may leave unread. The kernel counts them as in
- * flight, those of all processes of our user together, and has a limit. */
+ * flight, for all processes of our user together, and has a limit. */
 #define FDS_UNREAD  2
 #define REST_MS_MAX 64
 
@@ -21,40 +21,40 @@
 struct local_mark {
     uint32_t at, len;
     int fd;
-    int open; /* flags to reopen it with when it is sent; -1: sent as it is */
+    int open; /* flags to reopen it with at the send; -1: send as it is */
 };
 
 struct local_conn {
     struct local *owner;
     uint32_t index;
     struct list free;   /* on the owner's free list */
-    struct list ready;  /* the loop has seen an event */
-    struct list dirty;  /* on one of the owner's: dirty, coalesced */
+    struct list ready;  /* the loop saw an event for it */
+    struct list dirty;  /* on the owner's `dirty` or `coalesced` */
     struct list silent; /* until local_known */
     uint32_t uid;
-    bool extra;  /* beyond the share */
-    bool orders; /* it came by the socket for orders */
+    bool extra;  /* counts beyond the share */
+    bool orders; /* it connected to the socket for orders */
     uv_poll_t sock_poll, pid_poll;
     int fd, pidfd;       /* -1: closed */
-    uint8_t closing;     /* uv handles whose close callback is to come */
-    bool blocked;        /* the socket takes no more; out waits */
-    struct list resting; /* blocked, and no event will end it: a timer does */
+    uint8_t closing;     /* uv handles whose close callback has not come */
+    bool blocked;        /* the socket is full; `out` waits */
+    struct list resting; /* blocked, and only a timer ends that */
     uint64_t rest_until_ns;
-    uint32_t rests;    /* in a row */
-    uint32_t fds_sent; /* since the engine had read all of them */
-    bool deaf;         /* the engine no longer reads: output is dropped */
-    bool held;         /* no messages, see local_hold */
-    bool over;         /* ends when out is empty */
+    uint32_t rests;    /* in a row, without a send between */
+    uint32_t fds_sent; /* since the engine last had read all of them */
+    bool deaf;         /* the engine reads no more: output is dropped */
+    bool held;         /* its messages wait: local_hold */
+    bool over;         /* it ends when `out` is empty */
     bool eof;          /* ends now */
-    bool broken;       /* ends when what was received has been read */
+    bool broken;       /* it ends when the received input has been read */
     bool dead;         /* its process has exited */
-    bool more;         /* its turn ended before its input did */
-    uint32_t frames;   /* left to take in this turn */
-    uint8_t *out;      /* OUT_MAX: frames from out_head to out_len */
+    bool more;         /* its turn ended before its input */
+    uint32_t frames;   /* left in this turn */
+    uint8_t *out;      /* OUT_MAX bytes: frames from out_head to out_len */
     uint32_t out_head, out_len;
     struct local_mark marks[MARKS_MAX];
     uint32_t marks_count;
-    uint8_t *parked; /* LOCAL_PACKET_MAX: rest of a packet not yet taken */
+    uint8_t *parked; /* LOCAL_PACKET_MAX bytes: rest of a packet */
     uint32_t parked_at, parked_len;
     _Atomic uint64_t *cells;
     uint32_t cells_count;
@@ -80,18 +80,18 @@ struct local {
     struct local_conn *conns;
     uint32_t conns_count, open;
     struct list free, ready;
-    struct list dirty;     /* written to in this turn */
-    struct list coalesced; /* written to, and may wait: local_coalesce */
-    struct list silent; /* connections that are not known yet, oldest first */
+    struct list dirty;     /* with output from this turn */
+    struct list coalesced; /* with output that may wait: local_coalesce */
+    struct list silent;    /* connections without a HELLO, oldest first */
     struct list resting;
     uv_timer_t rest;
     struct share *share;
-    uint32_t own; /* places beyond the share, at each listener */
+    uint32_t own; /* places beyond the share, per listener */
     uint32_t own_used[LISTENERS];
     struct local_stats stats;
-    uint8_t *buffers; /* out and parked of every connection, in one map */
+    uint8_t *buffers; /* `out` and `parked` of every connection, in one map */
     size_t buffers_bytes;
-    uint8_t *packet; /* the one receive buffer */
+    uint8_t *packet; /* the only receive buffer */
     struct listener listeners[LISTENERS];
     int reserve_fd;
     bool stopped;
@@ -110,15 +110,15 @@ void local_rest(struct local *l);
 void conn_start(struct local_conn *c, int fd, int pidfd, uint32_t uid);
 /* Ends the connection now and reports it. */
 void conn_end(struct local_conn *c);
-/* Sends one ANSWER that answers no message, if the socket takes it. */
+/* Sends one ANSWER that belongs to no message, if the socket takes it. */
 void conn_refuse(int fd, enum err err, const char *text);
-/* Closes a socket so that the other end can read what was sent to it. */
+/* Closes a socket in a way that lets the other end read our output. */
 void conn_close(int fd);
 /* Gives the connection a turn in the next local_serve. */
 void conn_ready(struct local_conn *c);
 /* Runs one turn of a connection. */
 void conn_serve(struct local_conn *c);
-/* Closes what is open and reports nothing. */
+/* Closes the connection and reports nothing. */
 void conn_drop(struct local_conn *c);
 
 #endif
