@@ -1,13 +1,12 @@
 /* driver.c - see driver.h.
  *
- * Invariants: the table of functions is filled under the lock, by one call, and
+ * Invariants: one call fills the table of functions under the lock, and it is
  * constant afterwards; the driver is never unloaded, since it has threads of
  * its own. Any thread.
  *
  * Rejected: linking libcuda, which hosts without a GPU do not have; the runtime
- * library libcudart, one more version to match for calls that it only passes
- * on; code for GPUs inside of our libraries, which would make nvcc part of
- * every build. */
+ * library libcudart, one more version to match for calls that it only forwards;
+ * GPU code inside our libraries, which would make nvcc part of every build. */
 #include "gpu/driver.h"
 
 #include "base/check.h"
@@ -39,14 +38,14 @@ const char *gpu_result(const struct gpu_driver *d, CUresult r)
     return name;
 }
 
-/* Keeps the reason why there is no driver; returns false. */
+/* Stores the reason why there is no driver; returns false. */
 static bool failed(const char *what, const char *which)
 {
     snprintf(trouble, sizeof(trouble), "%s%s", what, which);
     return false;
 }
 
-/* Stores the function `name` at out; NULL and false: there is none. */
+/* Stores the function `name` at out; NULL and false: it is missing. */
 static bool find(void *lib, const char *name, void *out)
 {
     void *p = dlsym(lib, name);
@@ -92,7 +91,7 @@ const struct gpu_driver *gpu_driver(const char **why)
     return d;
 }
 
-/* Returns a file's bytes, a zero behind them; NULL: it cannot be read. */
+/* Returns a file's bytes and a final zero; NULL: it cannot be read. */
 static void *file_read(const char *path)
 {
     FILE *f = fopen(path, "rbe");
@@ -102,7 +101,7 @@ static void *file_read(const char *path)
     if (f && fseek(f, 0, SEEK_END) == 0)
         n = ftell(f);
     if (n > 0 && fseek(f, 0, SEEK_SET) == 0)
-        all = calloc(1, (size_t)n + 1); /* PTX is text */
+        all = calloc(1, (size_t)n + 1); /* PTX is text: it ends with a zero */
     if (all && fread(all, 1, (size_t)n, f) != (size_t)n) {
         free(all);
         all = NULL;
@@ -112,8 +111,8 @@ static void *file_read(const char *path)
     return all;
 }
 
-/* Returns the file of kernels, named by $MMX_KERNELS or else where
- * `make install` puts it; the caller frees it. NULL: none can be read. */
+/* Returns the file of kernels at $MMX_KERNELS, or where `make install` puts it;
+ * the caller frees it. NULL: none can be read. */
 static void *kernels_read(void)
 {
     static const char *const places[] = {MMX_LIBDIR "/mmx/rows.fatbin",

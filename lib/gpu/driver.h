@@ -17,50 +17,50 @@
 struct gpu_driver {
 #define CALL(name, version, parameters) CUresult(*name) parameters;
 #include "gpu/cuda.def"
-    /* NULL: the driver is older. */
+    /* NULL: the driver is older */
 #define BATCH(name, version, parameters) CUresult(*name##version) parameters;
 #include "gpu/cuda.def"
-    int version; /* 13000 is 13.0 */
+    int version; /* 13000: 13.0 */
 };
 
-/* The driver's file, libcuda.so.1. Tests name another before the first call of
+/* The driver's file, libcuda.so.1. Tests change it before the first call of
  * gpu_driver. */
 extern const char *gpu_driver_file;
 
 /* Returns the driver, which the first call loads; constant and valid until the
- * process ends. NULL: there is none, or it is too old, or it does not start;
- * *why (static) says which, and a later call tries again. Any thread. */
+ * process ends. NULL: it is missing, too old, or does not start; *why (static)
+ * says which, and a later call tries again. Any thread. */
 const struct gpu_driver *gpu_driver(const char **why);
 
 /* Returns the name of a result, "CUDA_ERROR_OUT_OF_MEMORY". Static. */
 const char *gpu_result(const struct gpu_driver *d, CUresult r);
 
-/* Loads `count` kernels of rows.cu by their names into the current context,
- * from the file that `make kernels` makes of it. NULL: out[0..count) are valid
- * until the context is destroyed. Otherwise returns the reason (static), and
- * nothing is loaded. */
+/* Loads `count` kernels of rows.cu by name into the current context, from the
+ * file that `make kernels` builds. NULL: out[0..count) are valid until the
+ * context is destroyed. Otherwise returns the reason (static), and nothing is
+ * loaded. */
 const char *gpu_kernels_load(const struct gpu_driver *d,
     const char *const *names, unsigned count, CUfunction *out);
 
 /* map.c */
 
-/* Returns the number of the GPU with this UUID, which is another in a process
- * that sees other GPUs; -1: not visible here. */
+/* Returns the number of the GPU with this UUID; -1: not visible here. The
+ * number differs in a process that sees other GPUs. */
 int gpu_find(const struct gpu_driver *d, const uint8_t *uuid);
 
-/* The rest needs the GPU's context to be current. */
+/* The functions below need the GPU's context to be current. */
 
 /* Maps memory; no GPU has access yet. */
 CUresult gpu_map(const struct gpu_driver *d,
     CUmemGenericAllocationHandle memory, size_t bytes, CUdeviceptr *out);
-/* Maps another process's memory by its descriptor, which is not closed. */
+/* Maps another process's memory by its descriptor, and leaves that open. */
 CUresult gpu_map_shared(
     const struct gpu_driver *d, int fd, size_t bytes, CUdeviceptr *out);
-/* Lets a GPU read a map, and with `write` write it. Where the driver has no
- * read-only maps it could always write. */
+/* Lets a GPU read a map, and with `write` write it. Without read-only maps in
+ * the driver it can always write. */
 CUresult gpu_allow(const struct gpu_driver *d, CUdeviceptr at, size_t bytes,
     int gpu, bool write);
-/* Unmaps what either of the above has mapped; fails for anything else. */
+/* Unmaps a map of gpu_map or gpu_map_shared; fails for any other address. */
 CUresult gpu_unmap(const struct gpu_driver *d, CUdeviceptr at, size_t bytes);
 
 #endif

@@ -1,8 +1,8 @@
-/* map.c - memory of a GPU at addresses of this process, through the driver's
- * virtual memory management: what a daemon does with its pools, and daemons and
- * engines with those of another process. Invariant: a failed call keeps
- * nothing. Stateless; any thread. Rejected: one copy in io and one in client,
- * which know the same calls and may know no code of each other. */
+/* map.c - GPU memory at addresses of this process, by the driver's virtual
+ * memory management: a daemon's own pools, and those of another process.
+ * Invariant: a failed call keeps nothing. Stateless; any thread. Rejected: one
+ * copy in io and one in client, which need the same calls and may not include
+ * each other. */
 #include "gpu/driver.h"
 
 #include <string.h>
@@ -47,7 +47,7 @@ CUresult gpu_map_shared(
     if (r != CUDA_SUCCESS)
         return r;
     r = gpu_map(d, memory, bytes, out);
-    (void)d->cuMemRelease(memory); /* the map keeps it */
+    (void)d->cuMemRelease(memory); /* the map keeps the memory */
     return r;
 }
 
