@@ -1,4 +1,5 @@
-/* base.h - the few words every other file uses. Knows nothing about mmx. */
+/* base.h - small definitions that every other file uses. Nothing here is about
+ * mmx. */
 #ifndef MMX_BASE_H
 #define MMX_BASE_H
 
@@ -14,7 +15,7 @@
 #define CONTAINER_OF(p, type, member)                                          \
     ((type *)(void *)((char *)(p)-offsetof(type, member)))
 
-/* An index that names nothing, and a row count that is not known yet. */
+/* An index that means "none", and a row count that is not known yet. */
 #define NONE         UINT32_MAX
 #define ROWS_UNKNOWN UINT32_MAX
 

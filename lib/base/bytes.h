@@ -1,6 +1,6 @@
-/* bytes.h - bounds-checked little-endian writer and reader with a sticky
- * error: a run of calls is checked once, at its end. Nothing here allocates,
- * aligns or trusts a length. */
+/* bytes.h - bounds-checked little-endian writer and reader with a sticky error:
+ * a series of calls is checked once, at its end. Nothing here allocates, aligns
+ * or trusts a length. */
 #ifndef MMX_BASE_BYTES_H
 #define MMX_BASE_BYTES_H
 
@@ -9,7 +9,7 @@
 #include <endian.h>
 #include <string.h>
 
-/* Bytes of another owner, often inside a message buffer. */
+/* Bytes that another object owns, often a message buffer. */
 struct span {
     const uint8_t *p;
     uint32_t len;
@@ -30,7 +30,8 @@ static inline bool span_eq(struct span a, struct span b)
     return a.len == b.len && (a.len == 0 || memcmp(a.p, b.p, a.len) == 0);
 }
 
-/* Returns FNV-1a 64 of the bytes. Not keyed: others can make two alike. */
+/* Returns FNV-1a 64 of the bytes. Without a key: others can produce collisions.
+ */
 static inline uint64_t span_hash(struct span s)
 {
     uint64_t h = UINT64_C(0xcbf29ce484222325);
@@ -53,7 +54,7 @@ static inline void span_copy_str(struct span s, char *out, size_t size)
 struct writer {
     uint8_t *p;
     size_t len, cap;
-    bool failed; /* something did not fit; p[0..len) is whole before it */
+    bool failed; /* something did not fit; p[0..len) is complete before it */
 };
 
 struct reader {
@@ -145,7 +146,7 @@ static inline uint64_t get_u64(struct reader *r)
     return get_uint(r, 8);
 }
 
-/* Appends a length of `width` bytes, then the bytes, at most `max`. */
+/* Appends a length of `width` bytes, then the bytes; more than `max` fails. */
 static inline void put_span(
     struct writer *w, struct span s, unsigned width, uint32_t max)
 {

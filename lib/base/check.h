@@ -1,12 +1,12 @@
-/* check.h - asserts for our own bugs. Always on. What comes from outside is
- * never CHECKed: it is validated and refused with a reason. */
+/* check.h - asserts for our own bugs. Always on. Input from outside is never
+ * CHECKed: it is validated and refused with a reason. */
 #ifndef MMX_BASE_CHECK_H
 #define MMX_BASE_CHECK_H
 
 #include "base/base.h"
 
-/* Prints place, expression and the formatted values to stderr, runs the
- * printer that check_set_printer gave (once), and aborts. */
+/* Prints file, line, expression and the formatted values to stderr, calls the
+ * printer of check_set_printer (once), and aborts. */
 NORETURN void check_failed(const char *file, int line, const char *expr,
     const char *fmt, ...) PRINTF_LIKE(4, 5);
 

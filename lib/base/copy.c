@@ -1,14 +1,14 @@
 /* copy.c - memcpy with non-temporal stores, as wide as the processor can.
  *
- * Invariants: exactly [to, to + n) is written, at any alignment of either
- * end; streamed stores go to whole cache lines, so that none is read before
- * it is written; a fence stands behind them before the call returns, because
- * such stores are not ordered by anything else. Stateless; any thread.
+ * Invariants: exactly [to, to + n) is written, at any alignment of either end;
+ * streamed stores write whole cache lines, so that no line is read before it is
+ * written; a fence comes before the return, because nothing else orders such
+ * stores. Stateless; any thread.
  *
  * Rejected: the C library's memcpy alone. It streams only beyond a size that
- * depends on the machine's caches, which a segment does not reach. A function
- * pointer that is set at start was rejected too: asking the processor costs
- * less than a cache line, and there is nothing to initialise. */
+ * depends on the machine's caches, and segments are smaller. Rejected: a
+ * function pointer set at start. Asking the processor costs less than a cache
+ * line, and needs no initialisation. */
 #include "base/copy.h"
 
 #include "base/check.h"
@@ -42,7 +42,7 @@ bool copy_can(enum copy_kind k)
     }
 }
 
-/* Copies whole lines; `to` is aligned to one, `from` is as it is. */
+/* Copies whole lines; `to` is aligned to a line, `from` need not be. */
 static void lines_sse2(uint8_t *to, const uint8_t *from, size_t lines)
 {
     for (; lines > 0; lines--, to += LINE, from += LINE) {

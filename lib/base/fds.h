@@ -8,8 +8,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* Sets fds to the first `max` descriptors, which the caller owns then, and
- * those that are missing to -1; closes all others: a buffer for one has space
+/* Sets fds to the first `max` descriptors, now owned by the caller, and to -1
+ * for missing ones. Closes all others: a buffer for one descriptor has space
  * for two. Returns the number that came. */
 static inline uint32_t fds_take(struct msghdr *m, int *fds, uint32_t max)
 {

@@ -1,12 +1,12 @@
-/* guard.c - see guard.h. A handler for SIGBUS that jumps back into the copy
- * under way in its thread.
+/* guard.c - see guard.h. A handler for SIGBUS jumps back into the copy in
+ * progress on its thread.
  *
- * Invariant: between `inside` set and cleared runs nothing but the copy, which
- * holds nothing, so that jumping out of it leaves nothing behind.
+ * Invariant: while `inside` is set only the copy runs, and it holds no
+ * resources, so that jumping out of it leaks nothing.
  *
- * Rejected: process_vm_readv or pread for such memory, which fail in words but
- * cost a system call and pages looked up for each copy; looking before the
- * copy, since the page can go in between. */
+ * Rejected: process_vm_readv or pread for such memory, which return errors but
+ * cost a system call and page look-ups per copy; checking before the copy,
+ * since the page can go in between. */
 #include "base/guard.h"
 
 #include "base/check.h"
@@ -25,7 +25,7 @@ static __thread sigjmp_buf back;
 static __thread volatile sig_atomic_t inside;
 static void (*_Atomic others)(int number, siginfo_t *info, void *context);
 
-/* The compiler keeps the accesses of the copy between the two. */
+/* Keeps the compiler from moving the copy's accesses out of the two calls. */
 static inline void enter(void)
 {
     CHECK(!inside, "a guarded copy inside of one");
@@ -45,12 +45,12 @@ static void on_bus(int number, siginfo_t *info, void *context)
 
     if (inside) {
         inside = 0;
-        /* The jump leaves the handler without returning. */
+        /* The jump skips the handler's return: restore the mask here. */
         pthread_sigmask(
             SIG_SETMASK, &((ucontext_t *)context)->uc_sigmask, NULL);
         siglongjmp(back, 1);
     }
-    /* Ours no more: the access is done again, and ends the process. */
+    /* Not from our copies: the access is repeated, and ends the process. */
     signal(number, SIG_DFL);
     if (pass_on)
         pass_on(number, info, context);
@@ -107,7 +107,7 @@ static bool touch(const volatile uint8_t *p)
     return true;
 }
 
-/* Returns the bytes up to the end of p's page, at most n. */
+/* Returns the bytes to the end of p's page, at most n. */
 static size_t page_left(const uint8_t *p, size_t n)
 {
     size_t left = PAGE - (uintptr_t)p % PAGE;

@@ -1,6 +1,6 @@
-/* heap.h - binary heap of intrusive nodes, least key first. A node knows its
- * place, so that any node can be moved or removed in O(log n). The array is
- * given by the owner and never grows. For "greatest first" store ~key. */
+/* heap.h - binary heap of intrusive nodes, least key first. A node has its
+ * position, so that any node can be moved or removed in O(log n). The owner
+ * provides the array, which never grows. For "greatest first" store ~key. */
 #ifndef MMX_BASE_HEAP_H
 #define MMX_BASE_HEAP_H
 
@@ -8,7 +8,7 @@
 
 struct heap_node {
     uint64_t key;
-    uint32_t at; /* place + 1; 0: on no heap */
+    uint32_t at; /* position + 1; 0: on no heap */
 };
 
 struct heap {
@@ -40,21 +40,21 @@ static inline void heap_init(struct heap *h, struct slab *s, uint32_t cap)
     h->cap = cap;
 }
 
-/* Puts n into h under key, or moves it there when it is in h already. It is
- * the owner's bug (CHECK) to have more nodes than cap. */
+/* Puts n into h under key, or moves it if it is in h already. More than cap
+ * nodes are the owner's bug (CHECK). */
 void heap_set(struct heap *h, struct heap_node *n, uint64_t key);
 
-/* Takes n out of h, which it is in. */
+/* Takes n out of h. n must be in h. */
 void heap_take(struct heap *h, struct heap_node *n);
 
-/* Takes n out of h; harmless when it is on no heap. */
+/* Takes n out of h; no effect if it is on no heap. */
 static inline void heap_remove(struct heap *h, struct heap_node *n)
 {
     if (heap_linked(n))
         heap_take(h, n);
 }
 
-/* Keeps n in h under key while in, out of it while not. */
+/* Puts n into h under key if `in`; takes it out otherwise. */
 static inline void heap_place(
     struct heap *h, struct heap_node *n, bool in, uint64_t key)
 {

@@ -1,5 +1,5 @@
-/* list.h - intrusive doubly linked list. A node is on one list or on none;
- * a node on none points to itself. No memory, no thread of its own. */
+/* list.h - intrusive doubly linked list. A node is on one list or on none; a
+ * node on none points to itself. Allocates nothing; no thread of its own. */
 #ifndef MMX_BASE_LIST_H
 #define MMX_BASE_LIST_H
 
@@ -19,7 +19,7 @@ static inline bool list_empty(const struct list *l)
     return l->next == l;
 }
 
-/* True if the node is on a list: list_empty seen from the node. */
+/* True if the node is on a list: the opposite of list_empty. */
 static inline bool list_linked(const struct list *n)
 {
     return n->next != n;
@@ -43,7 +43,7 @@ static inline void list_push_head(struct list *l, struct list *n)
     list_insert_before(l->next, n);
 }
 
-/* Takes n off its list; harmless when it is on none. */
+/* Takes n off its list; no effect if it is on none. */
 static inline void list_remove(struct list *n)
 {
     n->prev->next = n->next;
@@ -66,7 +66,7 @@ static inline struct list *list_pop(struct list *l)
 #define LIST_FIRST(l, type, member)                                            \
     (list_empty(l) ? NULL : LIST_ENTRY((l)->next, type, member))
 
-/* The loop variable is a struct list *; the SAFE form bears removal of it. */
+/* n is a struct list *. In the SAFE form the body may remove n. */
 #define LIST_FOREACH(n, l)                                                     \
     for (struct list *n = (l)->next; n != (l); n = n->next)
 #define LIST_FOREACH_SAFE(n, l)                                                \

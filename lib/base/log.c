@@ -1,8 +1,8 @@
-/* log.c - one write per line; a target that is full or gone loses lines, which
- * are counted, and never stops a thread. A ring and a writer thread were
- * rejected: failures and state changes are few, and a crash must not swallow
- * the last line. So was O_NONBLOCK on stderr itself: the open file description
- * is shared with processes that do not expect it. */
+/* log.c - one write per line. A full or closed target loses lines, which are
+ * counted, and never stops a thread. Rejected: a ring and a writer thread.
+ * Failures and state changes are few, and a crash must not lose the last line.
+ * Rejected: O_NONBLOCK on stderr itself. Other processes share the open file
+ * description and do not expect it. */
 #include "base/log.h"
 
 #include "base/check.h"
@@ -22,28 +22,28 @@
 #include <time.h>
 #include <unistd.h>
 
-/* How to write without waiting. A pipe or terminal is opened once more, which
- * gives a description of our own; where that is not allowed, it is polled:
- * room for one line is room for PIPE_BUF, and what a thread takes in between
- * was polled for, too. */
+/* How to write without blocking. A pipe or terminal is opened again, for a
+ * description of our own. Where that is not allowed it is polled: POLLOUT on a
+ * pipe means space for PIPE_BUF, more than a line, and each thread polls before
+ * it writes. */
 enum way { WAY_WRITE, WAY_SEND, WAY_POLL };
 
-enum { PRIORITY = 3 }; /* bytes of one, as "<2>" */
+enum { PRIORITY = 3 }; /* bytes of a priority, as "<2>" */
 
 static const char *log_name = "mmx";
 static _Atomic int log_max = LOG_INFO;
 static int log_fd = STDERR_FILENO;
 static enum way log_way = WAY_WRITE;
-static bool log_journal; /* stderr is the journal's, which has the time */
-static _Atomic uint64_t unwritten, unreported; /* lines; of them not said */
+static bool log_journal; /* stderr is the journal, which adds the time */
+static _Atomic uint64_t unwritten, unreported; /* lines; of them not reported */
 
-/* Kinds of rated lines that were asked for at least once. */
+/* Kinds of rated lines that were used at least once. */
 static pthread_mutex_t rates_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct log_rate *rates;
 static _Atomic uint64_t lost_lines;
 static _Atomic uint32_t lost_kinds; /* with lines not reported yet */
 
-/* True if it is the stream to the journal that systemd has opened for us. */
+/* True if systemd opened this stream to the journal for us. */
 static bool is_journal(const struct stat *st)
 {
     const char *given = getenv("JOURNAL_STREAM");
@@ -54,8 +54,8 @@ static bool is_journal(const struct stat *st)
     return given && !strcmp(given, stream);
 }
 
-/* Writes what stands before a line; returns its length. For the journal that is
- * the priority, which it takes off; else the time, of UTC, and the level. */
+/* Writes the start of a line; returns its length. For the journal: the
+ * priority, which it removes; else the UTC time and the level. */
 static int put_head(char *out, size_t size, enum log_level level)
 {
     static const char priorities[] = {'3', '4', '6', '7'};
@@ -123,7 +123,7 @@ bool log_enabled(enum log_level level)
     return (int)level <= atomic_load_explicit(&log_max, memory_order_relaxed);
 }
 
-/* Returns false when the target does not take it now. */
+/* Returns false if the target does not take it now. */
 static bool put(const char *text, size_t n)
 {
     struct pollfd p = {.fd = log_fd, .events = POLLOUT};
@@ -191,7 +191,7 @@ void log_text(const char *fmt, ...)
     n = vsnprintf(text, sizeof(text), fmt, ap);
     va_end(ap);
     n = n < (int)sizeof(text) ? n : (int)sizeof(text) - 1;
-    /* Its priority is for the journal, too. */
+    /* The priority is only for the journal. */
     if (n >= PRIORITY && text[0] == '<' && !log_journal)
         (void)put(text + PRIORITY, (size_t)(n - PRIORITY));
     else if (n > 0)
@@ -203,7 +203,7 @@ uint64_t log_unwritten(void)
     return atomic_load_explicit(&unwritten, memory_order_relaxed);
 }
 
-/* lines that others cause */
+/* lines that others can cause */
 
 static uint64_t this_second(void)
 {
@@ -213,7 +213,7 @@ static uint64_t this_second(void)
     return (uint64_t)t.tv_sec;
 }
 
-/* Begins another second of the kind; returns what the last ones left out. */
+/* Starts a new second of the kind; returns the lines left out in past ones. */
 static uint32_t next_second(struct log_rate *r, uint64_t now)
 {
     uint32_t lost = r->lost;
@@ -260,8 +260,8 @@ bool log_may(struct log_rate *r)
     return may;
 }
 
-/* Returns a kind that left lines out in a past second, and how many; NULL: none
- * has. */
+/* Returns a kind that left lines out in a past second, and their number; NULL:
+ * none. */
 static const struct log_rate *one_lost(uint64_t now, uint32_t *lost)
 {
     const struct log_rate *found = NULL;

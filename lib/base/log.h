@@ -1,7 +1,7 @@
-/* log.h - lines on stderr: with a syslog priority that journald reads where it
- * is the journal's, else with the time, of UTC, and the level. Lower case, id
- * first, words. Never payload. Any thread; never blocks, on memory or on what
- * reads the lines; a line is one write. */
+/* log.h - lines on stderr: with a syslog priority if stderr is the journal,
+ * else with the UTC time and the level. Lower case, id first, words. Never
+ * payload. Any thread; a line is one write; never blocks on memory or on the
+ * reader of the lines. */
 #ifndef MMX_BASE_LOG_H
 #define MMX_BASE_LOG_H
 
@@ -9,40 +9,40 @@
 
 enum log_level { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG };
 
-/* Sets the least severe level that is written and the name before every line,
- * and looks at what stderr is. Before this call, and when stderr is a file, a
- * write may block as long as the file does. */
+/* Sets the least severe level that is written and the name in every line, and
+ * finds out what stderr is. Before this call, and if stderr is a file, a write
+ * may block as long as the file does. */
 void log_init(const char *name, enum log_level level);
 /* Changes the level; any thread. */
 void log_set_level(enum log_level level);
 bool log_enabled(enum log_level level);
-/* True if the lines need a priority, as "<6>" before each. */
+/* True if each line needs a priority, as "<6>". */
 bool log_to_journal(void);
 void log_line(enum log_level level, const char *fmt, ...) PRINTF_LIKE(2, 3);
-/* Writes a text as it is, as far as stderr takes it at once: for the reports
- * of a crash. Does not allocate. */
+/* Writes a text unchanged, as much as stderr takes at once: for crash reports.
+ * Does not allocate. */
 void log_text(const char *fmt, ...) PRINTF_LIKE(1, 2);
 /* Returns how many lines were lost since the start because stderr was full or
- * gone. The next line that is written says so. */
+ * closed. The next written line reports them. */
 uint64_t log_unwritten(void);
 
-/* Lines that engines or strangers can cause, by kind: at most per_second are
- * written per second; the others are counted, and one line reports their number
- * once the second has passed. Static, made with LOG_RATE. Any thread. */
+/* A kind of line that engines or strangers can cause. At most per_second of
+ * them are written per second; others are counted, and one line reports their
+ * number after the second. Static, made with LOG_RATE. Any thread. */
 struct log_rate {
-    const char *what; /* names the kind: "refused engines" */
+    const char *what; /* name of the kind: "refused engines" */
     enum log_level level;
     uint32_t per_second;
-    uint32_t said, lost; /* lines of `second`: written, left out */
+    uint32_t said, lost; /* lines in `second`: written, left out */
     uint64_t second;
     bool known;
     struct log_rate *next;
 };
 
-/* True if a line of this kind may be written now; counts it if not. */
+/* True if a line of this kind may be written now; otherwise counts it. */
 bool log_may(struct log_rate *r);
-/* Reports what was left out in past seconds. Returns true while more is
- * pending: call again within a second. */
+/* Reports lines left out in past seconds. True if more are pending: call again
+ * within a second. */
 bool log_report_lost(void);
 /* Returns how many lines were left out since the start. */
 uint64_t log_lost(void);

@@ -1,8 +1,8 @@
-/* ring.c - see ring.h. The memory order is the whole point: a record is
- * written before tail (release) and read after it (acquire); the sleeper's
- * flag and the ring's tail are ordered by full fences on both sides, so that
- * either the producer sees the flag or the sleeper sees the record. A mutex
- * and condition variable were rejected: they cannot be polled with sockets. */
+/* ring.c - see ring.h. Memory order matters: a record is written before tail
+ * (release) and read after it (acquire). Full fences on both sides order the
+ * sleeper's flag and the ring's tail, so that the producer sees the flag or the
+ * sleeper sees the record. Rejected: a mutex and condition variable. They
+ * cannot be polled with sockets. */
 #include "base/ring.h"
 
 #include "base/check.h"
@@ -108,7 +108,7 @@ void wake_up(struct wake *w)
         uint64_t one = 1;
         ssize_t n = write(w->fd, &one, sizeof(one));
 
-        (void)n; /* EAGAIN: the counter is full, so the fd is readable */
+        (void)n; /* EAGAIN: the counter is full, so fd is readable */
     }
 }
 
@@ -130,5 +130,5 @@ void wake_clear(struct wake *w)
 
     wake_awake(w);
     r = read(w->fd, &n, sizeof(n));
-    (void)r; /* EAGAIN: no thread had to write */
+    (void)r; /* EAGAIN: no thread wrote */
 }

@@ -1,5 +1,5 @@
-/* ring.h - bounded single-producer single-consumer ring of fixed records and
- * the wake that goes with it: the only way from one thread to another. */
+/* ring.h - bounded ring of fixed records with one producer and one consumer,
+ * and a wake for the consumer: the only way from one thread to another. */
 #ifndef MMX_BASE_RING_H
 #define MMX_BASE_RING_H
 
@@ -25,15 +25,14 @@ bool ring_push(struct ring *r, const void *record);
 uint32_t ring_space(struct ring *r);
 /* Consumer: copies one record out. False: empty. */
 bool ring_pop(struct ring *r, void *record);
-/* Consumer: returns the record that is next, in place until it is popped. NULL:
- * empty. */
+/* Consumer: returns the next record, valid until it is popped. NULL: empty. */
 const void *ring_peek(struct ring *r);
 /* Consumer: true if there is nothing to read. */
 bool ring_empty(struct ring *r);
 
-/* A thread that sleeps in poll on fd, and the threads that wake it. The sleeper
- * calls wake_sleep, looks at its rings once more, and polls; wake_up costs a
- * system call only while it sleeps. */
+/* Wakes a thread that sleeps in poll on fd. The sleeper calls wake_sleep,
+ * checks its rings once more, and polls. wake_up makes a system call only while
+ * it sleeps. */
 struct wake {
     int fd; /* eventfd, non-blocking */
     _Atomic bool asleep;
@@ -43,9 +42,9 @@ MUST_CHECK enum err wake_init(struct wake *w);
 void wake_fini(struct wake *w);
 /* Any thread, after a push: wakes the sleeper. */
 void wake_up(struct wake *w);
-/* Sleeper: makes wake_up write from now on. */
+/* Sleeper: makes wake_up write to fd from now on. */
 void wake_sleep(struct wake *w);
-/* Sleeper: ends wake_sleep when something other than fd woke it. */
+/* Sleeper: ends wake_sleep after another event than fd woke it. */
 void wake_awake(struct wake *w);
 /* Sleeper: ends wake_sleep and empties fd. */
 void wake_clear(struct wake *w);

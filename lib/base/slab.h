@@ -1,7 +1,7 @@
-/* slab.h - memory taken once, at start. The same carving code runs twice:
- * over a slab without memory it only counts, over a real one it hands out
- * pieces. The memory is zero when it comes (fresh pages), and stays untouched
- * until it is used. Pieces are never given back one by one. */
+/* slab.h - memory taken once, at start. The same code runs twice: with a slab
+ * without memory it counts bytes, with a real one it takes pieces. The memory
+ * is zero at first (fresh pages), and not touched before its use. Pieces are
+ * never given back one by one. */
 #ifndef MMX_BASE_SLAB_H
 #define MMX_BASE_SLAB_H
 
@@ -11,7 +11,7 @@ struct slab {
     uint8_t *p; /* NULL: counting */
     size_t used, cap;
     bool failed; /* cap was too small */
-    bool clean;  /* p is zero already (fresh pages): they stay untouched */
+    bool clean;  /* p is zero (fresh pages), so pieces need no clearing */
 };
 
 #define SLAB_ALIGN 64
@@ -34,12 +34,12 @@ static inline void *slab_take(struct slab *s, size_t n, size_t size)
     return out;
 }
 
-/* Which places of an array are in use. A place that was given back is taken
- * before one that never was used, whose memory stays untouched till then. */
+/* Which entries of an array are in use. Freed entries are reused before entries
+ * that were never used, whose memory stays untouched until then. */
 struct slots {
-    uint32_t *next; /* by free place */
-    uint32_t free;  /* the place given back last; NONE: none */
-    uint32_t fresh; /* no place from here on was ever used */
+    uint32_t *next; /* by free entry */
+    uint32_t free;  /* entry freed last; NONE */
+    uint32_t fresh; /* entries from here on were never used */
     uint32_t max;
 };
 
@@ -51,7 +51,7 @@ static inline void slots_init(struct slots *s, struct slab *slab, uint32_t max)
     s->max = max;
 }
 
-/* Returns the place that is used next; NONE: all are in use. */
+/* Takes an entry; returns its index. NONE: all are in use. */
 static inline uint32_t slots_take(struct slots *s)
 {
     uint32_t i = s->free;
@@ -62,7 +62,7 @@ static inline uint32_t slots_take(struct slots *s)
     return i;
 }
 
-/* Gives back place i, which is in use. */
+/* Frees entry i, which must be in use. */
 static inline void slots_give(struct slots *s, uint32_t i)
 {
     CHECK(i < s->fresh, "place %u was never taken", i);

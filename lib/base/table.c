@@ -1,12 +1,12 @@
-/* table.c - linear probing at most half full, backward shift on removal, so
- * that there are no graves to sweep. A byte per entry, 0 for an empty one, else
- * part of its hash, says whether it is worth a look.
+/* table.c - linear probing, at most half full. Removal shifts entries back, so
+ * no deleted entries remain. A byte per entry is 0 if it is empty, otherwise
+ * part of its hash: most other entries need no look.
  *
- * A table uses no more of its memory than it has ever needed, since what is
- * spread over a large one is in no cache: it begins with FIRST entries, and
- * when half of them are used all go to an area of twice as many behind it. A
- * table of `size` entries lies at [size, 2 x size) of the memory. The last move
- * of 16,384 entries takes a third of a millisecond, once in a process's life.
+ * A table uses only as much memory as it ever needed, since entries spread over
+ * a large area miss the caches. It begins with FIRST entries; when half are
+ * used, all move to an area twice as large behind it. A table of `size` entries
+ * is at [size, 2 x size) of the memory. The last move of 16,384 entries takes a
+ * third of a millisecond, once in a process's life.
  *
  * Owned by the table's owner; no locks. */
 #include "base/table.h"
@@ -26,9 +26,9 @@ static uint64_t mix(uint64_t x)
     return x ^ x >> 32;
 }
 
-/* A scope moves the key by an odd number of all bits; without the seed its
- * collisions with other scopes are as unknown as those of ids. The low bits say
- * where an entry is at home, the high ones are its byte. */
+/* The scope adds a multiple of an odd number that changes all bits. With the
+ * secret seed its collisions are as unpredictable as those of ids. The low bits
+ * give an entry's home position, the high bits its byte. */
 static uint64_t hash(const struct table *t, uint64_t id, uint32_t scope)
 {
     return mix((id ^ t->seed) + scope * UINT64_C(0x9e3779b97f4a7c15));
@@ -56,7 +56,7 @@ void table_init(struct table *t, struct slab *s, uint32_t cap, uint64_t seed)
         memset(t->bytes, 0, 2 * (size_t)n);
 }
 
-/* Returns the place behind place i. */
+/* Returns the position behind i. */
 static uint32_t next(const struct table *t, uint32_t i)
 {
     return t->size | ((i + 1) & (t->size - 1));
@@ -67,7 +67,7 @@ static uint32_t home(const struct table *t, uint64_t h)
     return t->size | ((uint32_t)h & (t->size - 1));
 }
 
-/* Returns the place of the entry, or the empty one where it would be. */
+/* Returns the position of the entry, or the empty one where it would go. */
 static uint32_t find(
     const struct table *t, uint64_t h, uint64_t id, uint32_t scope)
 {
@@ -90,7 +90,7 @@ uint32_t table_get(const struct table *t, uint64_t id, uint32_t scope)
     return t->bytes[i] != 0 ? t->entries[i].value : NONE;
 }
 
-/* Moves all entries to an area of twice as many places. */
+/* Moves all entries to an area twice as large. */
 static void grow(struct table *t)
 {
     uint32_t from = t->size;
@@ -142,7 +142,7 @@ void table_remove(struct table *t, uint64_t id, uint32_t scope)
         const struct table_entry *e = &t->entries[j];
         uint32_t at = home(t, hash(t, e->id, e->scope));
 
-        /* Entry j may fill the hole unless its home lies in (i, j]. */
+        /* Entry j may move to the hole i unless its home is in (i, j]. */
         if (((j - at) & mask) >= ((j - i) & mask)) {
             t->entries[i] = *e;
             t->bytes[i] = t->bytes[j];

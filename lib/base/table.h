@@ -1,6 +1,6 @@
-/* table.h - table from (id, scope) to an index, of memory taken at start: open
- * addressing, no allocation, keyed hash so that outsiders cannot flood a slot.
- */
+/* table.h - table from (id, scope) to an index, in memory taken at start: open
+ * addressing, no allocation, and a keyed hash so that others cannot fill one
+ * slot on purpose. */
 #ifndef MMX_BASE_TABLE_H
 #define MMX_BASE_TABLE_H
 
@@ -14,8 +14,8 @@ struct table_entry {
 
 struct table {
     struct table_entry *entries;
-    uint8_t *bytes; /* by entry; 0: it is empty */
-    uint32_t size;  /* places in use now: a power of two */
+    uint8_t *bytes; /* per entry; 0: empty */
+    uint32_t size;  /* entries in use now: a power of two */
     uint32_t len, cap;
     uint64_t seed;
 };
@@ -26,13 +26,13 @@ void table_init(struct table *t, struct slab *s, uint32_t cap, uint64_t seed);
 /* Returns the value, or NONE. */
 uint32_t table_get(const struct table *t, uint64_t id, uint32_t scope);
 
-/* Adds or replaces. False: there are cap entries already, nothing changed. */
+/* Adds or replaces. False: there are cap entries already; nothing changed. */
 bool table_put(struct table *t, uint64_t id, uint32_t scope, uint32_t value);
 
 /* Removes the entry, if there is one. */
 void table_remove(struct table *t, uint64_t id, uint32_t scope);
 
-/* Has the memory of an entry that is about to be removed brought nearer. */
+/* Prefetches the memory of an entry that is removed soon. */
 void table_soon(const struct table *t, uint64_t id, uint32_t scope);
 
 #endif

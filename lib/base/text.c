@@ -1,12 +1,11 @@
-/* text.c - see text.h. Refusing such texts was rejected: they are for people,
- * and a room's failure must be reported whatever its text is. Pure; any thread.
- */
+/* text.c - see text.h. Rejected: refusing such texts. They are for people, and
+ * a room's failure must be reported whatever its text is. Pure; any thread. */
 #include "base/text.h"
 
 #include "base/check.h"
 
-/* Returns how many bytes a character has that begins with this one, and the
- * bits of the character in it; 0: none begins so. */
+/* Returns the byte length of a character that starts with this byte, and that
+ * byte's bits of it; 0: no character starts so. */
 static size_t head_of(uint8_t b, uint32_t *c)
 {
     if (b < 0x80) {
