@@ -9,8 +9,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* The lists are used from the head, so that of all this memory only as much is
- * touched as is in use at once. */
+/* The lists are used from the head, so only as much of this memory is touched
+ * as is in use at once. */
 enum err carrier_init(struct carrier *c, const char *name,
     const struct data_conf *conf, const struct data_calls *calls,
     size_t op_size, void (*cut)(struct data *d, uint32_t ep))
@@ -94,7 +94,7 @@ void carrier_disconnect(struct data *d, uint32_t i)
     end->open = end->unreported = false;
 }
 
-/* Has endpoint i reported: that it is made, or broken. */
+/* Marks endpoint i as to be reported: made, or broken. */
 static void report_end(struct carrier *c, uint32_t i, bool made)
 {
     struct carrier_end *end = &c->ends[i];
@@ -266,7 +266,7 @@ unsigned carrier_report_done(struct carrier *c)
 {
     unsigned count = 0;
 
-    /* Bounded: a callback may post what completes at once. */
+    /* Bounded: a callback may post a message that completes at once. */
     for (; count < 2 * c->conf.messages_max + c->conf.fetches_max; count++) {
         struct list *n = list_pop(&c->done);
         struct carrier_op *op;

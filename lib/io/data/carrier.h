@@ -1,7 +1,6 @@
-/* carrier.h - the half of the contract of data.h that is the same for every
- * carrier: the table of operations, the state of endpoints, and what is
- * reported of both. First member of a carrier's struct data; one owner, as
- * data.h says. */
+/* carrier.h - the part of data.h's contract that every carrier shares: the
+ * table of operations, the state of endpoints, and the reports about both.
+ * First member of a carrier's struct data; one owner, as data.h says. */
 #ifndef MMX_IO_CARRIER_H
 #define MMX_IO_CARRIER_H
 
@@ -12,13 +11,13 @@
 /* In front of an operation's header, for the carrier's own frame. */
 #define CARRIER_FRAME 8
 
-/* A message or a fetch, first member of a carrier's own struct. On exactly one
- * list: unused, its endpoint's, done, or one of the carrier's. */
+/* A message or a fetch; first member of a carrier's own struct. It is on
+ * exactly one list: unused, its endpoint's, done, or one of the carrier's. */
 struct carrier_op {
     struct list link;
     void *cookie;
-    uint32_t ep;       /* whose list it is on, or NONE */
-    uint32_t at, iovs; /* pieces are iov[1..iovs); `at` is the carrier's */
+    uint32_t ep;       /* endpoint whose list it is on, or NONE */
+    uint32_t at, iovs; /* pieces are iov[1..iovs); the carrier uses `at` */
     uint32_t by;       /* the carrier's */
     uint64_t bytes;    /* of the pieces */
     bool fetch, ok;
@@ -27,29 +26,29 @@ struct carrier_op {
 };
 
 struct carrier_end {
-    struct list ops;         /* messages that are not complete, as posted */
-    uint64_t quiet_since_ns; /* no progress of them since; 0: not seen */
+    struct list ops;         /* incomplete messages, in order of post() */
+    uint64_t quiet_since_ns; /* since when they make no progress; 0: not seen
+                                yet */
     bool open, broken, unreported;
-    bool made;       /* what is not reported is that it is connected */
-    bool answered;   /* it was connected */
-    bool failed;     /* the carrier will break it; no posts until then */
-    bool loopback;   /* of the address; from here on the carrier's own, since
-                        connect(): */
+    bool made;       /* the report is about its connection, not its end */
+    bool answered;   /* it was connected once */
+    bool failed;     /* the carrier will break it; it accepts no posts */
+    bool loopback;   /* the address is; members below are set since connect() */
     uint8_t trouble; /* enum trouble */
-    char why[128];   /* the address, for people; then what is wrong */
+    char why[128];   /* the address as text; later the fault */
 };
 
 struct carrier {
     const char *name;
     struct data_conf conf;
     struct data_calls calls;
-    /* Closes what the carrier has of endpoint ep and takes its messages off
-     * its list; harmless twice. */
+    /* Closes the carrier's part of endpoint ep and takes its messages off its
+     * list. May be called twice. */
     void (*cut)(struct data *d, uint32_t ep);
     struct list unused, unused_fetches, done;
     struct carrier_end *ends; /* endpoints_max */
     uint32_t unreported;      /* endpoints */
-    bool inside;              /* a callback of the carrier is on the stack */
+    bool inside;              /* the carrier is inside one of the callbacks */
     uint8_t *ops, *frames;
     struct iovec *iovs;
 };
@@ -63,25 +62,25 @@ void carrier_fini(struct carrier *c);
 
 /* Returns endpoint i, which is open. */
 struct carrier_end *carrier_end(struct carrier *c, uint32_t i);
-/* Opens endpoint i; a connect that fails sets `open` to false again. */
+/* Opens endpoint i; a connect that fails resets `open`. */
 void carrier_connect(struct carrier *c, uint32_t i);
 void carrier_disconnect(struct data *d, uint32_t i);
-/* Has connected() called for endpoint i. */
+/* Makes carrier_report() call connected() for endpoint i. */
 void carrier_made(struct carrier *c, uint32_t i);
-/* Notes what is wrong with endpoint i, unless that is known. */
+/* Stores the fault of endpoint i, unless one is stored. */
 void carrier_blame(
     struct carrier *c, uint32_t i, enum trouble t, const char *what);
-/* As state() of an endpoint by `transport`. */
+/* The same as state() of data.h, for an endpoint by `transport`. */
 enum trouble carrier_state(const struct carrier *c, uint32_t i,
     const char *transport, const char **text);
-/* Cuts endpoint i, to be reported; nothing where it is not open or broken. */
+/* Breaks endpoint i, which is reported later. No effect unless it is open. */
 void carrier_break(struct data *d, uint32_t i);
 void carrier_break_all(struct data *d);
-/* Breaks endpoints that did not connect, or whose messages made no progress,
- * for stall_ms. */
+/* Breaks endpoints that did not connect, or had no progress of messages, for
+ * stall_ms. */
 void carrier_tick(struct data *d, uint64_t now_ns);
 
-/* Puts a message at the end of endpoint i's list, without its empty pieces.
+/* Appends a message to endpoint i's list, without its empty pieces.
  * ERR_PEER_LOST, ERR_BUSY: as post(). */
 MUST_CHECK enum err carrier_post(struct carrier *c, uint32_t i,
     struct span header, const struct iovec *iov, uint32_t iovs, void *cookie,
@@ -97,8 +96,8 @@ void carrier_move(struct carrier *c, struct carrier_op *op, struct list *to);
 
 /* Calls arrived(); returns what it returned. */
 bool carrier_arrived(struct data *d, const struct data_in *in);
-/* Calls done(), fetched() and, but for the second, broken(); returns the
- * number of calls. */
+/* Calls done(), fetched() and broken(); carrier_report_done() not broken().
+ * Both return the number of calls. */
 unsigned carrier_report(struct carrier *c);
 unsigned carrier_report_done(struct carrier *c);
 /* True if carrier_report() has something to report. */

@@ -1,24 +1,24 @@
-/* data_tcp.c - the carrier for networks that are TCP: plain sockets, used in
- * one direction. Rows go from the sender's blocks into the kernel and from
- * there into the receiver's blocks.
+/* data_tcp.c - the carrier for TCP networks: plain sockets, each used in one
+ * direction. Rows go from the sender's blocks into the kernel and from there
+ * into the receiver's blocks.
  *
  * A message is an operation of carrier.h, complete when the kernel has taken
- * all of it. post() only queues; progress() sends, so that what is posted in
- * one turn shares system calls.
+ * all of it. post() only queues; progress() sends, so that messages posted in
+ * one turn share system calls.
  *
- * Connections that send are tcp_out.c, those that bring are tcp_accept.c and
- * tcp_in.c, what makes either safe is tcp_safe.h.
+ * tcp_out.c has the connections that send, tcp_accept.c and tcp_in.c those that
+ * receive; tcp_safe.h secures both.
  *
  * One epoll set holds the listener, accepted connections (level-triggered), our
  * own (edge-triggered: `blocked` remembers a full socket) and a timer, for work
- * that is due also when all is idle. It can be polled itself, needs no arming,
- * and loses no wake-up.
+ * that is due even when all is idle. The set can itself be polled, needs no
+ * arming, and loses no wake-up.
  *
- * Why not UCX here, too: UCX 1.13 (Debian 12) ends the process when a peer
- * dies while the two connect, or in the middle of a message of several pieces;
- * and it copies every byte once more at the receiver. See data_ucx.c for
- * everything that is not TCP. Rejected: MSG_ZEROCOPY, which on loopback copies
- * anyway and needs a second wake-up to free the source. */
+ * Rejected: UCX for TCP too. UCX 1.13 (Debian 12) ends the process when a peer
+ * dies during the connect, or in the middle of a message of several pieces; and
+ * it copies every byte once more at the receiver. data_ucx.c has all other
+ * networks. Rejected: MSG_ZEROCOPY, which on loopback copies anyway and needs a
+ * second wake-up to free the source. */
 #include "base/check.h"
 #include "base/guard.h"
 #include "base/log.h"
@@ -43,7 +43,7 @@ static void read_key(struct span key, struct tcp_key *out)
         log_rated(&unproven, "tcp: a key of %u bytes is none", key.len);
 }
 
-/* True if the key allows as much as this daemon asks for. */
+/* True if the key is as strong as this daemon requires. */
 static bool key_suffices(const struct data *d, const struct tcp_key *k)
 {
     enum data_safe least = d->c.conf.safe;
@@ -161,7 +161,7 @@ static unsigned data_tcp_progress(struct data *d)
     unsigned count;
 
     CHECK(!d->c.inside, "progress inside arrived()");
-    count = tcp_out_send(d); /* before the kernel is asked for events */
+    count = tcp_out_send(d); /* send before asking the kernel for events */
     count += handle_events(d);
     count += tcp_out_send(d);
     return count + carrier_report(&d->c);
@@ -186,7 +186,7 @@ static void say_place(struct data *d, const struct tcp_place *place)
     CHECK(!w.failed, "an address of %u rails", place->rails);
 }
 
-/* A host may get another address: DHCP, a machine that is moved. */
+/* A host's address may change: DHCP, or a machine that moves. */
 static void look_again(struct data *d, uint64_t now_ns)
 {
     struct tcp_place place;
@@ -264,7 +264,7 @@ static enum err begin(struct data *d, const struct data_conf *conf,
     struct data_conf own = *conf;
     enum err e;
 
-    own.fetches_max = 0; /* tcp_in.c fetches, without an operation */
+    own.fetches_max = 0; /* fetches are in tcp_in.c, without operations */
     e = carrier_init(
         &d->c, "tcp", &own, calls, sizeof(struct carrier_op), tcp_out_close);
     if (e != OK)
@@ -275,7 +275,7 @@ static enum err begin(struct data *d, const struct data_conf *conf,
         log_error("tcp: no memory or no epoll set: %s", strerror(errno));
         return ERR_INTERNAL;
     }
-    if (conf->inbound_max == 0) { /* without an address: none comes in */
+    if (conf->inbound_max == 0) { /* without an address nothing can come in */
         bool may = conf->safe == SAFE_AUTO || conf->safe == SAFE_ENCRYPTED;
 
         return may && !tcp_safe_ready() ? ERR_INTERNAL : OK;

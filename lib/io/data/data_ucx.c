@@ -1,25 +1,25 @@
-/* data_ucx.c - the carrier for networks that are more than TCP, and for shared
- * memory: UCX active messages, placed by the receiver.
+/* data_ucx.c - the carrier for networks beyond TCP, and for shared memory: UCX
+ * active messages, placed by the receiver.
  *
  * Never waits on UCX alone: every message and every fetch is an operation of
  * carrier.h. Its lists here: orphans (the endpoint is closed, UCX still has the
  * message) and fetching. UCX's callbacks only move operations and set flags;
  * endpoints are closed, and the owner is notified, from progress().
  *
- * An endpoint without any completion for stall_ms is broken. Its operations
- * come back when it is closed by force; newer UCX keeps some of them for ever,
- * so an orphan that is stall_ms old (and a fetch of FETCH_STALLS times that)
- * has the whole worker destroyed and created again: then every endpoint breaks,
- * everything completes, address() changes and `replaced` counts. A receiver has
- * to publish its new address, a sender need not. fd() stays the same number:
- * poll it with poll(), an epoll set loses it.
+ * An endpoint without any completion for stall_ms is broken. Closing it by
+ * force returns its operations, but newer UCX keeps some of them for ever. So
+ * when an orphan is stall_ms old (a fetch: FETCH_STALLS times that), the whole
+ * worker is destroyed and created again: every endpoint breaks, everything
+ * completes, address() changes and `replaced` counts. A receiver must publish
+ * its new address, a sender need not. fd() stays the same number: use poll(),
+ * since an epoll set loses it.
  *
- * Rows that lie in one place go by a rendezvous, from where they lie to where
- * they land, on endpoints with a transport that can (RDMA, CMA), and always
- * from a GPU. A message is eager where it fits a segment and all is copied.
+ * Rows in one contiguous piece go by rendezvous, without a copy, on endpoints
+ * with a transport that can do this (RDMA, CMA), and always from a GPU. A
+ * message is eager if it fits a segment and is copied.
  *
  * From arrived() only post() and fetch() may be called. One thread owns
- * everything; several progressing threads were rejected (UCX would lock). */
+ * everything. Rejected: several progressing threads. UCX would lock. */
 #include "io/data/ucx.h"
 
 #include "base/check.h"
@@ -38,11 +38,11 @@
 #define FRAME_BYTES    128
 #define FETCH_STALLS   4
 #define CLOSE_LIMIT_NS (200 * NS_PER_MS)
-/* A rendezvous costs a round trip, and the receiver a place to fetch it to. */
+/* A rendezvous costs a round trip, and the receiver an entry for the fetch. */
 #define ZERO_COPY_BYTES (32u << 10)
-#define ZERO_COPY_EACH  8        /* of an endpoint, not done */
-#define WORKER_EACH_NS  NS_PER_S /* between two tries to open a worker */
-#define ADDRESS_SLACK   1024     /* zeros behind a peer's address */
+#define ZERO_COPY_EACH  8        /* in flight per endpoint */
+#define WORKER_EACH_NS  NS_PER_S /* between two attempts to open a worker */
+#define ADDRESS_SLACK   1024     /* zero bytes behind a peer's address */
 
 static struct log_rate gone =
     LOG_RATE("rows whose pages were removed", LOG_WARN, 5);
@@ -50,7 +50,7 @@ static struct log_rate gone =
 struct op {
     struct carrier_op op;
     struct data *d;
-    uint64_t since_ns; /* when tick() first saw it wait; 0: not yet */
+    uint64_t since_ns; /* when tick() first saw it wait; 0: never */
     ucp_ep_h from;     /* of a fetch: UCX's own endpoint to the sender */
     bool zero_copy;    /* counted by its endpoint */
     struct ucx_pack pack;
@@ -59,24 +59,25 @@ struct op {
 struct endpoint {
     struct data *d;
     ucp_ep_h h;
-    void *trying; /* UCX's request, until the peer has answered */
+    void *trying; /* UCX's request of a test, until the peer answers */
     char transport[48];
-    uint32_t zero_copies; /* messages that are not done */
-    bool reaches;         /* the peer reads our memory where it lies */
+    uint32_t zero_copies; /* of its messages in flight */
+    bool reaches;         /* the peer can read our memory in place */
 };
 
 struct data {
-    struct carrier c; /* first: carrier.h finds it there */
+    struct carrier c; /* first: carrier.h's struct data is this member */
     struct ucx ucx;
-    int fd; /* a copy of UCX's, so that its number can outlive a worker */
-    uint32_t failures; /* endpoints with failed set and not looked at */
+    int fd; /* a duplicate of UCX's, whose number outlives a worker */
+    uint32_t failures; /* endpoints whose `failed` was not handled yet */
     uint32_t closing;
     struct data_counts counts; /* replaced alone */
-    uint64_t worker_tried_ns;  /* by tick(), while there is none */
+    uint64_t worker_tried_ns;  /* last attempt of tick() while there is no
+                                  worker */
     struct list orphans, fetching;
     struct endpoint *eps;     /* endpoints_max */
-    ucp_datatype_t packed;    /* of a struct ucx_pack */
-    const struct data_in *in; /* the message that arrived() looks at */
+    ucp_datatype_t packed;    /* type of a struct ucx_pack */
+    const struct data_in *in; /* the message that arrived() is called for */
     ucp_ep_h in_from;
     bool in_fetched;
 };
@@ -88,7 +89,7 @@ static struct op *op_of(struct list *n)
     return LIST_ENTRY(n, struct op, op.link);
 }
 
-/* Called before op leaves its endpoint. */
+/* Updates the endpoint's counts; call before op leaves it. */
 static void op_leaves(struct op *op)
 {
     struct endpoint *ep;
@@ -130,14 +131,14 @@ static void on_closed(void *request, ucs_status_t status, void *ud)
     ucp_request_free(request);
 }
 
-/* UCX's pieces are the system's with other names. */
+/* UCX's pieces have the layout of struct iovec. */
 _Static_assert(
     sizeof(ucp_dt_iov_t) == sizeof(struct iovec) &&
         offsetof(ucp_dt_iov_t, length) == offsetof(struct iovec, iov_len),
     "a piece is not a struct iovec");
 
-/* Describes op's pieces to UCX: one is a plain buffer, its fast path, and named
- * as registered. Pieces in GPU memory come alone. */
+/* Describes op's pieces to UCX. A single piece is a plain buffer, UCX's fast
+ * path, with its registration. A piece in GPU memory is always single. */
 static void op_param(struct op *op, ucp_request_param_t *param,
     const void **buffer, size_t *count)
 {
@@ -202,14 +203,14 @@ static void close_by_force(struct data *d, ucp_ep_h h)
     d->closing++;
     r = ucp_ep_close_nbx(h, &param);
     if (UCS_PTR_IS_PTR(r))
-        return; /* on_closed() will be called */
+        return; /* on_closed() is called later */
     d->closing--;
     if (UCS_PTR_IS_ERR(r))
         log_warn("ucx: closing an endpoint: %s",
             ucs_status_string(UCS_PTR_STATUS(r)));
 }
 
-/* Closes by force; the operations that UCX still has become orphans. */
+/* Closes by force; operations that UCX still has become orphans. */
 static void endpoint_close(struct data *d, uint32_t i)
 {
     struct endpoint *ep = &d->eps[i];
@@ -238,9 +239,9 @@ static void break_failed(struct data *d)
             carrier_break(d, i);
 }
 
-/* Creates an endpoint. ucp_ep_create trusts every length inside the blob, so it
- * gets a copy of bounded length with zeros behind it. The caller makes sure
- * that it comes from an admitted peer. */
+/* Creates an endpoint. ucp_ep_create trusts every length inside the address, so
+ * it gets a copy of bounded length followed by zeros. The caller makes sure
+ * that the address is from an admitted peer. */
 static enum err endpoint_create(struct data *d, uint32_t i, struct span address)
 {
     uint8_t *copy = calloc(1, address.len + ADDRESS_SLACK);
@@ -270,7 +271,7 @@ static void on_tried(void *request, ucs_status_t s, void *ud)
     struct endpoint *ep = ud;
     uint32_t i = (uint32_t)(ep - ep->d->eps);
 
-    if (ep->trying == request) { /* else it was closed */
+    if (ep->trying == request) { /* otherwise it was closed */
         ep->trying = NULL;
         if (s == UCS_OK)
             carrier_made(&ep->d->c, i);
@@ -281,9 +282,10 @@ static void on_tried(void *request, ucs_status_t s, void *ud)
         ucp_request_free(request);
 }
 
-/* Asks the peer for a sign of life: an empty message, and a flush, which ends
- * when its network card, or over TCP the peer itself, has taken that. A flush
- * alone asks nothing of transports that connect by the first message. */
+/* Tests whether the peer is alive by an empty message and a flush. The flush
+ * ends when the peer's network card, or over TCP the peer itself, has received
+ * the message. A flush alone sends nothing on transports that connect with the
+ * first message. */
 static void endpoint_try(struct endpoint *ep)
 {
     ucp_request_param_t eager = {.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS,
@@ -296,7 +298,7 @@ static void endpoint_try(struct endpoint *ep)
         ucp_am_send_nbx(ep->h, UCX_AM_ID, NULL, 0, NULL, 0, &eager);
 
     if (UCS_PTR_IS_PTR(r))
-        ucp_request_free(r); /* when it has ended */
+        ucp_request_free(r); /* once it has ended */
     if (!UCS_PTR_IS_ERR(r))
         r = ucp_ep_flush_nbx(ep->h, &flush);
     if (UCS_PTR_IS_PTR(r))
@@ -308,9 +310,9 @@ static void endpoint_try(struct endpoint *ep)
 static ucs_status_t on_arrived(void *arg, const void *header, size_t header_len,
     void *data, size_t len, const ucp_am_recv_param_t *param);
 
-/* Opens a worker and gives its descriptor our number. One that takes another's
- * place counts as replaced: its address is new, and its description of the
- * descriptor has to be watched anew. */
+/* Opens a worker and gives its descriptor our number. If it replaces another,
+ * that is counted: its address is new, and its descriptor must be registered
+ * anew with pollers. */
 static enum err worker_open(struct data *d)
 {
     enum err e = ucx_open(&d->ucx, &d->c.conf, on_arrived, d);
@@ -330,10 +332,10 @@ static enum err worker_open(struct data *d)
     return ERR_INTERNAL;
 }
 
-/* Closes the endpoints that UCX made for the senders of outstanding fetches: a
- * worker that is destroyed with such a fetch aborts the process (in builds of
- * UCX with its assertions, as Debian's). An endpoint that has failed by itself
- * has no fetch any more, so none of these is stale. */
+/* Closes the endpoints that UCX made for the senders of outstanding fetches.
+ * Destroying a worker with such a fetch aborts the process (in builds of UCX
+ * with assertions, such as Debian's). An endpoint that failed by itself has no
+ * fetch left, so none of these is stale. */
 static void close_fetches(struct data *d)
 {
     ucp_ep_h from;
@@ -351,13 +353,13 @@ static void close_fetches(struct data *d)
     } while (from);
 }
 
-/* Ends everything that UCX has of ours, after all endpoints were closed; gives
- * it CLOSE_LIMIT_NS to do so in order. */
+/* Ends everything that UCX has of ours, after all endpoints were closed. Gives
+ * UCX CLOSE_LIMIT_NS to finish cleanly. */
 static void worker_close(struct data *d)
 {
     uint64_t limit_ns = clock_ns() + CLOSE_LIMIT_NS;
 
-    d->c.inside = true; /* what still arrives is dropped */
+    d->c.inside = true; /* messages that still arrive are dropped */
     close_fetches(d);
     while (
         d->ucx.worker && clock_ns() < limit_ns &&
@@ -380,7 +382,7 @@ static void worker_replace(struct data *d)
         log_error("ucx: no new worker; it is tried again each second");
 }
 
-/* Tries to open a worker in place of one that could not be replaced. */
+/* Tries to open a worker after an earlier replacement failed. */
 static void worker_retry(struct data *d, uint64_t now_ns)
 {
     if (now_ns - d->worker_tried_ns < WORKER_EACH_NS)
@@ -395,7 +397,7 @@ static enum err ucx_connect(
 {
     enum err e = OK;
 
-    (void)key; /* nothing is proven */
+    (void)key; /* UCX has no proof by key */
     if (tcp_place_looks_so(address))
         log_warn("ucx: a data address of carrier tcp: is transfer.carrier the "
                  "same on both sides?");
@@ -418,7 +420,7 @@ static enum err ucx_connect(
     return e;
 }
 
-/* Asks UCX which transports it has chosen, until it has. */
+/* Asks UCX for its transports, until it has chosen some. */
 static const char *ucx_name(struct data *d, uint32_t i)
 {
     struct endpoint *ep = &d->eps[i];
@@ -439,7 +441,7 @@ static enum trouble ucx_state(struct data *d, uint32_t i, const char **text)
     return carrier_state(&d->c, i, ucx_name(d, i), text);
 }
 
-/* Takes no key: what comes is not proven. */
+/* Ignores the key: senders are not proven here. */
 static void ucx_admit(struct data *d, uint32_t who, struct span key)
 {
     CHECK(!d->c.inside, "a key of peer %u inside a callback", who);
@@ -448,9 +450,9 @@ static void ucx_admit(struct data *d, uint32_t who, struct span key)
 
 /* messages */
 
-/* Returns zeros in place of rows whose pages engines have removed from their
- * pool, as from a hole in small pages: the kernel would fail the endpoint each
- * time. */
+/* Returns zeros to send instead of rows whose pages engines have removed from
+ * their pool, as a hole in small pages reads. Otherwise the kernel would fail
+ * the endpoint each time. */
 static const void *zeros_for(const void *rows, size_t n)
 {
     const void *zeros = guard_zeros(n);
@@ -459,8 +461,7 @@ static const void *zeros_for(const void *rows, size_t n)
     return zeros ? zeros : rows;
 }
 
-/* True if the one piece of op is to be fetched by the peer from where it lies.
- */
+/* True if op has a single piece that the peer should fetch in place. */
 static bool zero_copy(struct data *d, const struct op *op)
 {
     struct endpoint *ep = &d->eps[op->op.ep];
@@ -472,14 +473,14 @@ static bool zero_copy(struct data *d, const struct op *op)
     return ep->reaches && ep->zero_copies < ZERO_COPY_EACH;
 }
 
-/* Chooses how a message is sent. One piece may be sent from where it lies, as a
- * rendezvous: from a GPU, or without a copy. All else is packed by us into
- * UCX's buffers, eager if it fits a segment. Engines may take pages of a pool
- * away until then, where UCX's own copy would end the process by SIGBUS;
- * UCX 1.13 over TCP aborts the process (comp->count) when the peer goes during
- * an eager zero-copy message of several pieces or fragments; and no UCX has a
- * rendezvous of several pieces without a copy. A reply endpoint is requested
- * where there is a rendezvous: close_fetches() needs it. */
+/* Chooses how a message is sent. A single piece may go by rendezvous: from a
+ * GPU, or in place. We pack everything else into UCX's buffers, eager if it
+ * fits a segment. Reasons: engines may remove pages of a pool before the send,
+ * and UCX's own copy would end the process by SIGBUS; UCX 1.13 over TCP aborts
+ * the process (comp->count) if the peer goes during an eager zero-copy message
+ * of several pieces or fragments; no UCX has a rendezvous of several pieces
+ * without a copy. A rendezvous requests a reply endpoint, which close_fetches()
+ * needs. */
 static void send_param(struct data *d, struct op *op, size_t header_len,
     ucp_request_param_t *param, const void **buffer, size_t *count)
 {
@@ -545,7 +546,7 @@ static enum err ucx_post(struct data *d, uint32_t i, struct span header,
     if (UCS_PTR_IS_ERR(r))
         return send_refused(d, op, UCS_PTR_STATUS(r));
     if (r == NULL)
-        op_complete(op, true); /* without a callback; progress() reports it */
+        op_complete(op, true); /* no callback comes; progress() reports it */
     return OK;
 }
 
@@ -561,7 +562,7 @@ static ucs_status_t on_arrived(void *arg, const void *header, size_t header_len,
         .who = NONE};
     bool kept;
 
-    /* It has no receiver while a worker is destroyed; or it is of a try. */
+    /* No receiver while a worker is destroyed, or it is an endpoint_try(). */
     if (d->c.inside || header_len == 0)
         return UCS_OK;
     d->in = &in;
@@ -591,7 +592,7 @@ static enum err ucx_fetch(struct data *d, const struct data_in *in,
         return ERR_BUSY;
     op = op_of(d->c.unused_fetches.next);
     carrier_pieces(&op->op, iov, iovs);
-    if (op->op.bytes != in->len) /* also asked for whole: UCX cannot */
+    if (op->op.bytes != in->len) /* even if all is requested: UCX cannot */
         return ERR_MALFORMED;
     op_param(op, &param, &buffer, &count);
     CHECK(op->op.ep == NONE && op->op.fetch, "an operation in use");
@@ -603,7 +604,7 @@ static enum err ucx_fetch(struct data *d, const struct data_in *in,
     list_push_tail(&d->fetching, &op->op.link);
     r = ucp_am_recv_data_nbx(
         d->ucx.worker, in->handle, (void *)(uintptr_t)buffer, count, &param);
-    /* UCX has taken the message even when it failed: reported later. */
+    /* UCX has taken the message even if it failed: reported later. */
     if (!UCS_PTR_IS_PTR(r))
         op_complete(op, r == NULL);
     return OK;
@@ -641,13 +642,13 @@ static enum err ucx_arm(struct data *d)
     s = ucp_worker_arm(d->ucx.worker);
     if (s == UCS_OK || s == UCS_ERR_BUSY)
         return s == UCS_OK ? OK : ERR_BUSY;
-    /* ERR_BUSY would make the owner spin; its tick calls again after a while.
-     */
+    /* ERR_BUSY would make the owner spin; its tick calls again later. */
     log_rated(&arms, "ucx: ucp_worker_arm: %s", ucs_status_string(s));
     return OK;
 }
 
-/* True if one of l has waited for limit_ns. Sets the start of new ones. */
+/* True if an operation in l has waited for limit_ns. Starts the clock of new
+ * ones. */
 static bool one_waits(struct list *l, uint64_t now_ns, uint64_t limit_ns)
 {
     bool old = false;

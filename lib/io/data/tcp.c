@@ -1,5 +1,5 @@
-/* tcp.c - see tcp.h. Addresses are literal: no name is ever looked up.
- * Link-local IPv6 is passed over, since its scope means nothing elsewhere. */
+/* tcp.c - see tcp.h. Addresses are numeric: no name is ever looked up.
+ * Link-local IPv6 is skipped, since its scope means nothing on another host. */
 #include "io/data/tcp.h"
 
 #include "base/log.h"
@@ -50,7 +50,7 @@ static bool usable(const struct ifaddrs *i)
     return i->ifa_addr->sa_family == AF_INET;
 }
 
-/* Finds the address of a device, IPv4 before IPv6. "all": of any device, the
+/* Finds the address of a device, IPv4 before IPv6. "all": of any device,
  * loopback last. */
 static bool device_address(const struct ifaddrs *list, const char *name,
     size_t len, struct sockaddr_storage *out)
@@ -92,8 +92,8 @@ static bool on_loopback(const struct sockaddr_storage *at)
 static struct log_rate bare =
     LOG_RATE("devices without an address", LOG_WARN, 1);
 
-/* Finds the addresses of the devices. A peer reaches all of them or none: on
- * loopback like the first one, or like it not. */
+/* Finds the addresses of the devices. A peer must reach all of them or none:
+ * all are loopback like the first one, or none is. */
 static void find_addresses(const char *devices, struct tcp_place *out)
 {
     struct ifaddrs *list;
@@ -200,8 +200,8 @@ static void option(int fd, int level, int name, unsigned value)
         log_debug("tcp: option %d of a socket: %s", name, strerror(errno));
 }
 
-/* Fixes the size of a socket's buffers, before it listens or connects: the
- * window's scale is agreed on then. The kernel grows those that have none. */
+/* Sets the size of a socket's buffers, before it listens or connects: the
+ * window scale is negotiated then. Otherwise the kernel sizes them itself. */
 static void buffers(int fd, uint32_t bytes)
 {
     static struct log_rate small = LOG_RATE("buffers cut", LOG_WARN, 1);
@@ -213,7 +213,7 @@ static void buffers(int fd, uint32_t bytes)
 
         option(fd, SOL_SOCKET, which, bytes);
         getsockopt(fd, SOL_SOCKET, which, &got[i], &len);
-        if ((unsigned)got[i] / 2 < bytes) /* the kernel counts twice */
+        if ((unsigned)got[i] / 2 < bytes) /* the kernel doubles it */
             log_rated(&small,
                 "tcp: transfer.buffer is %u bytes, the kernel allows %u: see "
                 "net.core.%cmem_max",
@@ -221,7 +221,7 @@ static void buffers(int fd, uint32_t bytes)
     }
 }
 
-/* Returns a socket that listens there; -1 with errno. */
+/* Returns a socket that listens at the address; -1 with errno. */
 static int listening(struct sockaddr_storage *at, uint32_t buffer_bytes)
 {
     int on = 1, e;
@@ -243,8 +243,8 @@ static int listening(struct sockaddr_storage *at, uint32_t buffer_bytes)
 }
 
 /* Listens on the first free port of the range. Two daemons that start together
- * may both bind one; listen() then fails for one of them, so each attempt has a
- * socket of its own. */
+ * may both bind the same port, and listen() then fails for one of them, so each
+ * attempt uses a socket of its own. */
 static int listen_within(
     struct sockaddr_storage *at, const char *ports, uint32_t buffer_bytes)
 {
@@ -263,7 +263,8 @@ static int listen_within(
     return fd;
 }
 
-/* Listens at an address, which gets its port; all: at every one of the host. */
+/* Listens at an address and sets its port in *at; all: at every address of the
+ * host. */
 static int listen_at(struct sockaddr_storage *at, bool all, const char *ports,
     uint32_t buffer_bytes)
 {
@@ -356,7 +357,7 @@ bool tcp_moved(const char *devices, const char *ports, uint32_t buffer_bytes,
     return moved;
 }
 
-/* places as bytes */
+/* places in messages */
 
 void tcp_place_put(struct writer *w, const struct tcp_place *p)
 {
@@ -381,7 +382,7 @@ bool tcp_place_looks_so(struct span s)
     return s.len >= TCP_HELLO && memcmp(s.p, TCP_MAGIC, 4) == 0;
 }
 
-/* Reads one address of n bytes. Returns false if it cannot be one. */
+/* Reads one address of n bytes. False: it is invalid. */
 static bool get_at(
     struct reader *r, uint32_t n, uint16_t port, struct sockaddr_storage *out)
 {
@@ -397,7 +398,7 @@ static bool get_at(
     return port > 0;
 }
 
-/* Reads what follows the token, and ignores what comes after that. */
+/* Reads the part behind the token, and ignores bytes after that. */
 static bool get_rails(struct reader *r, struct tcp_place *out)
 {
     out->streams = get_u8(r);

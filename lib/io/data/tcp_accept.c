@@ -1,20 +1,21 @@
 /* tcp_accept.c - see tcp_accept.h. A connection has a rank, and is on the list
- * of its rank: it has said nothing, or something, or named a key in force, or
- * proven it. Only the last is a peer's. Of the others each list is bounded, and
- * one too many evicts its oldest; without a vacant entry the oldest of the
- * lowest rank goes. Each ends after greeting_ms.
+ * of its rank: it has sent nothing, sent something, named a key in force, or
+ * proven the key. Only the last belongs to a peer. Each other list is bounded
+ * and evicts its oldest when it is full; without a vacant entry the oldest of
+ * the lowest rank goes. Each of those ends after greeting_ms.
  *
- * A peer says its first bytes, which name its key, as soon as it is connected,
- * so what is silent costs little and may be many; and a flood of connections
- * that name nothing evicts none that has. Of one key at most its streams are
- * spared so, the newest: what names a key is readable for all on the way, and
- * may be sent again by those. Of those that have proven a key one for each of
- * its streams stays: the newest. The timer is in the epoll set, so that it runs
- * while the carrier has nothing else to do.
+ * A peer names its key in its first bytes, right after the connect. So silent
+ * connections cost little and may be many, and a flood of connections that name
+ * no key evicts none that did. A key's name can be read on the way and
+ * replayed, so per key only the newest connections have this protection, as
+ * many as the key has streams. Of those that have proven a key, the newest for
+ * each stream stays. The timer is in the epoll set, so that it runs while the
+ * carrier is idle.
  *
- * Rejected: TCP_DEFER_ACCEPT. One byte is enough to pass it. Evicting the
- * newest: peers that connect at the same time would close each other. Places by
- * source address: a relay, or a large network, is one source. */
+ * Rejected: TCP_DEFER_ACCEPT. One byte is enough to pass it. Rejected: evicting
+ * the newest. Peers that connect at the same time would close each other.
+ * Rejected: entries per source address. A relay, or a large network, is one
+ * source. */
 #include "io/data/tcp_accept.h"
 
 #include "base/check.h"
@@ -33,7 +34,7 @@
 
 #define ACCEPTS_MAX 16
 #define SWEEPS      4    /* within greeting_ms */
-#define PROOFS_MAX  128  /* with keys: of those that talk, or name one */
+#define PROOFS_MAX  128  /* if keys are required: of rank TALKS, and of NAMED */
 #define SILENT_MAX  1024 /* with keys */
 
 enum rank { VACANT, SILENT, TALKS, NAMED, PROVEN, RANKS };
@@ -42,7 +43,7 @@ struct inbound {
     struct tcp_in *in; /* NULL: vacant */
     uint64_t since_ns;
     enum rank rank;
-    struct list link; /* of the door's list of this rank, oldest first */
+    struct list link; /* on the door's list of this rank, oldest first */
 };
 
 struct tcp_door {
@@ -53,12 +54,12 @@ struct tcp_door {
     uint32_t ins_count, silent_max;
     struct list of[RANKS];
     uint32_t count[RANKS];
-    struct tcp_keys keys;       /* keys_max; where they are needed */
+    struct tcp_keys keys;       /* keys_max; if keys are required */
     struct data_counts *counts; /* the carrier's */
     int epoll, listeners[TCP_RAILS];
-    int spare;  /* a reserve to refuse with when no descriptor is left; or -1 */
-    int timer;  /* timerfd */
-    bool timed; /* it runs */
+    int spare;    /* reserve, to refuse with when none is left; or -1 */
+    int timer;    /* timerfd */
+    bool timed;   /* it runs */
     bool resting; /* the listener is not polled until the timer expires */
 };
 
@@ -136,7 +137,7 @@ static void evict(struct tcp_door *d, enum rank rank)
     in_close(d, (uint32_t)(at - d->ins));
 }
 
-/* Returns a vacant entry, after an eviction if there is none. NONE: all are of
+/* Returns a vacant entry, after an eviction if needed. NONE: all belong to
  * peers. */
 static uint32_t in_place(struct tcp_door *d)
 {
@@ -149,8 +150,8 @@ static uint32_t in_place(struct tcp_door *d)
     return at ? (uint32_t)(at - d->ins) : NONE;
 }
 
-/* Takes the mark of a name from the oldest connection that has named the key of
- * `newest`, if there are more than the key may have streams. */
+/* Moves the oldest connection that named the key of `newest` back to TALKS, if
+ * more have named it than the key may have streams. */
 static void spare_newest(struct tcp_door *d, const struct inbound *newest)
 {
     struct inbound *oldest = NULL;
@@ -168,7 +169,7 @@ static void spare_newest(struct tcp_door *d, const struct inbound *newest)
         move(d, oldest, TALKS);
 }
 
-/* Gives a connection the rank of what it has said since it was `named`. */
+/* Updates a connection's rank. named: it had named its key before this turn. */
 static void in_ranked(struct tcp_door *d, uint32_t i, bool named)
 {
     struct inbound *at = &d->ins[i];
@@ -187,7 +188,8 @@ static void in_ranked(struct tcp_door *d, uint32_t i, bool named)
 }
 
 /* Handles a failing accept(), after which the listener stays readable: accepts
- * and closes a connection with the spare descriptor, else lets all wait. */
+ * and closes a connection with the spare descriptor, or else stops polling for
+ * a while. */
 static void refuse_one(struct tcp_door *d, int listener)
 {
     int fd = -1;
@@ -257,7 +259,7 @@ static unsigned accept_some(struct tcp_door *d, int listener)
     return n;
 }
 
-/* Closes connection i, which has not greeted in time, or whose key is not in
+/* Closes connection i, which sent no greeting in time, or whose key is not in
  * force. */
 static void close_stranger(struct tcp_door *d, uint32_t i)
 {
@@ -272,15 +274,15 @@ static void close_stranger(struct tcp_door *d, uint32_t i)
     in_close(d, i);
 }
 
-/* Closes connections without a greeting, frees memory that is not needed, and
- * ends the listener's rest. */
+/* Closes connections without a greeting, frees unused memory, and polls a
+ * resting listener again. */
 static unsigned sweep(struct tcp_door *d)
 {
     uint64_t now_ns = clock_ns(), runs;
     bool more = false;
     ssize_t n = read(d->timer, &runs, sizeof(runs));
 
-    (void)n; /* read to stop it from being readable */
+    (void)n; /* read so that it is no longer readable */
     d->timed = false;
     if (d->resting)
         listen_for(d, EPOLLIN);
@@ -304,7 +306,8 @@ static unsigned sweep(struct tcp_door *d)
     return 1;
 }
 
-/* Ends what connection i, which has just proven its key, is in place of. */
+/* Closes the older connection that connection i, which has just proven its key,
+ * replaces. */
 static void end_older(struct tcp_door *d, uint32_t i)
 {
     for (uint32_t k = 0; k < d->ins_count; k++) {
@@ -322,7 +325,7 @@ static unsigned in_event(struct tcp_door *d, uint32_t i)
 
     CHECK(i < d->ins_count, "connection %u of %u", i, d->ins_count);
     if (!d->ins[i].in)
-        return 0; /* closed in this turn */
+        return 0; /* closed earlier in this turn */
     greeted = tcp_in_greeted(d->ins[i].in);
     named = tcp_in_named(d->ins[i].in);
     count = tcp_in_turn(d->ins[i].in, &over);
@@ -339,9 +342,9 @@ static unsigned in_event(struct tcp_door *d, uint32_t i)
     return count;
 }
 
-/* for the carrier */
+/* called by the carrier */
 
-/* Ends the connections of a key. */
+/* Closes the connections of a key. */
 static void end_key(struct tcp_door *d, const uint8_t *id)
 {
     for (uint32_t i = 0; i < d->ins_count; i++)
@@ -402,7 +405,7 @@ void tcp_door_tick(struct tcp_door *d, uint64_t now_ns)
     }
 }
 
-/* Makes the entries, all of them vacant. False: there is no memory. */
+/* Makes the entries, all vacant. False: no memory. */
 static bool places(struct tcp_door *d)
 {
     uint32_t n = d->data->inbound_max;

@@ -1,6 +1,6 @@
-/* tcp_accept.h - accepted connections, which bring messages: the listener, an
- * entry for each connection, and the end of those without a greeting. Private
- * to data_tcp.c; the thread that owns the carrier. */
+/* tcp_accept.h - accepted connections, which receive messages: the listener, an
+ * entry for each connection, and the end of connections without a greeting.
+ * Private to data_tcp.c; the thread that owns the carrier. */
 #ifndef MMX_IO_TCP_ACCEPT_H
 #define MMX_IO_TCP_ACCEPT_H
 
@@ -15,27 +15,27 @@ struct tcp_door;
 struct tcp_door_conf {
     const struct data_conf *data; /* stays valid */
     struct data *d;
-    const struct data_calls *calls; /* as tcp_in.h; stays valid */
+    const struct data_calls *calls; /* passed to tcp_in.h; stays valid */
     struct data_counts *counts;     /* likewise */
-    int epoll;                      /* the carrier's set */
+    int epoll;                      /* the carrier's epoll set */
 };
 
-/* Listens; *place is where. ERR_INTERNAL with a log line. */
+/* Listens; *place is the address. ERR_INTERNAL with a log line. */
 MUST_CHECK enum err tcp_door_open(struct tcp_door **out,
     const struct tcp_door_conf *c, struct tcp_place *place);
 /* Closes all; fetches end as not ok. Accepts NULL. */
 void tcp_door_close(struct tcp_door **door);
 
-/* Accepts connections by this key of peer `who`, in place of its last one,
- * whose connections end. */
+/* Accepts connections with this key from peer `who`. Its earlier key ends, with
+ * its connections. */
 void tcp_door_admit(
     struct tcp_door *door, uint32_t who, const struct tcp_key *key);
 
 /* Handles an event; returns the number of things done. */
 unsigned tcp_door_event(
     struct tcp_door *door, enum tcp_tag tag, uint32_t index);
-/* Looks whether this host has other addresses; true: *place is where it listens
- * now. */
+/* Checks whether this host's addresses changed; true: *place is the new place.
+ */
 bool tcp_door_moved(struct tcp_door *door, struct tcp_place *place);
 /* Closes connections that stall inside a message. */
 void tcp_door_tick(struct tcp_door *door, uint64_t now_ns);

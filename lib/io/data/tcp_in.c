@@ -1,20 +1,18 @@
-/* tcp_in.c - see tcp_in.h. Bytes go through one buffer, except those of a body
- * that is fetched: recvmsg puts them into place, and a little of what follows
- * (READ_AHEAD, mostly the next frame's header) into the buffer. So a large
- * message costs one system call and no copy of ours, and one call receives many
- * small ones.
+/* tcp_in.c - see tcp_in.h. Bytes go through one buffer, except a body that is
+ * fetched: recvmsg puts it into place, and a little more (READ_AHEAD, mostly
+ * the next frame's header) into the buffer. So a large message costs one system
+ * call and no copy of ours, and one call receives many small ones.
  *
  * States of a connection: not greeted; between frames (one begins at tail;
- * whole: it was asked for in one piece); fetching (`left` bytes of a body go to
+ * whole: it was requested in one piece); fetching (`left` bytes of a body go to
  * iov); dropping (`left` bytes of a body are discarded).
  *
- * Where there are keys (tcp_safe.h) the greeting is a proof, and the buffer is
- * taken after it. An encrypted body is decrypted inside OpenSSL and copied from
- * there to its place, a piece at a time.
+ * If there are keys (tcp_safe.h) the greeting is a proof, and the buffer is
+ * allocated after it. An encrypted body is decrypted inside OpenSSL and copied
+ * from there to its place, one record at a time.
  *
  * Lengths are size_t from where they are read, and a frame's are validated
- * before they are used: body_max bounds the memory of a body that is asked for
- * whole.
+ * before use: body_max bounds the memory of a body that is requested whole.
  *
  * Rejected: reading every message whole before it is delivered. It costs a copy
  * of every row, and memory for the largest message per connection. */
@@ -32,12 +30,12 @@
 
 #define BUFFER     ((size_t)64 * 1024) /* at first; grows for whole messages */
 #define READ_AHEAD ((size_t)1024)
-/* Of a turn, so that others have theirs: system calls, and bytes after which it
- * is the last one. */
+/* Limits of a turn, so that other connections get theirs: system calls, and
+ * bytes after which the turn ends. */
 #define READS_MAX  8
 #define TURN_BYTES ((size_t)256 * 1024)
 #define READS_SAFE 16                  /* system calls of up to 64 KiB each */
-#define RECORD     ((size_t)16 * 1024) /* the most that one holds */
+#define RECORD     ((size_t)16 * 1024) /* most bytes of a record */
 
 _Static_assert(BUFFER >= TCP_FRAME + DATA_HEADER_MAX + TCP_EAGER,
     "an eager message fits the buffer");
@@ -48,27 +46,27 @@ static struct log_rate strangers =
 struct tcp_in {
     struct tcp_in_conf conf;
     int fd;
-    struct tcp_safe *safe; /* until it has proven; then if it encrypts */
+    struct tcp_safe *safe; /* until the proof; kept if it encrypts */
     bool waits;            /* see tcp_in_waits() */
     bool greeted, fetching, dropping;
-    bool keyed; /* key_id is that of its key */
+    bool keyed; /* key_id is set to its key's */
     uint8_t key_id[TCP_KEY_ID];
-    uint32_t who;    /* whose key it has proven; NONE: none */
-    uint32_t stream; /* proven, of that key */
-    bool large;      /* this or the last body is fetched: another may follow */
+    uint32_t who;    /* peer whose key it has proven; NONE */
+    uint32_t stream; /* after the proof: its stream number */
+    bool large;      /* this or the last body is fetched: more may be */
     bool whole;
     bool moved; /* bytes came since the last tcp_in_stalled() */
     bool used;  /* a grown buffer was needed since the last tcp_in_shrink() */
     uint64_t quiet_since_ns;
     uint8_t *buffer;
     size_t cap, tail, head; /* buffer[tail..head) is not parsed yet */
-    uint64_t left;          /* of the body being fetched or dropped */
+    uint64_t left;          /* of the body in progress */
     void *cookie;
-    uint32_t at, iovs;                  /* iov[at..iovs) is not full yet */
-    struct iovec iov[DATA_IOV_MAX + 1]; /* one more for the buffer */
+    uint32_t at, iovs;                  /* iov[at..iovs) still lack bytes */
+    struct iovec iov[DATA_IOV_MAX + 1]; /* one more, for the buffer */
 };
 
-/* Takes the buffer; false with a log line. */
+/* Allocates the buffer; false with a log line. */
 static bool buffer_take(struct tcp_in *in)
 {
     in->buffer = malloc(BUFFER);
@@ -78,7 +76,7 @@ static bool buffer_take(struct tcp_in *in)
     return in->buffer != NULL;
 }
 
-/* Prepares for a proof, which costs memory: once there are first bytes. */
+/* Prepares for a proof, only after first bytes came: it costs memory. */
 static bool proof_take(struct tcp_in *in)
 {
     const struct tcp_in_conf *c = &in->conf;
@@ -89,7 +87,7 @@ static bool proof_take(struct tcp_in *in)
 
 struct tcp_in *tcp_in_open(int fd, const struct tcp_in_conf *c)
 {
-    struct tcp_in *in = malloc(sizeof(*in)); /* most of it stays untouched */
+    struct tcp_in *in = malloc(sizeof(*in)); /* most of it is never touched */
 
     if (in) {
         memset(in, 0, offsetof(struct tcp_in, iov));
@@ -186,7 +184,7 @@ static void fill(struct tcp_in *in, uint64_t n)
     }
 }
 
-/* Takes what the buffer has of the body. False: its place is gone. */
+/* Copies the buffer's part of the body. False: its place is gone. */
 static bool from_buffer(struct tcp_in *in)
 {
     size_t have = in->head - in->tail;
@@ -210,8 +208,8 @@ static bool from_buffer(struct tcp_in *in)
     return true;
 }
 
-/* Returns false where the connection has to end: the message's place is gone,
- * as the kernel finds it, too (EFAULT). */
+/* Continues a body. False: the connection must end, because the message's place
+ * is gone (EFAULT from the kernel). */
 static bool body_turn(struct tcp_in *in)
 {
     if (!from_buffer(in))
@@ -302,8 +300,8 @@ void tcp_in_shrink(struct tcp_in *in)
     in->tail = in->head = 0;
 }
 
-/* Grows the buffer to `need` bytes. Without memory the connection has to end:
- * the sender notices, and connects again. */
+/* Grows the buffer to `need` bytes. Without memory the connection must end: the
+ * sender notices and connects again. */
 static bool make_whole(struct tcp_in *in, size_t need)
 {
     uint8_t *more;
@@ -322,7 +320,7 @@ static bool make_whole(struct tcp_in *in, size_t need)
     return true;
 }
 
-/* Delivers a message of which the body, or a part of it, is still to come. */
+/* Delivers a message whose body is not all here yet. */
 static void deliver_large(
     struct tcp_in *in, struct span header, size_t len, bool *over)
 {
@@ -330,7 +328,7 @@ static void deliver_large(
 
     CHECK(kept == (in->fetching || in->whole), "a message of %zu bytes was %s",
         len, kept ? "kept and not fetched" : "fetched and not kept");
-    if (in->whole) { /* parsed again, from its frame on */
+    if (in->whole) { /* parse it again from its frame on */
         in->large = false;
         *over = !make_whole(in, TCP_FRAME + header.len + len);
         return;
@@ -359,8 +357,8 @@ static bool lengths_good(const struct tcp_in *in, size_t header, size_t body)
     return true;
 }
 
-/* Delivers the next frame if it is here: all of it, or all but a body to fetch.
- * Returns false if it is not. */
+/* Delivers the next frame if it is complete, or complete except a body to
+ * fetch. False: it is not. */
 static bool frame(struct tcp_in *in, bool *over)
 {
     size_t have = in->head - in->tail, need;
@@ -390,7 +388,7 @@ static bool frame(struct tcp_in *in, bool *over)
     return true;
 }
 
-/* Handles what the buffer has. Returns the number of frames and bodies. */
+/* Handles the bytes in the buffer. Returns the number of frames and bodies. */
 static unsigned parse(struct tcp_in *in, bool *over)
 {
     unsigned count = 0;
@@ -410,7 +408,7 @@ static unsigned parse(struct tcp_in *in, bool *over)
 
 /* the socket */
 
-/* Moves what the buffer has to its start. */
+/* Moves the buffer's bytes to its start. */
 static void make_room(struct tcp_in *in)
 {
     size_t have = in->head - in->tail;
@@ -423,7 +421,7 @@ static void make_room(struct tcp_in *in)
     in->head = have;
 }
 
-/* Receives from OpenSSL: at most what it has decrypted of one record. */
+/* Receives from OpenSSL: at most the rest of one decrypted record. */
 static ssize_t receive_safe(struct tcp_in *in)
 {
     const struct iovec *v = &in->iov[in->at];
@@ -431,7 +429,7 @@ static ssize_t receive_safe(struct tcp_in *in)
     if (in->dropping)
         return tcp_safe_recv(in->safe, in->buffer,
             in->left < BUFFER ? (size_t)in->left : BUFFER);
-    if (in->fetching) { /* nothing may jump out of OpenSSL */
+    if (in->fetching) { /* no SIGBUS jump may leave OpenSSL */
         size_t most = v->iov_len < RECORD ? v->iov_len : RECORD;
 
         if (guard_readable(v->iov_base, most))
@@ -461,7 +459,7 @@ static ssize_t receive(struct tcp_in *in, size_t *asked)
     return recvmsg(in->fd, &m, MSG_DONTWAIT);
 }
 
-/* Takes account of n bytes that were received. */
+/* Handles n received bytes. */
 static void take(struct tcp_in *in, uint64_t n)
 {
     uint64_t body = n < in->left ? n : in->left;
@@ -488,8 +486,8 @@ static void unproven(struct tcp_in *in, const char *why, bool *over)
     *over = true;
 }
 
-/* Begins to take messages, encrypted or not. The key is in force: with another
- * in its place the connection would have ended. */
+/* Starts to take messages, encrypted or not. The key is still in force: its
+ * replacement would have closed the connection. */
 static void proven(struct tcp_in *in, bool *over)
 {
     const struct tcp_keys *keys = in->conf.keys;
@@ -513,8 +511,8 @@ static void proven(struct tcp_in *in, bool *over)
     *over = !buffer_take(in);
 }
 
-/* Goes on with the proof. A client says nothing more until it is answered, so
- * that one whose key is not known and who does so is none. */
+/* Continues the proof. A client whose key is not known must send nothing until
+ * it is answered; if it does, its proof fails. */
 static void prove(struct tcp_in *in, bool *over)
 {
     const uint8_t *id;
@@ -551,8 +549,8 @@ void tcp_in_again(struct tcp_in *in, bool *over)
     prove(in, over);
 }
 
-/* As tcp_in_turn(), encrypted: until OpenSSL has no whole record left, since
- * no event tells of those. */
+/* As tcp_in_turn(), encrypted. Reads until OpenSSL has no whole record left,
+ * since no event reports those. */
 static unsigned turn_safe(struct tcp_in *in, bool *over)
 {
     unsigned count = 0;
@@ -592,7 +590,7 @@ unsigned tcp_in_turn(struct tcp_in *in, bool *over)
         else
             *over = true;
     }
-    if (in->safe && in->greeted && !*over) /* messages may be in OpenSSL */
+    if (in->safe && in->greeted && !*over) /* OpenSSL may have messages */
         return 1 + turn_safe(in, over);
     if (in->safe || *over)
         return 1;

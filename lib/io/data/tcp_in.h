@@ -1,6 +1,6 @@
-/* tcp_in.h - one connection that brings messages: greeting, frames, and rows
- * that are read from the socket straight to where they belong. Private to
- * data_tcp.c; the thread that owns the carrier. */
+/* tcp_in.h - one connection that receives messages: greeting, frames, and rows
+ * read from the socket straight into their blocks. Private to data_tcp.c; the
+ * thread that owns the carrier. */
 #ifndef MMX_IO_TCP_IN_H
 #define MMX_IO_TCP_IN_H
 
@@ -9,7 +9,7 @@
 
 /* A frame: u32 header length, u32 body length, header, body. */
 #define TCP_FRAME 8
-/* A body up to this is passed on from our buffer, in one piece. */
+/* A body up to this size is delivered from our buffer, in one piece. */
 #define TCP_EAGER ((size_t)16 * 1024)
 
 struct tcp_in;
@@ -18,10 +18,10 @@ struct tcp_in;
 struct tcp_in_conf {
     struct data *d;
     const struct data_calls *calls;
-    const uint8_t *token; /* TCP_TOKEN bytes that a greeting has to have */
+    const uint8_t *token; /* TCP_TOKEN bytes that the greeting must have */
     const struct tcp_keys *keys; /* NULL: the token is enough */
-    bool encrypt;                /* with keys: they encrypt */
-    uint32_t streams;            /* with keys: of each */
+    bool encrypt;                /* with keys: connections encrypt */
+    uint32_t streams;            /* with keys: per key */
     uint32_t body_max;           /* a longer body ends the connection */
     struct data_counts *counts;
 };
@@ -30,12 +30,12 @@ struct tcp_in_conf {
 struct tcp_in *tcp_in_open(int fd, const struct tcp_in_conf *c);
 /* Closes it; a fetch ends as not ok. */
 void tcp_in_close(struct tcp_in **in);
-/* True if the greeting was received, and its proof where there are keys. */
+/* True if the greeting was received, and proven if there are keys. */
 bool tcp_in_greeted(const struct tcp_in *in);
-/* True if it names a key that is not in force, which may be on its way here:
- * close it when none has come after some time. */
+/* True if it names a key that is not in force. The key may still come: close
+ * the connection if it has not come after some time. */
 bool tcp_in_waits(const struct tcp_in *in);
-/* Looks at the keys again, where tcp_in_waits(). */
+/* Checks the keys again while tcp_in_waits(). */
 void tcp_in_again(struct tcp_in *in, bool *over);
 /* True if it has named a key that is in force. */
 bool tcp_in_named(const struct tcp_in *in);
@@ -43,14 +43,15 @@ bool tcp_in_named(const struct tcp_in *in);
 bool tcp_in_of(const struct tcp_in *in, const uint8_t *id);
 /* True if both have proven, or begun to prove, the same key. */
 bool tcp_in_same_key(const struct tcp_in *a, const struct tcp_in *b);
-/* True if both have proven the same key, and the same stream of it. */
+/* True if both have proven the same key and the same stream. */
 bool tcp_in_same(const struct tcp_in *a, const struct tcp_in *b);
 
-/* Reads and delivers; returns the number of events handled. Sets *over when the
- * other side has ended or broken the protocol: then close the connection. */
+/* Reads and delivers; returns the number of events handled. Sets *over if the
+ * other end closed or broke the protocol: then close the connection. */
 unsigned tcp_in_turn(struct tcp_in *in, bool *over);
 
-/* As data.h's fetch, the second without iov; inside arrived() only. */
+/* As fetch() of data.h; tcp_in_whole() as without iov. Inside arrived() only.
+ */
 MUST_CHECK enum err tcp_in_fetch(struct tcp_in *in, const struct iovec *iov,
     uint32_t iovs, uint64_t len, void *cookie);
 

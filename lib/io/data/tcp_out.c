@@ -1,25 +1,25 @@
 /* tcp_out.c - see tcp_out.h.
  *
- * An endpoint has one connection, or several (streams), where one is limited by
- * a network that shapes each, or by its window. Messages wait in the endpoint's
- * list, and one stream at a time has the turn to take them: it keeps what it
- * has begun, and passes the turn on after TURN_BYTES or when its socket is
- * full. So each stream carries what it can, and little traffic stays on one.
- * Invariant: of an endpoint's messages those that a stream has begun (`by`)
- * come before all others, at most one per stream. The first stream connects
- * with the endpoint, the others when it first passes the turn on. A stream that
- * breaks breaks the endpoint, except one that never connected.
+ * An endpoint has several connections (streams) where a network limits each
+ * connection, or its window does; otherwise one. Messages wait in the
+ * endpoint's list, and one stream at a time has the turn to take them. It
+ * finishes what it has begun, and passes the turn on after TURN_BYTES or when
+ * its socket is full. So each stream carries what it can, and light traffic
+ * stays on one. Invariant: messages that a stream has begun (`by`) come first
+ * in the list, at most one per stream. The first stream connects with the
+ * endpoint, the others when it first passes the turn on. A stream that breaks
+ * breaks the endpoint, except one that never connected.
  *
- * What the kernel has taken of a large room may be megabytes that wait for the
- * network. So small messages have a stream of their own from the first large
- * one on, where the number of streams is left to the carrier; it has no turn,
- * and the invariant is that of the others.
+ * The kernel may hold megabytes of a large room that wait for the network. So
+ * from the first large message on, small messages have a stream of their own,
+ * if the carrier chooses the number of streams. That stream has no turn; the
+ * invariant holds for it too.
  *
- * Where the pair has a key (tcp_safe.h) a stream is connected once both ends
- * have proven it. An encrypted one copies what it sends into records of SEAL
- * bytes first: many small pieces share one, and pages that engines take away
- * meanwhile cannot end the process inside OpenSSL. The copy is a tenth of what
- * encryption costs. */
+ * If the pair has a key (tcp_safe.h), a stream counts as connected once both
+ * ends have proven it. An encrypted stream first copies its bytes into records
+ * of SEAL bytes: many small pieces share a record, and pages that engines
+ * remove meanwhile cannot end the process inside OpenSSL. The copy is a tenth
+ * of what encryption costs. */
 #include "io/data/tcp_out.h"
 
 #include "base/check.h"
@@ -33,10 +33,10 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
-#define SENDS_MAX      4    /* system calls of an endpoint's turn */
-#define SEND_PLACES    1024 /* pieces that the kernel takes at once: IOV_MAX */
+#define SENDS_MAX      4    /* system calls in an endpoint's turn */
+#define SEND_PLACES    1024 /* pieces that one system call takes: IOV_MAX */
 #define SEND_BYTES_MAX ((size_t)1024 * 1024)
-#define TURN_BYTES     ((size_t)256 * 1024) /* of a stream's turn */
+#define TURN_BYTES     ((size_t)256 * 1024) /* of one stream */
 
 static struct log_rate gone =
     LOG_RATE("rows whose pages were removed", LOG_WARN, 5);
@@ -62,7 +62,7 @@ static struct stream *stream_at(const struct endpoint *ep, uint32_t k)
     return there ? &ep->streams[k] : NULL;
 }
 
-/* True if small messages of the endpoint have a stream of their own. */
+/* True if small messages of the endpoint have their own stream. */
 static bool small_apart(const struct endpoint *ep)
 {
     return ep->small && ep->small->connected;
@@ -70,7 +70,7 @@ static bool small_apart(const struct endpoint *ep)
 
 /* operations */
 
-/* True if the message goes by the stream for small ones. */
+/* True if the message goes on the stream for small ones. */
 static bool goes_apart(const struct endpoint *ep, const struct carrier_op *op)
 {
     return small_apart(ep) && op->bytes <= DATA_SMALL;
@@ -88,7 +88,7 @@ static bool unbegun(const struct stream *st)
 {
     const struct list *ops = &st->ep->end->ops;
 
-    if (!small_apart(st->ep)) /* those that are begun come first */
+    if (!small_apart(st->ep)) /* begun messages come first in the list */
         return !list_empty(ops) &&
                may_begin(st, LIST_ENTRY(ops->prev, struct carrier_op, link));
     LIST_FOREACH (at, ops)
@@ -107,8 +107,8 @@ static int pieces(
     return n;
 }
 
-/* Fills `out` with what the stream sends next: what it has begun, then, if it
- * has the turn, messages in their order. Returns the number of pieces. */
+/* Fills `out` with the stream's next bytes: the message it has begun, then, if
+ * it has the turn, further messages in order. Returns the number of pieces. */
 static int gather(struct stream *st, struct iovec *out, size_t *bytes)
 {
     size_t most = st->ep->most > 1 ? TURN_BYTES : SEND_BYTES_MAX;
@@ -133,7 +133,7 @@ static int gather(struct stream *st, struct iovec *out, size_t *bytes)
     return n;
 }
 
-/* Returns the message that the stream sends next, which it has begun then. */
+/* Returns the next message for the stream, and marks it as begun. */
 static struct carrier_op *begin_next(struct stream *st)
 {
     LIST_FOREACH (at, &st->ep->end->ops) {
@@ -199,7 +199,7 @@ void tcp_out_close(struct data *d, uint32_t i)
     carrier_complete_all(&d->c, &ep->end->ops);
 }
 
-/* True if a record of the stream is not sent whole. */
+/* True if part of the stream's record is not sent yet. */
 static bool sealed_waits(const struct stream *st)
 {
     return st->seal && st->seal->at < st->seal->len;
@@ -217,7 +217,7 @@ static void stream_ready(struct data *d, struct stream *st)
         list_push_tail(&d->ready, &st->ready);
 }
 
-/* Prepares a stream that is to prove the pair's key. */
+/* Prepares a stream to prove the pair's key. */
 static enum err stream_prepare(struct data *d, struct stream *st)
 {
     struct endpoint *ep = st->ep;
@@ -271,7 +271,7 @@ enum err tcp_out_open(struct data *d, struct endpoint *ep)
     return stream_open(d, ep, ep->opened++);
 }
 
-/* Opens a stream for small messages, with the first one that is not small. */
+/* Opens the stream for small messages, at the first large message. */
 static void open_small(struct data *d, struct endpoint *ep)
 {
     ep->small = &ep->streams[ep->most];
@@ -279,13 +279,13 @@ static void open_small(struct data *d, struct endpoint *ep)
         log_debug("tcp: small messages go with the others");
 }
 
-/* Passes the turn on to the next stream whose socket takes bytes, if there is
- * one, and opens one more if there may be. */
+/* Passes the turn to the next stream whose socket takes bytes, if any, and
+ * opens another stream if allowed. */
 static void pass_turn(struct data *d, struct endpoint *ep)
 {
     ep->taken = 0;
     if (ep->opened < ep->most && tcp_out_open(d, ep) != OK)
-        log_debug("tcp: one stream less"); /* the others go on */
+        log_debug("tcp: one stream less"); /* the other streams continue */
     for (uint32_t k = 1; k < ep->opened; k++) {
         struct stream *st = &ep->streams[(ep->turn + k) % ep->opened];
 
@@ -297,9 +297,9 @@ static void pass_turn(struct data *d, struct endpoint *ep)
     }
 }
 
-/* Replaces rows whose pages engines have removed from their pool by zeros, as
- * from a hole in small pages; to break the endpoint would cost rooms of others.
- * Returns false if no page was missing. */
+/* Sends zeros for rows whose pages engines have removed from their pool, as a
+ * hole in small pages reads. Breaking the endpoint would fail rooms of others.
+ * False: no page was missing. */
 static bool mend(struct endpoint *ep)
 {
     bool mended = false;
@@ -323,14 +323,14 @@ static bool mend(struct endpoint *ep)
     return mended;
 }
 
-/* Passes the turn on when it is used up, after a send of n bytes. Returns true
- * if the stream may go on. */
+/* Passes the turn on when it is used up, after n more bytes. True if the stream
+ * may continue. */
 static bool stream_may_go_on(struct data *d, struct stream *st, size_t n)
 {
     struct endpoint *ep = st->ep;
 
-    /* An event comes when the kernel takes more, after it took nothing: if it
-     * took a part, what follows may be pages that were removed. */
+    /* If the kernel took nothing, an event comes when it takes more. If it took
+     * a part, the next pages may have been removed. */
     st->blocked = n == 0;
     if (ep->most == 1 || !has_turn(st))
         return !st->blocked;
@@ -340,8 +340,7 @@ static bool stream_may_go_on(struct data *d, struct stream *st, size_t n)
     return !st->blocked && has_turn(st);
 }
 
-/* Fills an empty record with what the stream sends next. Whatever is in it
- * counts as sent. */
+/* Fills an empty record with the stream's next bytes. They count as sent. */
 static void fill(struct data *d, struct stream *st)
 {
     struct seal *seal = st->seal;
@@ -424,7 +423,7 @@ static void stream_send(struct data *d, struct stream *st)
         if (!stream_may_go_on(d, st, (size_t)n))
             break;
     }
-    stream_ready(d, st); /* with the rest of what it has begun */
+    stream_ready(d, st); /* with the rest of its begun message */
 }
 
 void tcp_out_posted(
@@ -470,7 +469,7 @@ static void stream_over(struct data *d, struct stream *st)
     if (error)
         log_debug("tcp: endpoint %u: %s", number(d, st), strerror(error));
     if (!st->connected && st != st->ep->streams) {
-        stream_close(st); /* nothing went by it: the others go on */
+        stream_close(st); /* no message used it: the others continue */
         return;
     }
     if (error)
@@ -482,14 +481,14 @@ static void stream_over(struct data *d, struct stream *st)
     carrier_break(d, number(d, st));
 }
 
-/* Names the endpoint after the device of its first stream, which may suit fewer
- * streams than both sides allow. */
+/* Names the endpoint after the device of its first stream. The device may call
+ * for fewer streams than both sides allow. */
 static void first_connected(struct data *d, struct endpoint *ep)
 {
     size_t n;
 
     tcp_name(ep->streams->fd, ep->name, sizeof(ep->name));
-    /* Small messages get a place that no rail needs, or none. */
+    /* The stream for small messages gets one that no rail needs, if any. */
     if (d->c.conf.streams == 0)
         ep->most = min_u32(
             min_u32(ep->most, ep->places - (ep->places > ep->place.rails)),
@@ -504,7 +503,7 @@ static void first_connected(struct data *d, struct endpoint *ep)
             ep->key.encrypt ? " encrypted" : " proved");
 }
 
-/* Goes on with the proof of a stream. Returns true when it is there. */
+/* Continues the proof of a stream. True when it is complete. */
 static bool stream_prove(struct data *d, struct stream *st, uint32_t events)
 {
     enum tcp_proof p = events & (EPOLLHUP | EPOLLERR)
@@ -541,9 +540,9 @@ void tcp_out_event(struct data *d, uint32_t index, uint32_t events)
     if (!st->connected && st->safe) {
         if (!stream_prove(d, st, events))
             return;
-        events &= ~(uint32_t)EPOLLIN; /* was the proof */
+        events &= ~(uint32_t)EPOLLIN; /* it was the proof */
     }
-    /* The peer sends nothing here: readable is the end, too. */
+    /* The peer sends nothing here: readable means closed, too. */
     if (events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)) {
         stream_over(d, st);
         return;

@@ -6,38 +6,37 @@
 #include "io/data/carrier.h"
 #include "io/data/tcp_safe.h"
 
-#define SEAL ((size_t)16 * 1024) /* the most that a record holds */
+#define SEAL ((size_t)16 * 1024) /* most bytes of a record */
 
-/* A record that was begun: its rows are copied here until the kernel has all
- * of it. */
+/* A record being sent: rows are copied here until the kernel has all of it. */
 struct seal {
-    size_t at, len; /* bytes[at..len) are to be sent */
+    size_t at, len; /* bytes[at..len) are not sent yet */
     uint8_t bytes[SEAL];
 };
 
 struct stream {
-    struct list ready; /* in data.ready: has bytes, and the socket takes some */
+    struct list ready; /* in data.ready: has bytes and its socket takes some */
     struct endpoint *ep;
-    struct carrier_op *op;   /* begun here and not complete; or NULL */
-    uint64_t quiet_since_ns; /* as of carrier_end, of op */
-    int fd;                  /* -1: closed, or not opened */
-    bool connected, blocked; /* connected: and proven, where there is a key */
-    bool small;              /* for messages of DATA_SMALL bytes at most */
+    struct carrier_op *op;   /* begun here and incomplete; or NULL */
+    uint64_t quiet_since_ns; /* of op, as in carrier_end */
+    int fd;                  /* -1: closed, or never opened */
+    bool connected, blocked; /* connected: and proven, if there is a key */
+    bool small;              /* only for messages up to DATA_SMALL bytes */
     uint32_t hello_left;
-    struct tcp_safe *safe; /* until it has proven; then if it encrypts */
-    struct seal *seal;     /* where it encrypts */
+    struct tcp_safe *safe; /* until the proof; kept if it encrypts */
+    struct seal *seal;     /* if it encrypts */
 };
 
 struct endpoint {
     struct carrier_end *end;
-    /* For messages of any size `most`, of which some are open, and behind them
-     * one for small ones. NULL: the endpoint is closed. */
+    /* `most` streams for messages of any size, `opened` of them open, then one
+     * for small messages. NULL: the endpoint is closed. */
     struct stream *streams;
     uint32_t places; /* length of streams[] */
     uint32_t most, opened;
-    struct stream *small; /* NULL: not opened */
-    uint32_t turn;        /* of streams: takes messages that none has begun */
-    uint64_t taken;       /* by that one in its turn */
+    struct stream *small; /* NULL: never opened */
+    uint32_t turn;        /* index of the stream that may begin messages */
+    uint64_t taken;       /* bytes taken in this turn */
     struct tcp_place place;
     uint8_t hello[TCP_HELLO];
     struct tcp_key key; /* of the pair */
@@ -45,31 +44,31 @@ struct endpoint {
 };
 
 struct data {
-    struct carrier c; /* first: carrier.h finds it there */
+    struct carrier c; /* first: carrier.h's struct data is this member */
     int epoll;
     uint8_t address[TCP_ADDRESS_MAX];
     uint32_t address_len;
     struct list ready;
     struct endpoint *eps;  /* endpoints_max */
-    struct tcp_door *door; /* NULL: no connections from others */
+    struct tcp_door *door; /* NULL: accepts no connections */
     struct data_counts counts;
-    uint64_t looked_ns; /* at this host's addresses */
+    uint64_t looked_ns; /* when this host's addresses were last checked */
 };
 
-/* Notes why endpoint i breaks, by errno. */
+/* Stores from errno why endpoint i breaks. */
 void tcp_out_blame(struct data *d, uint32_t i, int error);
-/* Begins to connect one more stream of the endpoint, by the rails in turn. */
+/* Begins to connect another stream of the endpoint, over the rails in turn. */
 MUST_CHECK enum err tcp_out_open(struct data *d, struct endpoint *ep);
-/* Closes all of endpoint i; its messages complete. Harmless twice. */
+/* Closes endpoint i; its messages complete. May be called twice. */
 void tcp_out_close(struct data *d, uint32_t i);
 /* Handles an event of a stream: index is endpoint x TCP_STREAMS + stream. */
 void tcp_out_event(struct data *d, uint32_t index, uint32_t events);
-/* Notes that the endpoint has this message more. */
+/* Called after this message was added to the endpoint. */
 void tcp_out_posted(
     struct data *d, struct endpoint *ep, const struct carrier_op *op);
 /* Sends what is due; returns the number of streams that had something. */
 unsigned tcp_out_send(struct data *d);
-/* Breaks endpoints of which one stream stalls while others go on. */
+/* Breaks endpoints with one stalled stream while others progress. */
 void tcp_out_tick(struct data *d, struct endpoint *ep, uint64_t now_ns);
 
 #endif

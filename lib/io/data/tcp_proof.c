@@ -1,14 +1,14 @@
-/* tcp_proof.c - a proof without encryption: each end says a fresh number, and
- * answers the other's by a MAC of both numbers under the key. See tcp_safe.h.
+/* tcp_proof.c - a proof without encryption: each end sends a fresh number, and
+ * answers the other's with a MAC of both numbers under the key. See tcp_safe.h.
  *
  *   client: "tcp3", id of the key, u32 stream, 32 bytes    TCP_PROOF_HELLO
  *   server: 32 bytes, MAC of "server"
  *   client: MAC of "client", then frames as without a proof
  *
  * A MAC is HMAC-SHA256 of: 16 bytes of its role, the listener's token, the id,
- * the stream, both numbers. So nothing that was heard can be said again, to
- * this listener or another, in this role or the other one. What follows is not
- * protected: on a path where bytes can be changed, encrypt.
+ * the stream, both numbers. So recorded messages cannot be replayed, to this
+ * listener or another, in either role. Later bytes are not protected: on a path
+ * where bytes can be changed, encrypt.
  *
  * Messages have fixed lengths, and no byte beyond one is read. One thread. */
 #include "io/data/tcp_safe_in.h"
@@ -33,8 +33,8 @@ _Static_assert(sizeof(((struct tcp_safe *)0)->box) >= HELLO_BYTES &&
                    sizeof(((struct tcp_safe *)0)->box) >= ANSWER_BYTES,
     "each message fits the box");
 
-/* Reads until the box has `need` bytes. False: they are not here; s->why says
- * if they never will be. */
+/* Reads until the box has `need` bytes. False: not yet; s->why is set if they
+ * can never come. */
 static bool receive(struct tcp_safe *s, uint32_t need)
 {
     CHECK(s->have <= need && need <= sizeof(s->box), "%u of %u bytes", s->have,
@@ -139,7 +139,7 @@ static enum tcp_proof client_step(struct tcp_safe *s)
     return PROOF_DONE;
 }
 
-/* Takes the client's first message, which is in the box, and answers it. */
+/* Handles the client's first message, which is in the box, and answers it. */
 static enum tcp_proof answer(struct tcp_safe *s)
 {
     struct reader r = reader_of(s->box + 4, HELLO_BYTES - 4);
@@ -150,7 +150,7 @@ static enum tcp_proof answer(struct tcp_safe *s)
     if (memcmp(s->box, MAGIC, 4) != 0)
         return safe_failed(s, "it names no key");
     if (!key) {
-        s->have = HELLO_BYTES; /* stays for another look */
+        s->have = HELLO_BYTES; /* keep it, to try again */
         return PROOF_UNKNOWN;
     }
     s->key = *key;

@@ -1,6 +1,6 @@
-/* tcp_safe.c - see tcp_safe.h. Which of the two ways a connection takes is
- * decided before it begins, by the key at the client and by the listener at the
- * server; neither end ever takes the other way instead. One thread. */
+/* tcp_safe.c - see tcp_safe.h. The key at the client and the listener at the
+ * server decide before the connect whether it is encrypted; neither end ever
+ * falls back to the other way. One thread. */
 #include "io/data/tcp_safe_in.h"
 
 #include "base/check.h"
@@ -59,7 +59,7 @@ static struct tcp_safe *safe_new(int fd, const uint8_t *token, bool encrypt)
     return s;
 }
 
-/* Completes s; frees it and returns NULL where there is no memory. */
+/* Completes s; if memory is missing, frees it and returns NULL. */
 static struct tcp_safe *complete(struct tcp_safe *s)
 {
     if (s->encrypt && !tls_open(s))

@@ -1,16 +1,16 @@
 /* tcp_tls.c - TLS 1.3 by OpenSSL with the pair's key as an external PSK. See
- * tcp_safe.h. No certificates, tickets, early data or earlier versions; an
- * ephemeral X25519 key besides (psk_dhe_ke), so that who learns the pair's key
- * later cannot read what was recorded.
+ * tcp_safe.h. No certificates, tickets, early data or earlier versions. An
+ * ephemeral X25519 key is used too (psk_dhe_ke): a later leak of the pair's key
+ * does not expose recorded traffic.
  *
  * The client names the key by "mmx1", its id, the listener's token and the
  * stream, which the handshake covers. OpenSSL reads and writes by a BIO of
- * ours: calls that never block and raise no signal, as many in a turn as the
- * carrier allows, so that one connection does not take it from the others.
+ * ours: calls that never block and raise no signal, in a turn as many as the
+ * carrier allows, so that one connection does not keep the others waiting.
  *
- * AES-128-GCM, where either processor lacks instructions for it ChaCha20. The
- * sender changes its keys long before the bound that RFC 8446 (5.5) sets for
- * one key of AES-GCM, which OpenSSL leaves to its user.
+ * The cipher is AES-128-GCM, or ChaCha20 if one of the processors lacks
+ * instructions for AES. The sender changes its keys long before the bound of
+ * RFC 8446 (5.5) for one key of AES-GCM, which OpenSSL does not enforce.
  *
  * Rejected: kernel TLS, which needs a module that hosts do not load; a record
  * protocol of our own. One thread per connection. */
@@ -31,10 +31,10 @@
 
 #define MAGIC       "mmx1"
 #define READ_BUFFER ((size_t)64 * 1024)
-#define PROOF_READS 16 /* looks at the socket in one step of the proof */
+#define PROOF_READS 16 /* reads of the socket in one step of the proof */
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-static SSL_CTX *context; /* NULL: it could not be made */
+static SSL_CTX *context; /* NULL: OpenSSL could not make it */
 static BIO_METHOD *method;
 
 static struct tcp_safe *safe_of(SSL *ssl)
@@ -122,7 +122,7 @@ static void put_identity(struct tcp_safe *s)
     CHECK(!w.failed && w.len == IDENTITY_BYTES, "%zu bytes", w.len);
 }
 
-/* Returns the key in the form that OpenSSL wants; NULL: no memory. */
+/* Returns the key in the form that OpenSSL expects; NULL: no memory. */
 static SSL_SESSION *session_of(SSL *ssl, const struct tcp_key *k)
 {
     static const unsigned char aes[] = {0x13, 0x01};
@@ -136,7 +136,7 @@ static SSL_SESSION *session_of(SSL *ssl, const struct tcp_key *k)
     return NULL;
 }
 
-/* The client's key; all of ours are for SHA-256. */
+/* Gives OpenSSL the client's key. All our keys are for SHA-256. */
 static int use_key(SSL *ssl, const EVP_MD *md, const unsigned char **id,
     size_t *len, SSL_SESSION **out)
 {
@@ -151,7 +151,7 @@ static int use_key(SSL *ssl, const EVP_MD *md, const unsigned char **id,
     return *out != NULL;
 }
 
-/* The server's key, once on_hello() has found it. */
+/* Gives OpenSSL the server's key, once on_hello() has found it. */
 static int find_key(
     SSL *ssl, const unsigned char *id, size_t len, SSL_SESSION **out)
 {
@@ -193,7 +193,7 @@ static int on_hello(SSL *ssl, int *alert, void *ud)
     return SSL_CLIENT_HELLO_SUCCESS;
 }
 
-/* the context, one for all */
+/* the context, shared by all */
 
 /* True if this processor has instructions for AES. */
 static bool has_aes(void)
@@ -277,7 +277,7 @@ bool tls_open(struct tcp_safe *s)
     } else {
         put_identity(s);
         SSL_set_connect_state(s->ssl);
-        /* A listener that answers by a certificate is none of ours. */
+        /* A listener that answers with a certificate is not ours. */
         SSL_set_verify(s->ssl, SSL_VERIFY_PEER, NULL);
     }
     return true;
@@ -306,7 +306,7 @@ enum tcp_proof tls_step(struct tcp_safe *s)
     ERR_clear_error();
     s->reads = PROOF_READS;
     n = SSL_do_handshake(s->ssl);
-    if (n == 1) /* by the key, and not by a certificate */
+    if (n == 1) /* proven by the key, not by a certificate */
         return SSL_session_reused(s->ssl) && s->key.there
                    ? PROOF_DONE
                    : safe_failed(s, "not by the key");
@@ -323,7 +323,7 @@ enum tcp_proof tls_step(struct tcp_safe *s)
     }
 }
 
-/* Turns the end of a call into an errno; returns what recv() would. */
+/* Converts the end of a call to an errno; returns as recv() does. */
 static ssize_t over(struct tcp_safe *s, int result)
 {
     int why = SSL_get_error(s->ssl, result);

@@ -1,5 +1,4 @@
-/* ucx.c - see ucx.h: one worker, its address, and what it reports of
- * endpoints. */
+/* ucx.c - see ucx.h: a worker, its address, and the transports of endpoints. */
 #include "io/data/ucx.h"
 
 #include "base/check.h"
@@ -22,8 +21,8 @@ static bool refused(const char *what, ucs_status_t s)
 static enum err open_worker(
     struct ucx *u, ucp_am_recv_callback_t arrived, void *arg)
 {
-    /* One thread at a time, but not always the one that made it: the loop and
-     * the shard's thread hand the work to each other. */
+    /* One thread at a time, but not always the same: the loop and the shard's
+     * thread pass the worker to each other. */
     ucp_worker_params_t params = {
         .field_mask =
             UCP_WORKER_PARAM_FIELD_THREAD_MODE | UCP_WORKER_PARAM_FIELD_FLAGS,
@@ -87,7 +86,7 @@ enum err ucx_open(struct ucx *out, const struct data_conf *c,
         u.context = ucx_context_take(c);
     if (!u.context)
         return ERR_INTERNAL;
-    ucx_lock(); /* reads the environment */
+    ucx_lock(); /* UCX reads the environment */
     e = open_worker(&u, arrived, arg);
     ucx_unlock();
     if (e == OK)
@@ -119,7 +118,8 @@ void ucx_close(struct ucx *u)
     u->address_len = 0;
 }
 
-/* True if the n bytes at p are a transport that copies through host memory. */
+/* True if the transport named by the n bytes at p copies through host memory.
+ */
 static bool copying(const char *p, size_t n)
 {
     static const char *const names[] = {"tcp", "posix", "sysv", "self", "mm"};
@@ -141,7 +141,7 @@ bool ucx_reaches(const char *list)
     return false;
 }
 
-/* Appends name to the comma-separated out, unless it is there or does not
+/* Appends name to the comma-separated out, unless it is in there or does not
  * fit. */
 static void add_name(char *out, size_t size, const char *name, size_t len)
 {
@@ -156,7 +156,8 @@ static void add_name(char *out, size_t size, const char *name, size_t len)
         snprintf(out + used, size - used, "%s%s", used ? "," : "", word);
 }
 
-/* Parses what UCX prints of the endpoint, its only source, a line per lane:
+/* Parses UCX's printed description of the endpoint, the only source; a line per
+ * lane:
  *   #   lane[0]:  2:tcp/lo.0 md[1]  -> md[1]/tcp/sysdev[255] am am_bw#0 */
 void ucx_transport(ucp_ep_h ep, char *out, size_t size)
 {

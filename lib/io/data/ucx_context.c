@@ -1,21 +1,20 @@
-/* ucx_context.c - see ucx.h. Everything that decides how UCX behaves is here.
+/* ucx_context.c - see ucx.h. Every setting of UCX is made here.
  *
- * The environment must not decide what data_conf decides. Keys of UCX itself
- * are set by ucp_config_modify, which wins over the environment. Keys of its
- * transports cannot be set so: 1.13 has other names for them than newer
- * releases, and ignores a private prefix (both tried); so UCX_* of the
- * environment is overwritten, under a mutex, until the process exits.
- * Carriers are therefore opened while no other thread reads the environment;
- * shards start one after the other.
+ * data_conf must decide, not the environment. ucp_config_modify sets UCX's own
+ * keys and overrides the environment. It cannot set keys of transports: 1.13
+ * has other names for them than newer releases, and ignores a private prefix
+ * (both tried). So UCX_* variables in the environment are overwritten, under a
+ * mutex, until the process exits. Therefore carriers are opened while no other
+ * thread reads the environment; shards start one after the other.
  *
- * Other UCX_* variables stay in force, for sites whose network cards need
- * them, and are named in the log. Some are read when the library loads, before
- * main: HANDLE_ERRORS, VFS_ENABLE, MEM_EVENTS and MEM_MMAP_HOOK_MODE belong in
- * the unit file; restarting the process to set them was rejected.
+ * Other UCX_* variables stay in force, for sites whose network cards need them,
+ * and are named in the log. Some are read when the library loads, before main:
+ * HANDLE_ERRORS, VFS_ENABLE, MEM_EVENTS and MEM_MMAP_HOOK_MODE belong in the
+ * unit file. Rejected: restarting the process to set them.
  *
- * A context is shared by the workers that are configured alike, so that memory
- * is registered once per process. A UCX that was built without support for
- * threads gets a context for each worker. */
+ * Workers with the same configuration share a context, so that memory is
+ * registered once per process. If UCX was built without support for threads,
+ * each worker has its own context. */
 #include "io/data/ucx.h"
 
 #include "base/check.h"
@@ -62,8 +61,8 @@ static void look_at_environment(void)
     }
 }
 
-/* Sets a variable unless it has the value: a worker may be replaced while other
- * threads read the environment. */
+/* Sets a variable unless it has the value already: a worker may be replaced
+ * while other threads read the environment. */
 static bool set_transport(const char *key, const char *value)
 {
     const char *is = getenv(key);
@@ -98,10 +97,10 @@ static bool configure_transports(const struct data_conf *c)
     return ok;
 }
 
-/* Writes the transports without segments of System V, whose mode is 0660
- * whatever the umask: the daemon's group could read and write in them. The
- * files of posix have no name and are the user's alone. Without what has to
- * attach to the other process, too, where this one is closed to that. */
+/* Writes the transports without segments of System V: their mode is 0660
+ * whatever the umask, so the daemon's group could access them. The files of
+ * posix have no name and belong to the user alone. If other processes cannot
+ * attach to this one, leaves out transports that need that. */
 static void without_sysv(const char *tls, char *out, size_t size)
 {
     /* A process that is not dumpable cannot be attached to. */
@@ -135,10 +134,10 @@ static void without_sysv(const char *tls, char *out, size_t size)
 
 /* contexts */
 
-/* True if this UCX ends the process by its newer protocols when a peer goes
+/* True if the newer protocols of this UCX end the process when a peer goes
  * during a zero-copy message or a rendezvous (assertion comp->count > 0, or a
- * segmentation fault, in 1.18; 1.22 does not). Its older ones survive that. A
- * site that sets UCX_PROTO_ENABLE has decided otherwise. */
+ * segmentation fault, in 1.18; not in 1.22). The older protocols survive that.
+ * A site that sets UCX_PROTO_ENABLE decides for itself. */
 static bool newer_protocols_end_us(void)
 {
     unsigned major, minor, release;
@@ -157,8 +156,8 @@ static bool set(ucp_config_t *config, const char *key, const char *value)
     return false;
 }
 
-/* RNDV_THRESH is for messages that data_ucx.c leaves to UCX: it says for nearly
- * all whether they are eager. */
+/* RNDV_THRESH applies only to messages that data_ucx.c leaves to UCX; it
+ * chooses itself for nearly all whether they are eager. */
 static bool configure(
     ucp_config_t *config, const struct data_conf *c, bool cached)
 {
@@ -213,7 +212,7 @@ bool ucx_cache_works(void)
     return works;
 }
 
-/* Opens the context, with a registration cache where rows are not copied. */
+/* Opens the context, with a registration cache if rows are not copied. */
 static bool open_context(struct ucx_context *x, const struct data_conf *c)
 {
     x->copies = !ucx_reaches(c->tls);
@@ -237,7 +236,7 @@ static bool shareable(const struct ucx_context *x)
            attr.thread_mode == UCS_THREAD_MODE_MULTI;
 }
 
-/* Called with the mutex held. */
+/* Call with the mutex held. */
 static struct ucx_context *context_new(const struct data_conf *c, char *text)
 {
     struct ucx_context *x = calloc(1, sizeof(*x));

@@ -1,14 +1,14 @@
-/* ucx_memory.c - memory that UCX reads and writes where it lies: registered
- * once per context, for all its workers, and named with every operation.
+/* ucx_memory.c - memory that UCX reads and writes in place: registered once per
+ * context, for all its workers, and passed with every operation.
  *
- * A worker holds a reference to each region that it was told of, so that its
- * look at the region needs no mutex. Invariants: the context reports whether
- * UCX supports GPUs, and each memory of one is registered as a test, never
- * assumed to work; whether a network card then reaches it, or UCX copies it
- * through the host, depends on UCX's transports. Every buffer is passed with
- * its kind of memory, so that nothing depends on UCX's detection.
+ * A worker has a reference to each region that it was given, so it needs no
+ * mutex to read the region. Invariants: the context reports whether UCX
+ * supports GPUs, and each GPU memory is registered as a test, never assumed to
+ * work. UCX's transports decide whether a network card then reaches it or UCX
+ * copies it through the host. Every buffer is passed with its kind of memory,
+ * so that nothing depends on UCX's detection.
  *
- * Rejected: asking by the version of UCX, or by its transports' names. */
+ * Rejected: deciding by UCX's version, or by its transports' names. */
 #include "io/data/ucx.h"
 
 #include "base/check.h"
@@ -44,7 +44,7 @@ static bool enrol(const struct ucx_context *x, struct ucx_memory *m)
     return false;
 }
 
-/* Returns the place of such memory, or a free one; NULL: there is none. */
+/* Returns the entry of this memory, or a free one; NULL: none is free. */
 static struct ucx_memory *place_of(
     struct ucx_context *x, const struct ucx_memory *m)
 {

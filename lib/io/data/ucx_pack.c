@@ -1,9 +1,9 @@
 /* ucx_pack.c - messages that UCX copies: it asks for their bytes part by part,
- * as they fit into its buffers, and gets them from a list of pieces.
+ * as its buffers have space, and gets them from a list of pieces.
  *
- * Stateless but for struct ucx_pack, which belongs to one message from post to
- * completion. Rejected: gathering into buffers of our own, one copy more; and
- * leaving it to UCX's own lists of pieces (see data_ucx.c). */
+ * Stateless except for struct ucx_pack, which belongs to one message from post
+ * to completion. Rejected: gathering into buffers of our own, which is one more
+ * copy; UCX's own lists of pieces (see data_ucx.c). */
 #include "io/data/ucx.h"
 
 #include "base/check.h"
@@ -30,8 +30,8 @@ static size_t pack_size(void *state)
     return bytes;
 }
 
-/* Moves to `offset`: nearly always where it is; UCX asks again for a fragment
- * that it could not send. */
+/* Moves to `offset`, nearly always the present one. UCX asks again for a
+ * fragment that it could not send. */
 static void pack_seek(struct ucx_pack *k, size_t offset)
 {
     if (offset < k->at_total) {

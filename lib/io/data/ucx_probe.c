@@ -1,8 +1,8 @@
-/* ucx_probe.c - whether UCX here is worth more than plain TCP, and sound: what
- * transfer.carrier: auto needs to know before a worker is opened.
+/* ucx_probe.c - whether UCX here is better than plain TCP, and works:
+ * transfer.carrier: auto must know this before a worker is opened.
  *
  * It asks UCX's own list of transports (uct), so that a card without its module
- * or driver does not count. Rejected: /sys/class/infiniband, which knows cards
+ * or driver does not count. Rejected: /sys/class/infiniband, which lists cards
  * but not what UCX can do with them. The thread that starts the shards. */
 #include "io/data/ucx.h"
 
@@ -13,11 +13,11 @@
 #include <string.h>
 #include <uct/api/uct.h>
 
-/* What is looked for, and what was found: an offer of these transports, or a
- * device of this name. */
+/* What is searched for and found: a usable one of these transports, or a device
+ * of this name. */
 struct search {
     const char *tls;
-    bool named; /* the transports were named: each of them counts */
+    bool named; /* the config names transports: each of them counts */
     struct ucx_offer *offer;
     struct span device;
     bool found;
@@ -44,8 +44,8 @@ static bool wanted(const char *tls, const char *name)
                (strcmp(family, "posix") == 0 || strcmp(family, "sysv") == 0));
 }
 
-/* Counts a transport that rows would rather go by than by a TCP socket: those
- * of network cards that are not TCP, and all that the configuration names. */
+/* Counts a transport that is better for rows than a TCP socket: those of
+ * network cards other than TCP, and all that the configuration names. */
 static void look_at(
     const struct search *s, const uct_tl_resource_desc_t *resource)
 {
