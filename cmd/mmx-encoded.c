@@ -1,5 +1,5 @@
-/* mmx-encoded - the daemon beside encode engines. Everything is in
- * lib/node; this names the role. */
+/* mmx-encoded - the daemon beside encode engines. Its code is in lib/node; this
+ * file names the role. */
 #include "wire/wire.h"
 #include "node/main.h"
 

@@ -1,8 +1,8 @@
-/* mmx-exporter - serves what the daemons of this host say about themselves:
- * /metrics for Prometheus, /healthz for probes, / for people. A program of its
- * own, so that the daemons speak no HTTP: it asks them over their sockets as
- * mmxctl does. One thread serves, and looks once a second at what the page's
- * last minute is made of. */
+/* mmx-exporter - serves the reports of the daemons of this host: /metrics for
+ * Prometheus, /healthz for probes, / for people. A separate program, so that
+ * the daemons speak no HTTP: it asks them over their sockets as mmxctl does.
+ * One thread serves, and once a second takes a sample for the page's last
+ * minute. */
 #include "exporter/exporter.h"
 
 #include "base/check.h"
@@ -31,12 +31,12 @@ _Static_assert(ARRAY_LEN(defaults) <= DAEMONS_MAX, "all are asked at once");
 
 enum { NAMES_MAX = 64 };
 
-/* What the command line says. */
+/* The options of the command line. */
 struct served {
-    const char *paths[ARRAY_LEN(defaults)]; /* NULL: it is not asked */
+    const char *paths[ARRAY_LEN(defaults)]; /* NULL: not asked */
     const char *listen;
     struct sockaddr_storage at;
-    const char *names[NAMES_MAX]; /* in requests, beside addresses */
+    const char *names[NAMES_MAX]; /* allowed in requests, besides addresses */
     uint32_t names_count;
     bool ids;
     struct daemon daemons[ARRAY_LEN(defaults)];
@@ -67,7 +67,7 @@ static void usage(FILE *to)
         to);
 }
 
-/* Prints in one line whether rooms can pass. False: they cannot at one. */
+/* Prints in one line whether rooms can complete. False: not at every daemon. */
 static bool health_print(FILE *out, const struct daemon *d, uint32_t count)
 {
     struct reader rows, row;
@@ -105,7 +105,7 @@ static void forget(struct served *s)
         daemon_forget(&s->daemons[i]);
 }
 
-/* Takes the page's sample of this second. */
+/* Takes the page's sample for this second. */
 static void look(struct served *s)
 {
     daemons_ask(s->daemons, s->count, SAID_EACH_SECOND, LOOK_WAIT_S);
@@ -114,7 +114,7 @@ static void look(struct served *s)
     forget(s);
 }
 
-/* Returns what is at the place, for free(); NULL: no memory. */
+/* Returns the contents for a path, to be freed with free(); NULL: no memory. */
 static char *made(
     struct served *s, const struct place *at, size_t *size, unsigned *status)
 {
@@ -124,7 +124,7 @@ static char *made(
 
     if (!out)
         return NULL;
-    /* One that did not answer the last look is waited for as long as there. */
+    /* A daemon that missed the last sample gets no more time than a sample. */
     for (uint32_t i = 0; i < s->count; i++)
         if (!s->daemons[i].past.up)
             wait_s = LOOK_WAIT_S;
@@ -151,7 +151,7 @@ static enum MHD_Result answer(struct MHD_Connection *c, unsigned status,
         return MHD_NO;
     }
     MHD_add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, type);
-    /* Nothing of the page comes from elsewhere, and no script runs in it. */
+    /* The page has nothing from other servers, and no script. */
     MHD_add_response_header(r, "Content-Security-Policy",
         "default-src 'none'; style-src 'unsafe-inline'");
     queued = MHD_queue_response(c, status, r);
@@ -170,7 +170,7 @@ static enum MHD_Result refuse(struct MHD_Connection *c)
                 : MHD_NO;
 }
 
-/* Called by the library for each request, twice: with its head, then whole. */
+/* The library calls it twice per request: at its header, then when complete. */
 static enum MHD_Result on_request(void *arg, struct MHD_Connection *c,
     const char *url, const char *method, const char *version,
     const char *upload, size_t *upload_size, void **context)
@@ -188,7 +188,7 @@ static enum MHD_Result on_request(void *arg, struct MHD_Connection *c,
     (void)upload;
     if (!host_served(host, &s->at, s->names, s->names_count))
         return refuse(c);
-    /* Of a HEAD the library leaves the body out. */
+    /* For HEAD the library omits the body. */
     if (strcmp(method, MHD_HTTP_METHOD_GET) != 0 &&
         strcmp(method, MHD_HTTP_METHOD_HEAD) != 0)
         return answer(c, MHD_HTTP_METHOD_NOT_ALLOWED, NULL, 0, "text/plain");
@@ -231,8 +231,8 @@ static bool listen_at(const char *text, struct sockaddr_storage *at)
     return inet_pton(AF_INET6, host + 1, &six->sin6_addr) == 1;
 }
 
-/* Returns a socket that listens at the address; -1: errno. Not left to
- * libmicrohttpd, which may have changed errno when it returns. */
+/* Returns a socket that listens at the address; -1: errno. libmicrohttpd could
+ * do this, but may change errno before it returns. */
 static int socket_at(const struct sockaddr_storage *at)
 {
     int fd = socket(at->ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0), on = 1, e;
@@ -253,7 +253,7 @@ static int socket_at(const struct sockaddr_storage *at)
     return -1;
 }
 
-/* Returns a descriptor on which SIGTERM and SIGINT are read; -1: errno. */
+/* Returns a descriptor to read SIGTERM and SIGINT from; -1: errno. */
 static int ends_at(void)
 {
     sigset_t ends;
@@ -265,7 +265,7 @@ static int ends_at(void)
     return signalfd(-1, &ends, SFD_CLOEXEC);
 }
 
-/* Serves until a signal comes, and looks at the daemons once a second. */
+/* Serves until a signal comes; takes a sample once a second. */
 static void serve(struct served *s, struct MHD_Daemon *d, int ends)
 {
     int requests = MHD_get_daemon_info(d, MHD_DAEMON_INFO_EPOLL_FD)->epoll_fd;
@@ -279,7 +279,7 @@ static void serve(struct served *s, struct MHD_Daemon *d, int ends)
         if (now >= due) {
             look(s);
             now = ctl_now_ns();
-            /* A daemon that hangs leaves time for requests. */
+            /* leave time for requests if a daemon hangs */
             due = max_u64(due + NS_PER_S, now + NS_PER_S / 2);
         }
         ms = (due - now) / NS_PER_MS + 1;
@@ -329,7 +329,7 @@ static int start(struct served *s)
     return 0;
 }
 
-/* Takes an option. False: there are too many names. */
+/* Handles an option. False: too many names. */
 static bool take(struct served *s, int option, const char *value)
 {
     if (option == 0 || option == 1)

@@ -1,5 +1,5 @@
-/* mmx-langd - the daemon beside language engines. Everything is in lib/node;
- * this names the role. */
+/* mmx-langd - the daemon beside language engines. Its code is in lib/node; this
+ * file names the role. */
 #include "wire/wire.h"
 #include "node/main.h"
 

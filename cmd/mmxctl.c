@@ -1,6 +1,6 @@
-/* mmxctl - shows what the daemons of a host know: connects to a socket like an
- * engine, says HELLO and QUERY, prints the REPORTs as a table or as JSON; or,
- * as doctor, checks what an engine needs to use the daemons. Blocking, one
+/* mmxctl - shows the state of the daemons of a host: connects to a socket like
+ * an engine, sends HELLO and QUERY, prints the REPORTs as a table or as JSON;
+ * or, as doctor, checks what an engine needs to use the daemons. Blocking, one
  * thread. The rest is in cmd/ctl. */
 #include "ctl/ctl.h"
 
@@ -74,7 +74,7 @@ static void usage(FILE *to)
         to);
 }
 
-/* Says what is wrong with the command line. */
+/* Prints what is wrong with the command line. */
 static int misused(const char *why)
 {
     CHECK(why[0], "a command line is wrong for no reason");
@@ -102,9 +102,9 @@ static bool is_command(const char *word)
     return false;
 }
 
-/* Shows what the daemons say, or gives one of them an order. The configuration
- * is told where orders are taken, and changes nothing: both daemons are asked.
- */
+/* Prints the daemons' reports, or sends one of them an order. The configuration
+ * is asked for at the socket for orders, but changes nothing: both daemons are
+ * asked. */
 static int ask(const char *what, const struct asked *a)
 {
     char word[32], orders[HOST_MAX][SOCKET_PATH_MAX];
@@ -141,13 +141,13 @@ _Static_assert(ARRAY_LEN(sockets) == ROLE_LANGD, "a socket for each role");
 static const char *const files[] = {
     "/etc/mmx/mmx-encoded.yaml", "/etc/mmx/mmx-langd.yaml"};
 
-/* Checks the daemon at the path, or without one every daemon that has a socket
- * here. No socket at all is a finding, too. Then what the units let them do,
- * for the file or, without one, those of /etc/mmx. */
+/* Checks the daemon at the path, or without a path every daemon with a socket
+ * here; having no socket is a finding too. Then checks what the units permit,
+ * for the file or, without one, for those in /etc/mmx. */
 static int doctor(const char *path, const char *file, bool json)
 {
     struct findings r = {.as_json = json};
-    struct seen seen[3] = {0}; /* as `sockets`, then the one at the path */
+    struct seen seen[3] = {0}; /* as `sockets`; last: the one at the path */
     uint32_t visited = 0;
 
     for (int i = 0; i < 2 && !path; i++) {
@@ -159,7 +159,7 @@ static int doctor(const char *path, const char *file, bool json)
     }
     if (!visited)
         doctor_daemon(&r, path ? path : CTL_LANGD, &seen[2]);
-    /* A host of one daemon has the other's file, too. */
+    /* A host with one daemon has the other's file too. */
     for (int i = 0; i < 2; i++)
         seen[i].absent = seen[!i].role && access(sockets[i], F_OK) != 0;
     seen[2].absent = seen[0].role || seen[1].role;
@@ -174,7 +174,7 @@ static int doctor(const char *path, const char *file, bool json)
     return r.count[FAIL] ? CTL_REFUSED : CTL_SHOWN;
 }
 
-/* Joins the words with spaces: a report by its name, or a command with its
+/* Joins the words with spaces: a report's name, or a command with its
  * arguments. False: they are neither. */
 static bool join(char **words, char *out, size_t size)
 {
@@ -193,8 +193,8 @@ static bool join(char **words, char *out, size_t size)
     return true;
 }
 
-/* Looks at the daemons that the command line names, or without one at each that
- * has a socket here. */
+/* Checks the daemons that the command line names, or without one each with a
+ * socket here. */
 static int healthy(const struct asked *a)
 {
     const char *here[HOST_MAX];
@@ -203,9 +203,8 @@ static int healthy(const struct asked *a)
     return count > 0 ? health(here, count, a) : CTL_NO_DAEMON;
 }
 
-/* Shows the trace of the daemon at the path (or at two), or without one of
- * all that have a socket here; or merges two recordings. words: behind
- * `trace`. */
+/* Shows the trace of the daemon at the path (or of two), or without a path of
+ * all with a socket here; or merges two recordings. words: after `trace`. */
 static int traced(char **words, const struct asked *given)
 {
     struct trace_asked a = {.perfetto = given->perfetto,
@@ -243,8 +242,8 @@ static bool take_seconds(int c, const char *text, struct asked *a)
            (c == 'w' || a->watch_s > 0);
 }
 
-/* Reads the options, up to the first word. Returns an exit status, or -1: there
- * is more to do. */
+/* Reads the options, up to the first word. Returns an exit status, or -1: go
+ * on. */
 static int parse(int argc, char **argv, struct asked *a)
 {
     static const struct option longs[] = {
@@ -293,7 +292,7 @@ static int parse(int argc, char **argv, struct asked *a)
             return printf("mmxctl %s\n", MMX_VERSION) < 0;
         else if (c == 'h')
             return usage(stdout), 0;
-        else if (c == '?') /* getopt has named it */
+        else if (c == '?') /* getopt has printed it */
             return misused("that is no option");
         else if (!take_seconds(c, optarg, a))
             return misused(
@@ -302,7 +301,7 @@ static int parse(int argc, char **argv, struct asked *a)
     return -1;
 }
 
-/* Returns the exit status as diff has it: 0 same, 1 different, 2 trouble. */
+/* Returns the exit status as diff does: 0 same, 1 different, 2 trouble. */
 static int as_diff(int status)
 {
     return status == CTL_SHOWN ? 0 : status == CTL_DIFFERS ? 1 : 2;

@@ -1,9 +1,9 @@
-/* doctor.c - mmxctl doctor: takes the steps that an engine takes, and reports
- * for each what was found and what to do. It opens no room and changes
- * nothing; its map of a pool lasts a moment.
+/* doctor.c - mmxctl doctor: does what an engine does, step by step, and reports
+ * each result and how to correct it. It opens no room and changes nothing; it
+ * maps a pool only for a moment.
  *
- * Rejected: asking the daemon whether it is well. What fails for engines lies
- * between them and it: folders, groups, namespaces, limits. */
+ * Rejected: asking the daemon for its health. Most faults of engines are
+ * outside of it: folders, groups, namespaces, limits. */
 #include "ctl.h"
 
 #include "base/check.h"
@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 #define NOBODY 65534
-#define CELLS  1024 /* that clients ask for by default */
+#define CELLS  1024 /* default of clients */
 
 /* The checks of one daemon. */
 struct visit {
@@ -34,7 +34,7 @@ static bool is_langd(uint8_t role)
 
 /* hello */
 
-/* Returns our uid outside of this user namespace, as the kernel maps it. */
+/* Returns our id outside of this user namespace, from the kernel's map. */
 static uint32_t mapped(const char *file, uint32_t id)
 {
     uint32_t found = NOBODY;
@@ -232,7 +232,7 @@ static void check_pools(struct visit *v)
 
 /* cells */
 
-/* Says what rows can go by here, and why by nothing else. */
+/* Reports which carriers rows can take here, and why not others. */
 static void say_carriers(const struct visit *v)
 {
     const char *not_by = v->seen->not_by;

@@ -1,5 +1,5 @@
-/* drain.c - mmxctl drain and undrain: gives the order, and with --wait shows
- * how far the drain has come until no room is open. One thread. */
+/* drain.c - mmxctl drain and undrain: sends the order, and with --wait shows
+ * the progress of the drain until no room is open. One thread. */
 #include "ctl.h"
 
 #include "base/check.h"
@@ -11,14 +11,14 @@
 
 #define LOOK_MS 250
 
-/* What is left, as the daemon says it. */
+/* What is left to drain, as reported by the daemon. */
 struct left {
     char name[64], state[16], text[224];
     uint64_t rooms, bytes;
 };
 
-/* Returns the bytes in the blocks of rooms that are open: not those that wait
- * for their readers or are kept for later. */
+/* Returns the bytes in the blocks of open rooms: not of rooms that wait for
+ * their readers or are kept for later. */
 static uint64_t pool_bytes(struct reader row)
 {
     uint64_t idle = rows_number(row, "free") + rows_number(row, "ready") +
@@ -29,7 +29,7 @@ static uint64_t pool_bytes(struct reader row)
            rows_number(row, "block_rows") * rows_number(row, "row_bytes");
 }
 
-/* Fills *l from an answer that has the row of QUERY health. */
+/* Fills *l from the answer to QUERY health. */
 static bool take(struct ctl *c, struct left *l)
 {
     struct reader rows = c->got, row;
@@ -54,8 +54,8 @@ static bool look(struct ctl *c, struct left *l, struct local_msg *m)
     return ctl_ask(c, "health", m) && take(c, l);
 }
 
-/* Shows it on one line of a terminal, elsewhere on a new line when it has
- * changed. */
+/* Prints it: on a terminal over the last line, otherwise on a new line after
+ * each change. */
 static void show(const struct left *l, char shown[256], const struct asked *a)
 {
     bool live = isatty(STDOUT_FILENO);

@@ -1,5 +1,5 @@
-/* findings.c - the doctor's findings, one line or one object each, printed as
- * they are made so that a check that hangs is seen. */
+/* findings.c - the doctor's findings, one line or one object each. Each is
+ * printed at once, so that a check that hangs can be seen. */
 #include "ctl.h"
 
 #include "base/check.h"
@@ -13,7 +13,7 @@ _Static_assert(ARRAY_LEN(names) == FAIL + 1, "a finding without a name");
 static void print_json(struct findings *r, enum finding f, const char *check,
     const char *text, const char *advice)
 {
-    static char out[1u << 20]; /* a path of the command line fits */
+    static char out[1u << 20]; /* must hold a path of the command line */
     struct writer w = writer_of(out, sizeof(out));
 
     json_cell(&w, &r->json, &(struct cell){.kind = CELL_ROW});
@@ -29,7 +29,7 @@ static void print_json(struct findings *r, enum finding f, const char *check,
 void findings_say(struct findings *r, enum finding f, const char *check,
     const char *text, const char *advice)
 {
-    static char clean[1u << 16]; /* daemons' names and words are in it */
+    static char clean[1u << 16]; /* has names and texts of daemons */
 
     CHECK((f == FINE) == (advice[0] == 0), "%s: %s", check, advice);
     text_copy(span_str(text), clean, sizeof(clean));

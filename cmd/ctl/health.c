@@ -1,8 +1,7 @@
-/* health.c - mmxctl health: whether a daemon lives, and whether rooms could
- * complete there, as an exit status and one line. A daemon lives if its loop
- * answers within LIVE_S: the loop alone serves the socket, so that no answer
- * means no turn. While a daemon starts and prepares its pools, it has no loop
- * yet and does not live. One thread. */
+/* health.c - mmxctl health: whether a daemon is alive, and whether rooms could
+ * complete there, as an exit status and one line. A daemon is alive if its loop
+ * answers within LIVE_S: only the loop serves the socket. A daemon that still
+ * prepares its pools has no loop, and is not alive. One thread. */
 #include "ctl.h"
 
 #include "base/check.h"
@@ -29,7 +28,7 @@ static void missed(struct health *h, const char *why)
     snprintf(h->text, sizeof(h->text), "not live: %s", why);
 }
 
-/* Takes a refusal: the daemon lives, and that is all that it says. */
+/* Handles a refusal: the daemon is alive, and nothing more is known. */
 static void refused(struct health *h, struct span text)
 {
     int n = snprintf(h->text, sizeof(h->text), "live, but it refuses: ");
@@ -89,7 +88,7 @@ static int status_of(const struct health *h, bool live)
     return h->ready || live ? CTL_SHOWN : CTL_REFUSED;
 }
 
-/* Looks at all; returns the worst status. */
+/* Checks all daemons; returns the worst status. */
 static int look_at_all(
     const char *const *paths, uint32_t count, bool live, struct health *all)
 {
@@ -124,7 +123,7 @@ static void print_json(const struct health *all, uint32_t count)
 
     for (uint32_t i = 0; i < count; i++) {
         const struct health *h = &all[i];
-        char path[256]; /* no socket has a longer one */
+        char path[256]; /* longer than any socket's path */
 
         snprintf(path, sizeof(path), "%s", h->socket);
         cell_put(&w, &(struct cell){.kind = CELL_ROW});

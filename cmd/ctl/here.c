@@ -1,5 +1,5 @@
-/* here.c - the doctor's checks of this process: limits and environment as an
- * engine that is started in the same way would have them. */
+/* here.c - the doctor's checks of this process: limits and environment, which
+ * an engine started in the same way would share. */
 #include "ctl.h"
 
 #include "base/check.h"

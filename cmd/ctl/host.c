@@ -1,10 +1,10 @@
-/* host.c - the daemons that a command line is about: those whose sockets it
- * names, else all that listen in /run/mmx; and their reports, one under the
- * other. A socket without a daemon, as one that was killed leaves it, is named
- * on stderr and left out. Blocking, one thread.
+/* host.c - the daemons that a command line is about: at the sockets it names,
+ * or at all sockets in /run/mmx; and their reports, one below the other. A
+ * socket without a daemon, left by one that was killed, is reported on stderr
+ * and skipped. Blocking, one thread.
  *
- * Rejected: one object by daemon as JSON. What reads the report of one daemon
- * reads that of two when only a column is added. */
+ * Rejected: JSON with an object per daemon. A reader of one daemon's report can
+ * read that of two if only a column is added. */
 #include "ctl.h"
 
 #include "base/check.h"
@@ -51,7 +51,7 @@ uint32_t host_sockets(
     return count;
 }
 
-/* Connects to a daemon, as the next of the host. Returns an exit status. */
+/* Connects to the host's next daemon. Returns an exit status. */
 static int open_side(struct host *h, const char *path)
 {
     struct host_side *s = &h->sides[h->count];
@@ -96,7 +96,7 @@ static bool changes_are(const char *what)
     return !strcmp(what, "reload") || !strcmp(what, "conf-diff");
 }
 
-/* Prints the report of one daemon for people. any: it has a row. */
+/* Prints the report of one daemon for people. any: it has rows. */
 static void print(const struct host *h, const struct host_side *s,
     const char *what, bool any, const struct asked *a)
 {
@@ -137,7 +137,7 @@ static int show_once(struct host *h, const char *what, const struct asked *a)
             rows_json_part(&json, s->c->got, h->named ? NULL : s->name);
         else if (good)
             print(h, s, what, any, a);
-        /* What failed weighs more than what differs. */
+        /* A failure is worse than a difference. */
         if (one != CTL_SHOWN && status != CTL_REFUSED)
             status = one;
     }

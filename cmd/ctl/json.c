@@ -1,6 +1,6 @@
-/* json.c - reports as JSON, for programs: as the daemon says them, and beside
- * what only this host can read (a user's number, a moment of its clock) what it
- * stands for. One thread. */
+/* json.c - reports as JSON, for programs: as sent by the daemon, with
+ * translations that only this host can make (of a user's number, or a moment of
+ * its clock). One thread. */
 #include "ctl.h"
 
 #include "base/check.h"
@@ -39,7 +39,7 @@ void json_text(
 
 void rows_json_part(struct json *json, struct reader rows, const char *daemon)
 {
-    /* No cell needs more as JSON than this. */
+    /* A cell never needs more as JSON. */
     static uint8_t out[64 + 6 * (ROWS_NAME_MAX + ROWS_TEXT_MAX)];
     struct writer w = writer_of(out, sizeof(out));
     char text[NAMED_TEXT];

@@ -1,10 +1,10 @@
 /* keygen.c - mmxctl keygen: writes a new key, of the fleet or of one daemon.
- * Any 32 random bytes are one. Its public half, for control.identities, is
- * derived by libzmq, which is there where daemons are, and is loaded for this
- * alone: mmxctl runs beside engines, too.
+ * Any 32 random bytes are a key. libzmq derives its public half, for
+ * control.identities; it is loaded only for that, since mmxctl also runs beside
+ * engines, on hosts that may lack libzmq.
  *
- * Rejected: writing over a file that exists, with an option for it: the key
- * that it held may be the only copy of one in use. */
+ * Rejected: an option to overwrite an existing file. It may have the only copy
+ * of a key that is in use. */
 #include "ctl.h"
 
 #include "base/check.h"
@@ -72,8 +72,8 @@ static bool sync_folder(const char *path)
     return ok;
 }
 
-/* Writes the key to a file of this name, for its owner alone. False: errno; the
- * file may be there. */
+/* Writes the key to a new file that only its owner may read. False: errno; the
+ * file may exist. */
 static bool write_file(const char *name)
 {
     int fd = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
@@ -93,7 +93,7 @@ int keygen(const char *path)
 
     CHECK(n > 0, "a name of %d bytes", n);
     errno = ENAMETOOLONG;
-    /* It gets its name when it is whole: a file of this name is a key. */
+    /* The file gets its name last: a file of this name is a whole key. */
     ok = (size_t)n < sizeof(name) && write_file(name) &&
          link(name, path) == 0 && sync_folder(path);
     if (!ok)
@@ -109,7 +109,7 @@ int keygen(const char *path)
     return CTL_SHOWN;
 }
 
-/* Says what is wrong; NULL: public_ has the text of the key's public half. */
+/* Returns what is wrong; NULL: public_ is the key's public half as text. */
 static const char *derive(const char *path, char public_[LINE_BYTES])
 {
     int (*curve_public)(char *, const char *) = NULL;

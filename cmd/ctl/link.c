@@ -1,7 +1,7 @@
-/* link.c - mmxctl's side of the socket: connect, one packet out, packets in.
+/* link.c - mmxctl's end of the socket: connect, one packet out, packets in.
  * Blocking, with a limit; one thread. Rejected: the client library. It is made
  * for engines (cells, rooms, many requests at once, reconnects) and hides what
- * a doctor has to see. */
+ * doctor must see. */
 #include "ctl.h"
 
 #include "base/check.h"
@@ -18,7 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* wait_s 0: no call of the connection waits. */
+/* wait_s 0: calls of the connection do not block. */
 static int dial(const char *path, int wait_s)
 {
     int type = SOCK_SEQPACKET | SOCK_CLOEXEC | (wait_s ? 0 : SOCK_NONBLOCK);
@@ -69,7 +69,7 @@ const char *ctl_orders(const char *path, char out[SOCKET_PATH_MAX])
 
 bool ctl_listens(const char *path)
 {
-    int s = dial(path, 0); /* EAGAIN: its queue is full */
+    int s = dial(path, 0); /* EAGAIN: the daemon's queue is full */
 
     if (s >= 0)
         close(s);
@@ -104,7 +104,7 @@ bool ctl_send(struct ctl *c, const struct local_msg *m)
     return false;
 }
 
-/* Has the next call wait until c->until_ns at most. False: that is past. */
+/* Limits the next call to c->until_ns. False: that time has passed. */
 static bool in_time(struct ctl *c)
 {
     uint64_t now = ctl_now_ns(), us;
@@ -121,7 +121,7 @@ static bool in_time(struct ctl *c)
     return setsockopt(c->s, SOL_SOCKET, SO_RCVTIMEO, &left, sizeof(left)) == 0;
 }
 
-/* Receives a packet, and the descriptor that came with it. */
+/* Receives a packet, and a descriptor if one came with it. */
 static bool receive(struct ctl *c)
 {
     union {
@@ -174,7 +174,7 @@ bool ctl_greet(struct ctl *c, uint32_t cells)
     m.hello.cells = cells;
     m.hello.name = span_str("mmxctl");
     m.hello.session = span_str(session);
-    /* A daemon that has no place says so before it reads. */
+    /* A daemon without a free connection answers before it reads. */
     return ctl_send(c, &m) || errno == EPIPE;
 }
 

@@ -1,8 +1,8 @@
 /* peer.c - the doctor's checks of the other daemons: whether they are up, how
- * rows travel, and, for one without a request yet, whether its port answers.
- * langd connects to an encoder at first use, so not connected is no fault; a
- * port that refuses is. The try is made from here, which is langd's host but
- * not its sandbox: what the unit denies is not seen. */
+ * rows travel, and, if there was no request yet, whether their port answers.
+ * langd connects to an encoder at first use, so a missing connection is no
+ * fault, but a port that refuses is. The test runs on langd's host but outside
+ * its sandbox, so it does not notice what the unit forbids. */
 #include "ctl.h"
 
 #include "core/conf/address.h"
@@ -60,7 +60,7 @@ static void try_port(const char *address, char why[128])
         snprintf(why, 128, "%s", strerror(error));
 }
 
-/* True if the trouble may pass by itself: the peer is away. */
+/* True if the trouble may end by itself: the peer is away. */
 static bool passes(const char *trouble)
 {
     static const char *const away[] = {
@@ -72,8 +72,8 @@ static bool passes(const char *trouble)
     return found;
 }
 
-/* Says what the daemon knows to be wrong; false: nothing is. One without a name
- * may be no daemon at all: what looks at the port. */
+/* Reports the trouble that the daemon knows of; false: there is none. A peer
+ * without a name may be no daemon but a port scanner. */
 static bool say_trouble(struct findings *r, const char *who, struct reader row)
 {
     char trouble[24], what[192], mend[256], text[512];
@@ -119,7 +119,7 @@ static void say_peer(struct findings *r, struct reader row)
     rows_get(row, "address", address, sizeof(address));
     rows_get(row, "state", state, sizeof(state));
     if (!strcmp(address, "-"))
-        address[0] = 0; /* a langd has none */
+        address[0] = 0; /* a langd has no address */
     snprintf(
         who, sizeof(who), "%s%s%s", name, address[0] ? " at " : "", address);
     if (say_trouble(r, who, row))

@@ -1,4 +1,4 @@
-/* rows.c - what mmxctl makes of a report: the cells of one row. */
+/* rows.c - reads a report for mmxctl: the cells of one row. */
 #include "ctl.h"
 
 #include "base/check.h"

@@ -1,7 +1,6 @@
-/* screen.c - a terminal that is drawn on: its size, keys as they are pressed,
- * and the other screen of the terminal, so that what stood there comes back. It
- * is left as it was on every way out but SIGKILL. One thread; signals set
- * flags.
+/* screen.c - draws on a terminal: its size, keys at each press, and the
+ * terminal's alternate screen, so that its text is not lost. The terminal is
+ * restored at every exit but SIGKILL. One thread; signals set flags.
  *
  * Rejected: ncurses. A dozen lines of text need four escape sequences, which
  * all terminals of the last decades know. */
@@ -22,7 +21,7 @@
 
 #define WIDTH_MAX   512
 #define PLAIN_WIDTH 80
-/* Within which the rest of a key comes that is more than one byte. */
+/* The other bytes of a key come within this time. */
 #define REST_MS 50
 
 static volatile sig_atomic_t ended, resized;
@@ -102,7 +101,7 @@ void screen_begin(struct screen *s)
     if (resized)
         measure(s);
     s->line = 0;
-    if (s->live) /* shown at once, where the terminal knows how */
+    if (s->live) /* shown at once, if the terminal supports it */
         fputs("\033[?2026h\033[H", stdout);
 }
 
@@ -120,11 +119,12 @@ void screen_line(struct screen *s, const char *format, ...)
     va_end(args);
     len = (int)strnlen(text, (size_t)s->width);
     while (len > 0 && ((unsigned char)text[len] & 0xc0) == 0x80)
-        len--; /* not within a character */
+        len--; /* not inside a character */
     while (!s->live && len > 0 && text[len - 1] == ' ')
         len--;
-    /* A line feed after the last line would scroll; a line is cleared before it
-     * is written, since behind its last column its last character goes. */
+    /* A line feed after the last line would scroll. Each line is cleared before
+     * it is written, since clearing after a full line would erase its last
+     * character. */
     if (s->live)
         printf("%s\033[K%.*s", s->line ? "\r\n" : "", len, text);
     else
@@ -141,7 +141,7 @@ void screen_end(struct screen *s)
     fflush(stdout);
 }
 
-/* Reads a byte of a key. False: none came in time. */
+/* Reads a further byte of a key. False: none in time. */
 static bool rest_of(unsigned char *byte)
 {
     struct pollfd in = {.fd = STDIN_FILENO, .events = POLLIN};
@@ -149,8 +149,8 @@ static bool rest_of(unsigned char *byte)
     return poll(&in, 1, REST_MS) == 1 && read(STDIN_FILENO, byte, 1) == 1;
 }
 
-/* Reads what follows an ESC: nothing, or the rest of an arrow, say, which has
- * no meaning here. */
+/* Reads the rest after an ESC: nothing, or for instance the rest of an arrow,
+ * which is ignored. */
 static int escape(void)
 {
     unsigned char byte;

@@ -1,6 +1,6 @@
-/* size.c - sizes and times as people read them: three digits or so and a unit,
- * of 1,024 for sizes, or the exact number; moments of the daemons' clock as the
- * time of day. One thread. */
+/* size.c - sizes and times for people: about three digits and a unit, of 1,024
+ * for sizes, or the exact number; moments of the daemons' clock as time of day.
+ * One thread. */
 #include "ctl.h"
 
 #include "base/check.h"
@@ -15,7 +15,7 @@ void size_text(uint64_t bytes, bool exact, char out[SIZE_TEXT])
     size_t unit = 0;
     int n;
 
-    /* 1023.95 would be printed as 1024.0. */
+    /* 1023.95 would print as 1024.0. */
     for (; !exact && v >= 1023.95 && unit + 1 < ARRAY_LEN(units); unit++)
         v /= 1024;
     if (exact)

@@ -1,9 +1,9 @@
-/* start.c - the doctor's look at a daemon that does not answer: what would keep
- * it from starting with its configuration, by the checks of the start itself,
- * and the last that its unit has logged.
+/* start.c - the doctor's checks of a daemon that does not answer: what would
+ * prevent its start with this configuration, by the same checks as the start,
+ * and the last lines in its unit's log.
  *
- * Rejected: running mmx-langd --check-config. A container of an engine does not
- * have it, and it leaves out what a running daemon may hold. */
+ * Rejected: running mmx-langd --check-config. An engine's container does not
+ * have it, and it skips what a running daemon may hold. */
 #include "ctl.h"
 
 #include "base/check.h"
@@ -15,7 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define LINES 5 /* of the unit's log */
+#define LINES 5 /* lines of the unit's log */
 
 struct start {
     struct findings *r;
@@ -33,7 +33,7 @@ static void say_finding(void *ud, const struct host_finding *f)
     findings_say(s->r, f->fatal ? FAIL : WARN, "start", e.text, f->mend);
 }
 
-/* Says what the unit's last run has logged, where a journal is to be read. */
+/* Reports the log of the unit's last run, if the journal can be read. */
 static void say_log(struct findings *r, const char *role)
 {
     char command[128], advice[96], line[512];
@@ -72,7 +72,7 @@ void doctor_start(struct findings *r, const char *file, uint8_t role)
     err = load_conf(&from, role, &c, NULL, &e);
     if (err == OK)
         host_check(&c, true, say_finding, &s);
-    if (err == OK && geteuid() == 0) /* no other user may read the keys */
+    if (err == OK && geteuid() == 0) /* only root may read the keys */
         err = load_keys(&from, &c, &keys, &e);
     keys_free(&keys);
     if (err != OK)

@@ -1,7 +1,7 @@
-/* table.c - a report as a table, as wide as the terminal at most. Widths of
- * columns are known only after the last row, so that a table takes two passes.
- * Elsewhere than on a terminal nothing is cut, and only as many details are
- * left out as lines of 80 columns need. One thread. */
+/* table.c - a report as a table, at most as wide as the terminal. The widths of
+ * columns are known only after the last row, so a table takes two passes.
+ * Without a terminal nothing is cut, and only as many columns are dropped as
+ * lines of 80 columns require. One thread. */
 #include "ctl.h"
 
 #include "base/check.h"
@@ -11,34 +11,33 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A table cuts a longer value; JSON has all of it. */
+/* A table cuts longer values; JSON has all of it. */
 #define CELL_MAX    104
 #define COLUMNS_MAX 64
-#define PLAIN_WIDTH 80 /* where there is no terminal */
-#define TEXT_MIN    8  /* a column of text is made no smaller */
-/* What a column of text may ask for before others are left out. */
+#define PLAIN_WIDTH 80 /* without a terminal */
+#define TEXT_MIN    8  /* narrowest column of text */
+/* Width that a column of text may have before other columns are dropped. */
 #define TEXT_WISH 24
-/* What a value may take beside its name. */
+/* Width of a value beside its name. */
 #define UPRIGHT(width) ((width) > 30 ? (width)-22 : 8)
 
 struct column {
     struct span name;
     int width;
     bool number, filled, left_out;
-    char cell[CELL_MAX]; /* of the row that is printed */
+    char cell[CELL_MAX]; /* in the row being printed */
 };
 
 struct table {
     bool upright, exact;
-    bool sized;           /* the row is of a counter of bytes */
-    int width;            /* of the terminal; 0: there is none */
-    uint32_t count, last; /* last: column after that of the last cell */
-    bool fitted;          /* widths are as they will be */
+    bool sized;           /* the row is about a counter of bytes */
+    int width;            /* of the terminal; 0: no terminal */
+    uint32_t count, last; /* last: index of the last cell's column, + 1 */
+    bool fitted;          /* widths are final */
     struct column columns[COLUMNS_MAX];
 };
 
-/* Columns that a narrow terminal can do without, in the order in which they are
- * left out. */
+/* Less important columns, in the order in which narrow terminals drop them. */
 static const char *const details[] = {"epoch", "software", "layout", "mapped",
     "carriers", "data_addresses", "row_bytes", "block_rows", "memory", "number",
     "says", "same_host", "shares", "secret", "owes", "asked", "required",
@@ -47,8 +46,8 @@ static const char *const details[] = {"epoch", "software", "layout", "mapped",
     "kept", "waiting", "rooms_moved", "bytes_moved", "head_wait_max_us",
     "stands", "not_by", "first_us", "opened", "bytes"};
 
-/* Returns the cell's column, a new one if needed; NULL: there are too many. The
- * search begins behind the last cell, where most rows go on. */
+/* Returns the cell's column, a new one if needed; NULL: too many columns. The
+ * search begins behind the last cell's column, where most rows continue. */
 static struct column *column_of(struct table *t, const struct cell *c)
 {
     uint32_t k = t->last, i = 0;
@@ -69,8 +68,8 @@ static struct column *column_of(struct table *t, const struct cell *c)
     return &t->columns[k];
 }
 
-/* True if the cell is a number of bytes; that of a row is part of a layout, and
- * stays exact. */
+/* True if the cell is a number of bytes. row_bytes is not: it is part of a
+ * layout, and stays exact. */
 static bool is_size(const struct table *t, const struct cell *c)
 {
     size_t len = c->name.len;
@@ -83,8 +82,9 @@ static bool is_size(const struct table *t, const struct cell *c)
                (t->sized && span_eq(c->name, span_str("value"))));
 }
 
-/* Names what a number is about that only this host can read, and takes the unit
- * off the name of a time, whose value has one then: in `text`, "" as it is. */
+/* Translates numbers for people: users and moments as names, and times with a
+ * unit in the value instead of the column's name. `text` gets the value; "":
+ * unchanged. */
 static struct cell for_people(const struct cell *c, char text[NAMED_TEXT])
 {
     static const struct {
@@ -120,7 +120,7 @@ static struct cell for_people(const struct cell *c, char text[NAMED_TEXT])
     return is;
 }
 
-/* Fills in the cell's column, and makes it as wide as needed. */
+/* Fills in the cell's column, and widens it if needed. */
 static void take_cell(struct table *t, const struct cell *given)
 {
     char named[NAMED_TEXT];
@@ -148,7 +148,7 @@ static void take_cell(struct table *t, const struct cell *given)
         column->width = (int)strlen(column->cell);
 }
 
-/* Returns the width of a row whose columns of text take text_max at most. */
+/* Returns the width of a row if columns of text have text_max at most. */
 static int width_of(const struct table *t, int text_max)
 {
     int sum = -2;
@@ -167,7 +167,7 @@ static bool is_tight(const struct table *t)
     return width_of(t, TEXT_WISH) > (t->width ? t->width : PLAIN_WIDTH);
 }
 
-/* Leaves out what is empty, then details, as long as there is no place. */
+/* Drops empty columns, then details, until the row fits. */
 static void leave_out(struct table *t)
 {
     for (uint32_t i = 1; i < t->count && is_tight(t); i++)
@@ -178,8 +178,8 @@ static void leave_out(struct table *t)
                 t->columns[i].left_out = true;
 }
 
-/* Leaves columns out, then takes those of text in, the widest first, then
- * leaves out the last ones, until a row fits the terminal. */
+/* Drops columns, then narrows columns of text, the widest first, then drops the
+ * last columns, until a row fits the terminal. */
 static void fit(struct table *t)
 {
     t->fitted = true;
@@ -207,7 +207,7 @@ static void fit(struct table *t)
     }
 }
 
-/* Cuts the text to the width, and shows that. */
+/* Cuts the text to the width, and marks the cut. */
 static void cut_to(char *cell, int width)
 {
     int at = width - 1;
@@ -224,7 +224,7 @@ static void cut_to(char *cell, int width)
 /* Prints the cells of one row and clears them. */
 static void print_row(struct table *t)
 {
-    int pending = 0; /* spaces, unless nothing follows them */
+    int pending = 0; /* spaces to print before the next text */
 
     for (uint32_t i = 0; i < t->count; i++) {
         struct column *c = &t->columns[i];

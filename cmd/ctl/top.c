@@ -1,7 +1,6 @@
 /* top.c - mmxctl top: rooms and bytes per second of each pool and peer, and
- * what waits, from what two looks at the counters differ in. What is shown are
- * the daemon's own figures: of QUERY status, stats, pools and peers. One
- * thread. */
+ * what waits, from the difference of two samples of the counters. All figures
+ * are the daemon's own: QUERY status, stats, pools and peers. One thread. */
 #include "ctl.h"
 
 #include "base/check.h"
@@ -12,8 +11,8 @@
 #include <time.h>
 
 #define EVERY_MS  1000
-#define WIDE      78 /* columns for all that there is */
-#define LINES_MIN 64 /* of pools, and of peers, for which memory is taken */
+#define WIDE      78 /* enough columns for everything */
+#define LINES_MIN 64 /* pools, and peers, to allocate at first */
 
 /* A pool or a peer. */
 struct line {
@@ -22,7 +21,7 @@ struct line {
     double rooms_s, bytes_s;
 };
 
-/* Their memory is kept from look to look. */
+/* Their memory is reused for each sample. */
 struct lines {
     uint32_t count, max;
     struct line *of;
@@ -35,7 +34,7 @@ struct look {
     struct lines pools, peers;
 };
 
-/* A daemon, now and at the look before, which take turns. */
+/* A daemon's present and previous samples, swapped each time. */
 struct watched {
     struct ctl *c;
     struct look looks[2];
@@ -69,7 +68,7 @@ static void take_stat(struct reader row, struct look *l)
         l->bytes = rows_number(row, "value");
 }
 
-/* Makes place for one more line. */
+/* Makes space for one more line. */
 static bool grow(struct lines *l)
 {
     uint32_t max = l->max ? 2 * l->max : LINES_MIN;
@@ -85,8 +84,8 @@ static bool grow(struct lines *l)
     return true;
 }
 
-/* Returns the next line, with what pools and peers have alike; NULL: there is
- * no memory for it. */
+/* Returns the next line, with the columns that pools and peers share; NULL: no
+ * memory. */
 static struct line *take_line(
     struct lines *to, struct reader row, const char *id, const char *name)
 {
@@ -127,7 +126,7 @@ static void take_peer(struct reader row, struct look *at)
     rows_get(row, "carrier", l->carrier, sizeof(l->carrier));
 }
 
-/* Asks for all of it. False: m says why it was not answered. */
+/* Asks for all reports. False: m says why one was not answered. */
 static bool look(struct ctl *c, struct look *l, struct local_msg *m)
 {
     static const struct {
@@ -150,7 +149,7 @@ static bool look(struct ctl *c, struct look *l, struct local_msg *m)
     return true;
 }
 
-/* Returns how much a counter rose in a second; one that began anew: 0. */
+/* Returns a counter's rise per second; 0 if the counter restarted. */
 static double rate(uint64_t from, uint64_t to, double seconds)
 {
     return to > from && seconds > 0 ? (double)(to - from) / seconds : 0;
@@ -171,7 +170,7 @@ static int by_number(const void *a, const void *b)
     return (x->number > y->number) - (x->number < y->number);
 }
 
-/* Finds out the rates since the look before, whose order is another then. */
+/* Computes the rates since the previous sample; sorts both by number. */
 static void rates(struct lines *now, struct lines *was, double seconds)
 {
     uint32_t k = 0;
@@ -190,7 +189,7 @@ static void rates(struct lines *now, struct lines *was, double seconds)
     }
 }
 
-/* sorting: the most first, or by name */
+/* sorting: largest first, or by name */
 
 static int by_name(const void *a, const void *b)
 {
@@ -263,8 +262,8 @@ static void draw_peer(struct screen *s, const struct line *l, const char *bytes)
             l->state, l->path, l->carrier, l->rooms_s, bytes);
 }
 
-/* Returns the lines of the screen that pools may take: half of what is left, or
- * what the peers do not need with their head. */
+/* Returns how many lines of the screen pools may use: half of the rest, or what
+ * the peers and their header leave. */
 static int lines_for_pools(const struct screen *s, const struct look *l)
 {
     int left = s->height - s->line, peers = (int)l->peers.count + 2;
@@ -272,7 +271,7 @@ static int lines_for_pools(const struct screen *s, const struct look *l)
     return left - peers > left / 2 ? left - peers : left / 2;
 }
 
-/* Draws them in at most this number of lines of the screen. */
+/* Draws them on at most this number of lines. */
 static void draw_lines(struct screen *s, struct lines *all, int lines,
     const struct sorting *by, const struct asked *a,
     void (*draw)(struct screen *s, const struct line *l, const char *bytes))
@@ -338,8 +337,8 @@ static void draw_one(struct screen *s, struct look *l, const struct look *was,
     draw_lines(s, &l->peers, s->height - s->line, by, a, draw_peer);
 }
 
-/* Draws the daemons one under the other: the first has half of the screen, or
- * what the others leave. n: the newest of the looks. */
+/* Draws the daemons one below the other. The first has half of the screen, or
+ * what the others leave. n: the newest sample. */
 static void draw(struct screen *s, struct watched *all, uint32_t count, int n,
     const struct sorting *by, const struct asked *a)
 {
@@ -356,7 +355,7 @@ static void draw(struct screen *s, struct watched *all, uint32_t count, int n,
     screen_end(s);
 }
 
-/* Changes the sorting. False: the key ends it. */
+/* Changes the sorting. False: the key ends the program. */
 static bool obey(int key, const struct sorting **by)
 {
     if (key < 0 || key == 'q' || key == 'Q' || key == SCREEN_ESC)
@@ -367,7 +366,7 @@ static bool obey(int key, const struct sorting **by)
     return true;
 }
 
-/* Looks at all anew; n: which of the looks that is. */
+/* Takes a new sample of every daemon; n: index of the sample. */
 static bool look_again(
     struct watched *all, uint32_t count, int n, struct local_msg *m)
 {
@@ -384,7 +383,7 @@ static bool look_again(
     return true;
 }
 
-/* Shows the daemons until the end is asked for. */
+/* Shows the daemons until a key or signal ends it. */
 static int show(struct watched *all, uint32_t count, const struct asked *a)
 {
     const struct sorting *by = &sortings[1];
@@ -399,7 +398,7 @@ static int show(struct watched *all, uint32_t count, const struct asked *a)
             return ctl_failed(&m);
     screen_open(&s, !a->once);
     ok = true;
-    /* The first rates come soon: of a fifth of a second. */
+    /* The first rates come early, over a fifth of a second. */
     due = ctl_now_ns() + (s.live ? 200 : every) * NS_PER_MS;
     while (ok) {
         uint64_t now = ctl_now_ns();
@@ -424,7 +423,7 @@ static int show(struct watched *all, uint32_t count, const struct asked *a)
     return ok ? CTL_SHOWN : ctl_failed(&m);
 }
 
-/* the host in a few lines */
+/* a summary of the host */
 
 enum { BRIEF_ROOMS = 3, BRIEF_MS = 200 };
 

@@ -1,9 +1,9 @@
-/* trace.c - mmxctl trace: reads the flight recorders of the daemons here, or
- * recordings of other hosts, and prints what happened in one order. Blocking,
+/* trace.c - mmxctl trace: reads the flight recorders of the local daemons, or
+ * recordings of other hosts, and prints the happenings in one order. Blocking,
  * one thread.
  *
- * Rejected: a report that is pushed while it is followed. A look five times a
- * second costs the daemon less than a connection that it has to remember. */
+ * Rejected: a report that the daemon pushes. Asking five times a second costs
+ * the daemon less than state for a connection. */
 #include "trace.h"
 
 #include "base/check.h"
@@ -23,8 +23,8 @@ static int complain(const char *about, const char *why)
     return CTL_REFUSED;
 }
 
-/* Asks for what the side lacks, of what happened until now: a daemon at work
- * has always more. Returns an exit status. */
+/* Asks for the happenings that the side lacks, up to now: a busy daemon always
+ * has more. Returns an exit status. */
 static int ask(struct ctl *c, struct side *s, uint32_t number)
 {
     int64_t now_ns = (int64_t)ctl_now_ns();
@@ -91,7 +91,7 @@ static int write_file(const struct trace *t, const struct trace_asked *a)
     return CTL_SHOWN;
 }
 
-/* Prints what is shown, in order. Returns an exit status. */
+/* Prints the selected happenings in order. Returns an exit status. */
 static int print(struct trace *t, const struct trace_asked *a)
 {
     size_t printed = 0;
@@ -99,7 +99,7 @@ static int print(struct trace *t, const struct trace_asked *a)
     for (size_t i = 0; i < t->count && !a->json; i++)
         if (shown(a, t->all[i]))
             trace_widen(t, t->all[i]);
-    if (a->of_room) /* it is the same in all lines */
+    if (a->of_room) /* the same in all lines */
         t->room_width = 0;
     for (size_t i = 0; i < t->count; i++) {
         const struct happening *h = t->all[i];
@@ -124,7 +124,7 @@ static int print(struct trace *t, const struct trace_asked *a)
     return CTL_SHOWN;
 }
 
-/* Prints, or writes files where these are asked for. */
+/* Prints, or writes files if requested. */
 static int show(struct trace *t, const struct trace_asked *a)
 {
     if (!trace_join(t))
@@ -134,7 +134,7 @@ static int show(struct trace *t, const struct trace_asked *a)
     return print(t, a);
 }
 
-/* Forgets what was printed. */
+/* Forgets the printed happenings. */
 static void clear(struct trace *t)
 {
     for (uint32_t s = 0; s < t->sides_count; s++)

@@ -1,12 +1,13 @@
-/* trace_join.c - from recordings of several daemons to one order: which message
- * is which, how far two clocks are apart, what came before what. One thread.
+/* trace_join.c - puts recordings of several daemons into one order: which
+ * messages are the same, how far two clocks differ, what caused what. One
+ * thread.
  *
- * A recorded time is that of the daemon's last look at its clock, so a message
- * may have been got a little later than recorded, but no later than the next
- * time in the same recording that is another one; and sent no earlier than
- * recorded. That is all that trace_clocks builds on.
+ * A recorded time is when the daemon last read its clock. So a message was
+ * received at the recorded time or a little later, but before the next
+ * different time in that recording; and it was sent no earlier than recorded.
+ * trace_clocks relies on nothing else.
  *
- * Rejected: clock times in messages. Both recordings have what is needed. */
+ * Rejected: clock times in messages. The recordings are enough. */
 #include "trace.h"
 
 #include "base/check.h"
@@ -14,8 +15,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Rows that landed are looked for among those sent until this much later:
- * clocks of two hosts are not aligned better. */
+/* A send may be recorded up to this much after its landing: two hosts' clocks
+ * are not aligned better. */
 #define LANDED_SLACK_NS (10 * (int64_t)NS_PER_MS)
 
 static bool is_sent(const struct happening *h)
@@ -28,7 +29,7 @@ static bool is_got(const struct happening *h)
     return h->message && h->kind != HAPPENED_SENT;
 }
 
-/* Orders by room, message and number: a message has one place. */
+/* Orders by room, message and number, so that equal messages are adjacent. */
 static int by_message(const void *pa, const void *pb)
 {
     const struct happening *a = *(struct happening *const *)pa;
@@ -41,7 +42,7 @@ static int by_message(const void *pa, const void *pb)
     return a->seq == b->seq ? 0 : a->seq < b->seq ? -1 : 1;
 }
 
-/* Orders by room, then as they were recorded. */
+/* Orders by room, then as recorded. */
 static int by_room(const void *pa, const void *pb)
 {
     const struct happening *a = *(struct happening *const *)pa;
@@ -52,7 +53,7 @@ static int by_room(const void *pa, const void *pb)
     return a->number == b->number ? 0 : a->number < b->number ? -1 : 1;
 }
 
-/* Gathers what fits the test of all sides; NULL: no memory. */
+/* Collects from all sides what passes the test; NULL: no memory. */
 static struct happening **gather(
     struct trace *t, bool (*fits)(const struct happening *), size_t *n)
 {
@@ -71,7 +72,7 @@ static struct happening **gather(
     return out;
 }
 
-/* Finds what another side sent, among those that are equal as a message. */
+/* Finds the send at another side among equal messages. */
 static struct happening *sent_as(
     struct happening **sent, size_t n, struct happening *got)
 {
@@ -111,8 +112,9 @@ static bool is_sending(const struct happening *h)
     return h->kind == HAPPENED_SENDING && h->of_room;
 }
 
-/* Finds the first note of another side that rows up to this one's may go; of a
- * room's several lives, the last that is not later. */
+/* Finds the first record of another side that says rows up to the landed ones
+ * may go. If the room id was used several times: in its last use that is not
+ * later. */
 static struct happening *sending_of(
     struct happening **all, size_t n, const struct happening *landed)
 {
@@ -164,7 +166,7 @@ bool trace_pair(struct trace *t)
 
 /* clocks */
 
-/* Returns the next time of the side that is later; INT64_MAX: there is none. */
+/* Returns the side's next later time; INT64_MAX: there is none. */
 static int64_t later(const struct side *s, const struct happening *h)
 {
     const struct happening *end = s->all + s->count;
@@ -213,13 +215,13 @@ void trace_shift(struct trace *t, const struct clocks *c)
 
 /* order */
 
-/* A side on its way into the order. */
+/* A side while it is merged. */
 struct cursor {
     struct happening *next, *end;
-    int64_t ns; /* of the last that went */
+    int64_t ns; /* time of its last happening in the order */
 };
 
-/* True if what caused it has its place. */
+/* True if its cause is already in the order. */
 static bool may_go(const struct cursor *sides, const struct happening *h)
 {
     const struct happening *c = h->cause;
@@ -227,8 +229,8 @@ static bool may_go(const struct cursor *sides, const struct happening *h)
     return !c || c < sides[c->side].next;
 }
 
-/* Returns the side that goes on: of those that may the earliest. Where none may
- * (numbers were used twice), the earliest. */
+/* Returns the side with the earliest happening that may go. If none may
+ * (numbers were reused), returns the earliest of all. */
 static struct cursor *choose(struct cursor *sides, uint32_t count)
 {
     struct cursor *best = NULL;
@@ -265,7 +267,7 @@ bool trace_join(struct trace *t)
     while (t->all && (c = choose(sides, t->sides_count))) {
         struct happening *h = c->next++;
 
-        if (h->cause && !may_go(sides, h)) { /* not that one */
+        if (h->cause && !may_go(sides, h)) { /* drop this cause */
             h->cause = NULL;
             h->flow = 0;
         }

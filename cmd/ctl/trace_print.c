@@ -1,9 +1,9 @@
-/* trace_print.c - happenings as lines, as JSON, and as the JSON trace events
- * that Perfetto's viewer and chrome://tracing open. One thread.
+/* trace_print.c - happenings as lines, as JSON, and as JSON trace events, which
+ * Perfetto's viewer and chrome://tracing open. One thread.
  *
- * A daemon has as many tracks as it had rooms open at once. On one of them lies
- * a room, and in it its phases (happening.def), which follow each other; a
- * message is a flow between two instants. */
+ * A daemon has as many tracks as rooms were open at once. A track shows one
+ * room at a time, and in it the room's phases (happening.def) one after the
+ * other; a message is a flow between two instants. */
 #include "trace.h"
 
 #include "base/check.h"
@@ -131,12 +131,12 @@ void trace_line(
 
 enum { TRACKS_MAX = 4096 };
 
-/* Of one daemon; free for another room where no phase is open. */
+/* Of one daemon; free for another room if no phase is open. */
 struct track {
-    uint64_t room; /* the last one */
+    uint64_t room; /* the last room on it */
     uint8_t side;
-    const char *phase; /* that is open; NULL: none */
-    uint8_t rank;      /* kind that began it */
+    const char *phase; /* open phase; NULL: none */
+    uint8_t rank;      /* kind that began the phase */
 };
 
 struct events {
@@ -149,7 +149,7 @@ struct events {
 };
 
 /* Begins an event; the caller adds members and the brace. tid 0: the daemon's
- * own. */
+ * own track. */
 static void event(
     struct events *e, const char *ph, uint32_t side, size_t tid, int64_t ns)
 {
@@ -163,7 +163,7 @@ static void event(
     e->some = true;
 }
 
-/* Makes a text without control characters one of JSON. */
+/* Makes a text without control characters valid in JSON. */
 static void unquote(char *text)
 {
     for (; *text; text++)
@@ -182,8 +182,8 @@ static void name_of(struct events *e, const char *what, uint32_t side,
     fprintf(e->to, ",\"name\":\"%s\",\"args\":{\"name\":\"%s\"}}", what, clean);
 }
 
-/* Returns the number of the room's track; 0: the daemon's, there are too many.
- */
+/* Returns the number of the room's track; 0: the daemon's, if there are too
+ * many. */
 static size_t track_of(struct events *e, const struct happening *h)
 {
     size_t at = e->count;
@@ -204,7 +204,7 @@ static size_t track_of(struct events *e, const struct happening *h)
     return at + 1;
 }
 
-/* Ends the room's phase, if one is open; all: and then the room. */
+/* Ends the room's open phase, if any; all: and the room. */
 static void end_phase(struct events *e, size_t tid, int64_t ns, bool all)
 {
     struct track *k = &e->tracks[tid - 1];
@@ -217,7 +217,7 @@ static void end_phase(struct events *e, size_t tid, int64_t ns, bool all)
         k->phase = NULL;
 }
 
-/* Ends the room's phase and begins the next, if this happening does. */
+/* If this happening begins a phase, ends the previous one and begins it. */
 static void take_phase(struct events *e, const struct happening *h, size_t tid)
 {
     struct track *k = &e->tracks[tid - 1];
@@ -225,7 +225,7 @@ static void take_phase(struct events *e, const struct happening *h, size_t tid)
     uint8_t kind = h->kind;
 
     if (h->kind == HAPPENED_ANNOUNCED && h->b != 0)
-        kind = HAPPENED_SOURCE; /* it got its blocks at once */
+        kind = HAPPENED_SOURCE; /* it got its blocks at the announce */
     if (!happening_rows[kind].phase[0] ||
         (!first && k->phase && kind <= k->rank))
         return;
@@ -270,8 +270,8 @@ static void take(struct events *e, const struct happening *h)
     e->last_ns = h->ns;
 }
 
-/* Numbers the happenings that sent what another side got as that is numbered,
- * so that each flow has its two ends. */
+/* Gives the sends of numbered receipts their numbers, so that each flow has
+ * both ends. */
 static void number_flows(const struct trace *t, const uint64_t *room)
 {
     for (size_t i = 0; i < t->count; i++) {

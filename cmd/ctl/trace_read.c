@@ -1,5 +1,5 @@
-/* trace_read.c - happenings as rows, from a daemon or from a file that keeps
- * its rows. One thread. */
+/* trace_read.c - reads happenings from rows, which a daemon sends or a file
+ * stores. One thread. */
 #include "trace.h"
 
 #include "base/check.h"
@@ -21,7 +21,7 @@ static bool is(struct span name, const char *word)
     return word[0] && span_eq(name, span_str(word));
 }
 
-/* Returns the kind of a word; HAPPENED_COUNT: a newer daemon's. */
+/* Returns the kind of a word; HAPPENED_COUNT: unknown, from a newer daemon. */
 static uint8_t kind_of(struct span word)
 {
     uint8_t k = 0;
@@ -99,7 +99,7 @@ bool trace_take(struct side *s, uint32_t number, struct reader rows)
     return rows.at == rows.len;
 }
 
-/* files: one row that names the side, then those of its reports */
+/* files: one row that names the side, then the rows of its reports */
 
 static void put(struct writer *w, enum cell_kind kind, const char *name,
     const char *text, uint64_t number)
@@ -157,7 +157,7 @@ bool trace_save(const struct side *s, const char *path)
     return f && fclose(f) == 0 && ok;
 }
 
-/* Returns the bytes of the file; NULL: it cannot be read. */
+/* Returns the file's bytes; NULL: it cannot be read. */
 static uint8_t *slurp(const char *path, size_t *len)
 {
     FILE *f = fopen(path, "re");

@@ -1,8 +1,8 @@
-/* unit.c - the doctor's check of the daemon's systemd unit: that it may use
- * what the configuration asks for. The units hide all devices; a drop-in of
- * share/mmx shows some of them again.
+/* unit.c - the doctor's check that the daemon's systemd unit permits what the
+ * configuration needs. The units hide all devices; a drop-in of share/mmx shows
+ * some of them again.
  *
- * Where the unit is not installed there is nothing to say of it. */
+ * If the unit is not installed, nothing is reported. */
 #include "ctl.h"
 
 #include "core/conf/conf.h"
@@ -21,7 +21,7 @@ struct wanted {
     bool found;
 };
 
-/* Looks whether a line allows devices whose name has the part. */
+/* Checks whether a line allows devices with this part in their name. */
 static void look_at_line(void *ud, const char *line)
 {
     struct wanted *w = ud;
@@ -29,7 +29,7 @@ static void look_at_line(void *ud, const char *line)
     w->found |= !strncmp(line, "DeviceAllow=", 12) && strstr(line, w->part);
 }
 
-/* True if the unit or a drop-in, whatever its name, allows such devices. */
+/* True if the unit, or a drop-in of any name, allows such devices. */
 static bool allowed(const char *role, const char *part)
 {
     struct wanted w = {part, false};
@@ -38,7 +38,7 @@ static bool allowed(const char *role, const char *part)
     return w.found;
 }
 
-/* True if one of the list's words, of UCX_TLS or of a status, is a transport of
+/* True if one of the list's words (UCX_TLS, or a status) is a transport of
  * network cards with RDMA. */
 static bool lists_rdma(const char *list)
 {
@@ -56,7 +56,7 @@ static bool lists_rdma(const char *list)
     return false;
 }
 
-/* True if this host has a card with RDMA; MMX_CARDS names another folder. */
+/* True if this host has a card with RDMA; MMX_CARDS changes the folder. */
 static bool has_card(void)
 {
     const char *other = getenv("MMX_CARDS");
@@ -72,7 +72,7 @@ static bool has_card(void)
     return found;
 }
 
-/* True if the daemon would take RDMA by itself, had it a UCX that is sound. */
+/* True if the daemon would choose RDMA, given a UCX that is sound. */
 static bool wants_rdma(const struct conf *c)
 {
     return c->transfer_carrier == CARRIER_AUTO &&
@@ -80,13 +80,13 @@ static bool wants_rdma(const struct conf *c)
            strcmp(c->transfer_tls, "tcp") == 0 && has_card();
 }
 
-/* True if its UCX is not, which no drop-in changes. */
+/* True if its UCX is unsound, which no drop-in changes. */
 static bool unsound(const struct seen *seen)
 {
     return strstr(seen->not_by, UCX_ENDS_PROCESS) != NULL;
 }
 
-/* True if the daemon may take RDMA by itself, or has done so. */
+/* True if the daemon may choose RDMA, or has chosen it. */
 static bool may_use_rdma(const struct conf *c, const struct seen *seen)
 {
     return (c->transfer_carrier == CARRIER_AUTO &&
@@ -103,7 +103,7 @@ static bool uses_gpu(const struct conf *c)
     return gpu;
 }
 
-/* bad: what it is when the drop-in is not there. */
+/* bad: the finding if the drop-in is missing. */
 static void say(struct findings *r, const char *role, const char *what,
     const char *name, bool there, enum finding bad)
 {
@@ -119,7 +119,7 @@ static void say(struct findings *r, const char *role, const char *what,
     findings_say(r, there ? FINE : bad, "unit", text, there ? "" : advice);
 }
 
-/* Returns the role that the file's name says; ROLE_ANY: none or both. */
+/* Returns the role in the file's name; ROLE_ANY: none or both. */
 static uint8_t role_named(const char *file)
 {
     const char *slash = strrchr(file, '/'), *base = slash ? slash + 1 : file;
@@ -131,7 +131,7 @@ static uint8_t role_named(const char *file)
     return langd ? ROLE_LANGD : ROLE_ENCODED;
 }
 
-/* Reads the file as the role's. */
+/* Reads the file as that of this role. */
 static enum err load(
     struct conf *c, uint8_t role, const char *file, struct conf_error *e)
 {
@@ -139,8 +139,8 @@ static enum err load(
     return yaml_load(file, c, e);
 }
 
-/* Reads the file by the first role whose keys fit; the role whose unit is here
- * goes first. */
+/* Reads the file as that of the first role whose keys fit, beginning with the
+ * role whose unit is installed here. */
 static enum err load_any(struct conf *c, const char *file, struct conf_error *e)
 {
     bool langd = unit_installed("langd") && !unit_installed("encoded");
@@ -153,7 +153,8 @@ static enum err load_any(struct conf *c, const char *file, struct conf_error *e)
     return load(c, first, file, e);
 }
 
-/* Checks the key files that are named, but the one of all daemons' sockets. */
+/* Checks the key files that are configured, except the one shared by all
+ * daemons. */
 static void check_keys(struct findings *r, const struct conf *c)
 {
     const char *socket = c->socket_path[0]       ? c->socket_path
@@ -196,7 +197,7 @@ void doctor_unit(struct findings *r, const char *file, const struct seen *seen)
         return;
     if (uses_gpu(&c))
         say(r, role, "GPUs", "mmx-gpu.conf", allowed(role, "nvidia"), FAIL);
-    /* Such transports with carrier tcp are refused. */
+    /* With carrier tcp such transports are refused. */
     if (lists_rdma(c.transfer_tls) || may_use_rdma(&c, seen))
         say(r, role, "RDMA", "mmx-rdma.conf", allowed(role, "infiniband"),
             lists_rdma(c.transfer_tls) ? FAIL : WARN);

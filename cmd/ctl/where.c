@@ -1,6 +1,6 @@
-/* where.c - the doctor's checks before there is a connection: the
- * socket, its folder, this user, and the reason of a refused connect. Most
- * faults of engines in containers show here. */
+/* where.c - the doctor's checks before there is a connection: the socket, its
+ * folder, this user, and the reason of a refused connect. Most faults of
+ * engines in containers are found here. */
 #include "ctl.h"
 
 #include "base/base.h"
@@ -21,7 +21,7 @@ static bool in_container(void)
            getenv("KUBERNETES_SERVICE_HOST") != NULL;
 }
 
-/* True if path is a mount point. Names with blanks are escaped in mountinfo and
+/* True if path is a mount point. Names with blanks, escaped in mountinfo, are
  * not found; folders of sockets do not have such names. */
 static bool is_mount(const char *path)
 {

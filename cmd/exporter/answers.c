@@ -1,6 +1,6 @@
-/* answers.c - asks the daemons for their reports, as mmxctl does, and all at
- * once: one that hangs takes no time from the others. Rejected: a thread for
- * each, which would share the library's one. */
+/* answers.c - asks all daemons for their reports at the same time, as mmxctl
+ * does, so that one that hangs does not delay the others. Rejected: a thread
+ * for each daemon. They would all share the library's single thread. */
 #include "exporter.h"
 
 #include "base/check.h"
@@ -25,17 +25,17 @@ static const char *const words[SAID_COUNT] = {
     [SAID_HEALTH] = "health",
 };
 
-/* A daemon that is being asked. */
+/* The state of asking one daemon. */
 struct asked_one {
     struct daemon *d;
     struct ctl *c;    /* NULL: not connected */
-    bool greeted;     /* WELCOME has come */
-    unsigned what;    /* then the report that is awaited */
-    unsigned reports; /* that are asked for */
+    bool greeted;     /* WELCOME came */
+    unsigned what;    /* the report that comes next */
+    unsigned reports; /* number of reports to ask for */
     bool over;
 };
 
-/* Keeps the report that has come; one that is refused is empty. */
+/* Stores a report; a refused one is empty. */
 static bool keep(struct daemon *d, unsigned what, const struct ctl *c)
 {
     d->memory[what] = malloc(c->got.len + 1);
@@ -46,7 +46,7 @@ static bool keep(struct daemon *d, unsigned what, const struct ctl *c)
     return true;
 }
 
-/* Takes a message, and asks on. False: there is no use in more. */
+/* Handles a message, and asks for the next report. False: stop asking. */
 static bool take(struct asked_one *a, const struct local_msg *m)
 {
     if (!a->greeted) {
@@ -61,7 +61,7 @@ static bool take(struct asked_one *a, const struct local_msg *m)
     return !a->d->up && ctl_query(a->c, words[a->what]);
 }
 
-/* Takes the packet that has come. */
+/* Receives the next packet. */
 static void hear(struct asked_one *a)
 {
     struct local_msg m = {0};
@@ -71,16 +71,16 @@ static void hear(struct asked_one *a)
     while (!a->over && a->c->in.at < a->c->in.len);
 }
 
-/* Connects where that was not possible yet; one whose queue of connections is
- * full may be at work. */
+/* Connects if it is not connected; a daemon whose queue of connections is full
+ * may only be busy. */
 static void connect_to(struct asked_one *a)
 {
     a->c = ctl_open(a->d->path, 0);
     a->over = a->c ? !ctl_greet(a->c, 1) : errno != EAGAIN;
 }
 
-/* Waits for the daemons that have not said all, and hears those that speak.
- * False: there are none. */
+/* Waits for daemons with reports to come, and reads their packets. False: no
+ * daemon is left. */
 static bool go_on(struct asked_one *all, uint32_t count, uint64_t left_ns)
 {
     struct pollfd waits[DAEMONS_MAX];
@@ -123,7 +123,7 @@ void daemons_ask(
     for (uint32_t i = 0; i < count; i++) {
         if (all[i].c)
             ctl_close(all[i].c);
-        if (!d[i].up) /* a part of what it says would look like the whole */
+        if (!d[i].up) /* a part of its reports would look complete */
             daemon_forget(&d[i]);
     }
 }

@@ -1,7 +1,7 @@
-/* exporter.h - what the files of mmx-exporter share: answers.c asks the
- * daemons, metrics.c and page.c print what they said, past.c keeps a minute of
- * it, host.c says for which names. The daemons are asked anew for each request.
- * One thread. */
+/* exporter.h - shared by the files of mmx-exporter: answers.c asks the daemons,
+ * metrics.c and page.c print their reports, past.c keeps a minute of them,
+ * host.c checks the name in requests. Each request asks the daemons again. One
+ * thread. */
 #ifndef MMX_CMD_EXPORTER_H
 #define MMX_CMD_EXPORTER_H
 
@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <sys/socket.h>
 
-/* The reports that are asked for, those of each second first. */
+/* The reports to ask for; those needed every second come first. */
 enum {
     SAID_POOLS,
     SAID_BUCKETS,
@@ -28,44 +28,45 @@ enum {
 enum { BUCKETS = 20, PAST_S = 60 };
 enum { PAST_ROOMS, PAST_BYTES, PAST_USE, PAST_P99, PAST_COUNT };
 
-/* The last minute: a ring of its seconds, and what they were taken from. */
+/* The last minute: a ring with an entry per second, and the last counters. */
 struct past {
-    uint64_t count; /* of seconds that were ever put there */
-    double seconds[PAST_S][PAST_COUNT]; /* NAN: not known; p99: bucket + 1 */
-    bool up;                            /* it answered last, at: */
+    uint64_t count;                     /* seconds added since the start */
+    double seconds[PAST_S][PAST_COUNT]; /* NAN: unknown; p99: bucket + 1 */
+    bool up;                            /* it answered the last time, which was
+                                           at: */
     uint64_t at_ns;
-    double rooms, bytes, used, upto[BUCKETS]; /* of all pools by then */
-    double bounds[BUCKETS];                   /* of upto, in us; 0: none */
+    double rooms, bytes, used, upto[BUCKETS]; /* sums over all pools at that
+                                                 time */
+    double bounds[BUCKETS];                   /* of upto, in us; 0: no bound */
 };
 
-/* One daemon and what it said. */
+/* One daemon and its reports. */
 struct daemon {
     const char *label; /* value of the label `daemon` */
-    const char *path;  /* of its socket */
-    bool ids;          /* the page shows those that this user may know */
+    const char *path;  /* path of its socket */
+    bool ids;          /* the page shows ids that this user may see */
     struct past past;
-    /* What follows is of one request: daemon_forget. */
+    /* Members below belong to one request: daemon_forget. */
     bool up;
-    /* Rows, in memory of their own; empty: it did not answer. */
+    /* Rows, in memory of their own; empty: no answer. */
     struct reader said[SAID_COUNT];
     uint8_t *memory[SAID_COUNT];
 };
 
 enum { DAEMONS_MAX = 2 };
 
-/* Asks the daemons for the first `reports`, for wait_s seconds at most. */
+/* Asks the daemons for the first `reports` reports, for at most wait_s. */
 void daemons_ask(
     struct daemon *d, uint32_t count, unsigned reports, unsigned wait_s);
 void daemon_forget(struct daemon *d);
 
-/* Returns the number in a row's column, which is finite and not negative; 0:
- * there is none. */
+/* Returns the number in a row's column, finite and not negative; 0: none. */
 double row_number(struct reader row, const char *column);
 
-/* Notes what a daemon has said of this second. */
+/* Adds a daemon's reports as this second. */
 void past_take(struct past *p, const struct daemon *d);
 
-/* What is served. False: with a status that says that it is not well. */
+/* What is served. False: serve it with a status that means unhealthy. */
 
 /* Prints all metrics in Prometheus' text format. */
 bool metrics_print(FILE *out, const struct daemon *daemons, uint32_t count);
@@ -73,8 +74,8 @@ bool metrics_print(FILE *out, const struct daemon *daemons, uint32_t count);
 /* Prints a page for people. */
 bool page_print(FILE *out, const struct daemon *daemons, uint32_t count);
 
-/* True if a request with this header Host (NULL: none) is served by a server
- * that listens at the address and has these names, too. */
+/* True if a server that listens at this address, and has these names too,
+ * answers a request with this Host header (NULL: none). */
 bool host_served(const char *header, const struct sockaddr_storage *at,
     const char *const *names, uint32_t count);
 

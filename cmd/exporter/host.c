@@ -1,7 +1,7 @@
-/* host.c - which names a request may call this server by. A page from elsewhere
- * that a browser shows can have its own name lead to the browser's machine (DNS
- * rebinding), and could read then what is served there; its requests say that
- * name. An address in its place cannot be made to lead elsewhere. */
+/* host.c - which host names requests may use. A foreign web page in a browser
+ * can make its own name resolve to this host (DNS rebinding) and could then
+ * read the pages; such requests have the foreign name. A numeric address cannot
+ * be redirected. */
 #include "exporter.h"
 
 #include "base/check.h"
@@ -12,7 +12,7 @@
 
 enum { NAME_BYTES = 256 };
 
-/* Copies the name out of name:port or [address]:port. False: it is neither. */
+/* Copies the name from name:port or [address]:port. False: it is neither. */
 static bool name_of(const char *header, char out[NAME_BYTES])
 {
     bool brackets = header[0] == '[';
@@ -30,8 +30,8 @@ static bool name_of(const char *header, char out[NAME_BYTES])
     return true;
 }
 
-/* True for an address that leads here: of loopback, the one that is listened
- * at, or any if that is the wildcard. */
+/* True for an address of this server: loopback, the listening address, or any
+ * address if that is the wildcard. */
 static bool is_ours(const char *name, const struct sockaddr_storage *at)
 {
     const struct sockaddr_in *four = (const struct sockaddr_in *)at;

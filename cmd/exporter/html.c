@@ -1,5 +1,5 @@
-/* html.c - the small pieces of the page: text that is safe, numbers with units
- * for people, rows put into HTML. */
+/* html.c - small parts of the page: escaped text, numbers with units for
+ * people, rows as HTML. */
 #include "html.h"
 
 #include "base/check.h"

@@ -1,4 +1,4 @@
-/* html.h - what the files of the page share. */
+/* html.h - shared by the files of the page. */
 #ifndef MMX_CMD_EXPORTER_HTML_H
 #define MMX_CMD_EXPORTER_HTML_H
 
@@ -12,16 +12,16 @@ extern const char page_style[];
 
 enum html_unit { TIMES, SIZES, COUNTS }; /* us, bytes */
 
-/* A measure in the unit that fits, with three digits. */
+/* Prints a number in a suitable unit, with three digits. */
 void html_measure(FILE *out, enum html_unit unit, double value);
-/* The bounds that it is known to lie between. low 0: none; high 0: none. */
+/* Prints the bounds of a number. low or high 0: no such bound. */
 void html_range(FILE *out, enum html_unit unit, double low, double high);
 /* Text, escaped. */
 void html_text(FILE *out, const char *s);
-/* HTML in which {COLUMN} is the text of the row's cell, escaped; {#COLUMN} is a
- * count, {~COLUMN} a time in us, {%COLUMN} a size, {@COLUMN} an age in s, in ms
- * if the name says so, and {!COLUMN} a state in its colour. Of a cell that is
- * not there nothing is printed. */
+/* Prints HTML in which {COLUMN} is the text of the row's cell, escaped;
+ * {#COLUMN} is a count, {~COLUMN} a time in us, {%COLUMN} a size, {@COLUMN} an
+ * age in s, in ms if the name says so, and {!COLUMN} a state in its colour. A
+ * missing cell prints nothing. */
 void html_row(FILE *out, const char *html, struct reader row);
 
 /* Copies the value of a row's column; returns out. */
@@ -34,15 +34,15 @@ static inline const char *value_of(
 
 /* past.c */
 
-/* A histogram as it is reported: running sums, and the bounds up to which. */
+/* A histogram as reported: running sums and their bounds. */
 struct buckets {
-    struct reader last;                    /* its row, which names it */
-    double upto[BUCKETS], bounds[BUCKETS]; /* the last bound is 0: none */
+    struct reader last;                    /* its last row, for names */
+    double upto[BUCKETS], bounds[BUCKETS]; /* the last bound is 0: unlimited */
 };
-/* Takes the next one from the rows of QUERY buckets. False: none. */
+/* Reads the next histogram from QUERY buckets. False: none left. */
 bool buckets_next(struct reader *rows, struct buckets *b);
-/* Returns the first bucket up to which there are that part of all; BUCKETS:
- * there are none. */
+/* Returns the first bucket whose running sum reaches this part of all; BUCKETS:
+ * the histogram is empty. */
 uint32_t buckets_at(const double upto[BUCKETS], double part);
 /* Prints the last minute of a daemon. */
 void past_print(FILE *out, const struct past *p);

@@ -1,6 +1,7 @@
-/* metrics.c - Prometheus' text format. All samples of a metric stand together,
- * so each is looked for in the reports of all daemons. Labels are bounded: the
- * daemon, names of pools and peers, states and reasons; never a room. */
+/* metrics.c - Prometheus' text format. All samples of a metric must be
+ * together, so each metric is looked up in the reports of all daemons. Labels
+ * are bounded: the daemon, names of pools and peers, states and reasons; never
+ * a room. */
 #include "exporter.h"
 
 #include "base/check.h"
@@ -14,7 +15,7 @@ enum { NAME_MAX_BYTES = 128, VALUE_MAX = 256 };
 struct metric {
     unsigned what;
     const char *column, *name, *type, *help;
-    double unit;       /* of the column in the metric's unit */
+    double unit;       /* the column's unit in the metric's unit */
     const char *label; /* second label, a column of the same name; or NULL */
 };
 
@@ -73,7 +74,7 @@ static const struct metric metrics[] = {
         1e-3),
 };
 
-/* Prints a label's value with what the format asks to be escaped. */
+/* Prints a label's value, escaped as the format requires. */
 static void label(FILE *out, const char *text)
 {
     for (; *text; text++) {
@@ -90,7 +91,7 @@ static void begin(
     fprintf(out, "# HELP %s %s.\n# TYPE %s %s\n", name, help, name, type);
 }
 
-/* Begins a sample with the labels that all have; more: labels that follow. */
+/* Begins a sample with the labels of every sample; more labels may follow. */
 static void sample(FILE *out, const char *name, const struct daemon *d)
 {
     fprintf(out, "%s{daemon=\"%s\"", name, d->label);
@@ -103,7 +104,7 @@ static void with(FILE *out, const char *name, const char *value)
     putc('"', out);
 }
 
-/* Ends a sample. */
+/* Ends a sample with its value. */
 static void is(FILE *out, double value)
 {
     fprintf(out, "} %.15g\n", value);
@@ -164,7 +165,7 @@ static void print_counter(FILE *out, const char *counter, struct reader first,
     char name[NAME_MAX_BYTES + 16], help[VALUE_MAX];
     struct reader row;
 
-    /* Bits would be a unit to Prometheus. */
+    /* Prometheus would read "bits" as a unit. */
     snprintf(name, sizeof(name), "mmx_%s_total",
         strcmp(counter, "unknown_bits") ? counter : "unknown_flags");
     CHECK(counter[0], "a counter of %s without a name", daemons[i].label);
@@ -202,7 +203,7 @@ static void print_counters(
 /* A histogram, in Prometheus' unit. */
 struct histogram {
     char column[NAME_MAX_BYTES], name[NAME_MAX_BYTES + 32];
-    double unit; /* of the report in the metric's */
+    double unit; /* the report's unit in the metric's unit */
 };
 
 static struct histogram histogram_of(struct reader row)
@@ -231,8 +232,7 @@ static void of_histogram(FILE *out, const struct histogram *h, const char *part,
     with(out, "pool", pool);
 }
 
-/* Prints a row of the report: a bucket; with the last one sum and count, too.
- */
+/* Prints a row of the report: a bucket; for the last one also sum and count. */
 static void print_bucket(FILE *out, const struct histogram *h,
     const struct daemon *d, struct reader row)
 {
@@ -298,7 +298,7 @@ static void print_histograms(
     }
 }
 
-/* Prints the rooms that ended, by reason. */
+/* Prints the number of ended rooms, by reason. */
 static void print_ends(FILE *out, const struct daemon *daemons, uint32_t count)
 {
     char reason[VALUE_MAX];
@@ -318,7 +318,7 @@ static void print_ends(FILE *out, const struct daemon *daemons, uint32_t count)
     }
 }
 
-/* What rooms can be in. */
+/* The states of rooms. */
 static const char *const states[] = {
 #define STATE(NAME, number, name, doc) name,
 #include "wire/room.def"
@@ -350,7 +350,7 @@ static void print_states(
     }
 }
 
-/* Prints for each pool or peer 1 where its state is one of two, else 0. The
+/* Prints for each pool or peer 1 if its state is one of two, otherwise 0. The
  * labels are columns. */
 static void print_state(FILE *out, const struct daemon *daemons, uint32_t count,
     unsigned what, const char *name, const char *const one_of[2],
@@ -366,7 +366,8 @@ static void print_state(FILE *out, const struct daemon *daemons, uint32_t count,
             bool is_so;
 
             rows_get(row, "state", text, sizeof(text));
-            /* A stranger is no peer; langd connects to some at first use. */
+            /* A refused stranger is not a peer; langd connects to some at first
+             * use. */
             if (!strcmp(text, "refused") ||
                 (!strcmp(text, "unknown") && !has(row, "trouble_ms")))
                 continue;

@@ -1,7 +1,7 @@
 /* page.c - the page for people: of each daemon its state and last minute
  * (past.c), its slow and failed rooms, its pools and peers, and how long rooms
- * took. Plain HTML and SVG without a script; nothing comes from elsewhere, and
- * nothing is wider than a telephone. Colours are for states alone. */
+ * took. Plain HTML and SVG without a script or anything from other servers;
+ * fits a telephone's width. Only states have colours. */
 #include "html.h"
 
 #include "base/check.h"
@@ -25,7 +25,7 @@ static void begin(FILE *out, const char *title)
     fprintf(out, "<h3>%s</h3>\n<ul>\n", title);
 }
 
-/* Ends a list that has rows, or says that it has none. */
+/* Ends a list, or prints `none` if it had no rows. */
 static void end(FILE *out, bool any, const char *none)
 {
     fprintf(out, any ? "</ul>\n" : "<li>%s</li></ul>\n", none);
@@ -49,8 +49,8 @@ static void print_status(FILE *out, const struct daemon *d)
             row);
 }
 
-/* rooms: ids only if the command line asks for them, since who reads the page
- * need not be the rooms' user */
+/* rooms: ids only if the command line asks for them, since readers of the page
+ * need not be the rooms' users */
 
 static void print_room(FILE *out, struct reader row, uint32_t like_it, bool ids)
 {
@@ -73,8 +73,7 @@ static void print_room(FILE *out, struct reader row, uint32_t like_it, bool ids)
         row);
 }
 
-/* Counts the rooms that failed as this one did; 0: a newer one stands for them.
- */
+/* Counts the rooms that failed for the same reason; 0: a newer row does. */
 static uint32_t like(struct reader rows, struct reader row)
 {
     char reason[HTML_VALUE];
@@ -127,7 +126,8 @@ static void print_pools(FILE *out, struct reader rows)
     end(out, true, "");
 }
 
-/* Prints each peer that is not simply up, then those that are in one row. */
+/* Prints a row for each peer that is not plainly up, then one row for all
+ * others. */
 static void print_peers(FILE *out, struct reader all)
 {
     struct reader rows = all, row;
@@ -159,7 +159,7 @@ static void print_peers(FILE *out, struct reader all)
     end(out, all.len > 0, "None has connected.");
 }
 
-/* Prints the bounds that quantiles of times and sizes lie between. */
+/* Prints the bounds of quantiles of times and sizes. */
 static void print_measures(FILE *out, struct reader rows)
 {
     static const double parts[] = {0.5, 0.99};

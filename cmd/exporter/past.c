@@ -1,6 +1,6 @@
 /* past.c - what a daemon did in each second of the last minute: rooms and
- * bytes, how full its pools were, how long rooms took. A second for which it
- * did not answer, or in which it began anew, is a gap. */
+ * bytes, how full its pools were, how long rooms took. A second in which it did
+ * not answer or was restarted is a gap. */
 #include "html.h"
 
 #include "base/check.h"
@@ -30,7 +30,7 @@ uint32_t buckets_at(const double upto[BUCKETS], double part)
     return i;
 }
 
-/* Adds up what the daemon has done in all pools. */
+/* Sums up the counters of all pools. */
 static void add_up(struct past *p, const struct daemon *d)
 {
     struct reader rows = d->said[SAID_POOLS], row;
@@ -80,7 +80,7 @@ void past_take(struct past *p, const struct daemon *d)
 
 static const struct graph {
     const char *name, *unit;
-    double full; /* 0: the highest of them */
+    double full; /* 0: scale to the highest value */
 } graphs[PAST_COUNT] = {
     [PAST_ROOMS] = {"rooms", "/s", 0},
     [PAST_BYTES] = {"rows", "/s", 0},
@@ -88,7 +88,7 @@ static const struct graph {
     [PAST_P99] = {"99 of 100 rooms, in the worst second", "", BUCKETS},
 };
 
-/* Prints the mean of the last seconds, or for times the worst of the minute. */
+/* Prints the mean of the last seconds; for times the worst of the minute. */
 static void print_value(
     FILE *out, const struct past *p, uint32_t of, double mean, double most)
 {
@@ -109,7 +109,7 @@ static void print_graph(FILE *out, const struct past *p, uint32_t of)
     uint32_t count = (uint32_t)min_u64(p->count, PAST_S), n = 0;
     double v[PAST_S], most = 0, sum = 0, full;
 
-    for (uint32_t i = 0; i < count; i++) { /* the last first */
+    for (uint32_t i = 0; i < count; i++) { /* newest first */
         v[i] = p->seconds[(p->count - 1 - i) % PAST_S][of];
         if (v[i] > most)
             most = v[i];

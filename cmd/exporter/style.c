@@ -1,4 +1,4 @@
-/* style.c - how the page looks, light and dark, wide and narrow. */
+/* style.c - the page's style sheet: light and dark, wide and narrow. */
 #include "html.h"
 
 const char page_style[] =
