@@ -30,8 +30,7 @@ static inline bool span_eq(struct span a, struct span b)
     return a.len == b.len && (a.len == 0 || memcmp(a.p, b.p, a.len) == 0);
 }
 
-/* Returns FNV-1a 64 of the bytes. Without a key: others can produce collisions.
- */
+/* Returns FNV-1a 64 of the bytes. It has no key: others can make collisions. */
 static inline uint64_t span_hash(struct span s)
 {
     uint64_t h = UINT64_C(0xcbf29ce484222325);

@@ -18,8 +18,7 @@ enum {
 };
 #undef ERR
 
-/* A row out of order would make ERR_COUNT too small, and higher rows unknown.
- */
+/* A row out of order makes ERR_COUNT too small, and higher rows unknown. */
 _Static_assert(
     ARRAY_LEN(rows) == ROWS_WRITTEN, "a number of err.def is left out");
 _Static_assert(

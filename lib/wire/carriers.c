@@ -25,8 +25,7 @@ const char *carrier_name(uint8_t number)
     return "auto";
 }
 
-/* Returns the bit of the carrier whose name the entry begins with; 0: unknown.
- */
+/* Returns the bit of the carrier that the entry begins with; 0: unknown. */
 static uint8_t bit_of(const char *entry, size_t len)
 {
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {

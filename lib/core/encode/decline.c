@@ -61,8 +61,7 @@ static void lessen(struct encoded *e, struct eroom *m, enum err reason)
     eroom_touch(e, m);
 }
 
-/* True if the room lacks a destination, and the langd of the decline may be it.
- */
+/* True if the room lacks a destination, which the declining langd may be. */
 static bool lacks(const struct eroom *m, const struct decline *g)
 {
     uint32_t required = m->required ? m->required : 1;

@@ -52,8 +52,7 @@ bool declines_put(struct declines *d, uint64_t now_ns, const struct decline *g);
  * put. */
 struct decline *declines_find(const struct declines *d, uint64_t now_ns,
     uint64_t room, uint32_t name, uint32_t langd);
-/* Returns the room's latest decline, or the next older one than g; NULL: none.
- */
+/* Returns the room's latest decline, or the one before g; NULL: none. */
 struct decline *declines_first(
     const struct declines *d, uint64_t now_ns, uint64_t room, uint32_t name);
 struct decline *declines_next(

@@ -326,8 +326,7 @@ bool edst_goes_by(const struct encoded *e, const struct edst *d, uint32_t shard)
     CHECK(d->part_rows > 0, "destination %u has parts of no rows",
         edst_slot(e, d));
     part = d->from / d->part_rows;
-    /* The sum of part_address may wrap once, so two rounds reach every address.
-     */
+    /* The sum of part_address may wrap once: two rounds reach every address. */
     for (uint32_t i = 0; i < 2 * n; i++, part++) {
         if ((uint64_t)part * d->part_rows >= end)
             return false;
@@ -452,8 +451,7 @@ static void choose_path(struct encoded *e, struct edst *d)
     count_copy(e, d, 1);
 }
 
-/* Opens the attempt in force at the shards, which may send rows [from, limit).
- */
+/* Opens the present attempt at the shards, which may send [from, limit). */
 static void open_job(
     struct encoded *e, struct out *out, struct edst *d, uint32_t limit)
 {

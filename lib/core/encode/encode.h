@@ -320,8 +320,7 @@ void eroom_move(struct encoded *e, struct eroom *m, enum eroom_life to);
 void edst_move(struct encoded *e, struct edst *d, enum dst_state to);
 void edst_move_job(const struct encoded *e, struct edst *d, enum dst_job to);
 void item_move(struct encoded *e, struct item *it, enum item_life to);
-/* Frees the id of a room that failed or ended. A later INIT fails as `reason`.
- */
+/* Frees the id of a failed or ended room. A later INIT fails as `reason`. */
 void eroom_unlink(struct encoded *e, struct eroom *m, enum err reason);
 /* Counts that limits.rooms is reached, and stops keeping one KEPT room, so that
  * a repeated request may get its record. */
@@ -406,7 +405,7 @@ void items_init(struct encoded *e);
 /* Returns the item of this key, pool and user, or NULL. */
 struct item *item_find(const struct encoded *e, const struct key *key,
     uint32_t pool, uint32_t uid);
-/* Returns a new item in no queue, without rooms; NULL: limits.rooms is reached.
+/* Returns a new item, in no queue, without rooms; NULL: limits.rooms reached.
  */
 struct item *item_new(
     struct encoded *e, const struct local_announce *n, uint32_t uid);
@@ -535,8 +534,7 @@ void edst_broken(struct encoded *e, struct edst *d);
 /* Handles MAP: conn is a langd of this host that copies rows itself. */
 void encoded_map(
     void *brain, struct out *out, uint32_t conn, const struct local_msg *m);
-/* Offers each ready pool to every langd that maps pools and was not offered it.
- */
+/* Offers every ready pool to each langd that maps pools and lacks the offer. */
 void encoded_map_offer(struct encoded *e, struct out *out);
 /* Ends the mapping by conn: no new rows are copied. Fences stay up. */
 void encoded_map_end(struct encoded *e, uint32_t conn);

@@ -49,8 +49,7 @@ static void say_failed(struct encoded *e, struct out *out, struct peer *p,
     tell(e, out, p, &msg);
 }
 
-/* Refuses a generation for good: every later message about it gets this answer.
- */
+/* Refuses a generation for good: later messages about it get this answer. */
 static void refuse(struct encoded *e, struct out *out, struct peer *p,
     const struct peer_msg *in, enum err reason, uint32_t a, uint32_t b,
     const char *text)
@@ -126,8 +125,7 @@ static bool apply_grant(struct encoded *e, struct edst *d, uint32_t attempt,
     return true;
 }
 
-/* Returns OK if the INIT can become a destination of the room, else the reason.
- */
+/* Returns OK if the INIT can become a destination of the room, or why not. */
 static enum err check_init(const struct encoded *e, const struct eroom *m,
     const struct peer_init *n, const char **text)
 {

@@ -168,8 +168,7 @@ static bool serve_head(struct langd *l, struct out *out, struct lpool *p)
     return take_back(l, out, p, m);
 }
 
-/* Serves the oldest room without rows. False: there is none, or it must wait.
- */
+/* Serves the oldest room without rows. False: none, or it must wait. */
 static bool serve_need(struct langd *l, struct out *out, struct lpool *p)
 {
     struct heap_node *n = heap_first(&p->need);

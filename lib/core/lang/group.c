@@ -170,8 +170,7 @@ void groups_session_over(struct langd *l, uint32_t session)
         drop(l, LIST_ENTRY(n, struct lgroup, in_session));
 }
 
-/* Returns the number of blocks that the members hold when all rows are there.
- */
+/* Returns how many blocks the members hold when all rows are there. */
 static uint64_t most(const struct langd *l, const struct lgroup *g)
 {
     uint32_t rows = l->pools[g->pool].block_rows;

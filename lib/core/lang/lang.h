@@ -374,8 +374,7 @@ static inline void grant_clock(
     m->waited_ns += waits ? 0 : l->b.now_ns - m->waits_ns;
     m->waits_ns = waits ? l->b.now_ns : 0;
 }
-/* Takes n more blocks and sends them to the shards. False: they cannot be had.
- */
+/* Takes n more blocks, at the shards too. False: they cannot be had. */
 bool grant_take(struct langd *l, struct out *out, struct lroom *m, uint32_t n,
     enum grade grade);
 /* Takes n firm blocks that were reserved for the room. */
@@ -442,8 +441,7 @@ void say_room(struct langd *l, struct out *out, struct lroom *m);
  * the tombstone has; with neither, stale. */
 void say_state(struct langd *l, struct out *out, struct peer *p,
     const struct peer_msg *in, const struct lroom *m, const struct tomb *tomb);
-/* Writes an engine's groups into bytes as messages have them; returns the span.
- */
+/* Writes an engine's groups to bytes, as in messages; returns their span. */
 struct span say_groups(const struct conn *c, uint8_t bytes[GROUPS_BYTES]);
 /* Connects to a peer without a link. */
 void say_connect(struct langd *l, struct out *out, struct peer *p);
@@ -535,8 +533,7 @@ void named_seek(struct langd *l, struct out *out);
 extern const struct peers_ops langd_peers;
 bool langd_peer(
     void *brain, struct out *out, struct peer *p, const struct peer_msg *m);
-/* Handles the result of ACT_MAP: an encoder's pools are mapped, or cannot be.
- */
+/* Handles the result of ACT_MAP: an encoder's pools are mapped or not. */
 void langd_on_map(struct langd *l, struct out *out, const struct event *ev);
 
 /* lang/local.c: messages of engines, and events for them */

@@ -231,8 +231,7 @@ void lroom_landed(
         happened(&l->b, HAPPENED_LANDED, &m->r, &m->history, m->peer,
             m->landed + rows, m->total);
     m->landed += rows;
-    /* A segment that ends inside a unit ends the item. Its LENGTH may be late.
-     */
+    /* A segment that ends inside a unit ends the item; LENGTH may be late. */
     if (m->total == ROWS_UNKNOWN && (first + rows) % p->unit_rows != 0)
         m->total = first + rows;
     m->prefix = rowmap_add(
@@ -397,8 +396,7 @@ static const char *late(const struct langd *l, const struct lroom *m,
     return out;
 }
 
-/* Fails a room whose encoder is unreachable and never got its INIT (RULES 8.4).
- */
+/* Fails a room whose encoder is unreachable and got no INIT (RULES 8.4). */
 static void end_unreachable(struct langd *l, struct lroom *m)
 {
     const struct peer *p = lroom_peer(l, m);

@@ -69,8 +69,7 @@ struct ticket_state {
 void tickets_init(
     struct tickets *t, struct slab *s, const struct conf *c, uint64_t seed);
 
-/* Opens the session's space of that name, or finds it if the size is the same.
- */
+/* Opens the session's space of that name, or finds it with the same size. */
 MUST_CHECK enum err space_open(struct tickets *t, uint32_t session,
     uint32_t uid, struct span name, uint32_t n_seq_max, uint32_t *number,
     const char **text);

@@ -204,8 +204,7 @@ void send_job_seek(struct sending *s, struct send_job *j)
     j->endpoint = NONE;
     if (!p->open || j->part_rows == 0)
         return;
-    /* The sum of part_address may wrap once, so two rounds find every residue.
-     */
+    /* The sum of part_address may wrap once: two rounds find every residue. */
     for (uint32_t i = 0; i < 2 * p->addresses && row < ROWS_UNKNOWN; i++) {
         uint32_t part = (uint32_t)(row / j->part_rows);
         uint32_t a = part_address(j->generation, part, p->addresses);

@@ -57,8 +57,7 @@ struct send_batch {
 #define SOURCES_BYTES_MAX                                                      \
     (SEGMENTS_MAX * SEGMENT_SOURCE + (SEGMENTS_MAX + PIECES_MAX) * PIECE_BYTES)
 
-/* The most bytes of a segment that a peer copies itself; one unit may be more.
- */
+/* Most bytes of a segment that a peer copies itself; one unit may be more. */
 #define COPY_BYTES_MAX (4u << 20)
 
 struct sending; /* opaque */

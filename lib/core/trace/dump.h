@@ -18,8 +18,7 @@ void line_hex(struct line *l, uint64_t number);
  * `mmxctl trace`. They are too few to request a room with a random id. */
 void line_room(struct line *l, uint64_t id);
 
-/* Appends a happening and a line feed. now_ns: its age is counted up to here.
- */
+/* Appends a happening and a line feed. now_ns: end of its age. */
 void dump_happening(struct line *l, const struct happening *h, uint64_t now_ns);
 
 #endif

@@ -70,8 +70,7 @@ static inline bool trace_good(struct span traceparent)
 void trace_context(struct brain *b, const struct room *r, struct ended *history,
     struct span traceparent, bool of_peer);
 
-/* report.c: shows at most TRACE_SLICE happenings, beginning with number at->at.
- */
+/* report.c: shows at most TRACE_SLICE happenings, from number at->at on. */
 #define TRACE_SLICE 4096u
 void show_trace(const struct brain *b, struct show_at *at, struct rows_out *s);
 

@@ -34,8 +34,7 @@ void tcp_door_admit(
 /* Handles an event; returns the number of things done. */
 unsigned tcp_door_event(
     struct tcp_door *door, enum tcp_tag tag, uint32_t index);
-/* Checks whether this host's addresses changed; true: *place is the new place.
- */
+/* Checks if this host's addresses changed; true: *place is the new place. */
 bool tcp_door_moved(struct tcp_door *door, struct tcp_place *place);
 /* Closes connections that stall inside a message. */
 void tcp_door_tick(struct tcp_door *door, uint64_t now_ns);

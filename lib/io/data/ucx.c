@@ -118,8 +118,7 @@ void ucx_close(struct ucx *u)
     u->address_len = 0;
 }
 
-/* True if the transport named by the n bytes at p copies through host memory.
- */
+/* True if the transport named at p (n bytes) copies through host memory. */
 static bool copying(const char *p, size_t n)
 {
     static const char *const names[] = {"tcp", "posix", "sysv", "self", "mm"};

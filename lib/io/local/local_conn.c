@@ -206,8 +206,7 @@ static uint32_t send_next(struct local_conn *c)
     return len;
 }
 
-/* True if the kernel only lacks space, and no event will tell when that ends.
- */
+/* True if the kernel only lacks space now, and no event will end that. */
 static bool no_room(int error)
 {
     return error == ETOOMANYREFS || error == EMFILE || error == ENFILE ||

@@ -8,8 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Reads the number behind `key` and `sep` at the start of a line of the file.
- */
+/* Reads the number behind `key` and `sep` at a line's start in the file. */
 static bool number_in(
     const char *path, const char *key, const char *sep, uint64_t *out)
 {
