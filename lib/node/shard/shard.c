@@ -47,116 +47,6 @@ static uint64_t clock_ns(void)
     return (uint64_t)t.tv_sec * NS_PER_S + (uint64_t)t.tv_nsec;
 }
 
-/* notes, shard to loop */
-
-static void backlog_move(struct shard *s)
-{
-    struct backlog *b = &s->backlog;
-
-    while (b->len > 0 && ring_push(&s->out, &b->notes[b->head])) {
-        b->head = (b->head + 1) % b->cap;
-        b->len--;
-        s->noted = true;
-    }
-}
-
-/* Asks the loop for a wakeup when it has taken notes, and looks again after
- * that. */
-static void backlog_turn(struct shard *s)
-{
-    backlog_move(s);
-    if (s->backlog.len > 0) {
-        atomic_store(&s->starved, true);
-        atomic_thread_fence(memory_order_seq_cst); /* then the ring's head */
-        backlog_move(s);
-    }
-    if (s->noted)
-        wake_up(s->conf.wake);
-    s->noted = false;
-}
-
-/* Tells carriers and stage of pool i, once it has memory. */
-static void ready_pool(struct shard *s, uint32_t i)
-{
-    struct mem *m = s->conf.pools[i].mem;
-
-    if (m && !m->gpu && carry_memory(s, m)) {
-        s->pools_alone |= UINT64_C(1) << i;
-        if (s->role->alone)
-            s->role->alone(s, i);
-    }
-    gpu_pool(s, i);
-}
-
-static bool backlog_high(const struct shard *s)
-{
-    return s->backlog.len > s->backlog.cap / 2;
-}
-
-void shard_notify(struct shard *s, const struct data_note *n)
-{
-    struct backlog *b = &s->backlog;
-
-    if (b->len == 0 && ring_push(&s->out, n)) {
-        s->noted = true;
-        return;
-    }
-    while (b->len == b->cap) {
-        if (atomic_load_explicit(&s->stop, memory_order_relaxed))
-            return; /* notes are no longer read */
-        s->noted = true;
-        backlog_turn(s);
-        if (b->len == b->cap)
-            poll(NULL, 0, 1);
-    }
-    CHECK(b->len < b->cap, "%u notes wait", b->len);
-    b->notes[(b->head + b->len++) % b->cap] = *n;
-}
-
-/* orders, loop to shard */
-
-/* True if the order is not for the loop to carry out: it leads to calls of a
- * carrier that only the thread may make. */
-static bool order_by_thread(struct shard *s, const struct order *o)
-{
-    uint8_t number = o->type == ORDER_POOL ? CARRIER_AUTO
-                     : s->role->goes_by    ? s->role->goes_by(s, o)
-                                           : CARRIER_END;
-
-    return number != CARRIER_END && carry_by_thread(s, number);
-}
-
-/* True if the next order has to wait for the thread, for which it asks. */
-static bool orders_wait(struct shard *s)
-{
-    const struct order *o;
-
-    if (!s->rests || !shard_inline(s))
-        return false;
-    o = ring_peek(&s->in);
-    s->by_thread = s->by_thread || (o && order_by_thread(s, o));
-    return s->by_thread;
-}
-
-unsigned shard_orders(struct shard *s)
-{
-    struct order o;
-    unsigned n = 0;
-
-    while (s->backlog.len + 2 < s->backlog.cap && !orders_wait(s) &&
-           ring_pop(&s->in, &o)) {
-        n++;
-        if (o.type == ORDER_CMD) {
-            s->role->command(s, &o.cmd);
-            continue;
-        }
-        if (o.type == ORDER_POOL)
-            ready_pool(s, o.pool);
-        s->role->order(s, &o);
-    }
-    return n;
-}
-
 /* As shard_orders, outside of the carriers' callbacks. */
 static unsigned orders_and_all(struct shard *s)
 {
@@ -180,7 +70,7 @@ static unsigned progress(struct shard *s, uint32_t turns)
 {
     unsigned n = 0, k = 1;
 
-    for (uint32_t i = 0; i < turns && k > 0 && !backlog_high(s); i++) {
+    for (uint32_t i = 0; i < turns && k > 0 && !notes_high(s); i++) {
         k = carry_progress(s);
         n += k;
         if (loop_waits(s))
@@ -254,7 +144,7 @@ static void pass_to_thread(struct shard *s)
  * backlog is high only the loop, which reads notes, can change anything. */
 static bool due(struct shard *s)
 {
-    if (backlog_high(s))
+    if (notes_high(s))
         return false;
     return !ring_empty(&s->in) || s->role->due(s) || carry_due(s);
 }
@@ -266,7 +156,7 @@ static void sleep_turn(struct shard *s)
 
     wake_sleep(&s->wake);
     if (!atomic_load(&s->stop) && !due(s)) {
-        if (!backlog_high(s))
+        if (!notes_high(s))
             fds[1].fd = s->fd;
         poll(fds, ARRAY_LEN(fds), sleep_ms(s));
         stat_add(&s->stats.shard_wakeups, 1);
@@ -295,7 +185,7 @@ static unsigned work(struct shard *s, bool in_loop)
     }
     s->moved = 0;
     n = orders_and_all(s);
-    if (s->role->before && !backlog_high(s))
+    if (s->role->before && !notes_high(s))
         n += s->role->before(s); /* before a carrier asks the kernel */
     if (in_loop && (s->moved > INLINE_BYTES || s->by_thread))
         return n; /* the thread goes on: above_inline() */
@@ -313,7 +203,7 @@ static void turn(struct shard *s)
 {
     unsigned n = work(s, false);
 
-    backlog_turn(s);
+    notes_turn(s);
     s->recent += s->moved;
     if (above_inline(s))
         s->busy_ns = s->now_ns;
@@ -361,7 +251,7 @@ static void *thread(void *ud)
     pin(s);
     s->result = carry_open(s);
     for (uint32_t i = 0; s->result == OK && i < s->conf.pools_count; i++)
-        ready_pool(s, i);
+        orders_pool(s, i);
     if (s->result == OK && s->conf.may_inline && !carry_due(s))
         pass_to(s, OWNER_LOOP);
     sem_post(&s->started);
@@ -500,7 +390,7 @@ void shard_flush(struct shard *s)
         shard_work(s);
     } else { /* orders alone: they do not move rows here */
         (void)orders_and_all(s);
-        backlog_move(s);
+        notes_move(s);
         s->noted = false;
         if (s->by_thread)
             pass_to_thread(s);
@@ -508,11 +398,6 @@ void shard_flush(struct shard *s)
 }
 
 /* the shard, run by the loop */
-
-bool shard_inline(const struct shard *s)
-{
-    return atomic_load_explicit(&s->owner, memory_order_acquire) == OWNER_LOOP;
-}
 
 bool shard_may_inline(const struct shard *s)
 {
@@ -530,7 +415,7 @@ void shard_work(struct shard *s)
     if (!shard_inline(s))
         return;
     (void)work(s, true);
-    backlog_move(s);
+    notes_move(s);
     s->noted = false; /* the loop reads notes without a wakeup */
     s->recent += s->moved;
     if (above_inline(s))

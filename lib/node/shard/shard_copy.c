@@ -217,9 +217,20 @@ static void by_gpu(struct shard *s, uint32_t i)
         finish(s, i, false);
 }
 
+/* True if no GPU of copy i is lost. An earlier slot of the copy may have failed
+ * although the last one did not. */
+static bool copied(const struct shard *s, uint32_t i)
+{
+    const struct copy *c = &s->land.copies[i];
+    const struct cuda *to = s->conf.pools[c->pool].mem->gpu;
+    const struct cuda *from = c->source->gpu.gpu;
+
+    return !(to && cuda_lost(to)) && !(from && cuda_lost(from));
+}
+
 void copy_over(struct shard *s, uint32_t i, bool ok)
 {
-    finish(s, i, ok);
+    finish(s, i, ok && copied(s, i));
 }
 
 /* Continues the head of a queue for about `bytes`; returns the bytes done. */

@@ -28,9 +28,6 @@
  * card beside them. */
 #define STRAIGHT_BYTES (64u << 10)
 
-/* Bit of a cookie: the number is of a copy, not of a landing. */
-#define COPY (UINT64_C(1) << 63)
-
 _Static_assert(STAGE_SLOT_BYTES >= CONF_GPU_ROW, "a row fits into a slot");
 _Static_assert(STAGE_SLOTS *IN_ENTRIES <= LANDINGS_MIN / 2 &&
                    COPIES >= SEND_IOV_MAX &&
@@ -65,17 +62,6 @@ static void look_for_lost(struct shard *s)
     }
 }
 
-/* True if no GPU of copy i is lost. An earlier slot of the copy may have failed
- * although the last one did not. */
-static bool copied(const struct shard *s, uint32_t i)
-{
-    const struct copy *c = &s->land.copies[i];
-    const struct cuda *to = s->conf.pools[c->pool].mem->gpu;
-    const struct cuda *from = c->source->gpu.gpu;
-
-    return !(to && cuda_lost(to)) && !(from && cuda_lost(from));
-}
-
 static void over(void *ud, uint32_t slot, uint64_t cookie, bool ok)
 {
     struct shard *s = ud;
@@ -84,14 +70,6 @@ static void over(void *ud, uint32_t slot, uint64_t cookie, bool ok)
     if (!ok)
         look_for_lost(s);
     s->role->staged(s, cookie, ok);
-}
-
-void gpu_landed(struct shard *s, uint64_t cookie, bool ok)
-{
-    if (cookie & COPY)
-        copy_over(s, (uint32_t)cookie, ok && copied(s, (uint32_t)cookie));
-    else
-        land_end(s, (uint32_t)cookie, ok, (uint32_t)(cookie >> 32));
 }
 
 /* A segment of a fetch for which no slot may wait: its bytes come here, and to
@@ -118,7 +96,7 @@ void gpu_carve(struct shard *s, struct slab *slab, uint32_t messages)
     s->late = slab_take(slab, s->conf.gpu ? messages : 0, late_each(s));
 }
 
-static enum err prepare(struct shard *s, struct cuda *gpu)
+bool gpu_known(struct shard *s, struct cuda *gpu)
 {
     struct stage_conf c = {.slots = STAGE_SLOTS,
         .most = s->role->slots_most,
@@ -128,11 +106,9 @@ static enum err prepare(struct shard *s, struct cuda *gpu)
         .wake = &s->wake,
         .ud = s,
         .over = over};
-    enum err e = OK;
 
-    if (!s->stage)
-        e = stage_new(&s->stage, &c);
-    return e == OK ? stage_gpu(s->stage, gpu) : e;
+    return (s->stage || stage_new(&s->stage, &c) == OK) &&
+           stage_gpu(s->stage, gpu) == OK;
 }
 
 /* True if a carrier reaches the memory of the GPU itself. */
@@ -152,7 +128,7 @@ void gpu_pool(struct shard *s, uint32_t i)
 
     if (!m || !m->gpu)
         return;
-    if (prepare(s, m->gpu) != OK) {
+    if (!gpu_known(s, m->gpu)) {
         log_error("shard %u: no pinned memory for %s", s->conf.index, m->text);
         report_lost(s, i);
         return;
@@ -351,11 +327,6 @@ static void scatter(struct shard *s, const struct shard_pool *p,
     }
 }
 
-static uint64_t cookie_of(uint32_t token, uint32_t bytes)
-{
-    return (uint64_t)bytes << 32 | token;
-}
-
 bool gpu_land(struct shard *s, uint32_t pool, const struct piece *pieces,
     uint32_t n, uint32_t token, const uint8_t *from, uint32_t bytes)
 {
@@ -366,14 +337,14 @@ bool gpu_land(struct shard *s, uint32_t pool, const struct piece *pieces,
         return false;
     if (!land_room(s, bytes, n * p->layout.count)) {
         stat_add(&s->stats.segments_dropped, 1);
-        land_end(s, token, false, bytes);
+        s->role->staged(s, land_cookie(token, bytes), false);
         return true;
     }
     stat_add(&s->stats.segments_staged, 1);
     at = stage_take(s->stage, bytes);
     memcpy(at, from, bytes);
     scatter(s, p, pieces, n, at);
-    (void)stage_entry(s->stage, cookie_of(token, bytes));
+    (void)stage_entry(s->stage, land_cookie(token, bytes));
     return true;
 }
 
@@ -413,7 +384,7 @@ bool gpu_fetch(struct shard *s, uint32_t pool, const struct piece *pieces,
         stat_add(&s->stats.segments_staged, 1);
         at = stage_take(s->stage, f->bytes);
         scatter(s, p, pieces, n, at);
-        f->entry = stage_entry(s->stage, cookie_of(f->token, f->bytes));
+        f->entry = stage_entry(s->stage, land_cookie(f->token, f->bytes));
         f->slot = stage_fill(s->stage);
     } else {
         f->way = BY_BOUNCE;
@@ -431,7 +402,7 @@ static void bounce_fetched(struct shard *s, struct fetch_of *f, bool ok)
     CHECK(b->n <= PIECES_MAX, "%u pieces", b->n);
     if (!ok ||
         !gpu_land(s, b->pool, b->pieces, b->n, f->token, b->bytes, f->bytes))
-        land_end(s, f->token, false, f->bytes);
+        s->role->staged(s, land_cookie(f->token, f->bytes), false);
 }
 
 void gpu_fetched(struct shard *s, struct fetch_of *f, bool ok)
@@ -450,16 +421,11 @@ void gpu_fetched(struct shard *s, struct fetch_of *f, bool ok)
             look_for_lost(s);
             ok = false;
         }
-        land_end(s, f->token, ok, f->bytes);
+        s->role->staged(s, land_cookie(f->token, f->bytes), ok);
     }
 }
 
 /* out of a source */
-
-bool gpu_known(struct shard *s, struct cuda *gpu)
-{
-    return prepare(s, gpu) == OK;
-}
 
 bool gpu_move_room(struct shard *s, uint32_t bytes)
 {
@@ -495,7 +461,7 @@ bool gpu_moved(struct shard *s, uint32_t i, bool ok)
             ;
         return false;
     }
-    entry = stage_entry(s->stage, COPY | i);
+    entry = stage_entry(s->stage, COPY_COOKIE | i);
     if (!ok)
         stage_bad(s->stage, stage_filling(s->stage), entry);
     return true;

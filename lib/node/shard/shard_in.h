@@ -1,10 +1,10 @@
-/* shard_in.h - inside of a shard: what shard.c (thread, rings, notes),
- * shard_carry.c (its carriers), shard_land.c (rows that come), shard_copy.c
- * (rows that are fetched from
- * another daemon's memory), shard_send.c (rows that go) and shard_gpu.c (rows
- * of GPU pools, both ways) share. Private to them. Everything here belongs to
- * the shard's owner, which "the shard's thread" means, except where a member
- * says otherwise. */
+/* shard_in.h - inside of a shard: what shard.c (thread and turns),
+ * shard_order.c and shard_note.c (orders to it, notes from it), shard_carry.c
+ * (its carriers), shard_land.c (rows that come), shard_copy.c (rows that are
+ * fetched from another daemon's memory), shard_send.c (rows that go) and
+ * shard_gpu.c (rows of GPU pools, both ways) share. Private to them. Everything
+ * here belongs to the shard's owner, which "the shard's thread" means, except
+ * where a member says otherwise. */
 #ifndef MMX_NODE_SHARD_IN_H
 #define MMX_NODE_SHARD_IN_H
 
@@ -154,10 +154,17 @@ static inline void stat_set(_Atomic uint64_t *stat, uint64_t n)
 {
     atomic_store_explicit(stat, n, memory_order_relaxed);
 }
-/* Carries out the orders in the ring; returns their number. */
-unsigned shard_orders(struct shard *s);
+
+/* shard_note.c */
 /* Queues a note for the loop. Waits only while the backlog is full. */
 void shard_notify(struct shard *s, const struct data_note *n);
+/* Moves notes of the backlog into the ring. */
+void notes_move(struct shard *s);
+/* The same, asks the loop to say when it has taken notes, and wakes it if there
+ * are any. */
+void notes_turn(struct shard *s);
+/* True if the loop should read notes before there are more. */
+bool notes_high(const struct shard *s);
 
 /* shard_carry.c */
 /* Opens conf.carriers; fails where the last of them does. */
@@ -195,7 +202,12 @@ bool rows_iov(const struct shard_pool *p, const struct piece *pieces,
 uint32_t rows_find(struct shard *s, const struct shard_pool *p,
     const struct piece *pieces, uint32_t n);
 
-/* shard_order.c: the loop's thread */
+/* shard_order.c */
+/* Carries out the orders in the ring; returns their number. */
+unsigned shard_orders(struct shard *s);
+/* Tells carriers and stage of pool i, once it has memory. */
+void orders_pool(struct shard *s, uint32_t i);
+/* Of the loop's thread: */
 /* Moves waiting orders into the ring; true if any was pushed since the last
  * call. */
 bool orders_flush(struct shard *s);

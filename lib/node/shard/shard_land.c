@@ -490,6 +490,15 @@ static uint32_t active(const struct shard *s)
     return landing_active(s->land.landing);
 }
 
+/* Ends the landing or the copy whose bytes have reached the GPU. */
+static void staged(struct shard *s, uint64_t cookie, bool ok)
+{
+    if (cookie & COPY_COOKIE)
+        copy_over(s, (uint32_t)cookie, ok);
+    else
+        land_end(s, (uint32_t)cookie, ok, (uint32_t)(cookie >> 32));
+}
+
 const struct shard_role shard_lands = {.limits = limits,
     .carve = carve,
     .fini = copy_free,
@@ -501,6 +510,6 @@ const struct shard_role shard_lands = {.limits = limits,
     .due = due,
     .active = active,
     .calls = {.arrived = arrived, .fetched = fetched},
-    .staged = gpu_landed,
+    .staged = staged,
     .slots_most = STAGE_SLOTS,
     .slot_entries = IN_ENTRIES};

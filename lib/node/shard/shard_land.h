@@ -50,6 +50,14 @@ struct copies {
     uint32_t head, tail; /* NONE: empty */
 };
 
+/* What the role's `staged` is told of a landing, or with this bit of a copy by
+ * its number. */
+#define COPY_COOKIE (UINT64_C(1) << 63)
+static inline uint64_t land_cookie(uint32_t token, uint32_t bytes)
+{
+    return (uint64_t)bytes << 32 | token;
+}
+
 struct carry;
 
 struct lander {
@@ -113,7 +121,5 @@ bool gpu_move_room(struct shard *s, uint32_t bytes);
 void gpu_move(struct shard *s, struct cuda *to_gpu, uint8_t *to,
     struct cuda *from_gpu, const uint8_t *from, uint64_t bytes);
 bool gpu_moved(struct shard *s, uint32_t i, bool ok);
-/* Ends the landing or the copy whose bytes have reached the GPU. */
-void gpu_landed(struct shard *s, uint64_t cookie, bool ok);
 
 #endif

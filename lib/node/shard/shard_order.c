@@ -143,3 +143,60 @@ void orders_free(struct shard *s)
     free(q->orders);
     q->orders = NULL;
 }
+
+/* at the shard, by its owner */
+
+/* Tells carriers and stage of pool i, once it has memory. */
+void orders_pool(struct shard *s, uint32_t i)
+{
+    struct mem *m = s->conf.pools[i].mem;
+
+    if (m && !m->gpu && carry_memory(s, m)) {
+        s->pools_alone |= UINT64_C(1) << i;
+        if (s->role->alone)
+            s->role->alone(s, i);
+    }
+    gpu_pool(s, i);
+}
+
+/* True if the order is not for the loop to carry out: it leads to calls of a
+ * carrier that only the thread may make. */
+static bool order_by_thread(struct shard *s, const struct order *o)
+{
+    uint8_t number = o->type == ORDER_POOL ? CARRIER_AUTO
+                     : s->role->goes_by    ? s->role->goes_by(s, o)
+                                           : CARRIER_END;
+
+    return number != CARRIER_END && carry_by_thread(s, number);
+}
+
+/* True if the next order has to wait for the thread, for which it asks. */
+static bool orders_wait(struct shard *s)
+{
+    const struct order *o;
+
+    if (!s->rests || !shard_inline(s))
+        return false;
+    o = ring_peek(&s->in);
+    s->by_thread = s->by_thread || (o && order_by_thread(s, o));
+    return s->by_thread;
+}
+
+unsigned shard_orders(struct shard *s)
+{
+    struct order o;
+    unsigned n = 0;
+
+    while (s->backlog.len + 2 < s->backlog.cap && !orders_wait(s) &&
+           ring_pop(&s->in, &o)) {
+        n++;
+        if (o.type == ORDER_CMD) {
+            s->role->command(s, &o.cmd);
+            continue;
+        }
+        if (o.type == ORDER_POOL)
+            orders_pool(s, o.pool);
+        s->role->order(s, &o);
+    }
+    return n;
+}
