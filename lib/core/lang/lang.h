@@ -152,7 +152,7 @@ struct lroom {
     /* What its encoder was sent and is owed. */
     struct debt debt;
     uint8_t init;    /* enum init */
-    bool answer_due; /* FAILED was asked about: STATE goes when lroom_still */
+    bool answer_due; /* its encoder awaits its end: sent when lroom_still */
     uint8_t aborts;  /* ABORTs sent since the last HELLO */
     uint8_t stale;   /* NACKs (stale) in a row */
     uint64_t answer_ns; /* when STATE answers a LENGTH, if no ACK went before */
@@ -173,7 +173,7 @@ struct lroom {
     /* Nodes in the pool's queues, and in langd's for aux. */
     struct heap_node want_node, need_node, spec_node, victim_node;
     bool ready_counted,
-        landing_counted; /* as counted in the pool, until sorted */
+        landing_counted; /* counted in the pool, until sorted again */
     struct heap_node aux_node, hold_node; /* in aux_queue, aux_held */
     /* Total time of waits for blocks; start of the current wait, 0: none. */
     uint64_t waited_ns, waits_ns;
