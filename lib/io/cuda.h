@@ -21,39 +21,39 @@ struct cuda_lane; /* copies in order on one GPU; owned by one thread */
  * `user`. */
 MUST_CHECK enum err cuda_open(
     struct cuda **out, const char *user, uint32_t device);
-/* Returns NULL, or why there is no such GPU (static), without opening it. */
+/* Returns why there is no such GPU (static), without opening it; NULL: there
+ * is. */
 const char *cuda_lacks(uint32_t device);
-/* Adds a user, which needs a cuda_close of its own; returns c. */
+/* Adds a user, who must call cuda_close once; returns c. */
 struct cuda *cuda_hold(struct cuda *c);
 /* Removes a user; the last one closes the GPU, after all its memory and lanes.
  * Accepts NULL. */
 void cuda_close(struct cuda **c);
 
-/* Makes it this thread's current GPU from then on: for libraries that use the
- * current one. */
+/* Makes it this thread's current GPU, for libraries that use that. */
 void cuda_stay(struct cuda *c);
-/* Returns NULL, or why the GPU is lost: an error that the driver repeats for
- * every later call. Any thread; valid until cuda_close. */
+/* Returns why the GPU is lost, an error that the driver repeats for every later
+ * call; NULL: it works. Any thread; valid until cuda_close. */
 const char *cuda_lost(const struct cuda *c);
 
-/* True if others than the driver, a network card, may write this GPU's memory:
+/* True if network cards may write this GPU's memory past the driver:
  * cuda_settle makes their writes visible. */
 bool cuda_settles(const struct cuda *c);
-/* Makes earlier writes of network cards visible to what GPUs do afterwards.
+/* Makes earlier writes of network cards visible to later work of GPUs.
  * ERR_INTERNAL: lost. */
 MUST_CHECK enum err cuda_settle(struct cuda *c);
 
-/* Returns host memory that this and every other GPU reaches without the
- * driver's own staging. NULL: none could be pinned; logged. */
+/* Returns host memory that all GPUs access without the driver's own staging.
+ * NULL: none could be pinned; logged. */
 void *cuda_pinned(struct cuda *c, size_t bytes);
 /* Frees it. */
 void cuda_unpin(struct cuda *c, void *p);
 
 /* Opens a lane with `marks` marks. woken(ud) is called on a thread of the
- * driver when a mark was reached; it must not call cuda_*. */
+ * driver after a mark was reached; it must not call cuda_*. */
 MUST_CHECK enum err cuda_lane_open(struct cuda_lane **out, struct cuda *c,
     uint32_t marks, void (*woken)(void *ud), void *ud);
-/* Waits for what was submitted. Accepts NULL. */
+/* Waits for all submitted copies. Accepts NULL. */
 void cuda_lane_close(struct cuda_lane **l);
 
 struct cuda_batch {
@@ -63,11 +63,12 @@ struct cuda_batch {
     bool pageable; /* some of it is host memory that is not pinned */
 };
 /* Submits the batch's copies, which may run in parallel, and then mark number
- * `mark`, which is reached when all of the lane so far is done. Never waits. An
- * error is an error of the GPU: see cuda_lost. */
+ * `mark`, which is reached when everything submitted to the lane is done. Never
+ * waits. An error is an error of the GPU: see cuda_lost. */
 MUST_CHECK enum err cuda_lane_submit(
     struct cuda_lane *l, const struct cuda_batch *b, uint32_t mark);
-/* Returns OK: the mark is reached; ERR_BUSY: not yet; ERR_INTERNAL: never. */
+/* Returns OK: the mark was reached; ERR_BUSY: not yet; ERR_INTERNAL: it never
+ * will be. */
 MUST_CHECK enum err cuda_lane_look(struct cuda_lane *l, uint32_t mark);
 /* Waits for the mark, then as cuda_lane_look. */
 MUST_CHECK enum err cuda_lane_wait(struct cuda_lane *l, uint32_t mark);

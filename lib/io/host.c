@@ -1,9 +1,9 @@
-/* host.c - see host.h. Each check looks at what an adapter is going to use, and
- * does not take it; the adapters refuse for themselves what changes until then.
- * Keeps nothing, any thread.
+/* host.c - see host.h. Each check looks at a resource that an adapter will use,
+ * but does not take it. If that changes before the start, the adapter itself
+ * refuses. Keeps no state; any thread.
  *
- * Rejected: starting all of the daemon for --check-config. It would take the
- * memory and the ports of the one that runs. */
+ * Rejected: starting the whole daemon for --check-config. It would take the
+ * memory and the ports of the running one. */
 #include "io/host.h"
 
 #include "base/check.h"
@@ -66,14 +66,14 @@ static void look_at_devices(const struct look *l)
     }
 }
 
-/* Returns 0 if the address can be listened at, or errno. */
+/* Returns 0 if this host can listen at the address, else errno. */
 static int try_bind(const struct sockaddr *a, socklen_t len)
 {
     int fd = socket(a->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
     int one = 1, e = 0;
 
     if (fd < 0)
-        return 0; /* the start will tell */
+        return 0; /* the start will report it */
     (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
     if (bind(fd, a, len) != 0 || listen(fd, 1) != 0)
         e = errno;
@@ -81,8 +81,8 @@ static int try_bind(const struct sockaddr *a, socklen_t len)
     return e;
 }
 
-/* Tries to bind the host of tcp://host:port. Returns 0 or errno; also 0 if the
- * host is a name: the start looks it up. */
+/* Tries to bind the host of tcp://host:port. Returns 0 or errno; 0 also if the
+ * host is a name, which the start looks up. */
 static int try_address(const char *text, const char *port)
 {
     const struct addrinfo hints = {
@@ -123,7 +123,7 @@ static void look_at_listen(const struct look *l)
             strerror(e));
 }
 
-/* Not fatal: the encoder's rows may come by another carrier than TCP. */
+/* Not fatal: another carrier than TCP may bring the encoder's rows. */
 static void look_at_peers(const struct look *l)
 {
     for (uint32_t i = 0; i < l->c->peers_count; i++)
@@ -136,7 +136,7 @@ static void look_at_peers(const struct look *l)
                 l->c->peers[i].name, l->c->peers[i].address);
 }
 
-/* Not fatal: a port that is in use at one address is free at another. */
+/* Not fatal: a port in use at one address is free at another. */
 static void look_at_ports(const struct look *l)
 {
     uint64_t unused = 0;
@@ -198,7 +198,7 @@ static void look_at_gpu(const struct look *l, uint32_t i)
             "pools[%u].memory: GPU %u cannot be used: %s", i, gpu, why);
 }
 
-/* Returns the bytes of a pool, 0: an engine decides. */
+/* Returns the bytes of a pool; 0: an engine decides. */
 static uint64_t bytes_of(const struct conf_pool *p)
 {
     const struct mem_opt opt = {.name = p->name, .huge_pages = p->huge_pages};
@@ -213,8 +213,7 @@ static uint64_t bytes_of(const struct conf_pool *p)
     return bytes;
 }
 
-/* Looks whether the pools in memory of one kind have room in it, each with
- * those before it. */
+/* Checks whether the pools in one kind of memory fit together. */
 static void look_at_room(const struct look *l, bool huge)
 {
     const char *where;
@@ -251,8 +250,8 @@ static void look_at_group(const struct look *l)
             "socket.group: this host has no group %s", l->c->socket_group);
 }
 
-/* Keeps the time that systemd gives the unit to end, in ns, the last that is
- * said; UINT64_MAX: not known, or no limit. */
+/* Keeps the time in ns that systemd gives the unit to end; the last line
+ * counts. UINT64_MAX: unknown, or no limit. */
 static void keep_stop(void *ud, const char *line)
 {
     uint64_t *ns = ud;

@@ -1,7 +1,7 @@
-/* mem.h - a kind of memory that pools can lie in. mem_host: sealed memfds;
- * mem_cuda: memory of a GPU. One object per pool; opened by the loop's thread,
- * or with any_thread by another, closed by the loop's, and read by shards
- * (base, device), which is safe because nothing changes in between. */
+/* mem.h - a kind of memory for pools. mem_host: sealed memfds; mem_cuda: GPU
+ * memory. One object per pool. The loop's thread opens it (with any_thread
+ * another may) and closes it; shards read base and device, which do not change
+ * in between. */
 #ifndef MMX_IO_MEM_H
 #define MMX_IO_MEM_H
 
@@ -22,7 +22,7 @@ struct mem_opt {
     const char *kind; /* as in the config: "host" or "cuda:N" */
     uint64_t bytes;
     bool engines_write;      /* false: sealed against future writable maps */
-    bool huge_pages;         /* true: an error when there are none */
+    bool huge_pages;         /* required: without them open fails */
     int numa_node;           /* -1: any */
     struct mem_watch *watch; /* NULL: none */
 };
@@ -31,27 +31,27 @@ struct mem {
     const struct mem_ops *ops;
     uint8_t *base;  /* host kinds: our own map; else NULL */
     uint64_t bytes; /* size of the mapping, >= opt.bytes */
-    uint64_t page;  /* alignment that regions should have */
-    int fd;         /* passed to engines, and ours; -1: only the handle */
+    uint64_t page;  /* preferred alignment of regions */
+    int fd;         /* passed to engines; owned by us; -1: only the handle */
     char text[64];  /* for mmxctl: kind, page size, node */
 
     /* How an engine maps it: "memfd", "cuda-vmm" (fd and handle), "cuda-ipc"
-     * (handle alone). A handle is the GPU's 16 bytes of UUID, and for cuda-ipc
-     * 64 bytes for cuIpcOpenMemHandle. */
+     * (only the handle). A handle is the GPU's UUID (16 bytes); for cuda-ipc 64
+     * bytes for cuIpcOpenMemHandle follow. */
     const char *share;
     uint8_t handle[MEM_HANDLE_MAX];
     uint32_t handle_bytes;
 
-    /* GPU kinds. The address means something to cuda.h only: no byte of it may
-     * be touched by a CPU. */
+    /* GPU kinds. Only cuda.h can use the address: a CPU must not access the
+     * memory. */
     struct cuda *gpu;
     unsigned long long device, own;
-    struct cuda *readers[CUDA_GPUS_MAX]; /* held: GPUs that copy from it */
+    struct cuda *readers[CUDA_GPUS_MAX]; /* kept open: GPUs that copy from it */
 };
 
 struct mem_ops {
     const char *name;
-    bool any_thread; /* a thread that may wait can open it */
+    bool any_thread; /* another thread than the loop's may open it */
     /* Returns the page size that this kind will use. */
     uint64_t (*page)(const struct mem_opt *opt);
     MUST_CHECK enum err (*open)(struct mem *m, const struct mem_opt *opt);
@@ -61,18 +61,18 @@ struct mem_ops {
 extern const struct mem_ops mem_host;
 extern const struct mem_ops mem_cuda;
 
-/* Returns the kind that a pool's `memory` key names ("host", "cuda:3"). NULL:
- * none. */
+/* Returns the kind for a pool's `memory` key ("host", "cuda:3"), or NULL. */
 const struct mem_ops *mem_kind(const char *name);
 
-/* Returns the bytes that pools of host memory may have, now or if nothing else
- * had any; UINT64_MAX: not known. *where (static) names the limit. */
+/* Returns the bytes that pools of host memory may have now, or without `now` if
+ * nothing else used any; UINT64_MAX: unknown. *where (static) names the limit.
+ */
 uint64_t mem_host_room(bool huge_pages, bool now, const char **where);
 
-/* Returns the bytes of memory that this host has, or UINT64_MAX: not known. */
+/* Returns the bytes of this host's memory; UINT64_MAX: unknown. */
 uint64_t mem_total(void);
 
-/* Returns the number of the GPU in "cuda:N". NONE: another name. */
+/* Returns the number of the GPU in "cuda:N"; NONE: another name. */
 uint32_t mem_gpu(const char *name);
 
 /* Returns the address of byte 0, for CPUs or for cuda.h. */
@@ -88,9 +88,9 @@ struct mem_import {
     struct span handle;
     int fd;
     uint64_t bytes;
-    uint32_t readers; /* bits: numbers of other GPUs that copy from it */
+    uint32_t readers; /* bits: other GPUs that copy from it */
 };
-/* Maps it for reading on the GPU with the handle's UUID, and for the readers;
+/* Maps it for reading on the GPU with the handle's UUID, and on the readers;
  * mem_cuda.close unmaps it. ERR_INTERNAL, ERR_MALFORMED: logged. */
 MUST_CHECK enum err mem_cuda_import(
     struct mem *out, const struct mem_import *from);

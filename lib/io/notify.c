@@ -1,11 +1,10 @@
-/* notify.c - sd_notify and socket activation in a page.
+/* notify.c - sd_notify and socket activation in a few lines.
  *
  * Invariants: the environment is read once and its variables removed; values
- * are kept in statics, since they belong to the process and not to a daemon
- * object. A manager that cannot be reached never blocks us. Main thread.
+ * are static, since they belong to the process and not to a daemon object. A
+ * manager that does not answer never blocks us. Main thread.
  *
- * Rejected: libsystemd (a dependency, and one that is not on every host where
- * a container runs us). */
+ * Rejected: libsystemd. It is a dependency that many container hosts lack. */
 #include "io/notify.h"
 
 #include "base/check.h"
@@ -25,13 +24,13 @@
 static struct {
     struct sockaddr_un address;
     socklen_t address_len; /* 0: no manager */
-    int fd;                /* to send with, -1: none */
+    int fd;                /* socket for messages; -1: none */
     bool complained;
     uint64_t watchdog_ns;
-    unsigned fds; /* passed to us, from FIRST_FD on */
+    unsigned fds; /* number passed to us, from FIRST_FD on */
 } state = {.fd = -1};
 
-/* Returns a decimal number from the environment; 0: none, or not a number. */
+/* Returns a decimal number from the environment; 0: missing or invalid. */
 static uint64_t env_number(const char *name)
 {
     const char *s = getenv(name);

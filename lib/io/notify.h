@@ -8,21 +8,21 @@
 #include "base/base.h"
 
 /* Reads NOTIFY_SOCKET, WATCHDOG_USEC, WATCHDOG_PID, LISTEN_PID and LISTEN_FDS
- * and removes them from the environment, so that children do not notify in our
- * name. Call it before the first thread starts. */
+ * and removes them from the environment, so that child processes do not notify
+ * in our name. Call it before the first thread starts. */
 void notify_init(void);
 
-/* Sends "READY=1", "STATUS=...", or several such lines. Does nothing without a
- * manager; one that cannot be reached is logged once. Never blocks. */
+/* Sends "READY=1", "STATUS=...", or several such lines. No effect without a
+ * manager; if it does not answer, that is logged once. Never blocks. */
 void notify_send(const char *state);
 
-/* Returns the longest time between two "WATCHDOG=1"; 0: no watchdog. Send it
- * twice in that time. */
+/* Returns the longest allowed time between two "WATCHDOG=1"; 0: no watchdog.
+ * Send it twice in that time. */
 uint64_t notify_watchdog_ns(void);
 
-/* Returns the first descriptor passed to this process that is a listening Unix
- * SOCK_SEQPACKET socket; it is close-on-exec, and the caller owns it. -1: none,
- * also from every later call. */
+/* Returns the first passed descriptor that is a listening Unix SOCK_SEQPACKET
+ * socket; it is close-on-exec, and the caller owns it. -1: none; also at every
+ * later call. */
 int notify_listen_fd(void);
 
 #endif

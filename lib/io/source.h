@@ -1,8 +1,8 @@
 /* source.h - a pool of another daemon on this host, mapped for reading: rows
- * are copied from it without a network. Opened by the loop's thread, mapped by
- * a thread that may wait, read by shards; constant once it is mapped. Every
- * pointer to it is counted. The opener's is the last: unmapping takes as long
- * as mapping, and no thread that moves rows may wait for it. */
+ * are copied from it without a network. The loop's thread opens it, a thread
+ * that may wait maps it, shards read it; constant once it is mapped. Every
+ * holder is counted. The opener holds it longest: unmapping takes as long as
+ * mapping, and no thread that moves rows may wait for it. */
 #ifndef MMX_IO_SOURCE_H
 #define MMX_IO_SOURCE_H
 
@@ -13,35 +13,35 @@
 struct source {
     struct layout layout;
     const uint8_t *base; /* NULL: not mapped yet */
-    struct mem gpu;      /* gpu.gpu: it is a GPU's, and so is base */
+    struct mem gpu;      /* gpu.gpu: it is GPU memory, and so is base */
     uint64_t bytes, offsets[LAYOUT_FIELDS_MAX];
     uint32_t blocks, block_rows;
-    int fd; /* -1 once it is mapped, and where there is none */
+    int fd; /* -1 once it is mapped, or if there is none */
     char share[17];
     uint8_t handle[MEM_HANDLE_MAX];
     uint32_t handle_len;
     _Atomic uint32_t holders;
 };
 
-/* Opens a source from a POOL_INFO and the descriptor that came with it (-1:
- * none), which it owns in any case. Neither is trusted: size, seals and pages
- * are read from the kernel. room: bytes of host memory that may be mapped on
- * top. The caller holds it. On error *why says what was wrong. */
+/* Opens a source from a POOL_INFO and its descriptor (-1: none), which it owns
+ * from then on. Neither is trusted: size, seals and pages are read from the
+ * kernel. room: bytes of host memory that may still be mapped. The caller
+ * becomes a holder. On error *why says what was wrong. */
 MUST_CHECK enum err source_open(struct source **out, int fd,
     const struct local_pool_info *m, uint64_t room, const char **why);
-/* Returns the bytes of this host's memory that it takes of such room. */
+/* Returns the bytes of `room` that it uses. */
 uint64_t source_room(const struct source *s);
-/* Maps and populates it, which takes a second per 8 GiB; a GPU's memory for all
- * `readers` (bits: numbers of GPUs), or else it fails. */
+/* Maps and populates it, which takes a second per 8 GiB. GPU memory is mapped
+ * for all `readers` (bits: numbers of GPUs), or fails. */
 MUST_CHECK enum err source_map(struct source *s, uint32_t readers);
 
 /* Adds a holder; returns s. */
 struct source *source_hold(struct source *s);
-/* Removes a holder that is not the last one. Accepts NULL. */
+/* Removes a holder other than the last one. Accepts NULL. */
 void source_drop(struct source *s);
-/* True if the opener alone holds it. Accepts NULL. */
+/* True if only the opener holds it. Accepts NULL. */
 bool source_alone(const struct source *s);
-/* Unmaps and frees what the opener alone holds; the thread may wait for it. */
+/* Unmaps and frees a source that only the opener holds; may wait. */
 void source_close(struct source **s);
 
 #endif

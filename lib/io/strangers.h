@@ -1,7 +1,7 @@
-/* strangers.h - connections that have not proven who they are. A flood of them
- * evicts its own, oldest first, so the more there may be, the further away a
- * true peer may be that needs round trips to prove itself: some thousand are
- * 100 ms of 15,000 a second. Any thread. */
+/* strangers.h - connections that have not proven their identity. A flood of
+ * them evicts its own, oldest first. So the limit sets how long a true peer has
+ * for the round trips of its proof: at 15,000 connections a second, 1,500 last
+ * 100 ms. Any thread. */
 #ifndef MMX_IO_STRANGERS_H
 #define MMX_IO_STRANGERS_H
 
@@ -9,8 +9,9 @@
 
 #include <sys/resource.h>
 
-/* Returns how many a port may hold: `most`, and of the process' descriptors an
- * eighth over all `ports`, so that engines find one; 64 at least. */
+/* Returns how many such connections a port may hold: `most`, limited to an
+ * eighth of the process's descriptors over all `ports`, so that engines find
+ * some; at least 64. */
 static inline uint32_t strangers_max(uint32_t most, uint32_t ports)
 {
     struct rlimit l;

@@ -1,4 +1,4 @@
-/* unit.c - see unit.h. Stateless, but for the environment's MMX_UNITS. */
+/* unit.c - see unit.h. Stateless, except for MMX_UNITS in the environment. */
 #include "io/unit.h"
 
 #include <glob.h>
@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* In the order of systemd's search; MMX_UNITS names another place. */
+/* In the order of systemd's search; MMX_UNITS replaces them. */
 static const char *const places[] = {
     "/etc/systemd/system", "/run/systemd/system", "/usr/lib/systemd/system"};
 
@@ -19,7 +19,7 @@ static const char *place(size_t i)
     return i < ARRAY_LEN(places) ? places[i] : NULL;
 }
 
-/* Writes the path of the unit that systemd takes. */
+/* Writes the path of the unit that systemd uses. */
 static bool find(const char *role, char *out, size_t size)
 {
     for (size_t i = 0; place(i); i++) {
@@ -61,7 +61,7 @@ void unit_lines(
 
         if (!place(i))
             continue;
-        /* mmx-.service.d is for all units whose names begin so. */
+        /* mmx-.service.d applies to all units with this prefix. */
         snprintf(path, sizeof(path), "%s/mmx-{,%s}.service.d/*.conf", place(i),
             role);
         if (glob(path, GLOB_BRACE, NULL, &g) != 0)

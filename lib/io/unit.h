@@ -1,6 +1,6 @@
-/* unit.h - the systemd units of the daemons, as their files say: what the host
- * lets a daemon do, and for how long. Reads files only. Any thread. Rejected:
- * asking systemd, which an engine's user in a container cannot. */
+/* unit.h - the daemons' systemd units, from their files: what the host lets a
+ * daemon do, and for how long. Only reads files. Any thread. Rejected: asking
+ * systemd, which an engine's user in a container cannot. */
 #ifndef MMX_IO_UNIT_H
 #define MMX_IO_UNIT_H
 

@@ -1,12 +1,12 @@
-/* yaml.c - walks libyaml's events and hands every value to conf_set; what a
- * key means is conf.c's business.
+/* yaml.c - walks libyaml's events and passes every value to conf_set; conf.c
+ * knows the meaning of keys.
  *
  * Invariants: only a small part of YAML is accepted (maps, lists, scalars; no
- * anchors, aliases, tags or further documents), since each of the others can
- * surprise or expand without bound. The functions recurse as the keys nest: an
- * unknown key and a list in a wrong place are refused before anything below
- * them is read, so nesting in the file cannot recurse deeper. Main thread, at
- * start; memory is freed before return.
+ * anchors, aliases, tags or further documents), since the rest can surprise or
+ * expand without bound. The functions recurse as the keys nest: an unknown key
+ * or a list in a wrong place is refused before anything below it is read, so
+ * nesting in the file cannot recurse deeper. Main thread, at start; memory is
+ * freed before return.
  *
  * Rejected: the document API (no marks at keys, and it resolves aliases). */
 #include "io/yaml.h"
@@ -24,7 +24,7 @@
 
 #define DEPTH_MAX 16
 #define PATH_SIZE 160
-/* Keys of one map; the largest of conf.def has half as many. */
+/* Keys of one map; the largest in conf.def has half as many. */
 #define SEEN_MAX 64
 #define KEY_SIZE 32
 
@@ -33,12 +33,12 @@ struct load {
     const uint8_t *text;
     size_t len;
     yaml_parser_t parser;
-    yaml_event_t event; /* the current one */
+    yaml_event_t event; /* the present event */
     bool has_event;
     unsigned depth;
     struct conf *c;
     struct conf_error *e;
-    const char *wanted; /* the error is about this key; NULL: there is none */
+    const char *wanted; /* the error is about this key; NULL: no error */
 };
 
 /* errors */
@@ -66,8 +66,8 @@ static enum err refuse(struct load *l, yaml_mark_t at, const char *fmt, ...)
     return place_error(l, at.line, at.column);
 }
 
-/* Returns the mark of an offset: libyaml has no mark for bytes that are no
- * text. */
+/* Returns the mark of an offset: libyaml has none for bytes that are no text.
+ */
 static yaml_mark_t mark_of(const struct load *l, size_t offset)
 {
     yaml_mark_t m = {offset, 0, 0};
@@ -120,7 +120,7 @@ static const char *decoration(const yaml_event_t *ev)
     return anchor ? "anchors" : tag ? "tags" : NULL;
 }
 
-/* True if a tab stands at the mark, behind nothing but ASCII in its line. */
+/* True if a tab is at the mark, after only ASCII in its line. */
 static bool is_tab(const struct load *l, yaml_mark_t at)
 {
     size_t i = 0;
@@ -130,7 +130,7 @@ static bool is_tab(const struct load *l, yaml_mark_t at)
     return i + at.column < l->len && l->text[i + at.column] == '\t';
 }
 
-/* Steps to the next event; refuses those that are accepted nowhere. */
+/* Moves to the next event; refuses kinds that are accepted nowhere. */
 static enum err next(struct load *l)
 {
     const char *what;
@@ -179,13 +179,14 @@ static enum err load_scalar(struct load *l, const char *path)
     return OK;
 }
 
-/* True for a key without a value, as left when a list is commented out. */
+/* True for a key without a value, as after its list is commented out. */
 static bool empty_value(const yaml_event_t *ev)
 {
     return plain_value(ev, "");
 }
 
-/* Loads the items of a list, of values or of maps; the event is its start. */
+/* Loads the items of a list, of values or of maps; the event is the list's
+ * start. */
 static enum err load_items(struct load *l, const char *path, bool maps)
 {
     for (unsigned i = 0;; i++) {
@@ -228,7 +229,7 @@ static enum err load_list(struct load *l, const char *path, bool maps)
     return empty_value(&l->event) ? OK : load_items(l, path, maps);
 }
 
-/* Loads the value of a key; the event is its first. */
+/* Loads the value of a key; the event is the value's first. */
 static enum err load_value(struct load *l, const char *path)
 {
     switch (conf_shape(l->c->role, path)) {
@@ -259,8 +260,8 @@ struct seen {
     char keys[SEEN_MAX][KEY_SIZE];
 };
 
-/* Takes the current scalar as a key of the map at path: known, and new there.
- * Writes its whole path to out. */
+/* Takes the current scalar as a key of the map at path: it must be known, and
+ * new in this map. Writes its full path to out. */
 static enum err load_key(
     struct load *l, const char *path, struct seen *seen, char *out)
 {
@@ -291,7 +292,7 @@ static enum err load_key(
     return OK;
 }
 
-/* Loads the keys of a map; the event is its start. */
+/* Loads the keys of a map; the event is the map's start. */
 static enum err load_map(struct load *l, const char *path)
 {
     yaml_mark_t start = l->event.start_mark;
@@ -321,7 +322,7 @@ static enum err load_map(struct load *l, const char *path)
     return OK;
 }
 
-/* Loads the whole file: nothing, or one document with one map. */
+/* Loads the whole file: empty, or one document with one map. */
 static enum err load_file(struct load *l)
 {
     enum err r = next(l);
@@ -347,7 +348,7 @@ static enum err load_file(struct load *l)
 
 /* the file */
 
-/* Reads all of path, at most YAML_FILE_MAX bytes; the caller frees. */
+/* Reads the whole file, at most YAML_FILE_MAX bytes; the caller frees them. */
 static enum err read_file(
     const char *path, uint8_t **out, size_t *len, struct conf_error *e)
 {

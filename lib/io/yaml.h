@@ -8,16 +8,16 @@
 #define YAML_FILE_MAX (256u << 10)
 
 /* Sets the file's values in *c, which conf_init has filled; a list in the file
- * replaces that of *c. On error *c is untouched and *e says what is wrong:
+ * replaces that of *c. On error *c is unchanged and *e says what is wrong:
  * "mmx-langd.yaml:12:3: unknown key `pool`, did you mean `pools`?".
  * ERR_MALFORMED: the file's content; ERR_INTERNAL: the file cannot be read.
- * conf_finish is still to be called. */
+ * Call conf_finish afterwards. */
 MUST_CHECK enum err yaml_load(
     const char *path, struct conf *c, struct conf_error *e);
 
-/* Puts the place of a key in front of the error, "mmx-langd.yaml:12:3: ", if
- * the file gives it, or the item that lacks it: path is as for conf_set. c is
- * that of yaml_load. */
+/* Prefixes the error with the position of a key, "mmx-langd.yaml:12:3: ", if
+ * the file has the key, or else of the item that lacks it. path: as for
+ * conf_set; c: as for yaml_load. */
 void yaml_place(const char *file, const struct conf *c, const char *path,
     struct conf_error *e);
 

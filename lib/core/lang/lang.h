@@ -151,10 +151,10 @@ struct lroom {
 
     /* What its encoder was sent and is owed. */
     struct debt debt;
-    uint8_t init;    /* enum init */
-    bool answer_due; /* its encoder awaits its end: sent when lroom_still */
-    uint8_t aborts;  /* ABORTs sent since the last HELLO */
-    uint8_t stale;   /* NACKs (stale) in a row */
+    uint8_t init;       /* enum init */
+    bool answer_due;    /* its encoder awaits its end: sent when lroom_still */
+    uint8_t aborts;     /* ABORTs sent since the last HELLO */
+    uint8_t stale;      /* NACKs (stale) in a row */
     uint64_t answer_ns; /* when STATE answers a LENGTH, if no ACK went before */
     uint32_t sent_attempt, sent_granted; /* of the last INIT or RESUME */
     uint8_t sent_firm;

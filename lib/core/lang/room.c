@@ -269,7 +269,8 @@ void lroom_quiet(struct langd *l, struct lroom *m)
     lroom_touch(l, m);
 }
 
-/* Frees the blocks below the released prefix. A stream takes new ones, up to its promise. */
+/* Frees the blocks below the released prefix. A stream takes new ones, up to
+ * its promise. */
 static void released(struct langd *l, struct out *out, struct lroom *m)
 {
     struct lpool *p = lroom_pool(l, m);
