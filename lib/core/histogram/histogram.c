@@ -1,4 +1,4 @@
-/* histogram.c - what readers make of a histogram; see histogram.h. Pure. */
+/* histogram.c - computes numbers from a histogram; see histogram.h. Pure. */
 #include "core/histogram/histogram.h"
 
 #include "base/check.h"

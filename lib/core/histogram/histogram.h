@@ -1,13 +1,14 @@
 /* histogram.h - counts of values in buckets whose bounds double: value v is in
- * the first bucket with v <= first << bucket, in the last one when there is
- * none. `first` is the caller's, the same in each call for one histogram.
+ * the first bucket with v <= first << bucket, or in the last one. The caller
+ * gives `first`, the same in each call for one histogram.
  *
  * Adding takes no lock and no memory. A histogram has one owner thread, which
- * adds and reads; those of several owners, or of several pools, are merged by
- * the reader.
+ * adds and reads; the reader merges those of several owners, or of several
+ * pools.
  *
- * Rejected: bounds 1, 2, 5: one more look at a table for each value, and no
- * finer. Finer buckets: 20 are to reach from microseconds to seconds. */
+ * Rejected: bounds 1, 2, 5. They need a table look-up for each value, and are
+ * no finer. Rejected: finer buckets. 20 must reach from microseconds to
+ * seconds. */
 #ifndef MMX_CORE_HISTOGRAM_HISTOGRAM_H
 #define MMX_CORE_HISTOGRAM_HISTOGRAM_H
 
@@ -17,7 +18,7 @@
 
 struct histogram {
     uint64_t counts[HISTOGRAM_BUCKETS];
-    uint64_t sum; /* of the values */
+    uint64_t sum; /* sum of the values */
 };
 
 /* Returns the greatest value of a bucket; UINT64_MAX for the last. */
@@ -43,11 +44,11 @@ static inline void histogram_add(
 
 /* Returns how many values were added. */
 uint64_t histogram_count(const struct histogram *h);
-/* Adds all that was added to `from`, which has the same `first`. */
+/* Adds the counts of `from`, which has the same `first`. */
 void histogram_merge(struct histogram *h, const struct histogram *from);
-/* Returns a value that per_mille of 1,000 values are not above, as if those of
- * a bucket lay evenly between its bounds; the greatest bound for the last
- * bucket; 0: none was added. */
+/* Returns a value that per_mille of 1,000 values do not exceed, as if the
+ * values of a bucket were evenly spread; the greatest bound for the last
+ * bucket; 0: there are no values. */
 uint64_t histogram_quantile(
     const struct histogram *h, uint64_t first, uint32_t per_mille);
 

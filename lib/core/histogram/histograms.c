@@ -10,7 +10,7 @@
 
 struct unit {
     const char *name;
-    uint64_t first, of; /* the first bound; values that are one of the unit */
+    uint64_t first, of; /* the first bound; value of one unit */
 };
 static const struct unit units[] = {
     {"us", HISTOGRAM_FIRST_NS, 1000}, {"bytes", HISTOGRAM_FIRST_BYTES, 1}};
@@ -60,7 +60,7 @@ static void show_one(
 void histograms_show(
     const struct brain *b, struct show_at *at, struct rows_out *s)
 {
-    /* Behind the pools comes what is merged of all, unless there is one. */
+    /* The last index is the sum of all pools, if there are several. */
     uint64_t each = (uint64_t)b->pools_count + (b->pools_count > 1);
     uint64_t end = HISTOGRAM_COUNT * each;
 

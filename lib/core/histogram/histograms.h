@@ -37,11 +37,12 @@ static inline void histograms_bytes(
     histogram_add(&h->of[name], HISTOGRAM_FIRST_BYTES, bytes);
 }
 
-/* Shows count, mean, p50 and p99 for each pool; with several, of all, too. */
+/* Shows count, mean, p50 and p99 for each pool, and for all if there are
+ * several. */
 void histograms_show(
     const struct brain *b, struct show_at *at, struct rows_out *s);
-/* Shows for each bucket how many values are not above its bound, and with the
- * last bucket the sum. */
+/* Shows for each bucket how many values do not exceed its bound, and for the
+ * last bucket also the sum. */
 void histograms_show_buckets(
     const struct brain *b, struct show_at *at, struct rows_out *s);
 
