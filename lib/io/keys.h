@@ -1,7 +1,7 @@
-/* keys.h - the keyring: our keys, as files that hold one CURVE secret key each,
- * in Z85, on one line; and who is let in. That is who has one of these keys,
- * under any name, or with control.identities the daemons of that file, each
- * under its own name. Read at the start and by each reload; any thread. */
+/* keys.h - the keyring: our keys, from files with one CURVE secret key each, in
+ * Z85, on one line; and which keys are admitted: ours, under any name, or with
+ * control.identities those of the daemons in that file, each under its own
+ * name. Read at the start and by each reload; any thread. */
 #ifndef MMX_IO_KEYS_H
 #define MMX_IO_KEYS_H
 
@@ -25,50 +25,51 @@ struct key_line {
 };
 #define KEY_LINES_MAX 4096
 
-/* In memory of its own, which is in no core dump. libzmq has copies of what its
- * sockets use; they are not kept out. */
+/* In its own memory, excluded from core dumps. libzmq's copies of keys in use
+ * are not excluded. */
 struct keys {
-    uint32_t count; /* 1 to CONF_KEYS_MAX; the first one is a listener's */
+    uint32_t count; /* 1 to CONF_KEYS_MAX; listeners use the first one */
     struct key_pair pairs[CONF_KEYS_MAX];
-    uint32_t lines_count; /* 0: pairs are shared by the fleet */
+    uint32_t lines_count; /* 0: the fleet shares the pairs */
     struct key_line *lines;
 };
 
-/* Loads the files. ERR_MALFORMED: one of them is no good; *bad is its number
- * and e->text says what it is and what is expected. ERR_NO_BLOCKS: no memory;
- * ERR_VERSION: libzmq has no CURVE; *bad is NONE then. A file that the group
- * `engines` may read is no good: who has the key is a daemon. */
+/* Loads the files. ERR_MALFORMED: a file is invalid; *bad is its number and
+ * e->text says what it contains and what is expected. A file that the group
+ * `engines` may read is invalid, since a program with the key can act as a
+ * daemon. ERR_NO_BLOCKS: no memory; ERR_VERSION: libzmq has no CURVE; *bad is
+ * NONE in both cases. */
 MUST_CHECK enum err keys_load(struct keys **out, const struct conf_list *files,
     gid_t engines, uint32_t *bad, struct conf_error *e);
-/* Writes the path of a key file as the configuration names it. */
+/* Writes the path of a key file from its name in the configuration. */
 void keys_path(const char *file, char *out, size_t size);
-/* Wipes and frees. Accepts NULL. */
+/* Wipes and frees the keys. Accepts NULL. */
 void keys_free(struct keys **k);
 
-/* Adds the lines of control.identities, of which one has to be c's own daemon's
- * with the key in k. ERR_MALFORMED: e->text says what is wrong. */
+/* Adds the lines of control.identities. One of them must be for c's own daemon,
+ * with a key in k. ERR_MALFORMED: e->text says what is wrong. */
 MUST_CHECK enum err keys_load_lines(
     struct keys *k, const struct conf *c, struct conf_error *e);
 
-/* Those that are let in are numbered from 0: by line, or by pair. */
+/* Returns the number of admitted keys, which have indices from 0: of a line, or
+ * of a pair. */
 uint32_t keys_count(const struct keys *k);
 const char *keys_public(const struct keys *k, uint32_t i);
 const uint8_t *keys_bytes(const struct keys *k, uint32_t i);
-/* Returns the number of this public key, of 32 bytes; NONE: it is not let
- * in. */
+/* Returns the index of this public key, of 32 bytes; NONE: not admitted. */
 uint32_t keys_find(const struct keys *k, const uint8_t *public_bytes);
-/* Returns the daemon that owns the key: one of role ROLE_ANY if i is NONE;
- * NULL: keys are shared by the fleet. */
+/* Returns the daemon that owns key i: one of role ROLE_ANY if i is NONE; NULL:
+ * the fleet shares the keys. */
 const struct identity *keys_owner(const struct keys *k, uint32_t i);
-/* Returns the first number from `from` on, round and round, whose key the
- * encoder of that name may have (empty: any name); NONE: there is none. */
+/* Returns the first index from `from` on, cyclically, whose key the encoder of
+ * that name may have (empty: any name); NONE: there is none. */
 uint32_t keys_next(const struct keys *k, uint32_t from, const char *name);
-/* Counts the numbers that keys_next() finds. */
+/* Returns how many indices keys_next() can find. */
 uint32_t keys_fitting(const struct keys *k, const char *name);
-/* True if the key is let in by both, as the same daemon. */
+/* True if both admit the key, for the same daemon. */
 bool keys_both(
     const struct keys *a, const struct keys *b, const uint8_t *public_bytes);
-/* True if both are the same, in the same order. */
+/* True if both have the same keys in the same order. */
 bool keys_same(const struct keys *a, const struct keys *b);
 
 #endif

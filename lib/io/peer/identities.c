@@ -1,15 +1,16 @@
-/* identities.c - the keys that are let in: those of control.identities, a file
- * of public keys with their daemons, or without it each of our own pairs, under
- * any name. Stateless but for what it returns; any thread.
+/* identities.c - the admitted keys: those of control.identities, a file of
+ * public keys with their daemons, or without it each of our own pairs, under
+ * any name. Stateless except for its result; any thread.
  *
- * Invariants: a file is taken whole or not at all, and has the line of this
- * daemon: one that all of its peers would refuse is refused here, with the line
- * that it needs. It holds no secret, so that it may be a link, and read by all;
- * who may write it says who is let in, as for the keys.
+ * Invariants: a file is accepted whole or not at all, and must have this
+ * daemon's own line. Without that all its peers would refuse it, so it refuses
+ * the file and prints the missing line. The file has no secret, so it may be a
+ * link, and readable by all; its writers decide which keys are admitted, so
+ * they are checked as for keys.
  *
  * Rejected: a file for each daemon (one file is copied, and compared, as one),
- * certificates (a signer's key is one that opens everything), and a line
- * without role: a langd's key could then serve rows. */
+ * certificates (a signer's key would admit anything), and a line without role:
+ * a langd's key could then serve rows. */
 #include "io/keys.h"
 
 #include "base/check.h"
@@ -29,7 +30,7 @@
 
 /* the file */
 
-/* Says why the open file is not to be trusted; NULL: it is. */
+/* Returns why the open file is not trusted; NULL: it is. */
 static const char *judge(const struct stat *s)
 {
     if (!S_ISREG(s->st_mode))
@@ -41,7 +42,7 @@ static const char *judge(const struct stat *s)
     return NULL;
 }
 
-/* Reads one line, without its end. Returns what is wrong; NULL: nothing. */
+/* Reads one line, without its end. Returns what is wrong; NULL: it is valid. */
 static const char *read_line(struct keys *k, char *text)
 {
     struct key_line *to = &k->lines[k->lines_count];
@@ -73,7 +74,8 @@ static const char *read_line(struct keys *k, char *text)
     return NULL;
 }
 
-/* Says what is wrong, and in which line (0: none of them); NULL: nothing. */
+/* Returns what is wrong, and the number of the line (0: no single line); NULL:
+ * the file is valid. */
 static const char *read_file(struct keys *k, FILE *f, uint32_t *line)
 {
     const char *why;
@@ -117,7 +119,7 @@ enum err keys_load_lines(
     CHECK(k->count == 1 && !k->lines, "%u keys of our own", k->count);
     keys_path(c->control_identities, path, sizeof(path));
     k->lines = calloc(KEY_LINES_MAX + 1, sizeof(*k->lines));
-    /* A FIFO would block here. */
+    /* Opening a FIFO would block. */
     fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
     f = fd < 0 ? NULL : fdopen(fd, "r");
     why = !k->lines ? "no memory"
@@ -142,7 +144,7 @@ enum err keys_load_lines(
     return ERR_MALFORMED;
 }
 
-/* who is let in */
+/* admitted keys */
 
 uint32_t keys_count(const struct keys *k)
 {

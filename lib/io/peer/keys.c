@@ -1,14 +1,14 @@
-/* keys.c - reads key files and judges them: a secret that others can read or
- * exchange is none. A file that systemd gives as a credential passes as it is.
- * Stateless but for what it returns; any thread.
+/* keys.c - reads key files and checks them: a secret is refused if others can
+ * read or replace it. A file that systemd passes as a credential is not
+ * checked. Stateless except for its result; any thread.
  *
- * Invariants: what was read of a file is wiped before return, good or not; no
- * text of a file is ever in a message. The file that is judged is the one that
- * is read: it is opened once.
+ * Invariants: the contents of a file are wiped from memory before the return,
+ * valid or not; no text of a file is ever in a message. The file is opened
+ * once, so that the checked file is the one that is read.
  *
- * Rejected: certificate files as CZMQ writes them (a public key that can differ
- * from its secret, and a format of its own), and a folder of keys (the order
- * says which one serves). */
+ * Rejected: certificate files of CZMQ (a public key that can differ from its
+ * secret, and a format of its own), and a folder of keys (order must say which
+ * one listeners use). */
 #include "io/keys.h"
 
 #include "base/check.h"
@@ -25,7 +25,7 @@
 #include <unistd.h>
 #include <zmq.h>
 
-/* Where a name without a slash lies, unless systemd has a folder for it. */
+/* The folder of names without a slash, unless systemd provides one. */
 #define KEYS_FOLDER "/etc/mmx"
 
 void keys_path(const char *file, char *out, size_t size)
@@ -53,7 +53,7 @@ static const char *open_to(gid_t engines)
     return text;
 }
 
-/* Says why the open file is not to be trusted; NULL: it is. */
+/* Returns why the open file is not trusted; NULL: it is. */
 static const char *judge(const struct stat *s, gid_t engines)
 {
     if (!S_ISREG(s->st_mode))
@@ -81,7 +81,7 @@ static bool derive(struct key_pair *k)
     "is not a key; expected one line of 40 characters, as `mmxctl keygen "     \
     "FILE` writes it"
 
-/* Reads the pair. Returns what is wrong with the file; NULL: nothing. */
+/* Reads the pair. Returns what is wrong with the file; NULL: it is valid. */
 static const char *read_pair(int fd, struct key_pair *k)
 {
     char text[KEY_TEXT + 2] = "";
@@ -130,7 +130,7 @@ static struct keys *take_memory(void)
     if (k == MAP_FAILED)
         return NULL;
     (void)madvise(k, sizeof(*k), MADV_DONTDUMP);
-    (void)mlock(k, sizeof(*k)); /* as far as RLIMIT_MEMLOCK lets us */
+    (void)mlock(k, sizeof(*k)); /* as far as RLIMIT_MEMLOCK allows */
     return k;
 }
 

@@ -1,12 +1,12 @@
-/* lookup.c - getaddrinfo in a thread for each name that is looked up.
+/* lookup.c - getaddrinfo in a thread for each lookup of a name.
  *
  * Invariants: the thread and the owner each release a lookup once, by one
- * exchange of its state; the second of them frees it. At most LOOKUPS_MAX
- * threads run, those of dropped lookups included. Only the thread writes the
- * result, before it releases.
+ * exchange of its state; the second one frees it. At most LOOKUPS_MAX threads
+ * run, those of dropped lookups included. Only the thread writes the result,
+ * before it releases.
  *
- * Rejected: libuv's pool, where two names without an answer block the half of
- * it that names get, and whose work an ending loop has to wait for; ZMQ, which
+ * Rejected: libuv's pool, in which two names without an answer block the half
+ * that lookups may use, and for which a loop that ends must wait; ZMQ, which
  * looks names up in the thread that carries the messages of all connections. */
 #include "io/peer/lookup.h"
 
@@ -70,7 +70,7 @@ static bool start_thread(struct lookup *l)
 
     if (pthread_attr_init(&attr) != 0)
         return false;
-    /* Signals belong to the loop. */
+    /* Only the loop's thread takes signals. */
     sigfillset(&all);
     pthread_sigmask(SIG_BLOCK, &all, &old);
     ok = pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED) == 0 &&

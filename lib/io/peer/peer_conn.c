@@ -1,35 +1,34 @@
 /* peer_conn.c - the connections that the ROUTER accepted: which have sent no
- * HELLO yet, which flood, and how one is ended.
+ * HELLO yet, which flood, and how to end one.
  *
  * Invariants: every connection that ZMQ accepted has an entry here until ZMQ
- * reports its end; when no entry is free, the weakest is evicted, so that a new
- * one is always served: the oldest that has shown nothing, then the oldest that
- * knows our key and has sent no HELLO. The greeted are fewer than the entries:
- * each has a link. ZMQ reports the end of a connection before
- * its descriptor's number can be reused.
+ * reports its end. When no entry is free the weakest is evicted, so that a new
+ * one is always served: first the oldest that has proven nothing, then the
+ * oldest that knows our key and has sent no HELLO. Connections with a HELLO
+ * never fill the entries, since each has a link. ZMQ reports the end of a
+ * connection before its descriptor's number can be reused.
  *
- * ZMQ has no call that ends one connection of a ROUTER, and no limit for what
- * it reads of one but RCVHWM, which must not be reached (peer_sock.c). The
- * kernel has both: shutdown() of the descriptor, which ZMQ sees as an end, and
- * the count of bytes received. Memory is therefore bounded from outside, once a
- * tick: between two ticks a stranger may bring as much as the network carries.
+ * ZMQ has no call that ends one connection of a ROUTER, and its only limit for
+ * unread input is RCVHWM, which must not be reached (peer_sock.c). The kernel
+ * has both: shutdown() of the descriptor, which ZMQ sees as an end, and the
+ * count of received bytes. So memory is limited from outside, once a tick:
+ * between two ticks a stranger may send as much as the network carries.
  *
- * So handshakes are bounded, all together, although libzmq has no bound for any
- * of it. In number: it reports each connection that it accepts before it reads
- * from it, and an entry is taken then. In time: HANDSHAKE_IVL, and the time to
- * the HELLO. In bytes: a first command that is none of CURVE's ends the
- * connection inside libzmq, a frame of it is at most ZMQ_MAXMSGSIZE, and the
- * tick ends what is longer than a handshake. A flood evicts its own: libzmq
- * answers the first command of those alone that know our key, which the kernel
- * shows, as bytes that were sent and acknowledged beyond the greeting; and a
- * peer needs a few round trips for that, for which the entries beyond links are
- * many (io/strangers.h). A first command can be recorded, and
- * is answered again: those that were answered have at most half of the entries
- * that links leave over, and the oldest of them gives way beyond that. So the
- * newest half has time to show something, whatever the others have shown.
+ * Handshakes are limited together, although libzmq does not limit them. Number:
+ * it reports each connection that it accepts before it reads from it, and the
+ * connection takes an entry then. Time: HANDSHAKE_IVL, and the time to the
+ * HELLO. Bytes: libzmq ends a connection whose first command is not CURVE's,
+ * one frame is at most ZMQ_MAXMSGSIZE, and the tick ends what is longer than a
+ * handshake. A flood evicts its own connections: libzmq answers the first
+ * command only if the other end knows our key. The kernel shows this as
+ * acknowledged bytes beyond the greeting. A peer needs a few round trips for
+ * that, so there are many more entries than links (io/strangers.h). A first
+ * command can be recorded and replayed, and is answered again. So answered
+ * connections have at most half of the entries beyond links, and beyond that
+ * their oldest is evicted. The newest half always has time to prove itself.
  *
- * Rejected: entries for all connections that there may be (a flood has no
- * bound), and zmq_unbind to pause (it ends the connections that are open). */
+ * Rejected: entries for every possible connection (a flood has no limit), and
+ * zmq_unbind to pause (it ends the open connections). */
 #include "io/peer/peer_impl.h"
 
 #include "base/log.h"
@@ -43,17 +42,17 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* A connection without a HELLO may send this much: more than any HELLO. */
+/* Limit for a connection without a HELLO: more than any HELLO. */
 #define SILENT_BYTES 131072u
-/* And this much without our key: more than a handshake. */
+/* Limit for a connection without our key: more than a handshake. */
 #define SHAKE_BYTES 4096
-/* ZMTP's greeting; what follows it comes from the mechanism. */
+/* ZMTP's greeting; the mechanism sends the bytes after it. */
 #define GREETING_BYTES 64
-/* All connections together may have limits.inbox times this waiting. */
+/* All connections together may have INBOXES times limits.inbox unread. */
 #define INBOXES 4
-/* A tick that is later than this means that the daemon was stopped. */
+/* A tick later than this means that the daemon was stopped. */
 #define LATE_TICKS 20
-/* Connections refused in one turn. */
+/* connections refused per turn */
 #define REFUSED_TURN 256
 
 static struct log_rate ends =
@@ -79,10 +78,10 @@ void conn_free(struct links *p, struct conn *c)
     list_push_tail(&p->conns_free, &c->node);
 }
 
-/* ZMTP's commands in a tick, most of them heartbeats. */
+/* ZMTP's commands per tick, most of them heartbeats. */
 #define TRICKLE_BYTES 256
 
-/* Returns the bytes of a part with ZMTP's header, and what CURVE adds. */
+/* Returns the bytes of a part with ZMTP's header and CURVE's overhead. */
 static uint64_t on_the_wire(const struct meter *m, size_t bytes)
 {
     bytes += m->around;
@@ -203,14 +202,15 @@ static uint16_t local_port(int fd)
     return a.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&a)->sin6_port : 0;
 }
 
-/* Shuts a connection down by its descriptor's number. The number may have been
- * reused by now, which its port shows: a copy stays the same while we look. */
+/* Shuts a connection down by its descriptor's number. The number may belong to
+ * another file now, which its port shows; a copy of the descriptor cannot
+ * change meanwhile. */
 static void end_fd(const struct links *p, int fd)
 {
     int copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
     uint16_t port = local_port(p->listen_fd);
 
-    /* Without a descriptor for the copy, look at the number itself. */
+    /* If no descriptor is left for the copy, check the number itself. */
     if (port && local_port(copy >= 0 ? copy : fd) == port)
         shutdown(copy >= 0 ? copy : fd, SHUT_RDWR);
     if (copy >= 0)
@@ -228,7 +228,7 @@ void conns_shut(struct links *p, uint32_t conn)
         return;
     c->ended = true;
     c->link = NONE;
-    /* Kept until its end is reported, and the first to be evicted. */
+    /* Kept until its end is reported; first to be evicted. */
     leave(p, c);
     list_push_head(&p->silent, &c->node);
     end_fd(p, c->meter.fd);
@@ -236,9 +236,8 @@ void conns_shut(struct links *p, uint32_t conn)
         link_lost(p, link);
 }
 
-/* True if the connection has sent more than every stranger can: libzmq answers
- * a handshake's first message only to those that know our key, and before it
- * sends a greeting. */
+/* True if the other end has acknowledged more than our greeting: libzmq answers
+ * a handshake's first message only if that proves our key. */
 static bool heard(const struct links *p, const struct conn *c)
 {
     struct tcp_counts now;
@@ -247,14 +246,13 @@ static bool heard(const struct links *p, const struct conn *c)
            now.acked > GREETING_BYTES;
 }
 
-/* Half of the entries that links leave over: the others are for those that
- * have just come. */
+/* Half of the entries beyond links; the other half is for newer ones. */
 static uint32_t heard_max(const struct links *p)
 {
     return (p->conns_count - p->opt.links) / 2;
 }
 
-/* Returns the connection that gives way to a new one. */
+/* Returns the connection to evict for a new one. */
 static struct conn *weakest(struct links *p)
 {
     struct conn *c;
@@ -271,7 +269,7 @@ static struct conn *weakest(struct links *p)
     return LIST_FIRST(&p->heard, struct conn, node);
 }
 
-/* Returns a free entry, which it evicts the weakest connection for. */
+/* Returns a free entry; evicts the weakest connection if needed. */
 static struct conn *entry_take(struct links *p)
 {
     struct list *n = list_pop(&p->conns_free);
@@ -326,8 +324,8 @@ uint32_t conns_find(const struct links *p, uint32_t fd)
 
 /* the first message */
 
-/* Returns a number for a new link, or NONE. If none is free it evicts the
- * oldest connection whose peer is not known. */
+/* Returns a number for a new link, or NONE. If none is free, evicts the oldest
+ * connection whose peer is not known. */
 static uint32_t link_number(struct links *p)
 {
     for (uint32_t i = 0; i < p->opt.links; i++)
@@ -372,15 +370,15 @@ static uint32_t link_new(struct links *p, uint64_t rid, uint32_t conn)
 }
 
 /* True if the message begins with a HELLO. Bytes that are not our protocol end
- * the connection; any other frame may have overtaken the report of a new
- * connection, and its HELLO follows. */
+ * the connection. Any other frame may have overtaken the report of a new
+ * connection, whose HELLO follows. */
 static bool greets(struct links *p, uint32_t conn)
 {
     struct reader r = reader_of(zmq_msg_data(&p->msg), zmq_msg_size(&p->msg));
     struct peer_msg m = {0};
     enum err e = peer_get(&r, &m);
 
-    /* A HELLO with unknown flags is answered, too. */
+    /* A HELLO with unknown flags is answered too. */
     if (m.type == PEER_HELLO && (e == OK || m.fault.field))
         return true;
     if (e != OK && e != ERR_NOT_READY)
@@ -405,8 +403,8 @@ uint32_t conns_link(struct links *p, uint64_t rid, uint32_t conn)
         return p->links[link].conn == conn ? link : NONE;
     if (c->ended || !greets(p, conn) || !keys_admit(p, conn))
         return NONE;
-    /* The connection has a link under another routing id: that of an older
-     * connection with this number. */
+    /* The connection has a link under another routing id: it belonged to an
+     * older connection with this number. */
     if (c->link != NONE) {
         link = c->link;
         c->link = NONE;
@@ -419,7 +417,7 @@ uint32_t conns_link(struct links *p, uint64_t rid, uint32_t conn)
 
 /* time */
 
-/* Ends a connection, counts and logs why. */
+/* Ends a connection; counts and logs the reason. */
 static void end_for(
     struct links *p, struct conn *c, uint64_t *count, const char *why)
 {
@@ -431,7 +429,7 @@ static void end_for(
     conns_shut(p, (uint32_t)(c - p->conns));
 }
 
-/* True if more came than may without a HELLO, or without our key. */
+/* True if it sent more than allowed without a HELLO, or without our key. */
 static bool too_loud(const struct links *p, struct conn *c)
 {
     if (meter_over(&c->meter, SILENT_BYTES))
@@ -439,8 +437,8 @@ static bool too_loud(const struct links *p, struct conn *c)
     return p->opt.keys && c->meter.behind > SHAKE_BYTES && !heard(p, c);
 }
 
-/* Looks at the connections without a HELLO on one of the two lists. late: the
- * daemon was stopped, and what they sent is not read yet. */
+/* Checks the connections on one of the two lists without a HELLO. late: the
+ * daemon was stopped, and their input is not read yet. */
 static void tick_silent(
     struct links *p, struct list *list, uint64_t now_ns, bool late)
 {
@@ -529,7 +527,7 @@ static bool refuse_one(struct links *p)
 
     if (p->spare >= 0)
         close(p->spare);
-    /* ZMQ's thread may be faster: then it has accepted the connection. */
+    /* ZMQ's thread may be faster, and accept the connection itself. */
     fd = accept4(p->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd >= 0)
         close(fd);

@@ -1,13 +1,12 @@
-/* peer_dial.c - connections that we make: names are looked up, sockets that
- * could not be opened are tried again, and after an address that does not
- * answer the name's next one is tried.
+/* peer_dial.c - connections that we make: looks names up, opens sockets again
+ * after failures, and tries a name's next address when one does not answer.
  *
- * Invariants: a dial in use has a socket, or a lookup under way, or a time at
- * which it goes on (retry_ns); it lasts until dial_stop, whatever fails. ZMQ
- * gets numeric addresses only: it would look names up in the thread that
- * carries the messages of all connections. While a socket is open, ZMQ connects
- * again by itself; while that does not help, the name is looked up again with
- * growing waits. */
+ * Invariants: a dial in use has a socket, a running lookup, or a time of its
+ * next attempt (retry_ns); it lasts until dial_stop, whatever fails. ZMQ gets
+ * only numeric addresses: it would look names up in the thread that carries the
+ * messages of all connections. While a socket is open, ZMQ repeats the connect
+ * by itself; if that does not help, the name is looked up again with growing
+ * waits. */
 #include "io/peer/peer_impl.h"
 
 #include "base/log.h"
@@ -20,25 +19,26 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Waits after an attempt for which no socket or thread could be had, after one
- * of ZMQ's (longer than it takes), and at most. */
+/* Waits after an attempt without socket or thread, after one of ZMQ's (longer
+ * than it takes), and at most. */
 #define WAIT_FIRST_NS (200 * NS_PER_MS)
 #define WAIT_NAME_NS  (2 * NS_PER_S)
 #define WAIT_MAX_NS   (30 * NS_PER_S)
 /* At most after all keys were refused. */
 #define WAIT_KEYS_NS  (2 * NS_PER_S)
 #define ASKED_LONG_NS (3 * NS_PER_S)
-/* Between two looks at why there is no connection. */
+/* Between two checks why there is no connection. */
 #define PROBE_EVERY_NS (2 * NS_PER_S)
-/* A guess at keys is said after so long, and in the third round of them: an
- * encoder that ends or starts may break a few handshakes, too. */
+/* A guess about keys is reported after this time, and in the third round
+ * through the keys: an encoder that ends or starts may break a few handshakes
+ * too. */
 #define GUESS_NS     (5 * NS_PER_S)
 #define GUESS_ROUNDS 3
 
 static struct log_rate lines =
     LOG_RATE("connections to encoders that fail", LOG_WARN, 5);
 
-/* Splits tcp://host:port, an IPv6 host in brackets. */
+/* Splits tcp://host:port; an IPv6 host is in brackets. */
 static bool split(struct dial *d, struct span address)
 {
     const char *scheme = "tcp://";
@@ -65,7 +65,7 @@ static bool split(struct dial *d, struct span address)
     return true;
 }
 
-/* True if the host is a numeric address, with an IPv6 zone or without. */
+/* True if the host is numeric, with or without an IPv6 zone. */
 static bool numbers(const char *host)
 {
     uint8_t to[sizeof(struct in6_addr)];
@@ -73,7 +73,7 @@ static bool numbers(const char *host)
     return inet_pton(AF_INET, host, to) == 1 || strchr(host, ':');
 }
 
-/* Logs why the dial does not connect, once until that changes. */
+/* Logs why the dial does not connect; once per reason. */
 static void log_once(struct dial *d, const char *what)
 {
     if (d->logged && strcmp(d->logged, what) == 0)
@@ -122,8 +122,8 @@ static int probe_begin(struct dial *d)
     return e == EINPROGRESS ? 0 : e;
 }
 
-/* ZMQ connects again and again, and does not say why it fails: while it has no
- * connection, one of our own tells. */
+/* ZMQ repeats the connect and does not report why it fails. While it has no
+ * connection, a connect of our own finds out. */
 static void probe(struct links *p, uint32_t link, uint64_t now_ns)
 {
     struct dial *d = &link_at(p, link)->dial;
@@ -154,13 +154,13 @@ static void probe(struct links *p, uint32_t link, uint64_t now_ns)
         e == ETIMEDOUT ? "no answer" : strerror(e));
 }
 
-/* Takes the next key, from number `from` on, that the other side may have. */
+/* Takes the next key, from index `from` on, that the other end may have. */
 static void take_key(const struct links *p, struct dial *d, uint32_t from)
 {
     d->key = p->opt.keys ? keys_next(p->opt.keys, from, d->name) : 0;
 }
 
-/* Connects to the current address, if a key is let in there. */
+/* Connects to the current address, if some key is admitted there. */
 static void open_socket(struct links *p, uint32_t link, uint64_t now_ns)
 {
     struct link *k = link_at(p, link);
@@ -203,13 +203,14 @@ static void close_socket(struct links *p, uint32_t link)
     if (!s)
         return;
     link_down(p, link);
-    if (k->sock != s) /* the owner has disconnected it in down() */
+    if (k->sock != s) /* the owner disconnected it in down() */
         return;
     k->sock = NULL;
     sock_close(s);
 }
 
-/* True if the failures are no chance: a listener that ends, or is full. */
+/* True if the failures have a lasting cause, and not a listener that ends or is
+ * full. */
 static bool tells(const struct dial *d, uint32_t keys, uint64_t now_ns)
 {
     if (d->sure)
@@ -238,8 +239,7 @@ void dial_refused(struct links *p, uint32_t link, const char *why, bool sure)
         d->wait_ns = min_u64(d->wait_ns, WAIT_KEYS_NS);
         d->retry_ns = now + d->wait_ns;
     } else if (d->used && !link_at(p, link)->sock && d->found.count > 0) {
-        /* At once: a listener may have another first key now, and the link is
-         * missed. */
+        /* At once: a listener may have a new first key; the link is needed. */
         open_socket(p, link, now);
     }
     if (tells(d, keys, now) && p->calls.refused)
@@ -275,8 +275,8 @@ static void ask(struct links *p, struct dial *d, uint64_t now_ns)
     wait_for(d, now_ns, WAIT_FIRST_NS);
 }
 
-/* Takes the addresses of a name. A link that is up keeps its address; else the
- * next one is tried, with a new socket if it differs. */
+/* Takes the addresses of a name. A link that is up keeps its address; otherwise
+ * the next one is tried, with a new socket if it differs. */
 static void found(struct links *p, uint32_t link, uint64_t now_ns,
     const struct lookup_result *r)
 {
@@ -299,7 +299,7 @@ static void found(struct links *p, uint32_t link, uint64_t now_ns,
     d->found = *r;
     if (k->sock && k->up)
         return;
-    /* The current one was tried: take the one after it. */
+    /* The current one was tried: take the next. */
     d->at = at == r->count ? 0 : (at + 1) % r->count;
     if (k->sock && strcmp(r->addresses[d->at], now) == 0) {
         wait_for(d, now_ns, WAIT_NAME_NS);

@@ -1,6 +1,6 @@
-/* peer_impl.h - what the sources of links share: peer_sock.c has the sockets,
- * peer_zmq.c the messages, peer_conn.c accepted connections, peer_dial.c those
- * that we make. The loop's thread. */
+/* peer_impl.h - shared by the sources of links: peer_sock.c has the sockets,
+ * peer_zmq.c the messages, peer_conn.c accepted connections, peer_dial.c our
+ * own connections. The loop's thread. */
 #ifndef MMX_IO_PEER_IMPL_H
 #define MMX_IO_PEER_IMPL_H
 
@@ -13,16 +13,16 @@
 #include <netinet/in.h>
 #include <zmq.h>
 
-/* How often connections are looked at: while data moves, and while they are
- * idle, so that a daemon without work sleeps. */
+/* Interval of checks of connections: while data moves, and while they are idle,
+ * so that an idle daemon sleeps. */
 #define TICK_NS (100 * NS_PER_MS)
 #define CALM_NS NS_PER_S
 
-/* Bytes of a connection that were read from ZMQ, and written to it; behind:
- * what waits, in the direction where more does. */
+/* Bytes of a connection that were read from ZMQ, and written to it. behind:
+ * bytes that wait, in the direction with more of them. */
 struct meter {
-    int fd;          /* -1: not known */
-    uint32_t around; /* bytes that CURVE puts around a message */
+    int fd;          /* -1: unknown */
+    uint32_t around; /* bytes that CURVE adds to a message */
     uint64_t read, written, behind;
 };
 
@@ -31,44 +31,44 @@ struct sock {
     struct links *owner;
     uint32_t link;
     struct list node;  /* on the owner's free or used list */
-    struct list ready; /* may have messages or monitor events */
+    struct list ready; /* may have messages or events of the monitor */
     bool news;         /* the monitor has events */
     void *zmq, *monitor;
     uv_poll_t poll, monitor_poll;
-    uint8_t closing;    /* uv handles whose close callback is to come */
+    uint8_t closing;    /* uv handles whose close callback has not come */
     struct meter meter; /* DEALER */
 };
 
 /* A connection of the ROUTER. */
 struct conn {
     struct list node; /* on the owner's free, silent, heard or greeted list */
-    uint32_t link;    /* NONE: it has sent no HELLO */
+    uint32_t link;    /* NONE: it sent no HELLO */
     bool ended;       /* shut down by us; the monitor has not reported it yet */
-    bool heard;       /* on that list */
+    bool heard;       /* on the list `heard` */
     uint64_t since_ns;
     struct meter meter;
-    struct sockaddr_in6 from; /* or another address that is no larger */
-    uint8_t key[32];          /* with a link and keys: its public one */
+    struct sockaddr_in6 from; /* or a shorter address */
+    uint8_t key[32];          /* with a link and keys: the peer's public key */
 };
 
-/* A connection that we make: its address, and the state of connecting. */
+/* A connection that we make: its address and progress. */
 struct dial {
-    bool used, named; /* named: a host that is not numeric */
+    bool used, named; /* named: the host is not numeric */
     char host[128], port[8];
     struct lookup *lookup;
     uint64_t asked_ns; /* start of the lookup */
     struct lookup_result found;
-    uint32_t at; /* the address of found that is used */
+    uint32_t at; /* index of the address in `found` in use */
     uint64_t retry_ns, wait_ns;
-    char name[64];       /* of the encoder that it has to be; empty: any */
-    uint32_t key;        /* that the other side may have; NONE: there is none */
-    uint32_t refused;    /* handshakes that failed since it was up */
-    uint64_t refused_ns; /* the first of them */
-    const char *why;     /* of the last of them that said more than its end */
-    bool sure;           /* there was such a one */
+    char name[64];       /* encoder that it must be; empty: any */
+    uint32_t key;        /* key to try at the other end; NONE: none left */
+    uint32_t refused;    /* failed handshakes since it was up */
+    uint64_t refused_ns; /* time of the first one */
+    const char *why;     /* of the last one with a reason other than its end */
+    bool sure;           /* one had a certain reason */
     const char *logged;  /* last */
-    int probe;           /* a connection that tells why there is none; -1 */
-    uint64_t probe_ns;   /* when it began; without one, when the next may */
+    int probe;           /* our own connect, to find out why ZMQ fails; -1 */
+    uint64_t probe_ns;   /* when it began; if -1: when the next one may */
 };
 
 struct link {
@@ -77,7 +77,7 @@ struct link {
     uint64_t rid;      /* ROUTER: its routing id */
     uint32_t conn;     /* ROUTER: its connection */
     struct dial dial;  /* DEALER */
-    struct list dirty; /* on one of the owner's: dirty, coalesced */
+    struct list dirty; /* on the owner's `dirty` or `coalesced` */
     uint8_t *out;
     uint32_t out_len, frames;
 };
@@ -93,27 +93,27 @@ struct links {
     struct link *links;
     struct conn *conns;
     struct list free, used, ready, dirty, coalesced;
-    /* Oldest first; heard: no HELLO yet, and our key is known there. */
+    /* Oldest first. heard: without HELLO, but the other end knows our key. */
     struct list conns_free, silent, heard, greeted;
     uint32_t heard_count;
     struct table by_rid; /* routing id -> link */
     struct table by_fd;  /* descriptor -> conn */
     uint8_t *memory, *buffers;
     size_t buffers_bytes;
-    uint64_t monitors;           /* created so far; numbers their names */
-    zmq_msg_t msg, event, scrap; /* received into; never kept */
+    uint64_t monitors;           /* created so far, for their names */
+    zmq_msg_t msg, event, scrap; /* receive buffers; never kept */
     bool stopped;
     uv_timer_t timer;
     bool tick, starved;
-    /* Ticks: their interval, 0: none; and of the last one, its time, the count
-     * of packets, and the bytes that waited on all connections. */
+    /* Ticks: their interval (0: none); of the last one the time, the count of
+     * packets, and the bytes that waited on all connections. */
     uint64_t every_ns, ticked_ns, ticked_packets, behind;
     int listen_fd, spare; /* ROUTER: its listener; a reserve to refuse with */
-    void *zap;            /* says which keys are taken; NULL: there are none */
+    void *zap;            /* answers which keys are admitted; NULL: no keys */
     uv_poll_t zap_poll;
     bool zap_news;
-    const char *failed; /* why the handshake failed whose end comes next */
-    bool failed_sure;   /* and not a guess */
+    const char *failed; /* cause of the failed handshake whose end comes next */
+    bool failed_sure;   /* the cause is certain, not a guess */
     struct links_refusal refusal;
 };
 
@@ -125,100 +125,102 @@ static inline struct link *link_at(const struct links *p, uint32_t link)
 }
 
 /* peer_sock.c */
-/* Events of a monitor that say that a handshake has failed. */
+/* Monitor events that mean a failed handshake. */
 #define REFUSED_EVENTS                                                         \
     (ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |                                    \
         ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH)
-/* Opens a socket that is neither bound nor connected yet. NULL: logged. */
+/* Opens a socket that is neither bound nor connected. NULL: logged. */
 struct sock *sock_open(struct links *p, int type, uint32_t link, bool six);
 void sock_close(struct sock *s);
 bool sock_set(void *zmq, int option, int value);
 /* Polls a ZMQ socket's descriptor. */
 void sock_watch(
     uv_loop_t *loop, uv_poll_t *h, void *zmq, uv_poll_cb f, void *data);
-/* Has the next turn look at the socket. */
+/* Makes the next turn check the socket. */
 void sock_ready(struct sock *s);
-/* Returns our own pair for a connection to the key of this number. */
+/* Returns our own pair for a connection to the key with this index. */
 const struct key_pair *keys_own(const struct keys *k, uint32_t there);
-/* Drops a link's output; it is not up any more. */
+/* Drops a link's output; the link is not up any more. */
 void link_clear(struct link *k);
-/* Drops a link's output and reports it down; nothing if it is not up. */
+/* Drops a link's output and reports it down; no effect if it is not up. */
 void link_down(struct links *p, uint32_t link);
-/* Releases the number of an accepted link whose connection has ended, and
- * reports it down. */
+/* Releases the number of an accepted link whose connection ended, and reports
+ * it down. */
 void link_lost(struct links *p, uint32_t link);
 
-/* peer_zmq.c: handles all events of the socket's monitor. Callbacks may close
- * it. */
+/* peer_zmq.c: handles all pending monitor events of the socket. Callbacks may
+ * close it. */
 void sock_news(struct sock *s);
 
 /* peer_tick.c */
-/* Has p->tick set each ns from now on; 0: never. */
+/* Makes p->tick due every ns from now on; 0: never. */
 void tick_every(struct links *p, uint64_t ns);
-/* Starts the ticks; they stop when there is nothing to look at. */
+/* Starts the ticks; they stop when there are no connections. */
 void links_watch(struct links *p);
 
-/* True if more than `limit` bytes wait: received by the kernel on the
- * connection and not by us, or sent by us and not acknowledged by the peer's
- * kernel. ZMTP's commands never reach us; a trickle of them is allowed for. */
+/* True if more than `limit` bytes wait: received by the kernel and not read by
+ * us, or sent by us and not acknowledged by the peer's kernel. ZMTP's commands
+ * never reach us; a small number of their bytes is allowed for. */
 bool meter_over(struct meter *m, uint64_t limit);
-/* Counts one part of a message that was read, or written. */
+/* Counts one part of a message, read or written. */
 void meter_read(struct meter *m, size_t bytes);
 void meter_written(struct meter *m, size_t bytes);
 
-/* peer_conn.c: connections to the ROUTER, as its monitor reports them */
-/* Keeps the listener's descriptor, to refuse with. */
+/* peer_conn.c: connections to the ROUTER, as reported by its monitor */
+/* Keeps the listener's descriptor, to refuse connections. */
 void conns_listen(struct links *p, int fd);
 void conns_accepted(struct links *p, uint32_t fd);
 void conns_ended(struct links *p, uint32_t fd);
-/* Returns the number of the connection with this descriptor. NONE: it has
- * ended. */
+/* Returns the index of the connection with this descriptor; NONE: ended. */
 uint32_t conns_find(const struct links *p, uint32_t fd);
-/* Returns the link that the message p->msg, from this routing id on this
- * connection, belongs to; a HELLO creates it. NONE: drop the message. */
+/* Returns the link of the message p->msg, from this routing id on this
+ * connection; a HELLO creates it. NONE: drop the message. */
 uint32_t conns_link(struct links *p, uint64_t rid, uint32_t conn);
-/* Shuts a connection down and reports its link; the monitor reports the end. */
+/* Shuts a connection down and reports its link down. The monitor reports its
+ * end later. */
 void conns_shut(struct links *p, uint32_t conn);
 /* Ends connections that flood, or sent no HELLO in time. */
 void conns_tick(struct links *p, uint64_t now_ns);
-/* Refuses the connections that wait while no descriptor is left, so that ZMQ's
- * thread does not try to accept them without end. */
+/* Refuses waiting connections while no descriptor is left, so that ZMQ's thread
+ * does not try to accept them in a busy loop. */
 void conns_refuse(struct links *p);
 
 /* Frees the entry of a connection that has no link. */
 void conn_free(struct links *p, struct conn *c);
-/* Writes the address that the connection came from. */
+/* Writes the address of the connection's other end. */
 void conn_from(const struct conn *c, char *out, size_t size);
 
-/* peer_keys.c: who is let in */
-/* Bytes of a message under CURVE besides its own: a command's name, its nonce,
- * its code of authentication, its flags. */
+/* peer_keys.c: which keys are admitted */
+/* Bytes that CURVE adds to a message: a command's name, its nonce, its
+ * authentication code, its flags. */
 #define CURVE_AROUND 33
-/* True if the connection, whose HELLO is p->msg, is under a key that is let in;
- * else it is shut. True without keys. */
+/* True if the connection, whose HELLO is p->msg, uses an admitted key;
+ * otherwise shuts it down. True without keys. */
 bool keys_admit(struct links *p, uint32_t conn);
-/* Logs whose key the link is under, which is up now. */
+/* Logs which daemon's key the link uses, now that it is up. */
 void keys_let_in(const struct links *p, uint32_t link);
-/* Opens what libzmq asks for each key; before any socket is bound. */
+/* Opens the handler that libzmq asks about each key; before any socket is
+ * bound. */
 MUST_CHECK enum err zap_open(struct links *p);
 void zap_close(struct links *p);
 void zap_serve(struct links *p);
-/* Takes the news of a handshake that has failed. */
+/* Handles a monitor event about a failed handshake. */
 void keys_router_event(struct links *p, uint16_t event, uint32_t value);
 void keys_dealer_event(
     struct links *p, uint32_t link, uint16_t event, uint32_t value);
-/* Notes that an accepted connection has ended, whose handshake may have failed
+/* Records that an accepted connection ended whose handshake may have failed
  * just before. c: NULL if it is not known. */
 void keys_ended(struct links *p, const struct conn *c);
 
 /* peer_dial.c: connections that we make */
-/* Closes the socket, whose handshake has failed, and goes on with the next key.
- * sure: why is what the other side said, not a guess from its silence. */
+/* Closes the socket after its handshake failed, and continues with the next
+ * key. sure: the other end said why; otherwise why is a guess from its silence.
+ */
 void dial_refused(struct links *p, uint32_t link, const char *why, bool sure);
 MUST_CHECK enum err dial_start(
     struct links *p, uint32_t link, struct span address, struct span name);
 void dial_stop(struct links *p, uint32_t link);
-/* Makes the connection again, with a key that the keys in force have. */
+/* Makes the connection again, with a key from the present set. */
 void dial_again(struct links *p, uint32_t link);
 void dial_tick(struct links *p, uint64_t now_ns);
 /* True if a dial has work before at_ns. */

@@ -1,27 +1,27 @@
-/* peer_keys.c - what keeps strangers out: CURVE on every socket, the ZAP
- * handler that says whose key is taken, and handshakes that were refused.
+/* peer_keys.c - keeps strangers out: CURVE on every socket, the ZAP handler
+ * that decides which keys are admitted, and refused handshakes.
  *
  * Invariants: with keys every socket has CURVE set before it is bound or
- * connected; the handler is there before the listener is bound and until the
- * context ends, so that libzmq never goes on without its answer. It answers for
- * keys of ours alone. Without keys nothing here is set, and the first message
- * of a daemon that has one is refused by libzmq. The loop's thread.
+ * connected. The handler exists from before the bind of the listener until the
+ * context ends, so that libzmq never continues without its answer. It admits
+ * only our keys. Without keys nothing here is set, and libzmq refuses the first
+ * message of a daemon that has one. The loop's thread.
  *
- * Where keys have owners (control.identities) a daemon's own pair and the keys
- * of others are apart: a connector says that of the encoder which its peer is,
- * or those of all encoders in turn. Whose key a connection is under comes with
- * its messages, as ZAP's User-Id; keys_admit() looks at it again, since the
- * keys may have changed since the handshake.
+ * If keys have owners (control.identities), a daemon's own pair differs from
+ * the keys of others: a connector uses that of its encoder, or those of all
+ * encoders in turn. Messages carry the owner of their connection's key, as
+ * ZAP's User-Id; keys_admit() checks it again, since the keys may have changed
+ * after the handshake.
  *
- * A listener serves with its first key. A connector needs that key's public
- * half before it can speak, and says a guess, which is also its own pair: a
- * wrong one ends the handshake without a word, the next one is tried then
- * (peer_dial.c). So a fleet gets a new key without an hour zero: it is added
- * everywhere, moved to the front everywhere, and the old one is taken out.
+ * A listener uses its first key. A connector needs that key's public half
+ * before it can send, so it guesses, with a key that is also its own pair. A
+ * wrong guess ends the handshake without a message, and the next key is tried
+ * (peer_dial.c). So a fleet can change keys at any time: the new one is added
+ * everywhere, then moved to the front everywhere, then the old one is removed.
  *
- * Rejected: a ZAP handler in a thread of its own (the sets are read by one
- * thread, and a handshake may wait for a turn), accepting any client's key
- * (a program that learns the public half of a key would be in). */
+ * Rejected: a ZAP handler in a thread of its own (one thread reads the sets,
+ * and a handshake can wait for a turn), accepting any client's key (a program
+ * that learns the public half of a key would be admitted). */
 #include "io/peer/peer_impl.h"
 
 #include "base/log.h"
@@ -34,7 +34,7 @@
     7 /* version, request, domain, address, id, mechanism, key                 \
        */
 #define ZAP_TURN 256
-/* Keys are told apart by their first characters, as their files have them. */
+/* Logs show a key's first characters, as in its file. */
 #define KEY_SHOWN "%.8s"
 
 static struct log_rate refusals =
@@ -91,7 +91,7 @@ void zap_close(struct links *p)
 struct zap_request {
     char id[64], from[64];
     size_t id_len;
-    bool ours; /* the key is let in */
+    bool ours; /* the key is admitted */
     char key[KEY_TEXT + 1];
 };
 
@@ -168,7 +168,7 @@ void zap_serve(struct links *p)
 
 /* refused handshakes */
 
-/* Says why a handshake failed. NULL: for no reason of keys. */
+/* Returns why a handshake failed. NULL: not because of keys. */
 static const char *why_of(const struct links *p, uint16_t event, uint32_t value)
 {
     if (event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH)
@@ -202,7 +202,7 @@ void keys_ended(struct links *p, const struct conn *c)
     const char *why = p->failed;
 
     p->failed = NULL;
-    if (!why || (!p->failed_sure && c && c->ended)) /* we have ended it */
+    if (!why || (!p->failed_sure && c && c->ended)) /* we ended it */
         return;
     if (c)
         conn_from(c, from, sizeof(from));
@@ -231,9 +231,9 @@ const struct links_refusal *links_refusal(const struct links *p)
     return p->refusal.at_ns ? &p->refusal : NULL;
 }
 
-/* those that are let in */
+/* admitted keys */
 
-/* Returns the number of the key that the link is under. */
+/* Returns the index of the link's key. */
 static uint32_t key_of(const struct links *p, const struct link *k)
 {
     CHECK(p->opt.keys, "a key of a link without keys");

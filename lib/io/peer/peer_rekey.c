@@ -1,17 +1,17 @@
-/* peer_rekey.c - goes on with other keys while the daemon runs.
+/* peer_rekey.c - changes keys while the daemon runs.
  *
- * Invariants: libzmq reads a socket's key when it is bound or connected, so
- * that another key takes another socket. The listening descriptor outlives
- * them: the new ROUTER is bound to a copy of it before the old one is closed,
- * so that no connection is refused in between. A link that goes down so is
- * made again by its langd, at once; rooms go on if that takes less than
- * control.lost_after. Other keys of others take no socket: a connection whose
- * key is let in no more, or as another daemon's, is shut. The loop's thread,
- * not within a callback of links.
+ * Invariants: libzmq reads a socket's key at its bind or connect, so another
+ * key needs another socket. The listening descriptor outlives them: the new
+ * ROUTER is bound to a copy of it before the old one is closed, so that no
+ * connection is refused in between. langd makes a link that goes down this way
+ * again at once; rooms go on if that takes less than control.lost_after. A
+ * change of other daemons' keys needs no new socket: connections whose key is
+ * no longer admitted, or belongs to another daemon now, are shut. The loop's
+ * thread, not inside a callback of links.
  *
- * Rejected: zmq_unbind, which ends the connections as well and leaves the port
- * to others; and to let connections under a key that is gone stay until they
- * end by themselves, since what is to be shut out is shut out then. */
+ * Rejected: zmq_unbind, which also ends the connections and frees the port for
+ * others; and leaving connections with a removed key until they end by
+ * themselves, since a key is removed to shut its owner out. */
 #include "io/peer/peer_impl.h"
 
 #include "base/log.h"
@@ -36,14 +36,14 @@ static struct sock *open_again(struct links *p)
 
     links_endpoint(p, at, sizeof(at));
     if (s && sock_set(s->zmq, ZMQ_USE_FD, fd) && zmq_bind(s->zmq, at) == 0) {
-        p->listen_fd = fd; /* libzmq's from now on */
+        p->listen_fd = fd; /* libzmq owns it from now on */
         return s;
     }
     log_error("zmq: %s: bind with other keys: %s", at,
         s ? zmq_strerror(zmq_errno()) : "no socket");
     if (s)
         sock_close(s);
-    if (fd >= 0) /* libzmq has it from a bind that went well on */
+    if (fd >= 0) /* after a successful bind libzmq owns it */
         close(fd);
     return NULL;
 }
@@ -65,8 +65,8 @@ static void drop_all(struct links *p)
         }
 }
 
-/* Ends the connections whose keys are not let in as they were. Those of which
- * no HELLO has come are looked at then (keys_admit). */
+/* Ends the connections whose keys are not admitted as before. Connections
+ * without a HELLO are checked at their HELLO (keys_admit). */
 static void drop_others(struct links *p, const struct keys *old)
 {
     LIST_FOREACH_SAFE (n, &p->greeted) {
@@ -88,7 +88,7 @@ static enum err rekey_listener(struct links *p, const struct keys *keys)
         drop_others(p, old);
         return OK;
     }
-    sock_news(was); /* connections that it has and we do not know yet */
+    sock_news(was); /* connections that it accepted and we have not seen yet */
     now = open_again(p);
     if (!now) {
         p->opt.keys = old;
@@ -104,10 +104,10 @@ static enum err rekey_listener(struct links *p, const struct keys *keys)
     return OK;
 }
 
-/* connections of ours */
+/* our connections */
 
-/* Returns the number that the dial's key has now; NONE: its connection is not
- * what it would be made like now. */
+/* Returns the index of the dial's key now; NONE: the connection would be made
+ * differently now. */
 static uint32_t place_of(
     const struct keys *old, const struct dial *d, const struct keys *now)
 {

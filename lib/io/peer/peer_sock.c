@@ -1,22 +1,22 @@
 /* peer_sock.c - sockets of ZMQ with their options, keys, monitors and polls,
  * and links that go down.
  *
- * RCVHWM is 0, no limit, on every socket, and has to be: at its limit libzmq
- * stops reading a connection, and if that then breaks, libzmq (4.3, and master
- * in 2026) aborts the process at the next heartbeat of ours, or at a PING of
- * the peer that it had read before (`!_io_error`, `_input_stopped`). Without a
- * limit input never stops, and neither can happen. What may wait to be read is
- * bounded by bytes instead, per connection (peer_conn.c).
+ * RCVHWM must be 0, no limit, on every socket: at its limit libzmq stops
+ * reading a connection. If the connection then breaks, libzmq (4.3, and master
+ * in 2026) aborts the process at our next heartbeat, or at a PING of the peer
+ * that it had read before (`!_io_error`, `_input_stopped`). Without a limit
+ * input never stops, and neither can happen. Instead each connection has a
+ * limit in bytes (peer_conn.c).
  *
- * Heartbeats are ZMTP's, on both sides: ZMQ's thread answers them also while
+ * Heartbeats are ZMTP's, on both sides: ZMQ's thread answers them even while
  * the loop is busy, and the kernel reports a killed process in milliseconds.
  *
- * Rejected: heartbeats by frames of our own (a loop that is busy for longer
- * than they may be late would look dead; daemons without them would need
- * another way; and the PINGs of others would still abort us at the limit), and
- * ZMTP heartbeats of one side with a TTL for the other (libzmq 4.3 forgets the
- * TTL with the next message that is no PING: a peer that stops right after one
- * is never detected). The loop's thread. */
+ * Rejected: heartbeats by frames of our own (a loop that is busy longer than
+ * their limit would look dead; daemons without them would need another way; and
+ * PINGs of others would still abort us at the limit), and ZMTP heartbeats of
+ * one side with a TTL for the other (libzmq 4.3 forgets the TTL with the next
+ * message that is not a PING: a peer that stops right after one is never
+ * detected). The loop's thread. */
 #include "io/peer/peer_impl.h"
 
 #include "base/log.h"
@@ -30,8 +30,8 @@
 #define DEALER_EVENTS                                                          \
     (ZMQ_EVENT_CONNECTED | ZMQ_EVENT_DISCONNECTED |                            \
         ZMQ_EVENT_HANDSHAKE_SUCCEEDED | REFUSED_EVENTS)
-/* libzmq's number; its header has it for drafts only. A build that does not
- * know it goes on without a handler where there is none: ours is there. */
+/* libzmq's number; its header has it only in drafts. A build that does not know
+ * it continues without a handler if there is none, but ours exists. */
 #define ENFORCE_DOMAIN 93
 
 void sock_ready(struct sock *s)
@@ -106,7 +106,7 @@ static bool set_options(void *zmq, int type, uint32_t heartbeat_ms, bool six)
     int beat = (int)heartbeat_ms;
     bool ok = zmq_setsockopt(zmq, ZMQ_MAXMSGSIZE, &max, sizeof(max)) == 0;
 
-    /* The last packet, perhaps an ACK that a peer waits for, still goes out. */
+    /* The last packet is still sent: a peer may wait for an ACK in it. */
     ok = ok && sock_set(zmq, ZMQ_LINGER, LINGER_MS);
     ok = ok && sock_set(zmq, ZMQ_SNDHWM, 1000);
     ok = ok && sock_set(zmq, ZMQ_RCVHWM, 0);
@@ -135,8 +135,8 @@ static void *open_monitor(struct links *p, void *zmq, int events)
     if (zmq_socket_monitor(zmq, name, events) != 0)
         return NULL;
     m = zmq_socket(p->ctx, ZMQ_PAIR);
-    /* Without a limit: a full monitor would block ZMQ's thread. It is emptied
-     * every turn. */
+    /* No limit: a full monitor would block ZMQ's thread. It is emptied every
+     * turn. */
     if (m && sock_set(m, ZMQ_LINGER, 0) && sock_set(m, ZMQ_RCVHWM, 0) &&
         zmq_connect(m, name) == 0)
         return m;

@@ -1,15 +1,15 @@
-/* peer_tick.c - when connections are looked at: ten times a second while data
- * moves or one of them is new, once a second while all are idle, and never
- * while there are none. The loop's thread.
+/* peer_tick.c - when connections are checked: ten times a second while data
+ * moves or one is new, once a second while all are idle, never if there are
+ * none. The loop's thread.
  *
  * Rejected: a timer per connection. Hundreds of strangers would make hundreds
- * of them, and what is looked for is found by reading one number each. */
+ * of timers, while a check only reads one number of each. */
 #include "io/peer/peer_impl.h"
 
 static void on_tick(uv_timer_t *t);
 
-/* Ticks are on whole multiples of their interval, so that what else looks once
- * a second (node_health.c) does so in the same wake-up. */
+/* Ticks are at whole multiples of their interval, so that other checks once a
+ * second (node_health.c) share the wake-up. */
 static void arm(struct links *p)
 {
     uint64_t ms = p->every_ns / NS_PER_MS;

@@ -2,14 +2,15 @@
  * DEALER for each that we make.
  *
  * Invariants: ZMQ_FD is edge-triggered, and a send or receive may have consumed
- * its event, so a socket that was received from stays on the ready list until a
+ * its event. So after a receive a socket stays on the ready list until a
  * receive finds nothing, and after a send ZMQ_EVENTS is read. A monitor is only
- * received from. Every send is DONTWAIT; a packet that cannot go is dropped and
- * counted, the brains repeat. A link of the ROUTER is one routing id on one TCP
- * connection: it begins with its first message, which has to be a HELLO that
- * can be read, and ends with the connection, as the socket's monitor reports.
- * Messages of a connection that has ended are dropped: a later one may have its
- * descriptor number, but never its routing id. Owned by the loop's thread.
+ * received from. Every send is DONTWAIT; a packet that cannot be sent is
+ * dropped and counted, and the brains repeat it. A link of the ROUTER is one
+ * routing id on one TCP connection. It begins with its first message, which
+ * must be a readable HELLO, and ends with the connection, as the socket's
+ * monitor reports. Messages of an ended connection are dropped: a later one may
+ * have its descriptor number, but never its routing id. Owned by the loop's
+ * thread.
  *
  * Rejected: ZMQ_ROUTER_HANDOVER (lets a stranger take over a name), and
  * ZMQ_DISCONNECT_MSG (not in stable builds). */
@@ -25,15 +26,15 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* Frames of one turn travel together in a packet: larger than any frame, far
- * smaller than the largest that a receiver takes. */
+/* Frames of one turn share a packet: larger than any frame, far smaller than
+ * the largest that a receiver accepts. */
 #define PACKET_BYTES 65536u
-#define FRAMES_TURN  2048u /* of all sockets */
+#define FRAMES_TURN  2048u /* over all sockets */
 #define FRAMES_SOCK  256u
-/* With more bytes than this waiting the next tick is soon. */
+/* If more bytes than this wait, the next tick comes soon. */
 #define BEHIND_BYTES 65536
 #define STRANGERS    2048u
-#define RID_BYTES    5 /* of routing ids that ZMQ itself chooses */
+#define RID_BYTES    5 /* of routing ids chosen by ZMQ */
 
 /* the monitor */
 
@@ -80,8 +81,8 @@ static void dealer_event(
     p->calls.up(p->calls.ud, s->link);
 }
 
-/* Discards the rest of a message of which `first` was read, counting its bytes
- * in m unless that is NULL. Returns true if there was a rest. */
+/* Discards the rest of a message after its part `first`, and counts the bytes
+ * in m unless that is NULL. True if there was a rest. */
 static bool skip_parts(
     struct links *p, void *zmq, const zmq_msg_t *first, struct meter *m)
 {
@@ -147,14 +148,14 @@ static uint32_t take_frames(struct links *p, uint32_t link, struct sock *s)
     return count;
 }
 
-/* Returns the connection that p->msg came on. NONE: it has ended. */
+/* Returns the connection of p->msg. NONE: it has ended. */
 static uint32_t router_conn(struct links *p)
 {
     int fd = zmq_msg_get(&p->msg, ZMQ_SRCFD);
     uint32_t conn = fd < 0 ? NONE : conns_find(p, (uint32_t)fd);
 
     if (conn == NONE && fd >= 0) {
-        /* It may be new: the monitor has its event before. */
+        /* It may be new, with its event still in the monitor. */
         sock_news(p->router);
         conn = conns_find(p, (uint32_t)fd);
     }
@@ -173,7 +174,7 @@ static uint32_t router_receive(struct links *p)
 
     if (zmq_msg_recv(&p->msg, zmq, ZMQ_DONTWAIT) < 0)
         return 0;
-    ours = zmq_msg_size(&p->msg) == RID_BYTES; /* then one part: frames */
+    ours = zmq_msg_size(&p->msg) == RID_BYTES; /* then a single part: frames */
     if (ours)
         memcpy(&rid, zmq_msg_data(&p->msg), RID_BYTES);
     if (!zmq_msg_more(&p->msg) || zmq_msg_recv(&p->msg, zmq, ZMQ_DONTWAIT) < 0)
@@ -204,7 +205,7 @@ static uint32_t dealer_receive(struct links *p, struct sock *s)
         p->stats.dropped_packets++;
         return 1;
     }
-    /* The first message may overtake the event of being connected. */
+    /* The first message may overtake the event of the connect. */
     if (!p->links[s->link].up)
         sock_news(s);
     return s->zmq ? max_u32(1, take_frames(p, s->link, s)) : 1;
@@ -220,7 +221,7 @@ static bool anything(const struct links *p)
     return any;
 }
 
-/* True if a tick is needed sooner than a calm one. */
+/* True if a tick is needed sooner than when all are idle. */
 static bool ticks_fast(struct links *p, uint64_t now_ns)
 {
     uint64_t packets = p->stats.packets_in + p->stats.dropped_packets;
@@ -237,10 +238,10 @@ static void look(struct links *p)
 
     p->tick = false;
     p->behind = 0;
-    /* First the connections that have ended, so that none is looked at. */
+    /* First handle ended connections, so that they are not checked. */
     if (p->router)
         sock_news(p->router);
-    now = uv_hrtime(); /* not earlier than the last accept's */
+    now = uv_hrtime(); /* not before the time of the last accept */
     conns_tick(p, now);
     dial_tick(p, now);
     if (!anything(p))
@@ -484,8 +485,8 @@ static enum err bind_router(struct links *p)
         return OK;
     if (p->opt.keys && zap_open(p) != OK)
         return ERR_INTERNAL;
-    /* libzmq numbers connections from rand(), does not seed it, and aborts when
-     * a connection claims the routing id that a later one is given. */
+    /* libzmq numbers connections with rand() and does not seed it. It aborts if
+     * a connection claims a routing id that a later one is given. */
     srand((unsigned)(p->opt.seed ^ p->opt.seed >> 32));
     p->router = sock_open(p, ZMQ_ROUTER, NONE, six);
     if (!p->router) {
@@ -515,8 +516,8 @@ enum err links_new(struct links **out, uv_loop_t *loop,
     p->loop = loop;
     p->calls = *calls;
     p->opt = *opt;
-    /* A link may be connected again while its last socket is closing, and so
-     * may a listener begin anew. */
+    /* A link may be connected again while its last socket is closing, and a
+     * listener may restart. */
     p->socks_count = opt->listen ? 3 : 2 * opt->links;
     p->conns_count =
         opt->listen ? opt->links + opt->links / 2 + strangers_max(STRANGERS, 1)

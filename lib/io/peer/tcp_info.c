@@ -1,6 +1,6 @@
-/* tcp_info.c - what the kernel counted on a TCP connection. Stateless; any
+/* tcp_info.c - the kernel's counters of a TCP connection. Stateless; any
  * thread. A file of its own: libc's struct tcp_info lacks the fields, and the
- * kernel's header conflicts with libc's, which libuv's includes. */
+ * kernel's header conflicts with libc's, which libuv includes. */
 #include "io/peer/tcp_info.h"
 
 #include <linux/tcp.h>
