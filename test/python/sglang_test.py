@@ -3,7 +3,6 @@ committed table of SGLang's names; what does not fit is refused whole; aux,
 secrets, the command line."""
 
 import asyncio
-import gc
 import inspect
 import os
 import subprocess
@@ -12,7 +11,6 @@ import threading
 import types
 import unittest
 import unittest.mock
-import weakref
 from collections import deque
 
 import numpy as np
@@ -410,25 +408,6 @@ class Turns(unittest.TestCase):
             with self.assertRaisesRegex(errors.Malformed, "request has no"):
                 one.send_encode_request()
             one.release_resources()
-
-    def test_a_request_that_waits_has_cycles_looked_for(self):
-        """They may have the rows whose blocks it waits for."""
-        class Left:
-            pass
-        one = self.waiting()
-        with unittest.mock.patch.object(self.lang, "step"), \
-                unittest.mock.patch.object(language, "CYCLES_S", -1):
-            self.lang.ranks = self.lang.hosts = 1
-            self.lang.conn.request.return_value = types.SimpleNamespace(
-                state=mmx.State.BOOTSTRAPPING, complete=False)
-            one.send_encode_request()
-            gc.disable()
-            self.addCleanup(gc.enable)
-            left = Left()
-            left.me, gone = left, weakref.ref(left)
-            del left
-            one._try_recv_mm_data()
-        self.assertIsNone(gone())
 
     def test_a_room_has_a_deadline(self):
         """The client holds it if langd hangs."""

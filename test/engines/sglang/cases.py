@@ -50,8 +50,7 @@ class Cases:
                     f"next answer after {got[2]:.2f} s")
 
     def free(self):
-        """Rows go back with the last tensor over them: a batch later, or
-        with Python's next look for cycles, which pictures bring about."""
+        """Rows go back when SGLang has ended the request: a batch later."""
         for n in range(60):
             ask(self.language.url, "bye")
             with contextlib.suppress(AssertionError):

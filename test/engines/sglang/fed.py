@@ -58,8 +58,8 @@ async def run(t):
             "mm_items": [picture], "num_parts": 1, "part_idx": 0,
             "req_id": req_id, "modality": "IMAGE",
             "prefill_host": "127.0.0.1", "embedding_port": None}))
-    line = re.sub(r"room:[\w-]+", "room:%s" % mmx.Reference(
-        mmx.room_id(req_id), bytes.fromhex(secret)), manifest)
+    room = mmx.Reference(mmx.room_id(req_id), bytes.fromhex(secret))
+    line = re.sub(r"room:[\w-]+", f"room:{room}", manifest)
     said, got = await asyncio.to_thread(c.language_host, "qwen", d, line)
     status = (await told)[0]
     tokens = re.search(r"tokens (.*)", said)

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import gc
 import importlib
 import json
 import logging
@@ -33,7 +32,6 @@ RECEIVER = "sglang.srt.disaggregation.encoder.receiver"
 BATCH = "sglang.srt.managers.schedule_batch"
 FIRST_S = 0.1
 PATIENCE_S = 5  # for a daemon that is away
-CYCLES_S = 1.0  # that a request waits before its rank looks for cycles
 TEXT_S = 0.1  # for the event behind a cell
 AGAIN_S = 0.1  # between two questions to an encoder that registers
 ASKED_MAX = 64  # encoders that register at a time
@@ -138,8 +136,6 @@ class Lang:
     """The connection of one scheduler process, and its place on the host."""
 
     one: "Optional[Lang]" = None
-    _looked = 0.0  # for cycles
-
     def __init__(self) -> None:
         from sglang.srt.runtime_context import get_parallel  # type: ignore
 
@@ -219,14 +215,6 @@ class Lang:
         if self.rank == 0:
             self._unwanted.append((room, encoder))
             self.tidy()
-
-    def look_for_cycles(self) -> None:
-        """Has Python look for young cycles, at most once in CYCLES_S: rows of
-        clients that left are in such, a scheduler that only waits makes no
-        objects, and what it waits for may be their blocks."""
-        if time.monotonic() - self._looked > CYCLES_S:
-            self._looked = time.monotonic()
-            gc.collect(1)
 
     def give_back(self, room: mmx.Room) -> None:
         """Releases, in the next turn, a room whose last tensor went: that is
@@ -344,8 +332,6 @@ def make_waiting(receiver: Any) -> type:
                 return
             if all(r.complete for r in self.rooms.values()):
                 self._assemble()
-            elif time.monotonic() - self._since > CYCLES_S:
-                Lang.get().look_for_cycles()
 
         def _assemble(self) -> None:
             try:
