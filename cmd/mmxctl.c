@@ -102,9 +102,9 @@ static bool is_command(const char *word)
     return false;
 }
 
-/* Prints the daemons' reports, or sends one of them an order. The configuration
- * is asked for at the socket for orders, but changes nothing: both daemons are
- * asked. */
+/* Prints the daemons' reports, or sends an order to one daemon. Reports about
+ * the configuration come from the sockets for orders, but from both daemons,
+ * since they change nothing. */
 static int ask(const char *what, const struct asked *a)
 {
     char word[32], orders[HOST_MAX][SOCKET_PATH_MAX];
@@ -242,8 +242,8 @@ static bool take_seconds(int c, const char *text, struct asked *a)
            (c == 'w' || a->watch_s > 0);
 }
 
-/* Reads the options, up to the first word. Returns an exit status, or -1: go
- * on. */
+/* Reads the options, up to the first word. Returns an exit status, or -1 to
+ * continue. */
 static int parse(int argc, char **argv, struct asked *a)
 {
     static const struct option longs[] = {

@@ -99,7 +99,7 @@ int drain(struct ctl *c, const char *order, const struct asked *a);
 
 /* size.c */
 
-/* Writes a number of bytes with a unit for people, or, if exact, as it is. */
+/* Writes a number of bytes: rounded with a unit for people, or exact. */
 enum { SIZE_TEXT = 24 };
 void size_text(uint64_t bytes, bool exact, char out[SIZE_TEXT]);
 /* Writes a length of time with a unit. */
@@ -198,7 +198,7 @@ void host_close(struct host *h);
 /* Prints their reports, with a->watch_s repeatedly; returns the exit status. */
 int host_show(struct host *h, const char *what, const struct asked *a);
 
-/* trace.c: what happened; each returns the exit status */
+/* trace.c: prints happenings; each returns the exit status */
 
 /* Reads a room's number, or ".." and its last 8 digits as in the log. */
 bool trace_room(const char *word, struct trace_asked *a);
@@ -248,8 +248,8 @@ void doctor_key(struct findings *r, const char *path, const char *key);
 /* Explains a connect that failed with this errno. */
 void doctor_reach(struct findings *r, const char *path, int error);
 /* Checks that the daemon's unit permits what the configuration file needs.
- * seen: the file's daemon; if its role is ROLE_ANY, the role is taken from the
- * file's name, or else from its keys. */
+ * seen: the report of the file's daemon; if its role is ROLE_ANY, the role is
+ * taken from the file's name, or else from its keys. */
 void doctor_unit(struct findings *r, const char *file, const struct seen *seen);
 /* Reports why the daemon with this file does not start. */
 void doctor_start(struct findings *r, const char *file, uint8_t role);

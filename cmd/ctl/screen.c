@@ -21,7 +21,7 @@
 
 #define WIDTH_MAX   512
 #define PLAIN_WIDTH 80
-/* The other bytes of a key come within this time. */
+/* If a key has further bytes, they come within this time. */
 #define REST_MS 50
 
 static volatile sig_atomic_t ended, resized;

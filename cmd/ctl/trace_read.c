@@ -117,7 +117,8 @@ static void put_happening(struct writer *w, const struct happening *h)
     const struct happening_row *row = &happening_rows[h->kind];
 
     put(w, CELL_ROW, "", "", 0);
-    put(w, CELL_TEXT, "what", row->word, 0); /* before what depends on it */
+    put(w, CELL_TEXT, "what", row->word, 0); /* first, since later cells depend
+                                                on it */
     put(w, CELL_NUMBER, "number", "", h->number);
     put(w, CELL_NUMBER, "ns", "", (uint64_t)h->ns);
     if (h->of_room)

@@ -123,7 +123,7 @@ void daemons_ask(
     for (uint32_t i = 0; i < count; i++) {
         if (all[i].c)
             ctl_close(all[i].c);
-        if (!d[i].up) /* a part of its reports would look complete */
+        if (!d[i].up) /* do not show a part as the whole */
             daemon_forget(&d[i]);
     }
 }

@@ -126,8 +126,7 @@ static void print_pools(FILE *out, struct reader rows)
     end(out, true, "");
 }
 
-/* Prints a row for each peer that is not plainly up, then one row for all
- * others. */
+/* Prints a row for each peer that has a problem, and one row for all others. */
 static void print_peers(FILE *out, struct reader all)
 {
     struct reader rows = all, row;

@@ -4,8 +4,8 @@
 
 #include "base/check.h"
 
-/* Returns the byte length of a character that starts with this byte, and that
- * byte's bits of it; 0: no character starts so. */
+/* Returns how many bytes a UTF-8 character with this first byte has, and the
+ * character's bits in that byte; 0: no character starts with it. */
 static size_t head_of(uint8_t b, uint32_t *c)
 {
     if (b < 0x80) {

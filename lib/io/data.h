@@ -151,10 +151,10 @@ struct data_ops {
      * trouble is known; the text is its transport: "tcp/eth0", "ucx:rc_mlx5";
      * empty: not known yet. */
     enum trouble (*state)(struct data *d, uint32_t ep, const char **text);
-    /* Announces memory for rows to send and fetch until close, so that it can
-     * be registered. Returns true for host memory: one piece of it per message
-     * is better than several; for GPU memory: its rows can be sent and fetched,
-     * one piece per message. */
+    /* Announces memory that rows are sent from and fetched into until close, so
+     * that it can be registered. True for host memory: messages of one piece of
+     * it are better than of several. True for GPU memory: its rows can be sent
+     * and fetched, one piece per message. */
     bool (*memory)(struct data *d, const void *base, uint64_t bytes, bool gpu);
     /* Returns counts that stay valid while d is open. */
     const struct data_counts *(*counts)(struct data *d);

@@ -84,7 +84,7 @@ bool local_busy(const struct local *l);
  * space for the frame. */
 void local_send(struct local *l, uint32_t conn, struct span frame, int fd);
 /* Queues one frame with a new open file description of fd's file, for reading
- * or also for writing, so that flags that one engine sets do not affect others.
+ * or also for writing. Flags that one engine sets then do not affect others.
  * The file is opened when the frame is sent. */
 void local_send_opened(
     struct local *l, uint32_t conn, struct span frame, int fd, bool write);

@@ -14,9 +14,10 @@
 /* A carrier that breaks this often within CARRIER_BREAKS_NS is given up. */
 #define CARRIER_BREAKS    2
 #define CARRIER_BREAKS_NS (60 * NS_PER_S)
-/* Each room reports a break, and reports of other rooms come after a change:
- * all within this time count as one break. If rows have come by the carrier,
- * all within an outage do; the caller says how long that is. */
+/* Each room reports a break, and other rooms report theirs after the change of
+ * carrier: all reports within this time count as one break. If rows have come
+ * by the carrier before, all within an outage count as one; the caller says how
+ * long an outage is. */
 #define CARRIER_BREAK_NS (250 * NS_PER_MS)
 
 /* What langd knows of the carriers of one encoder. Zero at the start, and with

@@ -149,7 +149,7 @@ static struct shown show(struct span s)
 
 enum found { FOUND_NONE, FOUND_MAP, FOUND_ITEMS, FOUND_ENTRY, FOUND_KEY };
 
-/* The place that a path leads to. */
+/* The key that a path names, and its position. */
 struct target {
     enum found found;
     const struct conf_rows *rows;

@@ -183,7 +183,7 @@ struct epool {
     uint32_t waiting;           /* number of QUEUED items, in a heap or not */
     uint64_t head_age;          /* age of the full head that does not fit */
     uint64_t head_since_ns;     /* since when it does not fit; TIME_NEVER */
-    uint64_t revoke_ns;         /* when an item may be revoked for it */
+    uint64_t revoke_ns;         /* when revoking for it may begin */
     uint64_t stands_ns; /* since when no head of a queue fits; TIME_NEVER */
     struct list held;   /* items with blocks, oldest first */
     struct list kept;   /* KEPT rooms, longest not asked for first */
@@ -445,7 +445,7 @@ void epool_serve(struct encoded *e, struct epool *p);
 /* Puts the room on the list `unclaimed` or takes it off. It belongs there when
  * all its rows are committed and no langd asks for it or has them. */
 void queue_unclaimed(struct encoded *e, struct eroom *m);
-/* Returns when epool_yield may end the first of them; TIME_NEVER: no need. */
+/* Returns when epool_yield may end the next room; TIME_NEVER: no need to. */
 uint64_t queue_yield_ns(const struct encoded *e, const struct epool *p);
 /* True if one of the item's rooms can be sent completely: every destination of
  * that room has firm grants for all it needs. */

@@ -299,7 +299,7 @@ static bool take(struct encoded *e, struct epool *p, struct item *it)
 
         m->history.blocks = n;
         m->history.granted_ns = e->b.now_ns;
-        if (m != e->announced) /* ANNOUNCED says it */
+        if (m != e->announced) /* ANNOUNCED records it */
             happened(&e->b, HAPPENED_SOURCE, &m->r, &m->history, NONE, n, 0);
         if (!m->have)
             m->due |= EVENT_GRANTED;

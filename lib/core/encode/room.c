@@ -204,7 +204,7 @@ static void end(struct encoded *e, struct eroom *m)
                 eroom_pool(e, m)->meta->layout.row_bytes);
     if (ok)
         queue_forgets(e, m->r.id, m->item);
-    else /* a victim: more may be served than before its revoke */
+    else /* a victim: count the destinations served since then, too */
         tombs_own(&e->victims, m->r.id, m->item->uid, m->served, ERR_NO_BLOCKS);
     spoil(e, m, m->fail_reason ? m->fail_reason : ERR_GONE);
     keep = keep_ns(e, m);

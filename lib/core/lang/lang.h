@@ -89,7 +89,7 @@ struct lgroup {
     uint64_t id, age;     /* age: of its first member */
     bool lost;            /* a member lost its place: all fail, late ones too */
     bool admitted;        /* all members have blocks, or a share in `spare` */
-    bool capped;          /* its max_rows exceed what a group may hold */
+    bool capped;          /* sum of max_rows exceeds what it may hold */
     uint32_t spare;       /* blocks reserved for its members */
     uint32_t gone;        /* blocks of READY members */
     struct lroom *queued; /* the member in the pool's queue for all; or NULL */
@@ -213,7 +213,7 @@ struct lpool {
     uint64_t head_age;      /* age of the head that does not fit */
     uint64_t head_since_ns; /* since when it does not fit; TIME_NEVER */
     uint64_t gave_ns;       /* when a room last got blocks */
-    uint64_t revoke_ns;     /* when landed rows may be taken back for it */
+    uint64_t revoke_ns;     /* when landed rows may be revoked for that head */
     uint64_t head_wait_ns;  /* longest wait of a head, for reports */
     bool dirty;             /* the queues must be served */
 };
@@ -421,7 +421,7 @@ void group_trimmed(struct langd *l, struct lroom *m, uint32_t blocks);
 /* True if the group's known rows fit at the same time; *need: their number. */
 bool group_fits(const struct langd *l, const struct lgroup *g, uint32_t *need);
 
-/* lang/admit.c: who gets blocks of a pool */
+/* lang/admit.c: which rooms get blocks of a pool */
 
 /* Sorts the room into its pool's queues by its present state. */
 void admit_sort(struct langd *l, struct lroom *m);

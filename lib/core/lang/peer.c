@@ -335,7 +335,7 @@ static void on_nack(struct langd *l, struct lroom *m, const struct peer_nack *n)
 {
     if (n->answers != PEER_INIT && n->answers != PEER_RESUME)
         return;
-    /* An encoder never starts a generation anew that it may have known: rows of
+    /* An encoder does not restart a generation that it may have known: rows of
      * a later announce would mix with those here. So the room ends. */
     if (n->reason == ERR_STALE && ++m->stale < STALE_MAX)
         return;
@@ -391,8 +391,8 @@ static bool wants_state(enum peer_type type)
            type == PEER_FAILED;
 }
 
-/* True if the answer may wait because ACK may follow soon and say more. Only
- * for the first LENGTH, and if it leaves nothing open. */
+/* True if the answer may wait because an ACK may follow soon and say more. Only
+ * for the first LENGTH, and only if it needs nothing else. */
 static bool answers_late(
     const struct langd *l, struct lroom *m, const struct peer_msg *msg)
 {
@@ -407,7 +407,7 @@ static bool answers_late(
     return late;
 }
 
-/* Handles ACKED. A room that is not over yet goes on when it settles. */
+/* Handles ACKED. A room that has not ended settles later. */
 static void on_acked(struct langd *l, const struct peer *p, struct span of)
 {
     struct reader r = reader_of(of.p, of.len);

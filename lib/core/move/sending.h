@@ -80,8 +80,8 @@ void sending_pool_set(
 /* Raises the window of every endpoint to at least `window_bytes`, except for
  * peers whose carrier reads rows in place. */
 void sending_widen(struct sending *s, uint32_t window_bytes);
-/* Whether a peer's carrier reads rows in place, for which pools have `alone`.
- * Until it is said, a peer gets both `alone` and the wider window. */
+/* Whether a peer's carrier reads rows in place; only then `alone` applies.
+ * Until it is known, a peer gets both `alone` and the wider window. */
 enum send_reads { SEND_READS_AS_POOLS, SEND_READS, SEND_READS_NOT };
 void sending_reads(struct sending *s, uint32_t peer, enum send_reads reads);
 

@@ -68,7 +68,7 @@ struct sending {
     uint32_t per_peer; /* endpoints of one peer */
     uint32_t free, active;
     uint32_t share;    /* messages guaranteed to each open peer */
-    uint32_t reserved; /* free ones that open peers lack of their shares */
+    uint32_t reserved; /* free messages kept for peers below their share */
 };
 
 /* Returns how many rows may go now in the cursor's part, from the cursor on. */

@@ -31,7 +31,7 @@ static inline bool happening_due(uint32_t before, uint32_t after)
 }
 
 /* Records what happened to the room with this history, at the time of the last
- * event. peer: NONE for none. */
+ * event. peer: NONE: no peer. */
 static inline void happened(struct brain *b, enum happening_kind kind,
     const struct room *r, const struct ended *history, uint32_t peer,
     uint32_t x, uint32_t y)

@@ -96,8 +96,8 @@ void carrier_move(struct carrier *c, struct carrier_op *op, struct list *to);
 
 /* Calls arrived(); returns what it returned. */
 bool carrier_arrived(struct data *d, const struct data_in *in);
-/* Calls done(), fetched() and broken(); carrier_report_done() not broken().
- * Both return the number of calls. */
+/* Calls done(), fetched() and broken(); returns the number of calls.
+ * carrier_report_done() does the same without broken(). */
 unsigned carrier_report(struct carrier *c);
 unsigned carrier_report_done(struct carrier *c);
 /* True if carrier_report() has something to report. */

@@ -71,7 +71,7 @@ struct data {
     int fd; /* a duplicate of UCX's, whose number outlives a worker */
     uint32_t failures; /* endpoints whose `failed` was not handled yet */
     uint32_t closing;
-    struct data_counts counts; /* replaced alone */
+    struct data_counts counts; /* only `replaced` is used */
     uint64_t worker_tried_ns;  /* last attempt of tick() while there is no
                                   worker */
     struct list orphans, fetching;

@@ -26,8 +26,8 @@ MUST_CHECK enum err tcp_door_open(struct tcp_door **out,
 /* Closes all; fetches end as not ok. Accepts NULL. */
 void tcp_door_close(struct tcp_door **door);
 
-/* Accepts connections with this key from peer `who`. Its earlier key ends, with
- * its connections. */
+/* Accepts connections with this key from peer `who`. The peer's earlier key
+ * ends, and its connections are closed. */
 void tcp_door_admit(
     struct tcp_door *door, uint32_t who, const struct tcp_key *key);
 

@@ -70,7 +70,7 @@ static bool small_apart(const struct endpoint *ep)
 
 /* operations */
 
-/* True if the message goes on the stream for small ones. */
+/* True if the message goes on the stream for small messages. */
 static bool goes_apart(const struct endpoint *ep, const struct carrier_op *op)
 {
     return small_apart(ep) && op->bytes <= DATA_SMALL;
@@ -488,7 +488,7 @@ static void first_connected(struct data *d, struct endpoint *ep)
     size_t n;
 
     tcp_name(ep->streams->fd, ep->name, sizeof(ep->name));
-    /* The stream for small messages gets one that no rail needs, if any. */
+    /* Small messages get a stream that no rail needs, if there is one. */
     if (d->c.conf.streams == 0)
         ep->most = min_u32(
             min_u32(ep->most, ep->places - (ep->places > ep->place.rails)),

@@ -323,7 +323,7 @@ enum tcp_proof tls_step(struct tcp_safe *s)
     }
 }
 
-/* Converts the end of a call to an errno; returns as recv() does. */
+/* Converts the result of a failed OpenSSL call to errno; returns as recv(). */
 static ssize_t over(struct tcp_safe *s, int result)
 {
     int why = SSL_get_error(s->ssl, result);

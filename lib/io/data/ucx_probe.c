@@ -13,8 +13,8 @@
 #include <string.h>
 #include <uct/api/uct.h>
 
-/* What is searched for and found: a usable one of these transports, or a device
- * of this name. */
+/* A search, and its result: a usable one of these transports, or a device of
+ * this name. */
 struct search {
     const char *tls;
     bool named; /* the config names transports: each of them counts */

@@ -30,8 +30,8 @@
 #define DEALER_EVENTS                                                          \
     (ZMQ_EVENT_CONNECTED | ZMQ_EVENT_DISCONNECTED |                            \
         ZMQ_EVENT_HANDSHAKE_SUCCEEDED | REFUSED_EVENTS)
-/* libzmq's number; its header has it only in drafts. A build that does not know
- * it continues without a handler if there is none, but ours exists. */
+/* libzmq's number, which its header has only in drafts. A libzmq that does not
+ * know it continues if there is no handler, but ours exists. */
 #define ENFORCE_DOMAIN 93
 
 void sock_ready(struct sock *s)
