@@ -205,7 +205,7 @@ bool trace_room(const char *word, struct trace_asked *a);
 
 /* Of running daemons, which share a clock. */
 int trace_live(const struct host *h, const struct trace_asked *a);
-/* Of two recordings, whose clocks are compared. */
+/* The same for two recordings, whose clocks are compared. */
 int trace_merge(const char *const *files, const struct trace_asked *a);
 
 /* top.c: shows the daemons live, once, or as a summary; returns the exit

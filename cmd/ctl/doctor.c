@@ -102,7 +102,7 @@ static void say_welcome(struct findings *r, const struct local_welcome *w)
     say_seen(r, w);
 }
 
-/* Returns the daemon's role, or ROLE_ANY: it did not answer as a daemon. */
+/* Returns the daemon's role; ROLE_ANY: no answer, or not a daemon's. */
 static uint8_t hello(struct visit *v)
 {
     struct local_msg m;

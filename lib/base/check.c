@@ -1,4 +1,4 @@
-/* check.c - the end of a process that found its own bug. Any thread. */
+/* check.c - ends a process that found its own bug. Any thread. */
 #include "base/check.h"
 
 #include "base/log.h"

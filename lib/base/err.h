@@ -19,7 +19,7 @@ enum advice {
     ADVICE_GIVE_UP
 };
 
-/* Returns a static string; "unknown" for a number out of range. */
+/* Returns a static string; "unknown" if the number is out of range. */
 const char *err_name(enum err e);
 const char *err_text(enum err e);
 enum advice err_advice(enum err e);

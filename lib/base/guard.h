@@ -19,7 +19,7 @@ void guard_pass_on(void (*handler)(int number, siginfo_t *info, void *context));
 /* Copies as memcpy. False: a page of `to` or `from` is missing; part of `to`
  * may be written. */
 MUST_CHECK bool guard_copy(void *to, const void *from, size_t n);
-/* Copies as copy_rows, with the same result. */
+/* Copies as copy_rows does. Returns as guard_copy. */
 MUST_CHECK bool guard_copy_rows(void *to, const void *from, size_t n);
 /* Copies; missing pages of `from` read as zeros, as a hole in small pages does.
  * `to` is our own memory. False: pages were missing. */

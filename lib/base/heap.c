@@ -1,5 +1,5 @@
-/* heap.c - see heap.h. Belongs to the heap's owner; no locks. A sorted
- * list was rejected: rooms join a queue late and at any age. */
+/* heap.c - see heap.h. Belongs to the heap's owner; no locks. Rejected: a
+ * sorted list. Rooms join a queue late and at any age. */
 #include "base/heap.h"
 
 #include "base/check.h"

@@ -29,7 +29,7 @@ uint32_t table_get(const struct table *t, uint64_t id, uint32_t scope);
 /* Adds or replaces. False: there are cap entries already; nothing changed. */
 bool table_put(struct table *t, uint64_t id, uint32_t scope, uint32_t value);
 
-/* Removes the entry, if there is one. */
+/* Removes the entry, if it is there. */
 void table_remove(struct table *t, uint64_t id, uint32_t scope);
 
 /* Prefetches the memory of an entry that is removed soon. */

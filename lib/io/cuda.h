@@ -70,7 +70,7 @@ MUST_CHECK enum err cuda_lane_submit(
 /* Returns OK: the mark was reached; ERR_BUSY: not yet; ERR_INTERNAL: it never
  * will be. */
 MUST_CHECK enum err cuda_lane_look(struct cuda_lane *l, uint32_t mark);
-/* Waits for the mark, then as cuda_lane_look. */
+/* Waits for the mark, then returns as cuda_lane_look. */
 MUST_CHECK enum err cuda_lane_wait(struct cuda_lane *l, uint32_t mark);
 
 #endif

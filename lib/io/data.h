@@ -1,18 +1,19 @@
 /* data.h - a carrier of data messages: TCP or UCX. One object per shard; it is
  * called, and calls back, on the thread that runs the shard.
  *
- * Contract (test/contract/data_test.c holds every carrier to it):
+ * Contract (test/contract/data_test.c tests every carrier for it):
  *  - post() of an accepted message completes exactly once, through done(),
  *    never inside post(). If post() fails there is no completion.
- *  - A completion means that the sender's memory is free again, and nothing
+ *  - A completion means that the sender's memory may be reused. It says nothing
  *    about delivery.
  *  - A message arrives whole, at most once, or not at all. Messages of one
  *    endpoint may overtake each other.
  *  - An endpoint that breaks is reported once through broken(); its messages
- *    complete; posts to it fail with ERR_PEER_LOST until it is closed. One that
- *    connects is reported once before that, unless it breaks before.
- *  - Progress until it returns 0, then arm(); ERR_BUSY means progress again.
- *  - close() completes everything that is outstanding before it returns.
+ *    complete; posts to it fail with ERR_PEER_LOST until it is closed. An
+ *    endpoint that connects is reported once, unless it breaks before.
+ *  - Call progress() until it returns 0, then arm(); ERR_BUSY: progress()
+ * again.
+ *  - close() completes everything in flight before it returns.
  *  - Inside arrived() only post() and fetch() may be called; inside the other
  *    callbacks anything but progress(), tick(), admit() and close(). */
 #ifndef MMX_IO_DATA_H
@@ -53,7 +54,7 @@ struct data_conf {
     uint32_t stall_ms; /* an endpoint without progress for this time breaks */
     uint32_t greeting_ms;   /* from accept to greeting */
     uint32_t endpoints_max; /* opened by us */
-    uint32_t inbound_max;   /* opened to us by others; 0: we only send */
+    uint32_t inbound_max;   /* opened by others to us; 0: we only send */
     uint32_t messages_max;  /* in flight */
     uint32_t fetches_max;   /* begun and not ended */
     /* For TCP. A peer's connections are divided among our addresses. */

@@ -76,7 +76,7 @@ void local_free(struct local **l);
  * loop. Takes at most FRAMES_TURN frames of each connection, for at most
  * SERVE_NS; the rest waits for the next call (local_busy). */
 void local_serve(struct local *l);
-/* True if local_serve has work without waiting for the loop. */
+/* True if local_serve can do work now, without new events. */
 bool local_busy(const struct local *l);
 
 /* Queues one frame, with fd unless that is -1 (fd stays open here, at least

@@ -121,7 +121,7 @@ void links_flush(struct links *p);
 
 /* Handles received packets, at most a turn's share of them. */
 void links_serve(struct links *p);
-/* True if links_serve has work without waiting for the loop. */
+/* True if links_serve can do work now, without new events. */
 bool links_busy(const struct links *p);
 
 /* Changes to other keys, which must stay valid; the old ones are not used any

@@ -1,6 +1,6 @@
-/* rows.h - rows of names and values, as REPORT carries them to a program that
- * asks for rows, and as JSON. A row is a mark and its cells; each cell has its
- * column's name. Pure; any thread. */
+/* rows.h - rows of names and values, as in a REPORT of rows, and as JSON. A row
+ * is a mark and its cells; each cell has its column's name. Pure; any thread.
+ */
 #ifndef MMX_WIRE_ROWS_H
 #define MMX_WIRE_ROWS_H
 

@@ -7,7 +7,7 @@
  *
  * The payload of kind 0 holds the segments one after the other; a segment
  * holds, for each field in the layout's order, its rows. The payload of kind 1
- * (between daemons of one host) says instead where the sender has them:
+ * (between daemons of one host) is instead the rows' position at the sender:
  * SEGMENT_SOURCE bytes per segment, u16 pool, u16 pieces, then per piece u32
  * block, u32 at, u32 rows, all of the sender's own pool. Pure; any thread. */
 #ifndef MMX_WIRE_SEGMENT_H
@@ -23,7 +23,7 @@
 #define SEGMENT_BYTES     40
 #define SEGMENTS_MAX      64
 #define SEGMENT_ALL       UINT32_MAX
-#define SEGMENT_UNITS_MAX 64 /* so that a segment lies in few blocks */
+#define SEGMENT_UNITS_MAX 64 /* limits the blocks that a segment lies in */
 #define DATA_HEADER_MAX   (SEGMENT_HEADER + SEGMENTS_MAX * SEGMENT_BYTES)
 
 #define SEGMENT_SOURCE 4 /* bytes of a segment's position, and of a piece */

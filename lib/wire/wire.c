@@ -53,8 +53,8 @@ static inline uint8_t *set_bytes(uint8_t *p, struct span s)
     return p + s.len;
 }
 
-/* Returns the space that a text needs; too much for any frame if it is longer
- * than its limit. */
+/* Returns the space that a text needs; more than any frame has if it exceeds
+ * its limit. */
 static inline size_t text_bytes(struct span s, uint32_t max)
 {
     return s.len <= max ? s.len : UINT32_MAX;

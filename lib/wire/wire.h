@@ -199,8 +199,8 @@ enum carrier_number {
  * needs. */
 enum { FIRM_NO, FIRM_YES };
 
-/* Appends one frame. false: it does not fit or a field is over its limit;
- * w is as before. */
+/* Appends one frame. False: it does not fit, or a field exceeds its limit; w is
+ * unchanged. */
 bool local_put(struct writer *w, const struct local_msg *m);
 bool peer_put(struct writer *w, const struct peer_msg *m);
 
@@ -208,13 +208,13 @@ bool peer_put(struct writer *w, const struct peer_msg *m);
  *   OK             *m is filled
  *   ERR_VERSION    (peer) the frame's version is not ours; skipped
  *   ERR_NOT_READY  the reader is at its end
- *   ERR_MALFORMED  the frame breaks its table, or ends before its last field
- *                  does. If the frame's own length was good the reader stands
- *                  behind it, else at its end.
- *                  m->type and m->seq are set when they could be read.
- *                  m->fault names flags, or the header's zero, with bits that
- *                  are not known (all else of *m is set then), or a text or
- *                  blob that is too long
+ *   ERR_MALFORMED  the frame contradicts its table, or ends before its last
+ *                  field. If the frame's own length was valid, the reader is
+ *                  behind the frame, else at its own end.
+ *                  m->type and m->seq are set if they could be read.
+ *                  m->fault has the flags, or the header's zero, with unknown
+ *                  bits (all else of *m is set then), or the text or blob
+ *                  that is too long
  *   ERR_BUSY       unknown type: skipped; m->type and m->seq are set */
 MUST_CHECK enum err local_get(struct reader *r, struct local_msg *m);
 MUST_CHECK enum err peer_get(struct reader *r, struct peer_msg *m);

@@ -27,7 +27,7 @@ struct conf_row {
     size_t offset; /* of the field in its struct */
 };
 
-/* The keys of one place: the file, an item of pools, an item of peers. */
+/* A table of keys: of the file, of an item of pools, or of an item of peers. */
 struct conf_rows {
     const char *list; /* "pools", "peers"; NULL: the file itself */
     const struct conf_row *rows;

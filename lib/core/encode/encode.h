@@ -4,11 +4,11 @@
  * item  rows in source blocks; shared by the rooms of one key
  * room  one announced delivery of an item, or a record under which destinations
  *       wait for its announce
- * dst   one destination of a room: one generation of one langd (L below). Its
- *       slot is the slot of the shards' send jobs
+ * dst   one destination of a room: one generation of one langd (L below). The
+ *       shards' send job has the same slot
  *
- * Handlers change fields and put records on a todo list (touch); settling then
- * compares what is with what was sent, and sends the difference.
+ * Handlers change fields and put records on a todo list (touch). Settling then
+ * compares the state with what was sent before, and sends the difference.
  *
  * Calls go down only, in this order: encode.c; local.c, peer.c; map.c,
  * revoke.c; decline.c; room.c; dst.c; item.c; queue.c; life.c, rights.c,
@@ -28,7 +28,7 @@
 #include "core/tombs.h"
 #include "core/trace/trace.h"
 
-/* States, in the order in which a record goes through them. */
+/* States of the records, in the order in which they come. */
 enum eroom_life {
 #define EROOM(name, to, text) EROOM_##name,
 #include "core/encode/life.def"
@@ -434,7 +434,7 @@ void item_close_batch(struct encoded *e, uint32_t conn);
  * more kept rooms than it must. */
 void queue_refer(
     struct encoded *e, struct item *it, int32_t rooms, int32_t leaving);
-/* Takes the item out of its batch and queue; it becomes `to`. */
+/* Takes the item out of its batch and queue, and moves it to state `to`. */
 void queue_leave(struct encoded *e, struct item *it, enum item_life to);
 /* Moves the item's batch to the queue that its grants call for, and serves the
  * pool. */
@@ -497,7 +497,7 @@ void gens_end(struct encoded *e, const struct peer *p, uint64_t generation,
 /* True if the generation has ended: an INIT of it comes too late. */
 bool gens_over(
     const struct encoded *e, const struct peer *p, uint64_t generation);
-/* Stops counting it as a destination of its room. */
+/* Removes it from the number of its room's destinations. */
 void edst_refuse(struct edst *d);
 /* Ends the destination: L has decided (OK: it has all rows), or L is lost. No
  * effect when it has ended. */

@@ -429,8 +429,8 @@ bool queue_remembers(
                                            item_key_hash(&n->key, uid), uid));
 }
 
-/* A destination that has the rows and asks again gets its place back in
- * peer.c. */
+/* peer.c gives the place back to a destination that has the rows and asks
+ * again. */
 void queue_counts(const struct encoded *e, struct eroom *m)
 {
     const struct tomb *t =

@@ -218,7 +218,7 @@ static void end(struct encoded *e, struct eroom *m)
     }
 }
 
-/* True if every destination that the room waits for has ended. */
+/* True if all destinations that the room waits for have ended. */
 static bool complete(const struct eroom *m)
 {
     if (!eroom_running(m) || m->active > 0)

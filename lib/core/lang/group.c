@@ -22,7 +22,7 @@ void groups_init(struct langd *l)
         list_init(&l->session_groups[i]);
 }
 
-/* Frees the spare blocks for other rooms. */
+/* Frees the group's spare blocks for other rooms. */
 static void uncap(struct langd *l, struct lgroup *g)
 {
     struct lpool *p = &l->pools[g->pool];

@@ -412,7 +412,7 @@ void group_leave(struct langd *l, struct lroom *m);
 void group_place(struct langd *l, struct lgroup *g);
 /* Returns the number of blocks that the group wants at admission. */
 uint32_t group_wanted(const struct langd *l, const struct lgroup *g);
-/* Takes them all. False: they cannot be had. */
+/* Takes all the blocks that the group wants. False: they cannot be had. */
 bool group_take(struct langd *l, struct out *out, struct lgroup *g);
 /* Gives spare blocks to members that have more rows than blocks. */
 void groups_draw(struct langd *l, struct out *out, struct lpool *p);
@@ -513,7 +513,7 @@ struct peer *named_find(struct langd *l, struct out *out, uint32_t uid,
     struct span name, const char **text);
 /* True if a peer without rooms may lose its entry to another. */
 bool named_spare(const void *brain, const struct peer *p);
-/* Ends all that waits for an encoder that never answered. */
+/* Ends everything that waits for an encoder that never answered. */
 void named_gives_way(void *brain, struct peer *p);
 /* Returns an encoder of this name that takes no new rooms and is not forgotten
  * yet; NULL: none. */

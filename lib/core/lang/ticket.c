@@ -1,5 +1,5 @@
-/* ticket.c - see ticket.h. Owned by the loop's thread.
- * Rejected: batch indices as sequence ids. Two requests met in one id. */
+/* ticket.c - see ticket.h. Owned by the loop's thread. Rejected: batch indices
+ * as sequence ids. Two requests could have the same id. */
 #include "core/lang/ticket.h"
 
 #include "base/check.h"

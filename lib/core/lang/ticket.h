@@ -104,7 +104,7 @@ uint32_t tickets_next_conn(struct tickets *t);
 
 void tickets_show(
     const struct tickets *t, struct show_at *at, struct rows_out *s);
-/* CHECKs that ids are held once and counts agree. For tests. */
+/* CHECKs that each id has one holder and that counts agree. For tests. */
 void tickets_check(const struct tickets *t);
 
 #endif

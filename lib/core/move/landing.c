@@ -343,7 +343,7 @@ bool landing_cmd(struct landing *l, const struct data_cmd *cmd, bool *quiet)
 
 /* segments */
 
-/* True if the segment is whole units, in one part of this shard, with the bytes
+/* True if the segment has whole units, in one part of this shard, and the bytes
  * of its rows. */
 static bool shape_ok(const struct landing *l, const struct landing_pool *p,
     const struct segment *s)

@@ -47,10 +47,10 @@ void landing_pool_set(
  * it due. */
 bool landing_cmd(struct landing *l, const struct data_cmd *cmd, bool *quiet);
 
-/* Admits a segment of peer `who`; NONE: not known whose. OK: its units are
- * claimed, *pool and pieces[0..*n) say where it lands, and landing_end has to
- * be called once for *token when its bytes are there or cannot come. Otherwise
- * nothing has changed:
+/* Admits a segment of peer `who`; NONE: sender unknown. OK: its units are
+ * claimed, and it lands in *pool at pieces[0..*n). Call landing_end once for
+ * *token when its bytes are there or cannot come. Otherwise nothing has
+ * changed:
  *   ERR_STALE      no such slot, generation or attempt; of another peer;
  *                  closed; not granted; landed before
  *   ERR_MALFORMED  not whole units, crosses a part, part of another shard,
@@ -63,8 +63,8 @@ MUST_CHECK enum err landing_begin(struct landing *l, uint32_t who,
     const struct segment *s, uint32_t *pool, struct piece *pieces, uint32_t *n,
     uint32_t *token, uint32_t *bad_slot);
 
-/* Looks up the peer that sends to an open generation, and its pool; false: it
- * is not open. */
+/* Looks up the peer that sends to this generation, and the pool; false: the
+ * generation is not open. */
 bool landing_peer(const struct landing *l, uint64_t generation, uint32_t *peer,
     uint32_t *pool);
 /* Looks up the slot, attempt and generation of an active landing. */

@@ -32,7 +32,7 @@ struct pool {
     uint32_t scattered; /* taking this many blocks failed: too many runs for an
                            extent with scattered_runs runs; NONE: not known */
     uint32_t scattered_runs;
-    uint64_t steps; /* free runs that searches looked at, for tests */
+    uint64_t steps; /* number of free runs examined by searches, for tests */
 };
 
 static inline struct extent extent_none(void)
@@ -40,7 +40,7 @@ static inline struct extent extent_none(void)
     return (struct extent){NONE, NONE, 0, 0};
 }
 
-/* Makes a pool of which all blocks are free. */
+/* Makes a pool with all blocks free. */
 void pool_init(struct pool *p, struct slab *s, uint32_t blocks);
 
 /* Appends n blocks to e in few runs; looks at each free run twice at most.

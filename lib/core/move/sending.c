@@ -181,7 +181,7 @@ static uint32_t message_room(const struct sending *s, uint32_t peer)
     return bytes > SEND_CARRIER_ROOM ? bytes - SEND_CARRIER_ROOM : 0;
 }
 
-/* Puts the endpoint on the list of ready ones, or takes it off. */
+/* Puts the endpoint on the ready list, or takes it off. */
 static void ep_update(struct sending *s, uint32_t e)
 {
     struct send_ep *ep = &s->eps[e];

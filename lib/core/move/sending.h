@@ -36,7 +36,7 @@ struct sending_pool { /* row_bytes 0: layout not known yet */
 /* Bytes of a message of small segments, headers included. */
 #define SEND_SMALL_BYTES (64u << 10)
 
-/* One data message: segments, and per segment where its rows lie. */
+/* One data message: segments, and the places of each segment's rows. */
 struct send_batch {
     uint32_t peer, address; /* endpoint: data address number of the peer */
     uint32_t count;
@@ -104,11 +104,11 @@ bool sending_next(struct sending *s, struct send_batch *b, uint32_t *token);
 void sending_done(struct sending *s, uint32_t token,
     void (*quiet)(void *ud, const struct data_note *note), void *ud);
 
-/* Drops what is queued for a peer whose endpoint broke: its jobs are not sent
+/* Drops queued rows for a peer whose endpoint broke: its jobs are not sent
  * until a SEND_REWIND. */
 void sending_broken(struct sending *s, uint32_t peer);
 
-/* True if sending_next may have a message. */
+/* True if sending_next may return a message. */
 bool sending_ready(const struct sending *s);
 /* Returns the number of messages in flight. */
 uint32_t sending_active(const struct sending *s);

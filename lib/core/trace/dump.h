@@ -5,7 +5,7 @@
 
 #include "core/trace/recorder.h"
 
-/* Text of a fixed size; what does not fit is left out. */
+/* Text of a fixed size; longer text is cut. */
 struct line {
     char *p;
     size_t len, cap;

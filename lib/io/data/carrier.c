@@ -1,5 +1,5 @@
-/* carrier.c - see carrier.h. Calls back only from carrier_report() and
- * carrier_arrived(), which carriers call from progress() and close(). */
+/* carrier.c - see carrier.h. Calls the owner back only from carrier_report()
+ * and carrier_arrived(), which carriers call from progress() and close(). */
 #include "io/data/carrier.h"
 
 #include "base/check.h"

@@ -22,7 +22,8 @@ struct carrier_op {
     uint64_t bytes;    /* of the pieces */
     bool fetch, ok;
     uint8_t *frame;    /* CARRIER_FRAME bytes, then the header; messages only */
-    struct iovec *iov; /* 1 + DATA_IOV_MAX; touched only as far as used */
+    struct iovec *iov; /* 1 + DATA_IOV_MAX entries; unused ones are never
+                          touched */
 };
 
 struct carrier_end {

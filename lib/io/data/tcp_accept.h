@@ -6,8 +6,8 @@
 
 #include "io/data/tcp_in.h"
 
-/* The source of an event in the carrier's epoll set: its data.u64 has the tag
- * in the upper half, an index in the lower. TCP_OUT is the carrier's own. */
+/* The source of an event in the carrier's epoll set. data.u64 has the tag in
+ * the upper half and an index in the lower. TCP_OUT belongs to the carrier. */
 enum tcp_tag { TCP_OUT, TCP_IN, TCP_LISTENER, TCP_TIMER };
 
 struct tcp_door;
@@ -23,7 +23,7 @@ struct tcp_door_conf {
 /* Listens; *place is the address. ERR_INTERNAL with a log line. */
 MUST_CHECK enum err tcp_door_open(struct tcp_door **out,
     const struct tcp_door_conf *c, struct tcp_place *place);
-/* Closes all; fetches end as not ok. Accepts NULL. */
+/* Closes all; unfinished fetches end with ok false. Accepts NULL. */
 void tcp_door_close(struct tcp_door **door);
 
 /* Accepts connections with this key from peer `who`. The peer's earlier key

@@ -14,7 +14,7 @@
 
 struct tcp_in;
 
-/* Messages go to carrier_arrived(); of the calls only fetched is used. */
+/* Messages go to carrier_arrived(); only `fetched` of the calls is used. */
 struct tcp_in_conf {
     struct data *d;
     const struct data_calls *calls;
@@ -28,7 +28,7 @@ struct tcp_in_conf {
 
 /* Opens a connection that owns fd. NULL: no memory, and fd is closed. */
 struct tcp_in *tcp_in_open(int fd, const struct tcp_in_conf *c);
-/* Closes it; a fetch ends as not ok. */
+/* Closes it; an unfinished fetch ends with ok false. */
 void tcp_in_close(struct tcp_in **in);
 /* True if the greeting was received, and proven if there are keys. */
 bool tcp_in_greeted(const struct tcp_in *in);

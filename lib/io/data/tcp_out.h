@@ -1,5 +1,5 @@
 /* tcp_out.h - the connections of data_tcp.c that send: the streams of each
- * endpoint. Private to the two; the thread that owns the carrier. */
+ * endpoint. Private to these two files; the thread that owns the carrier. */
 #ifndef MMX_IO_TCP_OUT_H
 #define MMX_IO_TCP_OUT_H
 
@@ -66,7 +66,7 @@ void tcp_out_event(struct data *d, uint32_t index, uint32_t events);
 /* Called after this message was added to the endpoint. */
 void tcp_out_posted(
     struct data *d, struct endpoint *ep, const struct carrier_op *op);
-/* Sends what is due; returns the number of streams that had something. */
+/* Sends what is due; returns the number of streams that had bytes to send. */
 unsigned tcp_out_send(struct data *d);
 /* Breaks endpoints with one stalled stream while others progress. */
 void tcp_out_tick(struct data *d, struct endpoint *ep, uint64_t now_ns);

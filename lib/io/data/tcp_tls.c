@@ -164,7 +164,7 @@ static int find_key(
     return 1;
 }
 
-/* Reads the client's first key name before anything is computed for it. */
+/* Reads the client's first key name, before any cryptography for it. */
 static int on_hello(SSL *ssl, int *alert, void *ud)
 {
     struct tcp_safe *s = safe_of(ssl);

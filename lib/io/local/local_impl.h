@@ -116,7 +116,7 @@ void conn_refuse(int fd, enum err err, const char *text);
 void conn_close(int fd);
 /* Gives the connection a turn in the next local_serve. */
 void conn_ready(struct local_conn *c);
-/* Runs one turn of a connection. */
+/* Serves a connection for one turn. */
 void conn_serve(struct local_conn *c);
 /* Closes the connection and reports nothing. */
 void conn_drop(struct local_conn *c);

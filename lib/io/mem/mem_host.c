@@ -29,8 +29,8 @@
 
 #define NODES_MAX 1024
 #define MIB       (UINT64_C(1) << 20)
-#define PIECE     (256 * MIB) /* populated by one call: some 0.1 s */
-#define CREW_MAX  3           /* threads beside the one that opens */
+#define PIECE     (256 * MIB) /* populated by one call, in about 0.1 s */
+#define CREW_MAX  3           /* threads besides the one that opens */
 
 static uint64_t host_page(const struct mem_opt *opt)
 {
@@ -149,7 +149,8 @@ struct crew {
     _Atomic int error;     /* errno of the first failure, 0: none */
 };
 
-/* Populates on Linux before 5.14: allocates, which can fail, then touches. */
+/* Populates on Linux before 5.14: allocates, which can fail, then touches each
+ * page. */
 static int populate_old(struct mem *m, uint64_t at, uint64_t n)
 {
     volatile uint8_t *p = m->base + at;

@@ -511,7 +511,8 @@ void conns_listen(struct links *p, int fd)
 {
     int flags = fcntl(fd, F_GETFL);
 
-    /* ZMQ leaves it blocking: of two threads that accept one would wait. */
+    /* ZMQ leaves the listener blocking: of two threads that accept, one waits.
+     */
     if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) != 0)
         return;
     p->listen_fd = fd;
