@@ -18,7 +18,7 @@
 #include "core/brain.h"
 #include "core/out.h"
 #include "core/share.h"
-#include "core/tombs.h"
+#include "core/memory.h"
 
 /* So that a room's cells and events always fit into a list of actions. */
 #define ROOM_ATTACHMENTS_MAX 128

@@ -15,7 +15,7 @@
  * owed. pools.h, show.h: pools and reports. Then one role: encode/encode.h or
  * lang/lang.h, and of its folder room.c first. Under both lie move/ (the
  * arithmetic of rows), conf/ (the configuration), and the tables share.h,
- * tombs.h, aux_arena.h; out.h appends to the list of actions. */
+ * memory.h, aux_arena.h; out.h appends to the list of actions. */
 #ifndef MMX_CORE_FLOW_H
 #define MMX_CORE_FLOW_H
 

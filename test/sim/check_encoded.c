@@ -9,7 +9,6 @@ struct watch {
     uint32_t *owner[CONF_POOLS_MAX], *now[CONF_POOLS_MAX];
     uint64_t *opened_ns; /* by slot */
     uint8_t *state;
-    uint32_t tomb;
 };
 
 static struct watch *watch_of(struct daemon *d)
@@ -37,29 +36,31 @@ void encoded_unwatch(struct daemon *d)
 /* L alone decides Success. What E calls failed, for another reason than a
  * peer that is lost, did not succeed at L. */
 /* RULES 4.6 */
-static void see_outcomes(
-    struct daemon *d, const struct encoded *e, struct watch *w)
+static void see_outcomes(struct daemon *d, const struct encoded *e)
 {
-    for (; w->tomb != e->ended_gens.next;
-         w->tomb = (w->tomb + 1) % e->ended_gens.cap) {
-        const struct tomb *t = &e->ended_gens.ring[w->tomb];
-        uint8_t at_l = langd_outcome(t->id);
+    const struct memory *ended = &e->ended_gens;
 
-        if (!t->used || W.is.ghost_ms) /* ghosts name what they like */
-            continue;
+    if (W.is.ghost_ms) /* ghosts name what they like */
+        return;
+    for (uint32_t i = 0; i < ended->cap; i++) {
+        const struct tomb *t = memory_at(ended, i);
+        uint8_t at_l = langd_outcome(t->memo.id);
+
+        if (!t->memo.used || t->memo.until_ns != W.now_ns + ended->keep_ns)
+            continue; /* it ended in another step */
         trace("%s: g%llx ends %u reason %u", d->conf->name,
-            (unsigned long long)t->id & 0xffffff, t->state, t->reason);
+            (unsigned long long)t->memo.id & 0xffffff, t->state, t->reason);
         HOLDS(t->state != ROOM_SUCCESS || at_l == ROOM_SUCCESS,
             "langd decides success", "%s g%llx succeeds, at langd it is %u",
-            d->conf->name, (unsigned long long)t->id & 0xffffff, at_l);
+            d->conf->name, (unsigned long long)t->memo.id & 0xffffff, at_l);
         HOLDS(t->state != ROOM_FAILED || t->reason == ERR_PEER_LOST ||
                   t->reason == ERR_STALE || at_l != ROOM_SUCCESS,
             "langd decides success", "%s g%llx fails (%s), langd succeeded",
-            d->conf->name, (unsigned long long)t->id & 0xffffff,
+            d->conf->name, (unsigned long long)t->memo.id & 0xffffff,
             err_name((enum err)t->reason));
         if (t->state == ROOM_FAILED && t->reason != ERR_PEER_LOST &&
             t->reason != ERR_STALE)
-            langd_outcome_set(t->id, ROOM_FAILED);
+            langd_outcome_set(t->memo.id, ROOM_FAILED);
     }
 }
 
@@ -89,7 +90,7 @@ static void see_life(
         d->conf->name, (unsigned long long)m->r.id, m->life, known, item,
         m->r.state, list_linked(&m->in_kept), m->active);
     t = m->life == EROOM_AWAITED
-            ? tombs_get(&e->ended_rooms, W.now_ns, m->r.id, m->name)
+            ? memory_get(&e->ended_rooms, W.now_ns, m->r.id, m->name)
             : NULL;
     HOLDS(!t || t->reason == ERR_NO_BLOCKS || m->active == 0,
         "who asks after the end hears so", "%s room %llu ended as %s",
@@ -104,10 +105,9 @@ static void see_dst(const struct daemon *d, const struct encoded *e, uint32_t i)
 
     if (o->state == DST_FREE)
         return;
-    g = o->state == DST_ACTIVE
-            ? declines_find(&e->declines, W.now_ns, o->room->r.id,
-                  o->room->name, e->b.peers.peers[o->peer].serial)
-            : NULL;
+    g = o->state == DST_ACTIVE ? decline_find(e, o->room->r.id, o->room->name,
+                                     e->b.peers.peers[o->peer].serial)
+                               : NULL;
     HOLDS(!g || g->served, "the last word of a langd counts",
         "%s room %llu: it has asked again", d->conf->name,
         (unsigned long long)o->room->r.id);
@@ -294,7 +294,7 @@ void encoded_watch(struct daemon *d)
     struct watch *w = watch_of(d);
 
     brain_check(&e->b);
-    see_outcomes(d, e, w);
+    see_outcomes(d, e);
     for (uint32_t i = 0; i < e->rooms_max; i++)
         see_place(d, e, w, i);
     see_blocks(d, e, w);
@@ -312,7 +312,7 @@ void encoded_watch_step(struct daemon *d)
     const struct encoded *e = d->brain;
     struct watch *w = watch_of(d);
 
-    see_outcomes(d, e, w);
+    see_outcomes(d, e);
     for (uint32_t i = 0; i < d->touched_count; i++) {
         const struct edst *o = &e->dsts[d->touched[i] % e->rooms_max];
 

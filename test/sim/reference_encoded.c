@@ -381,7 +381,7 @@ static void count_kept(struct ebook *k, uint32_t i)
     bool here = it->life != ITEM_FREE && it->age + 1 == b->age;
     const struct tomb *t =
         b->kept && b->kept_ns > W.now_ns
-            ? tombs_get(&k->e->ended_rooms, W.now_ns, b->room, b->name)
+            ? memory_get(&k->e->ended_rooms, W.now_ns, b->room, b->name)
             : NULL;
 
     if (t && t->reason == ERR_GONE && (!here || it->leaving == it->refs))

@@ -23,26 +23,44 @@ static bool speaks_of(
                key_eq(&it->key, &g->key));
 }
 
-static void remember(struct encoded *e, const struct decline *g)
+struct decline *decline_find(
+    const struct encoded *e, uint64_t room, uint32_t name, uint32_t langd)
 {
-    if (declines_put(&e->declines, e->b.now_ns, g))
-        e->b.stats[STAT_declines_forgotten]++;
+    struct decline *g = memory_get(&e->declines, e->b.now_ns, room, name);
+
+    while (g && g->langd != langd)
+        g = memory_next(&e->declines, e->b.now_ns, g);
+    return g;
+}
+
+void decline_put(struct encoded *e, const struct decline *g, uint32_t holder)
+{
+    struct decline *old = decline_find(e, g->memo.id, g->memo.scope, g->langd);
+    const struct memo *evicted;
+
+    if (old)
+        memory_drop(&e->declines, old);
+    evicted = memory_evicts(&e->declines);
+    e->b.stats[STAT_declines_forgotten] +=
+        evicted && evicted->until_ns > e->b.now_ns;
+    (void)memory_put(&e->declines, e->b.now_ns, g, holder);
 }
 
 /* Remembers a decline of a room that may still be announced. A late decline of
  * a room that ended does not count against the next room of that id, unless the
  * room ended with no-blocks. A decline already stored from an INIT stays as it
  * is. */
-static void remember_early(struct encoded *e, const struct decline *g)
+static void remember_early(
+    struct encoded *e, const struct decline *g, uint32_t holder)
 {
     const struct decline *before =
-        declines_find(&e->declines, e->b.now_ns, g->room, g->name, g->langd);
+        decline_find(e, g->memo.id, g->memo.scope, g->langd);
     const struct tomb *ended =
-        tombs_get(&e->ended_rooms, e->b.now_ns, g->room, g->name);
+        memory_get(&e->ended_rooms, e->b.now_ns, g->memo.id, g->memo.scope);
 
     if ((!before || before->counted) &&
         (!ended || ended->reason == ERR_NO_BLOCKS))
-        remember(e, g);
+        decline_put(e, g, holder);
 }
 
 /* Counts one destination of the room as asked and failed. */
@@ -87,14 +105,14 @@ static bool asked_for_it(
 static void give_up(struct encoded *e, const struct peer *p,
     const struct secret *secret, struct decline g)
 {
-    struct eroom *m = eroom_find(e, g.room, secret);
+    struct eroom *m = eroom_find(e, g.memo.id, secret);
     const struct decline *before =
-        declines_find(&e->declines, e->b.now_ns, g.room, g.name, g.langd);
+        decline_find(e, g.memo.id, g.memo.scope, g.langd);
 
     if (m && asked_for_it(e, m, p))
         return;
     if (!m || !eroom_announced(m)) {
-        remember_early(e, &g);
+        remember_early(e, &g, g.langd);
         return;
     }
     if (!speaks_of(e, m, &g)) {
@@ -104,7 +122,7 @@ static void give_up(struct encoded *e, const struct peer *p,
     if ((before && before->counted) || !lacks(m, &g))
         return;
     g.counted = true;
-    remember(e, &g);
+    decline_put(e, &g, g.langd);
     lessen(e, m, (enum err)g.reason);
 }
 
@@ -112,8 +130,8 @@ void encoded_on_decline(
     struct encoded *e, struct peer *p, const struct peer_msg *msg)
 {
     give_up(e, p, &msg->decline.secret,
-        (struct decline){.room = msg->room,
-            .name = brain_name(&e->b, &msg->decline.secret),
+        (struct decline){.memo = {.id = msg->room,
+                             .scope = brain_name(&e->b, &msg->decline.secret)},
             .key = msg->decline.key,
             .langd = p->serial,
             .who = p->same_host ? msg->decline.who : 0,
@@ -136,18 +154,17 @@ void encoded_withdraw(
     struct encoded *e, const struct local_decline *n, uint32_t uid)
 {
     struct eroom *m = eroom_find(e, n->room, &n->secret);
-    struct decline g = {.room = n->room,
-        .name = brain_name(&e->b, &n->secret),
+    struct decline g = {
+        .memo = {.id = n->room, .scope = brain_name(&e->b, &n->secret)},
         .key = n->key,
         .langd = WITHDRAWN,
-        .uid = uid,
         .pools = UINT32_MAX,
         .reason = ERR_DECLINED};
 
     CHECK(secret_given(&n->secret), "room %llx is withdrawn without a secret",
         (unsigned long long)n->room);
     if (!m || !eroom_announced(m))
-        remember_early(e, &g);
+        remember_early(e, &g, uid);
     else if (eroom_serves(m) && speaks_of(e, m, &g))
         end_withdrawn(e, m);
 }
@@ -158,8 +175,8 @@ void encoded_never_asked(
     uint8_t reason = msg->abort.reason;
 
     give_up(e, p, &msg->abort.secret,
-        (struct decline){.room = msg->room,
-            .name = brain_name(&e->b, &msg->abort.secret),
+        (struct decline){.memo = {.id = msg->room,
+                             .scope = brain_name(&e->b, &msg->abort.secret)},
             .langd = p->serial,
             .pools = rights_of(e, p,
                 &(struct claim){
@@ -169,19 +186,18 @@ void encoded_never_asked(
 
 void eroom_count_declines(struct encoded *e, struct eroom *m)
 {
-    struct decline *g =
-        declines_first(&e->declines, e->b.now_ns, m->r.id, m->name);
+    struct decline *g = memory_get(&e->declines, e->b.now_ns, m->r.id, m->name);
 
     CHECK(m->life == EROOM_LIVE, "declines of room %llu of state %u count",
         (unsigned long long)m->r.id, m->life);
     /* The INIT of a langd that declined later may have said how many
      * destinations there are. */
     for (struct decline *n = g; n && !m->required && !(m->flags & FLAG_OPEN);
-         n = declines_next(&e->declines, e->b.now_ns, n))
+         n = memory_next(&e->declines, e->b.now_ns, n))
         if (!n->counted && speaks_of(e, m, n))
             m->required = n->required;
     while (g) {
-        struct decline *next = declines_next(&e->declines, e->b.now_ns, g);
+        struct decline *next = memory_next(&e->declines, e->b.now_ns, g);
 
         bool about = speaks_of(e, m, g);
 
@@ -189,7 +205,7 @@ void eroom_count_declines(struct encoded *e, struct eroom *m)
         if (g->langd == WITHDRAWN && about)
             end_withdrawn(e, m);
         if (g->counted || !about || !lacks(m, g)) {
-            declines_drop(&e->declines, g);
+            memory_drop(&e->declines, g);
         } else {
             g->counted = true;
             lessen(e, m, (enum err)g->reason);
@@ -200,16 +216,8 @@ void eroom_count_declines(struct encoded *e, struct eroom *m)
 
 void eroom_keep_declines(struct encoded *e, const struct eroom *m)
 {
-    struct decline *g =
-        declines_first(&e->declines, e->b.now_ns, m->r.id, m->name);
+    struct decline *g = memory_get(&e->declines, e->b.now_ns, m->r.id, m->name);
 
-    for (; g; g = declines_next(&e->declines, e->b.now_ns, g))
+    for (; g; g = memory_next(&e->declines, e->b.now_ns, g))
         g->counted &= g->served;
-}
-
-struct decline *eroom_declined_by(
-    const struct encoded *e, const struct eroom *m, const struct peer *p)
-{
-    return declines_find(
-        &e->declines, e->b.now_ns, m->r.id, m->name, p->serial);
 }

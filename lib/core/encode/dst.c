@@ -65,22 +65,22 @@ static bool take_place(
 void gens_end(struct encoded *e, const struct peer *p, uint64_t generation,
     uint8_t state, enum err reason)
 {
-    const struct tomb *old = tombs_oldest(&e->ended_gens);
+    const struct memo *old = memory_evicts(&e->ended_gens);
     struct peer *of = old ? peer_of_run(&e->b.peers, old->scope) : NULL;
 
     CHECK(p->used, "generation %llu of a peer that is gone ends",
         (unsigned long long)generation);
     if (of) /* generations of one run only grow */
         of->dead_to = max_u64(of->dead_to, old->id);
-    tombs_put(&e->ended_gens, e->b.now_ns, generation, p->run, state,
-        (uint8_t)reason);
+    (void)tomb_put(&e->ended_gens, e->b.now_ns, generation, p->run, p->serial,
+        state, (uint8_t)reason);
 }
 
 bool gens_over(
     const struct encoded *e, const struct peer *p, uint64_t generation)
 {
     return generation <= p->dead_to ||
-           tombs_has(&e->ended_gens, generation, p->run);
+           table_get(&e->ended_gens.index, generation, p->run) != NONE;
 }
 
 struct edst *edst_new(struct encoded *e, struct eroom *m, uint32_t peer,
@@ -160,8 +160,7 @@ static void remember_end(
     struct encoded *e, const struct edst *d, enum err reason)
 {
     const struct eroom *m = d->room;
-    struct decline g = {.room = m->r.id,
-        .name = m->name,
+    struct decline g = {.memo = {.id = m->r.id, .scope = m->name},
         .key = d->key,
         .langd = e->b.peers.peers[d->peer].serial,
         .required = d->required,
@@ -173,8 +172,7 @@ static void remember_end(
     if (reason == OK && !eroom_announced(m))
         return;
     if (eroom_announced(m) ? m->required > 1 : reason != ERR_PEER_LOST)
-        e->b.stats[STAT_declines_forgotten] +=
-            declines_put(&e->declines, e->b.now_ns, &g);
+        decline_put(e, &g, g.langd);
 }
 
 /* Records the time to READY, counted from the last of: rows committed, room

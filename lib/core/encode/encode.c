@@ -26,11 +26,14 @@ static void carve(struct encoded *e, struct slab *s)
     table_init(&e->keys, s, e->rooms_max, e->b.c.seed + 2);
     table_init(&e->ids, s, e->rooms_max, e->b.c.seed);
     table_init(&e->gens, s, e->rooms_max, e->b.c.seed + 1);
-    tombs_init(&e->ended_rooms, s, tombs, e->b.c.seed, c->timeout_tombstone);
-    tombs_init(&e->ended_gens, s, tombs, e->b.c.seed, c->timeout_tombstone);
-    tombs_init(&e->victims, s, tombs, e->b.c.seed, c->timeout_total);
-    declines_init(&e->declines, s, (uint32_t)c->limit_declines, e->b.c.seed + 3,
-        c->timeout_bootstrap);
+    memory_init(&e->ended_rooms, s, tombs, sizeof(struct tomb), e->b.c.seed,
+        c->timeout_tombstone);
+    memory_init(&e->ended_gens, s, tombs, sizeof(struct tomb), e->b.c.seed,
+        c->timeout_tombstone);
+    memory_init(&e->victims, s, tombs, sizeof(struct tomb), e->b.c.seed,
+        c->timeout_total);
+    memory_init(&e->declines, s, (uint32_t)c->limit_declines,
+        sizeof(struct decline), e->b.c.seed + 3, c->timeout_bootstrap);
     heap_init(&e->room_timers, s, e->rooms_max);
     heap_init(&e->dst_timers, s, e->rooms_max);
     for (uint32_t i = 0; i < c->pools_count; i++) {

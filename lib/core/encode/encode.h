@@ -12,7 +12,7 @@
  *
  * Calls go down only, in this order: encode.c; local.c, peer.c; map.c,
  * revoke.c; decline.c; room.c; dst.c; item.c; queue.c; life.c, rights.c,
- * declines.c, show.c. */
+ * show.c. */
 #ifndef MMX_CORE_ENCODE_ENCODE_H
 #define MMX_CORE_ENCODE_ENCODE_H
 
@@ -22,10 +22,9 @@
 #include "base/table.h"
 #include "core/head.h"
 #include "core/debt.h"
-#include "core/encode/declines.h"
 #include "core/move/pool.h"
 #include "core/move/rowmap.h"
-#include "core/tombs.h"
+#include "core/memory.h"
 #include "core/trace/trace.h"
 
 /* States of the records, in the order in which they come. */
@@ -194,15 +193,32 @@ struct epool {
     uint32_t copied;       /* blocks of items with fences */
 };
 
+/* Stands for the langd when a program of this host withdrew the room. */
+#define WITHDRAWN 0u
+
+/* A room that a langd gave up, before its announce or as a destination. */
+struct decline {
+    struct memo memo;  /* (room, hash of its secret) */
+    struct key key;    /* of the item; zero: not given */
+    uint32_t langd;    /* serial number of the peer */
+    uint32_t who;      /* uid + 1 of the declining engine; 0: unknown */
+    uint32_t pools;    /* bit i: a room of pool i may count it */
+    uint16_t required; /* required_dst of its INIT; 0: no INIT came */
+    uint8_t reason;
+    bool counted; /* the announced room counts it as failed, or served */
+    bool served;  /* its langd has the rows: a later decline is ignored */
+};
+
 struct encoded {
-    struct brain b;           /* first */
-    struct tombs ended_rooms; /* (room, name) */
-    struct tombs ended_gens;  /* (generation, run of the peer) */
-    struct tombs victims;     /* (room or hash of key, uid) */
-    struct declines declines;
-    struct table ids;  /* (room, name) -> room */
-    struct table gens; /* (generation, peer) -> dst */
-    struct table keys; /* (hash of key and uid, pool) -> item */
+    struct brain b; /* first */
+    /* Tombs of (room, name), and (generation, run of the peer). */
+    struct memory ended_rooms, ended_gens;
+    struct memory victims;  /* tombs of (room or hash of key, uid); owner: how
+                               many destinations had been served */
+    struct memory declines; /* struct decline of (room, name) */
+    struct table ids;       /* (room, name) -> room */
+    struct table gens;      /* (generation, peer) -> dst */
+    struct table keys;      /* (hash of key and uid, pool) -> item */
     struct eroom *rooms;
     struct edst *dsts;
     struct item *items;
@@ -462,6 +478,9 @@ bool queue_remembers(
 /* Counts as served those destinations that had the rows when epool_revoke ended
  * the room. */
 void queue_counts(const struct encoded *e, struct eroom *m);
+/* Notes in what is remembered of a revoked room how many destinations it has
+ * served since. */
+void queue_served(struct encoded *e, const struct eroom *m);
 /* Forgets the victim: all its destinations have the rows. */
 void queue_forgets(struct encoded *e, uint64_t room, const struct item *it);
 
@@ -543,6 +562,13 @@ void encoded_map_dead(struct encoded *e, uint32_t conn);
 
 /* encode/decline.c */
 
+/* Returns the decline of the room by this langd; NULL: none. Valid until the
+ * next is remembered. */
+struct decline *decline_find(
+    const struct encoded *e, uint64_t room, uint32_t name, uint32_t langd);
+/* Remembers a decline, in place of an earlier one of the same room and langd,
+ * for its holder: a langd, or the user that withdrew the room. */
+void decline_put(struct encoded *e, const struct decline *g, uint32_t holder);
 /* Handles DECLINE: no engine of p will ask for the room. */
 void encoded_on_decline(
     struct encoded *e, struct peer *p, const struct peer_msg *msg);
@@ -557,9 +583,6 @@ void encoded_never_asked(
 void eroom_count_declines(struct encoded *e, struct eroom *m);
 /* Makes the declines of a revoked room count at its next announce too. */
 void eroom_keep_declines(struct encoded *e, const struct eroom *m);
-/* Returns the stored decline of this langd; NULL: it did not decline. */
-struct decline *eroom_declined_by(
-    const struct encoded *e, const struct eroom *m, const struct peer *p);
 
 /* encode/peer.c, encode/local.c, encode/show.c */
 

@@ -146,15 +146,15 @@ void eroom_unlink(struct encoded *e, struct eroom *m, enum err reason)
 {
     bool over = m->r.state == ROOM_SUCCESS || m->r.state == ROOM_FAILED;
     enum eroom_life to = over ? EROOM_RELEASING : EROOM_REVOKED;
+    struct tomb *t;
 
     CHECK(eroom_announced(m), "room %llu loses its id in state %u",
         (unsigned long long)m->r.id, m->life);
     if (eroom_found(m)) {
-        tombs_put(&e->ended_rooms, e->b.now_ns, m->r.id, m->name, m->r.state,
-            (uint8_t)reason);
-        if (over)
-            tombs_own(
-                &e->ended_rooms, m->r.id, m->name, m->r.session, m->r.reason);
+        t = tomb_put(&e->ended_rooms, e->b.now_ns, m->r.id, m->name,
+            m->item->uid, m->r.state, (uint8_t)reason);
+        t->owner = over ? m->r.session : NONE;
+        t->end_reason = m->r.reason;
     }
     if (m->life < to) /* otherwise the id was freed earlier */
         eroom_move(e, m, to);

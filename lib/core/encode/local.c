@@ -181,7 +181,7 @@ static enum err announce(struct encoded *e, uint32_t conn,
     }
     CHECK(m->life == EROOM_AWAITED && it, "room %llu of state %u is announced",
         (unsigned long long)m->r.id, m->life);
-    tombs_forget(&e->ended_rooms, n->room, m->name);
+    memory_forget(&e->ended_rooms, n->room, m->name);
     m->required = required;
     fill_announce(e, m, n);
     m->history.who = it->uid;
@@ -413,7 +413,7 @@ static enum err find(void *brain, struct out *out, uint32_t conn,
     if (m && eroom_announced(m))
         to->room = &m->r;
     else
-        to->ended = tombs_get(&e->ended_rooms, e->b.now_ns, n->room, to->name);
+        to->ended = memory_get(&e->ended_rooms, e->b.now_ns, n->room, to->name);
     return OK;
 }
 

@@ -63,7 +63,7 @@ static void answer_unknown(struct encoded *e, struct out *out, struct peer *p,
     const struct peer_msg *in)
 {
     const struct tomb *t =
-        tombs_get(&e->ended_gens, e->b.now_ns, in->generation, p->run);
+        memory_get(&e->ended_gens, e->b.now_ns, in->generation, p->run);
     struct peer_msg drained = reply(in, PEER_DRAINED);
 
     e->b.stats[STAT_stale_generation]++;
@@ -204,7 +204,7 @@ static struct eroom *room_for(struct encoded *e, struct out *out,
 
     if (m && (!expected || eroom_announced(m)))
         return m;
-    tomb = tombs_get(
+    tomb = memory_get(
         &e->ended_rooms, e->b.now_ns, msg->room, brain_name(&e->b, secret));
     if (expected && !tomb) {
         e->b.stats[STAT_unknown_rooms]++;
@@ -234,7 +234,7 @@ static struct eroom *room_for(struct encoded *e, struct out *out,
 static struct edst *dst_for(struct encoded *e, struct out *out, struct peer *p,
     const struct peer_msg *msg, struct eroom *m)
 {
-    struct decline *before = eroom_declined_by(e, m, p);
+    struct decline *before = decline_find(e, m->r.id, m->name, p->serial);
     bool counted =
         before && before->counted && !before->served && eroom_serves(m);
     struct edst *d = NULL;
@@ -267,7 +267,7 @@ static struct edst *dst_for(struct encoded *e, struct out *out, struct peer *p,
     }
     m->failed -= counted;
     if (before)
-        declines_drop(&e->declines, before);
+        memory_drop(&e->declines, before);
     return d;
 }
 

@@ -424,8 +424,8 @@ bool queue_remembers(
 {
     static const struct key none;
 
-    return tombs_get(&e->victims, e->b.now_ns, n->room, uid) ||
-           (!key_eq(&n->key, &none) && tombs_get(&e->victims, e->b.now_ns,
+    return memory_get(&e->victims, e->b.now_ns, n->room, uid) ||
+           (!key_eq(&n->key, &none) && memory_get(&e->victims, e->b.now_ns,
                                            item_key_hash(&n->key, uid), uid));
 }
 
@@ -434,7 +434,7 @@ bool queue_remembers(
 void queue_counts(const struct encoded *e, struct eroom *m)
 {
     const struct tomb *t =
-        tombs_get(&e->victims, e->b.now_ns, m->r.id, m->item->uid);
+        memory_get(&e->victims, e->b.now_ns, m->r.id, m->item->uid);
 
     if (!t || !m->item->victim || m->before > 0 || m->required <= m->asked)
         return;
@@ -443,11 +443,20 @@ void queue_counts(const struct encoded *e, struct eroom *m)
     m->asked += m->before;
 }
 
+void queue_served(struct encoded *e, const struct eroom *m)
+{
+    struct tomb *t =
+        memory_get(&e->victims, e->b.now_ns, m->r.id, m->item->uid);
+
+    if (t)
+        t->owner = m->served;
+}
+
 void queue_forgets(struct encoded *e, uint64_t room, const struct item *it)
 {
     if (!it->victim)
         return;
-    tombs_forget(&e->victims, room, it->uid);
+    memory_forget(&e->victims, room, it->uid);
     if (item_has_key(it))
-        tombs_forget(&e->victims, item_key_hash(&it->key, it->uid), it->uid);
+        memory_forget(&e->victims, item_key_hash(&it->key, it->uid), it->uid);
 }

@@ -76,9 +76,9 @@ static void end_room(struct encoded *e, struct eroom *m, const struct item *it)
         "a room with all its grants waits for these blocks: announce it again";
 
     if (!eroom_ended(m)) {
-        tombs_put(&e->victims, e->b.now_ns, m->r.id, it->uid, ROOM_FAILED,
-            ERR_NO_BLOCKS);
-        tombs_own(&e->victims, m->r.id, it->uid, m->served, ERR_NO_BLOCKS);
+        tomb_put(&e->victims, e->b.now_ns, m->r.id, it->uid, it->uid,
+            ROOM_FAILED, ERR_NO_BLOCKS)
+            ->owner = m->served;
         eroom_keep_declines(e, m);
         eroom_fail(e, m, ERR_NO_BLOCKS, text);
         eroom_unlink(e, m, ERR_NO_BLOCKS); /* frees the id for an INIT */
@@ -100,8 +100,9 @@ static void end_item(struct encoded *e, struct item *it)
     item_hide(e, it);
     it->moved_ns = e->b.now_ns;
     if (item_has_key(it))
-        tombs_put(&e->victims, e->b.now_ns, item_key_hash(&it->key, it->uid),
-            it->uid, ROOM_FAILED, ERR_NO_BLOCKS);
+        (void)tomb_put(&e->victims, e->b.now_ns,
+            item_key_hash(&it->key, it->uid), it->uid, it->uid, ROOM_FAILED,
+            ERR_NO_BLOCKS);
     /* The end of the writer's room would fail the others for another reason, so
      * it is ended last. */
     for (int writers = 0; writers < 2; writers++)

@@ -205,7 +205,7 @@ static void end(struct encoded *e, struct eroom *m)
     if (ok)
         queue_forgets(e, m->r.id, m->item);
     else /* a victim: count the destinations served since then, too */
-        tombs_own(&e->victims, m->r.id, m->item->uid, m->served, ERR_NO_BLOCKS);
+        queue_served(e, m);
     spoil(e, m, m->fail_reason ? m->fail_reason : ERR_GONE);
     keep = keep_ns(e, m);
     if (keep > 0) {

@@ -46,12 +46,13 @@ static void carve(struct langd *l, struct slab *s)
         slab_take(s, c->limit_connections, sizeof(*l->session_groups));
     table_init(&l->group_ids, s, l->rooms_max, l->b.c.seed);
     table_init(&l->keys, s, l->rooms_max, l->b.c.seed);
-    tombs_init(&l->tombs, s, (uint32_t)c->limit_tombstones, l->b.c.seed,
-        c->timeout_tombstone);
-    tombs_init(&l->left, s, (uint32_t)c->limit_tombstones, l->b.c.seed,
-        c->timeout_tombstone);
+    memory_init(&l->tombs, s, (uint32_t)c->limit_tombstones,
+        sizeof(struct tomb), l->b.c.seed, c->timeout_tombstone);
+    memory_init(&l->left, s, (uint32_t)c->limit_tombstones, sizeof(struct tomb),
+        l->b.c.seed, c->timeout_tombstone);
+    memory_init(&l->declines, s, WAITING_DECLINES, sizeof(struct ldecline),
+        l->b.c.seed, FORGET_NS);
     tickets_init(&l->tickets, s, c, l->b.c.seed);
-    declines_carve(l, s);
     heap_init(&l->timers, s, l->rooms_max);
     heap_init(&l->aux_queue, s, l->rooms_max);
     heap_init(&l->aux_held, s, l->rooms_max);

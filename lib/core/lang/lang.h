@@ -31,7 +31,7 @@
 #include "core/move/rowmap.h"
 #include "core/share.h"
 #include "core/lang/ticket.h"
-#include "core/tombs.h"
+#include "core/memory.h"
 #include "core/trace/trace.h"
 
 #define ATTEMPTS_MAX 3 /* outages that do not end a room */
@@ -185,13 +185,10 @@ struct lroom {
 
 /* A room that an engine will not fetch; its encoder is not up. */
 struct ldecline {
-    struct list node;  /* langd.declines_free or declines_waiting */
-    uint64_t until_ns; /* when it expires */
-    uint64_t room;
+    struct memo memo;
     struct key key;
     struct secret secret;
-    uint32_t peer; /* its serial */
-    uint32_t uid;  /* of the engine */
+    uint32_t uid; /* of the engine */
     uint32_t gids_len;
     uint8_t gids[GROUPS_BYTES];
 };
@@ -225,9 +222,10 @@ struct langd {
     struct heap aux_held;    /* rooms that may lose space, in order */
     struct lgroup *aux_kept; /* the group at the head: it keeps its space */
     bool aux_dirty;          /* aux_queue must be served */
-    struct tombs tombs;      /* ended generations: (generation, 0) */
-    struct tombs left;       /* rooms that ended before all announced readers
+    struct memory tombs;     /* of ended generations: (generation, 0) */
+    struct memory left;      /* of rooms that ended before all announced readers
                                 came: (room, scope); state: how many did not */
+    struct memory declines;  /* struct ldecline of (room, the peer's serial) */
     struct table keys;       /* (room, scope) -> slot */
     struct lroom *rooms;
     struct lgroup *groups;
@@ -247,9 +245,6 @@ struct langd {
     struct list todo;        /* rooms to settle */
     struct list settled; /* settled rooms, to notify after serving the queues */
     uint64_t generation_base, generation_count;
-    struct ldecline *declines;
-    struct list declines_free, declines_waiting; /* declines_waiting: oldest
-                                                    first */
     uint8_t scratch[AUX_MAX];
 };
 
@@ -448,7 +443,6 @@ void say_connect(struct langd *l, struct out *out, struct peer *p);
 
 /* lang/decline.c: rooms that engines will not fetch */
 
-void declines_carve(struct langd *l, struct slab *s);
 /* Sends DECLINE for the room, or keeps it until its encoder is up. */
 void decline_room(struct langd *l, struct out *out, struct peer *p,
     const struct conn *c, const struct local_decline *n);

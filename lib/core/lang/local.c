@@ -100,7 +100,7 @@ static enum err open_room(struct langd *l, uint32_t conn,
         return ERR_BUSY;
     }
     /* Readers that attach from now on belong to the new room. */
-    tombs_forget(&l->left, n->room, scope);
+    memory_forget(&l->left, n->room, scope);
     if (slot != NONE)
         lroom_no_readers(l, &l->rooms[slot]);
     fill_request(l, *out, n);
@@ -251,8 +251,7 @@ static bool read_out(const struct lroom *m)
 static bool missed(struct langd *l, uint32_t session, uint64_t room,
     uint32_t scope, const struct attach_to *to)
 {
-    const struct tomb *t = tombs_get(&l->left, l->b.now_ns, room, scope);
-    uint8_t missing;
+    struct tomb *t = memory_get(&l->left, l->b.now_ns, room, scope);
 
     if (to->room && to->room->session != session)
         return false;
@@ -260,12 +259,8 @@ static bool missed(struct langd *l, uint32_t session, uint64_t room,
         return to_lroom(to->room)->no_readers || read_out(to_lroom(to->room));
     if (!t || t->owner != session)
         return false;
-    missing = t->state;
-    tombs_forget(&l->left, room, scope);
-    if (missing > 1) {
-        tombs_put(&l->left, l->b.now_ns, room, scope, missing - 1, ERR_GONE);
-        tombs_own(&l->left, room, scope, session, ERR_GONE);
-    }
+    if (--t->state == 0)
+        memory_drop(&l->left, t);
     return true;
 }
 

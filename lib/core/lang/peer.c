@@ -444,7 +444,7 @@ bool langd_peer(
         if (wants_state(msg->type)) {
             l->b.stats[STAT_stale_generation]++;
             say_state(l, out, p, msg, NULL,
-                tombs_get(&l->tombs, l->b.now_ns, msg->generation, 0));
+                memory_get(&l->tombs, l->b.now_ns, msg->generation, 0));
         }
         return true;
     }

@@ -101,8 +101,8 @@ static void finish(struct langd *l, struct lroom *m, enum room_state state)
     m->r.state = (uint8_t)state;
     if (m->life == LIFE_REQUESTED)
         lroom_move(m, LIFE_QUARANTINED);
-    tombs_put(
-        &l->tombs, l->b.now_ns, m->generation, 0, m->r.state, m->r.reason);
+    (void)tomb_put(&l->tombs, l->b.now_ns, m->generation, 0, m->uid, m->r.state,
+        m->r.reason);
     m->bootstrap_ns = m->total_ns = m->stall_ns = m->outage_ns = TIME_NEVER;
     m->answer_ns = TIME_NEVER; /* an ACK or ABORT follows and says more */
     m->want = false;
@@ -534,8 +534,9 @@ static void unlink_room(struct langd *l, struct lroom *m)
     table_remove(&l->keys, m->r.id, m->scope);
     if (m->missing == 0 || m->r.state != ROOM_SUCCESS)
         return;
-    tombs_put(&l->left, l->b.now_ns, m->r.id, m->scope, m->missing, ERR_GONE);
-    tombs_own(&l->left, m->r.id, m->scope, m->r.session, ERR_GONE);
+    tomb_put(
+        &l->left, l->b.now_ns, m->r.id, m->scope, m->uid, m->missing, ERR_GONE)
+        ->owner = m->r.session;
 }
 
 /* Frees the slot of a room that is over. */

@@ -1,0 +1,134 @@
+/* memory.c - see memory.h. No timer is needed: an entry that has expired is
+ * passed over, and evicted in its turn. Owned by the loop's thread.
+ *
+ * Invariants: the index has (id, scope) iff a used entry has; the entries of
+ * one (id, scope) are chained from the latest to the earliest; an entry is free
+ * or in the list of its holder.
+ *
+ * Rejected: a share of the places for each holder. A daemon of one user would
+ * remember a part of what it has places for. */
+#include "core/memory.h"
+
+#include "base/check.h"
+
+#include <string.h>
+
+void memory_init(struct memory *m, struct slab *s, uint32_t cap, size_t size,
+    uint64_t seed, uint64_t keep_ns)
+{
+    CHECK(cap > 0 && size >= sizeof(struct memo), "%u entries of %zu bytes",
+        cap, size);
+    *m = (struct memory){.entries = slab_take(s, cap, size),
+        .size = size,
+        .cap = cap,
+        .keep_ns = keep_ns};
+    table_init(&m->index, s, cap, seed);
+    list_init(&m->free);
+    for (uint32_t i = 0; i < MEMORY_HOLDERS; i++)
+        list_init(&m->of[i]);
+    for (uint32_t i = 0; m->entries && i < cap; i++)
+        list_push_tail(&m->free, &((struct memo *)memory_at(m, i))->node);
+}
+
+static struct memo *unexpired(
+    const struct memory *m, uint64_t now_ns, uint32_t i)
+{
+    struct memo *g = NULL;
+
+    while (i != NONE && (g = memory_at(m, i))->until_ns <= now_ns)
+        i = g->next;
+    return i == NONE ? NULL : g;
+}
+
+void *memory_get(
+    const struct memory *m, uint64_t now_ns, uint64_t id, uint32_t scope)
+{
+    return m->used ? unexpired(m, now_ns, table_get(&m->index, id, scope))
+                   : NULL;
+}
+
+void *memory_next(const struct memory *m, uint64_t now_ns, const void *entry)
+{
+    return unexpired(m, now_ns, ((const struct memo *)entry)->next);
+}
+
+void memory_drop(struct memory *m, void *entry)
+{
+    struct memo *g = entry;
+    uint32_t i = table_get(&m->index, g->id, g->scope);
+    uint32_t *to = &i;
+
+    CHECK(g->used && m->used > 0, "entry of %llu is forgotten twice",
+        (unsigned long long)g->id);
+    while (*to != NONE && memory_at(m, *to) != entry)
+        to = &((struct memo *)memory_at(m, *to))->next;
+    CHECK(*to != NONE, "an entry is not chained to %llu",
+        (unsigned long long)g->id);
+    *to = g->next;
+    if (i == NONE)
+        table_remove(&m->index, g->id, g->scope);
+    else if (to == &i)
+        (void)table_put(&m->index, g->id, g->scope, i);
+    g->used = false;
+    m->used--;
+    m->held[g->holder]--;
+    list_remove(&g->node);
+    list_push_tail(&m->free, &g->node);
+}
+
+void memory_forget(struct memory *m, uint64_t id, uint32_t scope)
+{
+    uint32_t i;
+
+    while ((i = table_get(&m->index, id, scope)) != NONE)
+        memory_drop(m, memory_at(m, i));
+}
+
+struct memo *memory_evicts(const struct memory *m)
+{
+    uint32_t most = 0;
+
+    if (!list_empty(&m->free))
+        return NULL;
+    for (uint32_t i = 1; i < MEMORY_HOLDERS; i++)
+        most = m->held[i] > m->held[most] ? i : most;
+    return LIST_FIRST(&m->of[most], struct memo, node);
+}
+
+void *memory_put(
+    struct memory *m, uint64_t now_ns, const void *entry, uint32_t holder)
+{
+    struct memo *old = memory_evicts(m), *to;
+
+    if (old)
+        memory_drop(m, old);
+    to = LIST_ENTRY(list_pop(&m->free), struct memo, node);
+    memcpy(to, entry, m->size);
+    to->until_ns = now_ns + m->keep_ns;
+    to->used = true;
+    to->holder = (uint8_t)(holder * UINT32_C(2654435769) >> 27);
+    to->next = table_get(&m->index, to->id, to->scope);
+    CHECK(table_put(&m->index, to->id, to->scope,
+              (uint32_t)(((uint8_t *)to - m->entries) / (ptrdiff_t)m->size)),
+        "no place in the index for one of %u entries", m->cap);
+    list_init(&to->node);
+    list_push_tail(&m->of[to->holder], &to->node);
+    m->held[to->holder]++;
+    m->used++;
+    old = memory_evicts(m);
+    if (old) /* by the next put */
+        table_soon(&m->index, old->id, old->scope);
+    return to;
+}
+
+struct tomb *tomb_put(struct memory *m, uint64_t now_ns, uint64_t id,
+    uint32_t scope, uint32_t holder, uint8_t state, uint8_t reason)
+{
+    struct tomb t = {.memo = {.id = id, .scope = scope},
+        .owner = NONE,
+        .state = state,
+        .reason = reason};
+
+    memory_forget(m, id, scope);
+    return memory_put(m, now_ns, &t, holder);
+}
