@@ -1,5 +1,5 @@
-/* aux_arena.c - see aux_arena.h. One fixed piece per room was rejected: 32 KiB
- * times every room is more memory than all else together. */
+/* aux_arena.c - see aux_arena.h. Rejected: one fixed piece per room. 32 KiB for
+ * every room is more memory than everything else together. */
 #include "core/aux_arena.h"
 
 #include "base/check.h"

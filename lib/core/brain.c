@@ -1,6 +1,6 @@
-/* brain.c - see brain.h: what both roles do about an event, and the table of
- * the roles. Owned by the loop's thread. Rejected: a switch on the role in
- * every function; a table per role is complete or does not link. */
+/* brain.c - see brain.h: how both roles handle an event, and the table of the
+ * roles. Owned by the loop's thread. Rejected: a switch on the role in every
+ * function. A table per role is complete or does not link. */
 #include "core/move/pool.h"
 #include "core/trace/trace.h"
 
@@ -48,7 +48,8 @@ static void drain(struct brain *b, bool draining)
     peers_draining(&b->peers, draining, b->now_ns);
 }
 
-/* Does what both roles do about an event. True if the role has its part. */
+/* Handles the parts of an event that both roles share. True if the role has a
+ * part too. */
 static bool head_event(struct brain *b, struct out *out, const struct event *ev)
 {
     switch (ev->type) {

@@ -1,6 +1,6 @@
-/* brain.h - a brain, as its body sees it: the encode side's (encode/) or the
- * language side's (lang/), by the role of its configuration. Pure; the loop's
- * thread. */
+/* brain.h - a brain, as seen by its body: that of the encode side (encode/) or
+ * of the language side (lang/), by the role in its configuration. Pure; the
+ * loop's thread. */
 #ifndef MMX_CORE_BRAIN_H
 #define MMX_CORE_BRAIN_H
 
@@ -13,72 +13,73 @@
 struct recorder;
 
 struct brain_conf {
-    const struct conf *conf;   /* stays valid; changes before EV_CONF only */
+    const struct conf *conf;   /* stays valid; changes only before EV_CONF */
     uint64_t epoch;            /* random, not 0 */
     uint64_t seed;             /* random: hash seed, first generation */
-    uint32_t shards;           /* that carry out ACT_DATA and send notes */
+    uint32_t shards;           /* shards that execute ACT_DATA and send notes */
     struct key boot;           /* host proof of this machine */
-    uint64_t secret[2];        /* random: for the names of rooms' secrets;
-                                  encoded: and for the tokens of langds that
-                                  may map its pools; 0: none may */
-    uint32_t uid;              /* of this process: its own may map all */
-    bool data_keys;            /* langd: data connections have to prove one */
-    bool data_encrypt;         /* and are encrypted */
-    uint8_t carriers;          /* that rows can go by here: bits by number */
-    uint8_t carriers_barred;   /* that are not, since they cannot encrypt */
+    uint64_t secret[2];        /* random: hashes the secrets of rooms; encoded:
+                                  also makes the tokens of langds that may map
+                                  its pools; 0: none may */
+    uint32_t uid;              /* of this process: its own engines may map all
+                                  pools */
+    bool data_keys;            /* langd: data connections must prove a key */
+    bool data_encrypt;         /* and are encrypted with it */
+    uint8_t carriers;          /* usable carriers here: bits by number */
+    uint8_t carriers_barred;   /* unusable ones, since they cannot encrypt */
     const char *carriers_text; /* the same for HELLO; stays valid */
-    uint32_t segment_max;      /* largest data payload taken or sent */
-    struct recorder *recorder; /* zero, stays valid */
+    uint32_t segment_max;      /* largest data payload received or sent */
+    struct recorder *recorder; /* zero at first, stays valid */
 };
 
 struct brain;
 
-/* Makes the brain of the configuration's role in memory of the slab; NULL
- * while the slab only counts, or when it is too small. */
+/* Makes the brain of the configuration's role in memory of the slab; NULL if
+ * the slab only counts or is too small. */
 struct brain *brain_init(struct slab *s, const struct brain_conf *c);
 
-/* Takes one event in, and appends what is to be done about it. */
+/* Handles one event; appends actions to `out`. */
 void brain_step(struct brain *b, const struct event *ev, struct out *out);
-/* True if there is more to do than the last list held. */
+/* True if the last list was too short for all actions. */
 bool brain_pending(const struct brain *b);
-/* Returns when EV_TIME is due; TIME_NEVER: nothing is waited for. */
+/* Returns when EV_TIME is due; TIME_NEVER: there is no deadline. */
 uint64_t brain_deadline(const struct brain *b);
-/* Appends the next EVENT frame for conn; false: none is left, or it does not
- * fit (then it comes again). */
+/* Appends the next EVENT frame for conn. False: there is none, or it does not
+ * fit and is returned again. */
 bool brain_next_event(struct brain *b, uint32_t conn, struct writer *w);
-/* Whether a room could complete now, and what is in its way. */
+/* Whether a room could complete now, and what prevents it. */
 struct health {
     bool ready;
     const char *state; /* ready, not-ready, draining */
-    char text[288];    /* one line that begins with the state */
+    char text[288];    /* one line; begins with the state */
 };
 void brain_health(const struct brain *b, struct health *h);
-/* Says why no room can complete; with ready, what is wrong besides. What is
- * said first stays, unless it only was besides. */
+/* Sets why no room can complete, or with `ready` only a warning. The first text
+ * stays, but not-ready replaces a warning. */
 void health_say(struct health *h, bool ready, const char *format, ...)
     PRINTF_LIKE(3, 4);
-/* Returns the number of rooms that have not ended: a drain ends at 0. */
+/* Returns the number of rooms that have not ended; a drain ends at 0. */
 uint32_t brain_open_rooms(const struct brain *b);
-/* Shows what (status rooms pools peers stats); false: no such thing. */
+/* Shows the report `what` (status rooms pools peers stats); false: unknown. */
 bool brain_show(struct brain *b, const char *what, uint64_t now_ns,
     struct show_at *at, struct rows_out *s);
 
-/* Returns the layout of pool i; count 0: not known yet. */
+/* Returns the layout of pool i; its count is 0 if not known yet. */
 const struct layout *brain_layout(const struct brain *b, uint32_t i);
 /* True if the engines that map pool i may write to it. */
 bool brain_engines_write(const struct brain *b, uint32_t i);
-/* Returns the blocks of pool i that no room, reader or quarantine has. */
+/* Returns the blocks of pool i that no room, reader or quarantine holds. */
 uint32_t brain_blocks_free(const struct brain *b, uint32_t i);
 
-/* True if a peer is known on this link: its hello was taken. */
+/* True if the link has a known peer: its HELLO was accepted. */
 bool brain_link_known(const struct brain *b, uint32_t link);
 
-/* Returns the number that stands for a run wherever engines can see it: their
- * WELCOME, reports, the log. The same for all daemons, and no way back from it.
+/* Returns the number that engines see instead of an epoch: in WELCOME, reports,
+ * the log. All daemons compute the same; the epoch cannot be computed from it.
  */
 uint64_t epoch_shown(uint64_t epoch);
 
-/* Counters by name order of stats.def. */
+/* Counters, in the order of stats.def. */
 enum counter {
 #define STAT(name, doc) STAT_##name,
 #include "core/stats.def"
@@ -89,7 +90,7 @@ const char *stat_name(enum counter s);
 uint64_t brain_counter(const struct brain *b, enum counter s);
 const char *stat_text(enum counter s);
 
-/* Shown for people and by tests: one row of the ended rooms' history. */
+/* A row in the history of ended rooms, for people and tests. */
 struct ended {
     uint64_t room, generation;
     uint64_t who; /* its user, as in share.h */
@@ -99,12 +100,13 @@ struct ended {
     uint64_t bytes;
     /* Times on the brain's clock; 0: did not happen. */
     uint64_t opened_ns, init_ns, length_ns, first_ns, resumed_ns, done_ns;
-    uint64_t granted_ns;   /* blocks; at langd the last before the first row */
-    uint64_t committed_ns; /* encoded: the last rows */
+    uint64_t granted_ns;   /* its blocks; at langd the last ones before the
+                              first row */
+    uint64_t committed_ns; /* encoded: the last rows were committed */
     char text[128];
     char traceparent[TRACEPARENT_LEN + 1]; /* empty: none */
 };
-/* Returns row number n, counted from 0; NULL: not there yet, or forgotten. */
+/* Returns row number n, counted from 0; NULL: not there yet, or overwritten. */
 const struct ended *brain_ended(const struct brain *b, uint64_t n);
 
 /* Walks and CHECKs everything that must always hold: blocks conserved, lists

@@ -1,5 +1,5 @@
-/* head.c - see head.h, and what brain.h answers about a head. Owned by the
- * loop's thread. */
+/* head.c - see head.h; also the functions of brain.h that need only the head.
+ * Owned by the loop's thread. */
 #include "core/trace/trace.h"
 
 void head_carve(struct brain *b, struct slab *s, const struct brain_ops *ops)

@@ -95,7 +95,7 @@ void pools_say(
         put_u32(&w, p->layout.fields[f].row_bytes);
     }
     m.pool_info.pool = (uint16_t)i;
-    /* A langd that maps it only reads. */
+    /* A langd that maps the pool only reads. */
     m.pool_info.access =
         brain_engines_write(b, i) && b->engines.conns[conn].state == CONN_READY;
     m.pool_info.block_rows = (uint32_t)p->conf->block_rows;
@@ -118,8 +118,7 @@ static uint32_t pool_named(const struct brain *b, struct span name)
     return NONE;
 }
 
-/* Answers when the pool's memory is ready; one such call of a connection can
- * wait. */
+/* Answers when the pool's memory is ready: one such call per connection. */
 static void wait_for_pool(
     struct brain *b, struct out *out, uint32_t conn, uint32_t seq, uint32_t i)
 {
@@ -188,8 +187,7 @@ bool pools_pending(const struct brain *b)
     return false;
 }
 
-/* Answers the calls that wait for pool i. false: there is no room for all of
- * it. */
+/* Answers the calls that wait for pool i. False: the list is full. */
 static bool answer_waiting(struct brain *b, struct out *out, uint32_t i)
 {
     for (uint32_t k = 0; k < b->engines.conns_max; k++) {
@@ -215,7 +213,7 @@ void pools_serve(struct brain *b, struct out *out)
         if (!p->news)
             continue;
         if (!answer_waiting(b, out, i))
-            return; /* it goes on with the next step */
+            return; /* the next step continues */
         p->news = false;
     }
     peers_news(&b->peers, b->now_ns);

@@ -1,6 +1,6 @@
 /* share.c - see share.h. Owned by the loop's thread. Invariants: `used` is the
- * sum of all uses; a user without entries has no record, so that there are
- * never more records than entries. */
+ * sum of all uses; a user without entries has no record, so there are never
+ * more records than entries. */
 #include "core/share.h"
 
 #include "base/check.h"
@@ -40,8 +40,7 @@ void share_init(struct share *s, struct slab *slab, const struct conf *c,
     s->last = NONE;
 }
 
-/* Returns the record of `who`, mostly the same as last time; NONE: it has none.
- */
+/* Returns the record of `who`, often the same as last time; NONE: none. */
 static uint32_t record_of(const struct share *s, uint64_t who)
 {
     uint32_t i = s->last;
@@ -140,7 +139,7 @@ void share_move(struct share *s, uint64_t from, uint64_t to, uint32_t n)
         add(s, to, n);
 }
 
-/* A turn is a round, and in the lower bits which of the round came first. */
+/* A turn is a round; the lower bits have the order within the round. */
 #define TURN_BITS 20
 
 uint64_t share_turn(struct share *s, uint64_t who, uint64_t head)
