@@ -562,7 +562,8 @@ static ucs_status_t on_arrived(void *arg, const void *header, size_t header_len,
         .who = NONE};
     bool kept;
 
-    /* No receiver while a worker is destroyed, or it is an endpoint_try(). */
+    /* While a worker is destroyed there is no receiver; an empty message is of
+     * endpoint_try(). */
     if (d->c.inside || header_len == 0)
         return UCS_OK;
     d->in = &in;
