@@ -49,8 +49,8 @@ int client_lock(mmx *m)
 
 static bool events_pending(mmx *m)
 {
-    return m->say_up || m->say_down || m->notes_count ||
-           client_tickets_pending(m) || client_rooms_pending(m);
+    return m->say_up || m->say_down || m->notes_count || m->rooms_news ||
+           !list_empty(&m->tickets_news);
 }
 
 void client_unlock(mmx *m)
@@ -460,9 +460,9 @@ int mmx_step(mmx *m, struct mmx_event *ev, int max)
     if (client_receive(m))
         client_due_look(m);
     n = client_rooms_give(m, ev, max);
-    if (!client_rooms_pending(m))
+    if (!m->rooms_news)
         n += client_tickets_give(m, ev + n, max - n);
-    if (n < max && !client_tickets_pending(m) && !client_rooms_pending(m))
+    if (n < max && !m->rooms_news && list_empty(&m->tickets_news))
         n += give_link(m, ev + n, max - n);
     assert(n >= 0 && n <= max);
     client_flush(m);

@@ -157,6 +157,7 @@ struct mmx {
     struct client_room *rooms;
     struct client_store *stores;
     uint32_t free_head, pending_head, pending_tail, retired_head;
+    uint32_t rooms_news; /* rooms with an event */
 
     struct client_note notes[NOTES_MAX];
     uint32_t notes_head, notes_count;
@@ -259,8 +260,6 @@ void client_room_refused(
 void client_rooms_lost(mmx *m);
 /* Fills events, releases rooms that are done. Returns the number of events. */
 int client_rooms_give(mmx *m, struct mmx_event *ev, int max);
-/* True if a room has an event; drops entries without one. */
-bool client_rooms_pending(mmx *m);
 /* Frees the cells whose last event was handed out in the step before. */
 void client_rooms_reap(mmx *m);
 
@@ -292,8 +291,6 @@ void client_ticket_event(mmx *m, const struct local_ticket_event *e);
 void client_tickets_lost(mmx *m);
 /* Fills events. Returns the number of events. */
 int client_tickets_give(mmx *m, struct mmx_event *ev, int max);
-/* True if a request has an event. */
-bool client_tickets_pending(const mmx *m);
 /* Frees the requests whose loss was handed out in the step before. */
 void client_tickets_reap(mmx *m);
 

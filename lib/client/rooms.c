@@ -62,6 +62,14 @@ static void push(mmx *m, uint32_t *head, struct client_room *r)
     *head = cell_of(m, r);
 }
 
+/* Sets the bits of a room's next event. */
+static void set_what(mmx *m, struct client_room *r, uint32_t what)
+{
+    m->rooms_news += (what != 0);
+    m->rooms_news -= (r->what != 0);
+    r->what = what;
+}
+
 /* Adds bits to a room's next event and queues the room. The pending list has
  * links of its own: a room that is released while queued stays queued, without
  * bits. */
@@ -70,7 +78,7 @@ static void notify(mmx *m, struct client_room *r, uint32_t what)
     uint32_t i = cell_of(m, r);
 
     assert(r->tag != 0);
-    r->what |= what;
+    set_what(m, r, r->what | what);
     r->seen |= what;
     if (r->queued)
         return;
@@ -90,13 +98,6 @@ static void pop_pending(mmx *m)
     assert(m->pending_head < m->cells && r->queued && next < m->cells);
     m->pending_head = next == m->pending_head ? NONE : next;
     r->queued = 0;
-}
-
-bool client_rooms_pending(mmx *m)
-{
-    while (m->pending_head != NONE && !m->rooms[m->pending_head].what)
-        pop_pending(m);
-    return m->pending_head != NONE;
 }
 
 void client_rooms_reap(mmx *m)
@@ -139,7 +140,8 @@ static struct client_room *room_take(mmx *m)
 static void room_free(mmx *m, struct client_room *r)
 {
     assert(r->tag != 0);
-    r->tag = r->what = 0;
+    r->tag = 0;
+    set_what(m, r, 0);
     push(m, &m->free_head, r);
 }
 
@@ -209,7 +211,8 @@ void client_room_event(mmx *m, const struct local_event *e)
     if (e->what & (EVENT_LENGTH | EVENT_READY))
         take_aux(m, r, e->aux);
     if (e->what & EVENT_FAILED) {
-        r->what &= ~(uint32_t)MMX_REFUSED; /* an event has one reason */
+        set_what(m, r,
+            r->what & ~(uint32_t)MMX_REFUSED); /* an event has one reason */
         r->reason = e->reason;
         span_copy_str(
             e->text, m->stores[cell_of(m, r)].text, sizeof m->stores->text);
@@ -329,15 +332,17 @@ int client_rooms_give(mmx *m, struct mmx_event *ev, int max)
 {
     int n = 0;
 
-    while (n < max && client_rooms_pending(m)) {
+    while (n < max && m->pending_head != NONE) {
         struct client_room *r = &m->rooms[m->pending_head];
         bool done = (r->what & MMX_DONE) != 0;
 
         if (done && bound(m, r) && put_release(m, r, MMX_ALL, 0) == -MMX_E_BUSY)
             break;
         pop_pending(m);
+        if (!r->what)
+            continue;
         fill(m, r, &ev[n++]);
-        r->what = 0;
+        set_what(m, r, 0);
         if (done || r->unbound) {
             r->tag = 0;
             push(m, &m->retired_head, r);

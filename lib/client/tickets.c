@@ -165,11 +165,6 @@ void client_tickets_lost(mmx *m)
 
 /* handing out */
 
-bool client_tickets_pending(const mmx *m)
-{
-    return !list_empty(&m->tickets_news);
-}
-
 void client_tickets_reap(mmx *m)
 {
     struct list *n;
