@@ -65,6 +65,12 @@ void client_unlock(mmx *m)
     pthread_mutex_unlock(&m->lock);
 }
 
+int client_unlocked(mmx *m, int result)
+{
+    client_unlock(m);
+    return result;
+}
+
 uint64_t client_now(void)
 {
     struct timespec ts;
@@ -93,47 +99,6 @@ void client_poll(int sock, int64_t ms)
     struct pollfd p = {.fd = sock, .events = POLLIN};
 
     (void)poll(&p, 1, ms < 0 || ms > WAIT_MS ? WAIT_MS : (int)ms);
-}
-
-/* Returns the reason for a wait that ends now, `doubt` being the question that
- * it asked; 0: none, the wait was short. */
-static int late(mmx *m, int timeout_ms, uint32_t doubt)
-{
-    if (doubt && !client_is_answered(m, doubt))
-        return client_unanswered(m, timeout_ms);
-    return -MMX_E_TIMEOUT;
-}
-
-int client_wait(
-    mmx *m, int timeout_ms, int (*ended)(mmx *m, void *arg), void *arg)
-{
-    uint64_t end = client_end(timeout_ms);
-    /* The first round checks without receiving: a poll costs no more than a
-     * receive that finds nothing. */
-    bool receive = timeout_ms == 0;
-    uint32_t doubt = 0;
-
-    for (;; receive = true) {
-        int64_t left = client_left(end);
-        int sock, did, err = client_lock(m);
-
-        if (err)
-            return err;
-        client_flush(m);
-        if (receive && client_receive(m))
-            client_due_look(m);
-        did = ended(m, arg);
-        if (!did && left == 0)
-            did = late(m, timeout_ms, doubt);
-        if (!did && !doubt && left >= 0 && left <= SILENT_MS &&
-            timeout_ms >= SILENT_MS)
-            doubt = client_doubt(m);
-        sock = m->sock;
-        client_unlock(m);
-        if (did)
-            return did < 0 ? did : 0;
-        client_poll(sock, left);
-    }
 }
 
 void client_error(mmx *m, const char *fmt, ...)

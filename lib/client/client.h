@@ -184,6 +184,10 @@ struct mmx {
 int client_lock(mmx *m);
 /* Makes the wakeup fd readable while events are pending, then unlocks. */
 void client_unlock(mmx *m);
+/* Makes a call with the lock held; its result, or -MMX_E_FORKED. */
+#define CLIENT_LOCKED(m, call)                                                 \
+    (client_lock(m) ? -MMX_E_FORKED : client_unlocked((m), (call)))
+int client_unlocked(mmx *m, int result);
 /* Waits, the lock not held, until the socket is readable: at most `ms` (-1: no
  * limit) and at most WAIT_MS, because another thread may have received the
  * answer; or until a signal. */
@@ -194,11 +198,6 @@ uint64_t client_now(void);
 uint64_t client_end(int timeout_ms);
 /* Returns the milliseconds left until `end`; -1: no limit. */
 int64_t client_left(uint64_t end);
-/* Receives until ended(m, arg), called with the lock held, is not 0. The lock
- * is not held before and after. Returns 0 if it is 1, else the negative reason,
- * or -MMX_E_DAEMON_SILENT or -MMX_E_TIMEOUT. */
-int client_wait(
-    mmx *m, int timeout_ms, int (*ended)(mmx *m, void *arg), void *arg);
 /* Sets the text that mmx_error_text returns. */
 void client_error(mmx *m, const char *fmt, ...) PRINTF_LIKE(2, 3);
 
@@ -285,6 +284,10 @@ void client_tickets_init(mmx *m);
 /* Takes the answer to a TICKET. */
 void client_ticket_answer(
     mmx *m, const struct client_asked *q, const struct local_answer *a);
+/* Returns 1 if the request holds an id, 0 if it waits, the negative reason if
+ * it is lost, which this forgets. */
+int client_ticket_outcome(
+    mmx *m, int space, const char *request, struct mmx_seq *out);
 /* Takes a TICKET_EVENT of the daemon. */
 void client_ticket_event(mmx *m, const struct local_ticket_event *e);
 /* Fails every request with daemon-lost. */
@@ -296,8 +299,6 @@ void client_tickets_reap(mmx *m);
 
 /* pools.c */
 
-/* Takes a POOL_INFO into a reply; malformed fields fail it. */
-void client_pool_info(struct client_reply *r, const struct local_pool_info *i);
 /* Unmaps every pool; runs the callback before each. */
 void client_unmap_all(mmx *m);
 

@@ -401,6 +401,64 @@ static void answer(mmx *m, uint32_t seq, const struct local_answer *a)
     }
 }
 
+/* Reads the fields of a POOL_INFO; `data` holds offsets until the pool is
+ * mapped. False if they are malformed. */
+static bool fields_from(
+    struct mmx_pool *p, const struct local_pool_info *i, struct layout *l)
+{
+    struct reader r = reader_of(i->fields.p, i->fields.len);
+    uint64_t rows = (uint64_t)i->blocks * i->block_rows;
+    uint32_t at;
+
+    if (layout_parse(i->layout, l, &at) != OK || rows == 0)
+        return false;
+    for (uint32_t f = 0; f < l->count; f++) {
+        uint64_t offset = get_u64(&r);
+        uint32_t row_bytes = get_u32(&r);
+
+        if (r.failed || row_bytes != l->fields[f].row_bytes || row_bytes == 0 ||
+            offset > i->bytes || rows > (i->bytes - offset) / row_bytes)
+            return false;
+        memcpy(p->fields[f].name, l->fields[f].name, sizeof p->fields->name);
+        memcpy(p->fields[f].dtype, l->fields[f].dtype, sizeof p->fields->dtype);
+        p->fields[f].elements = l->fields[f].elements;
+        p->fields[f].row_bytes = row_bytes;
+        p->fields[f].data = (void *)(uintptr_t)offset;
+    }
+    assert(l->count <= MMX_FIELDS_MAX);
+    p->fields_count = l->count;
+    return true;
+}
+
+_Static_assert(sizeof((struct mmx_field *)0)->name == LAYOUT_NAME_MAX + 1 &&
+                   sizeof((struct mmx_field *)0)->dtype ==
+                       sizeof((struct field *)0)->dtype &&
+                   MMX_FIELDS_MAX == LAYOUT_FIELDS_MAX,
+    "mmx.h and layout.h differ");
+
+static void take_pool_info(
+    struct client_reply *r, const struct local_pool_info *i)
+{
+    struct mmx_pool *p = &r->pool;
+    struct layout l;
+
+    *p = (struct mmx_pool){.size = sizeof *p,
+        .writable = i->access == 1,
+        .block_rows = i->block_rows,
+        .blocks = i->blocks,
+        .bytes = i->bytes,
+        .gpu = -1};
+    span_copy_str(i->name, p->name, sizeof p->name);
+    span_copy_str(i->memory, p->memory, sizeof p->memory);
+    span_copy_str(i->layout, p->layout, sizeof p->layout);
+    span_copy_str(i->share, r->share, sizeof r->share);
+    r->handle_len = min_u32(i->handle.len, sizeof r->handle);
+    if (r->handle_len)
+        memcpy(r->handle, i->handle.p, r->handle_len);
+    r->number = i->pool;
+    r->err = fields_from(p, i, &l) ? 0 : -MMX_E_MALFORMED;
+}
+
 static void pool_info(
     mmx *m, uint32_t seq, const struct local_pool_info *i, int fd)
 {
@@ -412,7 +470,7 @@ static void pool_info(
         return;
     }
     q.reply->fd = fd;
-    client_pool_info(q.reply, i);
+    take_pool_info(q.reply, i);
     q.reply->over = true;
 }
 

@@ -201,16 +201,9 @@ static int runs_of(mmx *m, mmx_room h, struct mmx_run *out, int max)
 
 int mmx_runs(mmx *m, mmx_room h, struct mmx_run *out, int max)
 {
-    int n;
-
     if (max < 0 || (max && !out))
         return -MMX_E_MALFORMED;
-    n = client_lock(m);
-    if (n)
-        return n;
-    n = runs_of(m, h, out, max);
-    client_unlock(m);
-    return n;
+    return CLIENT_LOCKED(m, runs_of(m, h, out, max));
 }
 
 /* Checks that rows [first, first + *rows) are visible; replaces MMX_ALL by the
@@ -249,16 +242,8 @@ static int view_of(mmx *m, mmx_room h, const char *field, uint32_t first,
 int mmx_view(mmx *m, mmx_room h, const char *field, uint32_t first,
     uint32_t rows, struct mmx_view *out)
 {
-    int err;
-
-    if (!out)
-        return -MMX_E_MALFORMED;
-    err = client_lock(m);
-    if (err)
-        return err;
-    err = view_of(m, h, field, first, rows, out);
-    client_unlock(m);
-    return err;
+    return out ? CLIENT_LOCKED(m, view_of(m, h, field, first, rows, out))
+               : -MMX_E_MALFORMED;
 }
 
 /* Rows of a copy that lie in one run. */
@@ -415,34 +400,4 @@ int mmx_scatter_f32(mmx *m, mmx_room h, const char *field, uint32_t first,
     uint32_t rows, const float *src, size_t stride)
 {
     return scatter(m, h, field, first, rows, src, stride, true);
-}
-
-struct awaited {
-    mmx_room room;
-    uint32_t what;
-};
-
-/* Returns 1 if the room has reported a bit of `what`, 0 if not yet, the
- * negative reason if it never will. */
-static int has_happened(mmx *m, void *arg)
-{
-    const struct awaited *a = arg;
-    const struct client_room *r = client_room(m, a->room);
-
-    if (!r)
-        return -MMX_E_STALE;
-    if (r->seen & a->what)
-        return 1;
-    if (r->state == MMX_FAILED_STATE)
-        return r->reason ? -(int)r->reason : -MMX_E_ABORTED;
-    if (r->seen & MMX_DONE)
-        return -MMX_E_STALE;
-    return 0;
-}
-
-int mmx_wait_room(mmx *m, mmx_room h, uint32_t what, int timeout_ms)
-{
-    struct awaited a = {h, what};
-
-    return client_wait(m, timeout_ms, has_happened, &a);
 }

@@ -116,11 +116,8 @@ static int check(
         r->finder.dtype = r->to.dtype;
         r->finder.odd = ((uintptr_t)r->to.data | r->to.stride) % 4 != 0;
     }
-    err = client_lock(r->finder.m);
-    if (err)
-        return err;
-    err = -(int)window_check(r->plan, &r->from, to ? &r->to : NULL, &t);
-    client_unlock(r->finder.m);
+    err = CLIENT_LOCKED(r->finder.m,
+        -(int)window_check(r->plan, &r->from, to ? &r->to : NULL, &t));
     if (err && trouble)
         *trouble = t;
     return err;
@@ -140,12 +137,9 @@ int mmx_plan_check(mmx *m, const struct mmx_plan *plan, const mmx_room *rooms,
 static int next_pieces(struct run *r, struct window_cursor *c,
     struct window_piece *out, uint32_t max, uint32_t *count)
 {
-    int err = client_lock(r->finder.m);
+    int err = CLIENT_LOCKED(r->finder.m,
+        -(int)window_pieces(r->plan, &r->from, &r->to, c, out, max, count));
 
-    if (err)
-        return err;
-    err = -(int)window_pieces(r->plan, &r->from, &r->to, c, out, max, count);
-    client_unlock(r->finder.m);
     assert(err || *count <= max);
     return err;
 }

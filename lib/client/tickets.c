@@ -331,25 +331,20 @@ int mmx_ticket(mmx *m, const struct mmx_ticket *opt)
     return err;
 }
 
-struct awaited {
-    uint32_t space;
-    const char *request;
-    struct mmx_seq *out;
-};
-
-/* Returns 1 if the request holds an id, 0 if it waits, the negative reason if
- * it is lost. */
-static int outcome(mmx *m, void *arg)
+int client_ticket_outcome(
+    mmx *m, int space, const char *request, struct mmx_seq *out)
 {
-    const struct awaited *a = arg;
-    struct client_ticket *k = find(m, a->space, a->request);
+    struct client_ticket *k;
     int reason;
 
+    if (space < 0 || space >= SPACES_MAX || !good_request(request))
+        return -MMX_E_MALFORMED;
+    k = find(m, (uint32_t)space, request);
     if (!k)
         return -MMX_E_STALE;
     if (k->state == TICKET_HELD) {
         list_remove(&k->in_line);
-        *a->out = (struct mmx_seq){1, k->seq, k->generation};
+        *out = (struct mmx_seq){1, k->seq, k->generation};
         return 1;
     }
     if (k->state != TICKET_LOST)
@@ -357,16 +352,6 @@ static int outcome(mmx *m, void *arg)
     reason = k->reason ? -(int)k->reason : -MMX_E_ABORTED;
     drop(m, k);
     return reason;
-}
-
-int mmx_ticket_wait(
-    mmx *m, int space, const char *request, int timeout_ms, struct mmx_seq *out)
-{
-    struct awaited a = {(uint32_t)space, request, out};
-
-    if (!out || space < 0 || space >= SPACES_MAX || !good_request(request))
-        return -MMX_E_MALFORMED;
-    return client_wait(m, timeout_ms, outcome, &a);
 }
 
 int mmx_ticket_release(

@@ -1,0 +1,101 @@
+/* wait.c - waits for one room or one ticket.
+ *
+ * Invariants. Whatever a wait receives becomes events, which mmx_step still
+ * returns. Near its end a wait that is long enough asks whether the daemon
+ * lives (due.c), so that its reason says who is to blame. */
+#include "client/client.h"
+
+/* Returns the reason for a wait that ends now, `doubt` being the question that
+ * it asked; 0: none, the wait was short. */
+static int late(mmx *m, int timeout_ms, uint32_t doubt)
+{
+    if (doubt && !client_is_answered(m, doubt))
+        return client_unanswered(m, timeout_ms);
+    return -MMX_E_TIMEOUT;
+}
+
+/* Receives until ended(m, arg), called with the lock held, is not 0. The lock
+ * is not held before and after. Returns 0 if it is 1, else the negative reason,
+ * or -MMX_E_DAEMON_SILENT or -MMX_E_TIMEOUT. */
+static int wait_for(
+    mmx *m, int timeout_ms, int (*ended)(mmx *m, void *arg), void *arg)
+{
+    uint64_t end = client_end(timeout_ms);
+    /* The first round checks without receiving: a poll costs no more than a
+     * receive that finds nothing. */
+    bool receive = timeout_ms == 0;
+    uint32_t doubt = 0;
+
+    for (;; receive = true) {
+        int64_t left = client_left(end);
+        int sock, did, err = client_lock(m);
+
+        if (err)
+            return err;
+        client_flush(m);
+        if (receive && client_receive(m))
+            client_due_look(m);
+        did = ended(m, arg);
+        if (!did && left == 0)
+            did = late(m, timeout_ms, doubt);
+        if (!did && !doubt && left >= 0 && left <= SILENT_MS &&
+            timeout_ms >= SILENT_MS)
+            doubt = client_doubt(m);
+        sock = m->sock;
+        client_unlock(m);
+        if (did)
+            return did < 0 ? did : 0;
+        client_poll(sock, left);
+    }
+}
+
+struct happening {
+    mmx_room room;
+    uint32_t what;
+};
+
+/* Returns 1 if the room has reported a bit of `what`, 0 if not yet, the
+ * negative reason if it never will. */
+static int has_happened(mmx *m, void *arg)
+{
+    const struct happening *a = arg;
+    const struct client_room *r = client_room(m, a->room);
+
+    if (!r)
+        return -MMX_E_STALE;
+    if (r->seen & a->what)
+        return 1;
+    if (r->state == MMX_FAILED_STATE)
+        return r->reason ? -(int)r->reason : -MMX_E_ABORTED;
+    if (r->seen & MMX_DONE)
+        return -MMX_E_STALE;
+    return 0;
+}
+
+int mmx_wait_room(mmx *m, mmx_room h, uint32_t what, int timeout_ms)
+{
+    struct happening a = {h, what};
+
+    return wait_for(m, timeout_ms, has_happened, &a);
+}
+
+struct awaited {
+    int space;
+    const char *request;
+    struct mmx_seq *out;
+};
+
+static int outcome(mmx *m, void *arg)
+{
+    const struct awaited *a = arg;
+
+    return client_ticket_outcome(m, a->space, a->request, a->out);
+}
+
+int mmx_ticket_wait(
+    mmx *m, int space, const char *request, int timeout_ms, struct mmx_seq *out)
+{
+    struct awaited a = {space, request, out};
+
+    return out ? wait_for(m, timeout_ms, outcome, &a) : -MMX_E_MALFORMED;
+}
