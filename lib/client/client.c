@@ -19,7 +19,6 @@
 
 #include <errno.h>
 #include <poll.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,112 +28,9 @@
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/timerfd.h>
-#include <time.h>
 #include <unistd.h>
 
 #define BYE_MS 200
-
-static bool forked(const mmx *m)
-{
-    return *(volatile const uint64_t *)m->alive != CLIENT_ALIVE;
-}
-
-int client_lock(mmx *m)
-{
-    if (forked(m))
-        return -MMX_E_FORKED;
-    pthread_mutex_lock(&m->lock);
-    return 0;
-}
-
-static bool events_pending(mmx *m)
-{
-    return m->say_up || m->say_down || m->notes_count || m->rooms_news ||
-           !list_empty(&m->tickets_news);
-}
-
-void client_unlock(mmx *m)
-{
-    bool wake = events_pending(m);
-    uint64_t n = 1;
-
-    if (wake && !m->woken)
-        m->woken = write(m->wakeup, &n, sizeof n) == sizeof n;
-    else if (!wake && m->woken)
-        m->woken = read(m->wakeup, &n, sizeof n) != sizeof n;
-    pthread_mutex_unlock(&m->lock);
-}
-
-int client_unlocked(mmx *m, int result)
-{
-    client_unlock(m);
-    return result;
-}
-
-uint64_t client_now(void)
-{
-    struct timespec ts;
-
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    return (uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / NS_PER_MS;
-}
-
-uint64_t client_end(int timeout_ms)
-{
-    return timeout_ms < 0 ? TIME_NEVER : client_now() + (uint64_t)timeout_ms;
-}
-
-int64_t client_left(uint64_t end)
-{
-    uint64_t now;
-
-    if (end == TIME_NEVER)
-        return -1;
-    now = client_now();
-    return now < end ? (int64_t)(end - now) : 0;
-}
-
-void client_poll(int sock, int64_t ms)
-{
-    struct pollfd p = {.fd = sock, .events = POLLIN};
-
-    (void)poll(&p, 1, ms < 0 || ms > WAIT_MS ? WAIT_MS : (int)ms);
-}
-
-void client_error(mmx *m, const char *fmt, ...)
-{
-    va_list ap;
-
-    va_start(ap, fmt);
-    vsnprintf(m->error, sizeof m->error, fmt, ap);
-    va_end(ap);
-}
-
-bool client_take(void *to, size_t size, const void *from)
-{
-    size_t have = 0;
-
-    if (from)
-        memcpy(&have, from, sizeof have);
-    if (have < sizeof have)
-        return false;
-    memset(to, 0, size);
-    memcpy(to, from, have < size ? have : size);
-    return true;
-}
-
-bool client_give(void *to, void *from, size_t size)
-{
-    size_t have = 0;
-
-    if (to)
-        memcpy(&have, to, sizeof have);
-    if (have < sizeof have)
-        return false;
-    memcpy(from, &have, sizeof have);
-    memcpy(to, from, have < size ? have : size);
-    return true;
-}
 
 /* opening and closing */
 
@@ -357,7 +253,7 @@ void mmx_close(mmx **mp)
     if (!m)
         return;
     *mp = NULL;
-    if (!forked(m)) {
+    if (!client_forked(m)) {
         client_unmap_all(m);
         say_bye(m);
         pthread_mutex_destroy(&m->lock);

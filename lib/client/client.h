@@ -178,8 +178,10 @@ struct mmx {
     char error[512];
 };
 
-/* client.c: the handle */
+/* handle.c: what all calls share */
 
+/* True in a child of the process that opened the handle. */
+bool client_forked(const mmx *m);
 /* Takes the lock and returns 0; -MMX_E_FORKED: in a forked child, not taken. */
 int client_lock(mmx *m);
 /* Makes the wakeup fd readable while events are pending, then unlocks. */
@@ -200,6 +202,19 @@ uint64_t client_end(int timeout_ms);
 int64_t client_left(uint64_t end);
 /* Sets the text that mmx_error_text returns. */
 void client_error(mmx *m, const char *fmt, ...) PRINTF_LIKE(2, 3);
+/* Returns the reason for a wait of timeout_ms that ended without an answer, and
+ * sets the error text. */
+int client_unanswered(mmx *m, int timeout_ms);
+/* Has the room looked at soon after its deadline, if it has one. */
+void client_due(mmx *m, struct client_room *r, uint32_t deadline_ms);
+/* Sets the timer to m->due, while the link is up. */
+void client_arm(mmx *m);
+/* Copy a caller's struct that begins with its size in, or one out to it: the
+ * part that both sides know. False if the pointer or its size is bad. */
+#define CLIENT_TAKE(to, from) client_take(&(to), sizeof(to), (from))
+#define CLIENT_GIVE(to, from) client_give((to), &(from), sizeof(from))
+bool client_take(void *to, size_t size, const void *from);
+bool client_give(void *to, void *from, size_t size);
 
 /* link.c: the connection */
 
@@ -228,8 +243,6 @@ int client_call(
 
 /* due.c: what a daemon does not do that hangs */
 
-/* Has the room looked at soon after its deadline, if it has one. */
-void client_due(mmx *m, struct client_room *r, uint32_t deadline_ms);
 /* Fails the rooms whose deadline has passed if the daemon answers nothing.
  * Called after a receive that left nothing. */
 void client_due_look(mmx *m);
@@ -237,10 +250,6 @@ void client_due_look(mmx *m);
  * answer. Returns the question's seq; once it is SILENT_MS old, see
  * client_is_answered. */
 uint32_t client_doubt(mmx *m);
-/* Returns the reason for a wait of timeout_ms that ended without an answer, and
- * sets the error text. */
-int client_unanswered(mmx *m, int timeout_ms);
-
 /* rooms.c */
 
 void client_rooms_init(mmx *m);
@@ -325,12 +334,5 @@ void client_round(bool to_bf16, uint8_t *to, const uint8_t *from, size_t n);
  * The first launch on a GPU loads the kernels. *why: NULL, or why it failed. */
 int client_gpu_launch(int gpu, const struct window_piece *pieces,
     uint32_t count, void *stream, const char **why);
-
-/* Copy a caller's struct that begins with its size in, or one out to it: the
- * part that both sides know. False if the pointer or its size is bad. */
-#define CLIENT_TAKE(to, from) client_take(&(to), sizeof(to), (from))
-#define CLIENT_GIVE(to, from) client_give((to), &(from), sizeof(from))
-bool client_take(void *to, size_t size, const void *from);
-bool client_give(void *to, void *from, size_t size);
 
 #endif

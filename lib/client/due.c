@@ -17,33 +17,6 @@
  * that goes on a moment later). */
 #include "client/client.h"
 
-#include <sys/timerfd.h>
-
-#define LOOK_MS 250
-
-static void arm(mmx *m)
-{
-    uint64_t now = client_now(), ms = m->due > now ? m->due - now : 1;
-    struct itimerspec t = {{0}, {0}};
-
-    if (m->due != TIME_NEVER)
-        t.it_value = (struct timespec){
-            (time_t)(ms / 1000), (long)(ms % 1000 * NS_PER_MS)};
-    (void)timerfd_settime(m->timer, 0, &t, NULL);
-}
-
-void client_due(mmx *m, struct client_room *r, uint32_t deadline_ms)
-{
-    assert(m->link == LINK_UP && r->tag != 0 && r->due == 0);
-    if (deadline_ms == 0)
-        return;
-    r->due = client_now() + deadline_ms + LOOK_MS;
-    if (r->due >= m->due)
-        return;
-    m->due = r->due;
-    arm(m);
-}
-
 /* Asks for a pool that cannot be: any daemon answers that, and counts nothing.
  * If nothing more fits, the message before it asks as well. */
 uint32_t client_doubt(mmx *m)
@@ -94,11 +67,5 @@ void client_due_look(mmx *m)
     if (m->link != LINK_UP)
         return;
     m->due = next;
-    arm(m);
-}
-
-int client_unanswered(mmx *m, int timeout_ms)
-{
-    client_error(m, "%s: no answer in %d ms", m->path, timeout_ms);
-    return timeout_ms < SILENT_MS ? -MMX_E_TIMEOUT : -MMX_E_DAEMON_SILENT;
+    client_arm(m);
 }

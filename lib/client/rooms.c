@@ -491,12 +491,7 @@ int mmx_announce(mmx *m, const struct mmx_announce *opt, mmx_room *out)
         !context_good(a.traceparent))
         return -MMX_E_MALFORMED;
     err = name_room(a.id, a.reference, &ref);
-    err = err ? err : client_lock(m);
-    if (err)
-        return err;
-    err = announce(m, &a, &ref, out);
-    client_unlock(m);
-    return err;
+    return err ? err : CLIENT_LOCKED(m, announce(m, &a, &ref, out));
 }
 
 static int request(mmx *m, const struct mmx_request *q,
@@ -541,12 +536,7 @@ int mmx_request(mmx *m, const struct mmx_request *opt, mmx_room *out)
         (q.flags & ~(unsigned)(MMX_KEEP | MMX_ANNOUNCED)))
         return -MMX_E_MALFORMED;
     err = name_room(q.id, q.reference, &ref);
-    err = err ? err : client_lock(m);
-    if (err)
-        return err;
-    err = request(m, &q, &ref, out);
-    client_unlock(m);
-    return err;
+    return err ? err : CLIENT_LOCKED(m, request(m, &q, &ref, out));
 }
 
 static int attach(mmx *m, const struct mmx_attach *a,
@@ -580,12 +570,7 @@ int mmx_attach(mmx *m, const struct mmx_attach *opt, mmx_room *out)
         return -MMX_E_MALFORMED;
     err = a.id || a.reference ? name_room(a.id, a.reference, &ref)
                               : -MMX_E_MALFORMED;
-    err = err ? err : client_lock(m);
-    if (err)
-        return err;
-    err = attach(m, &a, &ref, out);
-    client_unlock(m);
-    return err;
+    return err ? err : CLIENT_LOCKED(m, attach(m, &a, &ref, out));
 }
 
 /* Takes the lock and finds a room that has not ended. */
@@ -655,7 +640,6 @@ int mmx_decline(mmx *m, const char *encoder, const struct mmx_reference *r,
 {
     static const struct mmx_reference none;
     struct local_msg msg = {.type = LOCAL_DECLINE};
-    int err;
 
     if (!r ||
         (!encoder && memcmp(r->secret, none.secret, sizeof none.secret) == 0))
@@ -664,13 +648,7 @@ int mmx_decline(mmx *m, const char *encoder, const struct mmx_reference *r,
     msg.decline.encoder = text_of(encoder);
     memcpy(msg.decline.secret.b, r->secret, sizeof r->secret);
     copy_key(&msg.decline.key, key);
-    err = client_lock(m);
-    if (err)
-        return err;
-    err = m->link == LINK_UP ? client_ask(m, &msg, r->id, NONE, 0, NULL)
-                             : -MMX_E_NOT_READY;
-    client_unlock(m);
-    return err;
+    return CLIENT_LOCKED(m, client_ask(m, &msg, r->id, NONE, 0, NULL));
 }
 
 int mmx_abort(mmx *m, mmx_room h, int reason, const char *text)
