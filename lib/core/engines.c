@@ -1,11 +1,11 @@
 /* engines.c - see engines.h. Owned by the loop's thread.
  *
- * Invariants: an attachment is in its connection's list and under its cell from
- * attachment_add to attachment_drop; it is on a room's list or on a session's
- * waiting list or on neither (its room has gone); a connection's number is not
- * reused while one of its attachments is left. Disconnecting an engine that
- * does not read was rejected: events fold into one word per attachment, so
- * silence costs nothing. */
+ * Invariants: from attachment_add to attachment_drop an attachment is in its
+ * connection's list and under its cell; it is on a room's list, on a session's
+ * waiting list, or on neither (its room has gone); a connection's number is not
+ * reused while it has attachments. Rejected: disconnecting an engine that does
+ * not read. Events join into one word per attachment, so its silence costs
+ * nothing. */
 #include "core/engines.h"
 
 #include "base/check.h"
@@ -178,7 +178,7 @@ void engine_end(struct engines *g, uint32_t conn, uint64_t now_ns)
 
         att->pending = 0;
         list_remove(&att->in_dirty);
-        /* What was never shown cannot be in use; BYE says nothing is. */
+        /* Without rows shown it can use none; after BYE neither. */
         if (c->bye || !att->shown)
             attachment_drop(g, att);
     }
@@ -209,7 +209,7 @@ void engine_dead(struct engines *g, uint32_t conn, uint64_t now_ns)
     c->state = CONN_FREE;
 }
 
-/* Returns the number that the configuration was checked to have there. */
+/* Returns the number; the configuration's check made sure that it is one. */
 static uint32_t number_of(const char *digits)
 {
     uint32_t n = 0;
@@ -219,7 +219,7 @@ static uint32_t number_of(const char *digits)
     return n;
 }
 
-/* True if the list has one of n ids. */
+/* True if the list has one of the n ids. */
 static bool list_has(const struct conf_list *l, const uint32_t *ids, uint32_t n)
 {
     for (uint32_t i = 0; i < l->count; i++) {
@@ -260,7 +260,7 @@ bool engines_wait_for(const struct engines *g, uint32_t scope)
 
 void engines_give_up(struct engines *g, uint32_t scope, uint64_t now_ns)
 {
-    /* An earlier key moves none that is still to be looked at. */
+    /* An earlier key moves no timer that was not visited yet. */
     for (uint32_t i = 0; i < g->timers.len; i++) {
         struct attachment *att =
             CONTAINER_OF(g->timers.nodes[i], struct attachment, timer);
@@ -282,8 +282,8 @@ static void end_silent(struct engines *g, struct out *out, uint32_t conn)
     out_action(out, ACT_CONN_CLOSE)->conn = conn;
 }
 
-/* True if the loop itself is late, for the first time: the HELLO may be in the
- * socket, which is read before this deadline counts. */
+/* True if the loop itself is late, for the first time: the HELLO may already be
+ * in the socket, which is read before this deadline applies. */
 static bool seen_late(struct conn *c, uint64_t now_ns)
 {
     if (c->hello_seen_late || now_ns - c->hello_by_ns <= TURN_NS)
@@ -340,7 +340,7 @@ enum err attachment_add(struct engines *g, uint32_t conn, uint32_t cell,
     if (cell >= c->cells)
         return ERR_MALFORMED;
     *text = "tags are 1 to 4194303";
-    if (tag == 0 || tag > TAG_MAX) /* a cell that was never used reads as 0 */
+    if (tag == 0 || tag > TAG_MAX) /* a cell that was never used is 0 */
         return ERR_MALFORMED;
     *text = "the cell is in use";
     if (*cell_slot(g, conn, cell))
@@ -428,7 +428,8 @@ void attachment_over(struct engines *g, struct out *out, struct attachment *att,
         att->conn);
     list_remove(&att->in_waiting);
     heap_remove(&g->timers, &att->timer);
-    att->released = (uint32_t)reason; /* kept for the event: it has no room */
+    att->released = (uint32_t)reason; /* stores the reason for the event: there
+                                         is no room */
     cell_put(out, att, cell_word(state, reason, att->tag, 0));
     attachment_notify(
         g, out, att, state == ROOM_SUCCESS ? g->ops->succeeded : EVENT_FAILED);

@@ -1,14 +1,14 @@
 /* engines.h - the engines' side of both brains: connections, sessions, and
- * attachments: a room in a cell of a connection. Pure; one thread.
+ * attachments (a room in a cell of a connection). Pure; one thread.
  *
- * conn     one connection; free again only when its process is dead
- * session  the connections of one uid with one session name
- * attachment     what a connection has of a room: its cell, its rights, what it
- * was shown and has not released, and which events it is to hear. An attachment
- *          may wait for its room (attach before announce or request)
+ * conn        one connection; free again only when its process is dead
+ * session     the connections of one uid with one session name
+ * attachment  a connection's part in a room: its cell, its rights, the rows
+ *             shown to it and not released, and its pending events. It may
+ *             wait for its room (attach before announce or request)
  *
  * A room's blocks are fenced by its attachments: one that was shown rows holds
- * them until it releases or its process is dead. */
+ * them until it releases them or its process is dead. */
 #ifndef MMX_CORE_ENGINES_H
 #define MMX_CORE_ENGINES_H
 
@@ -20,38 +20,39 @@
 #include "core/share.h"
 #include "core/memory.h"
 
-/* So that a room's cells and events always fit into a list of actions. */
+/* Limits the cells and events of a room, so that they fit a list of actions. */
 #define ROOM_ATTACHMENTS_MAX 128
 
-/* What every room has, on either side; first member of the brains' rooms. */
+/* The part of a room that both sides share; first member of brains' rooms. */
 struct room {
     uint64_t id;
     uint8_t state, reason; /* enum room_state, enum err */
     bool used;
     uint32_t a, b;       /* numbers that belong to the reason */
-    uint32_t session;    /* owner; NONE: none (yet, or any more) */
-    uint32_t rows_shown; /* for cells: rows committed, or readable */
-    uint8_t told_state;  /* in the cells; UINT8_MAX: none yet */
+    uint32_t session;    /* owner; NONE: none yet, or no longer */
+    uint32_t rows_shown; /* for cells: rows committed (encoded) or readable
+                            (langd) */
+    uint8_t told_state;  /* state in the cells; UINT8_MAX: none yet */
     uint32_t told_rows;
-    bool joined;        /* an attachment has, since the last room_show */
-    uint64_t ended_row; /* of the history, once it ended */
+    bool joined;        /* an attachment joined since the last room_show */
+    uint64_t ended_row; /* its row in the history, once it has ended */
     struct list attachments;
     uint32_t attachments_count; /* at most ROOM_ATTACHMENTS_MAX */
     struct list in_session;
-    struct list todo; /* on the brain's list of rooms to settle */
+    struct list todo; /* on the brain's todo list */
     char text[128];
 };
 
 struct attachment {
     struct list in_room, in_conn, in_dirty;
-    struct list in_waiting; /* of the session, while there is no room */
+    struct list in_waiting; /* on the session's list, while it has no room */
     struct room *room;
-    uint64_t room_id;            /* what it waits for, or belongs to */
+    uint64_t room_id;            /* of the room it waits for or belongs to */
     uint32_t scope;              /* langd: peer of the room; encoded: 0 */
-#define SCOPE_OF_NONE (NONE - 1) /* of no room: its peer has gone */
-    uint32_t name;               /* of the room's secret: brain_name() */
+#define SCOPE_OF_NONE (NONE - 1) /* of no room: the peer has gone */
+    uint32_t name;               /* hash of the room's secret: brain_name() */
     uint32_t conn, cell, tag;
-    uint32_t released; /* rows [0, released) given back */
+    uint32_t released; /* rows [0, released) were given back */
     uint16_t pending;  /* EVENT_ bits of the next event */
     uint8_t rights;
     bool used, owner;
@@ -61,27 +62,29 @@ struct attachment {
     struct heap_node timer;
 };
 
-/* CONN_DAEMON: a langd's, which maps pools and is no engine. */
+/* CONN_DAEMON: of a langd that maps pools, not of an engine. */
 enum conn_state { CONN_FREE, CONN_OPEN, CONN_READY, CONN_ENDED, CONN_DAEMON };
 
 struct conn {
     uint8_t state;
-    bool notified; /* an ACT_NOTIFY is out */
+    bool notified; /* an ACT_NOTIFY was sent */
     bool bye;
     uint32_t uid, gid;
     struct groups groups;
     int32_t pid;
     uint32_t session, cells;
-    uint32_t pool, pool_seq; /* its POOL call waits for pool - 1; 0: none */
+    uint32_t pool, pool_seq; /* its POOL call waits for pool number pool - 1; 0:
+                                none */
     struct list attachments, dirty;
     uint32_t rooms;       /* attachments, now */
     uint64_t rooms_total; /* and ever */
-    uint64_t bytes;       /* encoded: of rows that it committed; langd: of
-                             rooms that ended and had it attached */
+    uint64_t bytes;       /* encoded: of rows that it committed; langd: of ended
+                             rooms that were attached to it */
     uint64_t opened_ns;
-    struct list in_silent; /* until HELLO or MAP */
+    struct list in_silent; /* linked until HELLO or MAP */
     uint64_t hello_by_ns;
-    bool hello_seen_late; /* the loop slept through that: one turn more */
+    bool hello_seen_late; /* the loop was late for its HELLO: it gets one more
+                             turn */
     char name[64];
 };
 
@@ -92,34 +95,35 @@ struct session {
     char name[64];
 };
 
-/* Where an attachment goes. */
+/* The room that an attachment belongs to. */
 struct attach_to {
-    struct room *room;        /* NULL: it waits for one, */
-    const struct tomb *ended; /* unless this one is of its session */
+    struct room *room;        /* NULL: it must wait for the room, */
+    const struct tomb *ended; /* unless `ended` is a room of its session */
     uint32_t scope, name;
 };
 
-/* A role's part of what engines ask for. */
+/* A role's part in handling requests of engines. */
 struct engines_ops {
-    uint16_t succeeded;     /* the event of a room that did */
-    const char *wrong_role; /* text for engines of the other */
-    uint8_t rights;         /* that ATTACH may ask for */
+    uint16_t succeeded;     /* event of a room's success */
+    const char *wrong_role; /* text for engines that want the other role */
+    uint8_t rights;         /* rights that ATTACH may request */
     const char *rights_text;
-    /* Finds the room that an ATTACH is for. On error *text says why. */
+    /* Finds the room of an ATTACH. On error *text says why. */
     enum err (*find)(void *brain, struct out *out, uint32_t conn,
         const struct local_attach *n, struct attach_to *to, const char **text);
-    /* The owner released the room before it ended, or after. */
+    /* The owner released the room, before its end or after it. */
     void (*withdraw)(void *brain, struct room *r);
     /* An engine aborts the room. */
     void (*fail)(
         void *brain, struct room *r, enum err reason, const char *text);
-    /* The owner waits for no more readers; NULL: there are none. */
+    /* The owner waits for no more readers; NULL: the role has no readers. */
     void (*no_readers)(void *brain, struct room *r);
     /* Rows of the room were released; NULL: nothing to do. */
     void (*released)(void *brain, struct out *out, struct room *r);
-    /* An attachment joined the room: look at it. */
+    /* An attachment joined the room: settle it. */
     void (*touched)(void *brain, struct room *r);
-    /* An attachment of the room is about to go: it released all, or is dead. */
+    /* An attachment of the room is about to be dropped: it released everything,
+     * or is dead. */
     void (*leaving)(void *brain, struct attachment *att);
     /* The owner's session ended: fail the room as engine-lost. */
     void (*orphaned)(void *brain, struct room *r, uint64_t now_ns);
@@ -138,8 +142,8 @@ struct engines {
     struct slots slots; /* of attachments */
     struct share share; /* of attachments */
     struct heap timers; /* of attachments that wait for their room */
-    struct list silent; /* connections without hello, oldest first */
-    uint64_t hello_ns;  /* how long they may be */
+    struct list silent; /* connections without HELLO, oldest first */
+    uint64_t hello_ns;  /* how long they may stay without it */
     const struct engines_ops *ops;
     void *brain;
     uint64_t *stats;
@@ -149,36 +153,36 @@ void engines_init(
     struct engines *g, struct slab *s, const struct conf *c, uint64_t seed);
 
 void engine_open(struct engines *g, const struct event *ev);
-/* Ends the connection: end of file, or BYE. */
+/* Ends the connection, at end of file or BYE. */
 void engine_end(struct engines *g, uint32_t conn, uint64_t now_ns);
-/* True if an ended connection has no attachments left, so that its number can
- * be used again before its process ends. */
+/* True if an ended connection has no attachments, so that its number can be
+ * reused before its process ends. */
 bool engine_empty(const struct engines *g, uint32_t conn);
 /* Frees a connection whose process is dead, with its attachments. */
 void engine_dead(struct engines *g, uint32_t conn, uint64_t now_ns);
-/* HELLO: joins a session. On error the text says why. */
+/* Handles HELLO: joins a session. On error the text says why. */
 MUST_CHECK enum err engine_hello(struct engines *g, uint32_t conn,
     const struct local_hello *m, uint8_t role, const char **text);
 
-/* Notes that HELLO or MAP came: the connection gives way to no other. */
+/* Records that HELLO or MAP came: the connection is not evicted any more. */
 void engine_known(struct engines *g, struct out *out, uint32_t conn);
 
 /* True if an attachment waits for a room in this scope. O(all that wait). */
 bool engines_wait_for(const struct engines *g, uint32_t scope);
-/* Has the attachments that wait for a room in this scope fail at the next
+/* Makes the attachments that wait for a room in this scope fail at the next
  * engines_expire. */
 void engines_give_up(struct engines *g, uint32_t scope, uint64_t now_ns);
-/* Fails the attachments that waited too long and ends the connections that were
- * silent too long, while out has room. */
+/* Fails attachments that waited too long, and ends connections that sent no
+ * HELLO in time, while `out` has space. */
 void engines_expire(struct engines *g, struct out *out, uint64_t now_ns);
 
-/* Returns when engines_expire is due; TIME_NEVER: nothing waits. */
+/* Returns when engines_expire is due; TIME_NEVER: not at all. */
 uint64_t engines_deadline(const struct engines *g);
 
 /* True if a process of this user and these groups may map the pool. */
 bool user_may(
     const struct conf_pool *pool, uint32_t uid, const struct groups *groups);
-/* True if the process behind this connection may. */
+/* True if the process behind this connection may map the pool. */
 bool engine_may(
     const struct engines *g, uint32_t conn, const struct conf_pool *pool);
 
@@ -190,28 +194,28 @@ MUST_CHECK enum err attachment_add(struct engines *g, uint32_t conn,
 /* Returns the attachment under this cell and tag; NULL: none. */
 struct attachment *attachment_get(
     const struct engines *g, uint32_t conn, uint32_t cell, uint32_t tag);
-/* True if the room has as many attachments as it may have. */
+/* True if the room has ROOM_ATTACHMENTS_MAX attachments. */
 static inline bool room_crowded(const struct room *r)
 {
     return r->attachments_count >= ROOM_ATTACHMENTS_MAX;
 }
-/* Counts bytes of the room for the connections that have it. */
+/* Adds bytes of the room to the counts of its connections. */
 void room_counts(struct engines *g, struct room *r, uint64_t bytes);
 /* Puts the attachment on the room (and off its session's waiting list). */
 void attachment_join(struct engines *g, struct attachment *att, struct room *r);
-/* Lets the attachment wait for the room of its session that it names. */
+/* Makes the attachment wait for the room that it names, in its session. */
 void attachment_wait(
     struct engines *g, struct attachment *att, uint64_t deadline_ns);
-/* Notifies an attachment without a room how the room ended that it is for. */
+/* Notifies an attachment without a room of how the room has ended. */
 void attachment_over(struct engines *g, struct out *out, struct attachment *att,
     uint8_t state, enum err reason);
 /* Fails a waiting attachment: its deadline came, or it was aborted. */
 void attachment_fail(struct engines *g, struct out *out, struct attachment *att,
     enum err reason);
-/* Unbinds and forgets; the room is touched. */
+/* Unbinds and frees it; the room is touched. */
 void attachment_drop(struct engines *g, struct attachment *att);
-/* Does as attachment_drop, and clears the cell: the word of a room that ended
- * must not show under its tag when tags come again. */
+/* Does the same as attachment_drop, and clears the cell, so that the word of an
+ * ended room never shows under a tag that is used again. */
 void attachment_release(
     struct engines *g, struct out *out, struct attachment *att);
 
@@ -222,24 +226,24 @@ void attachment_notify(
     struct engines *g, struct out *out, struct attachment *att, uint16_t what);
 void room_notify(
     struct engines *g, struct out *out, struct room *r, uint16_t what);
-/* Brings the room's cells up to date and notifies its attachments: those that
- * joined since the last call of all that is true (`known`), all of `news` and,
- * once, of the room's end. */
+/* Updates the room's cells and notifies its attachments: all of them of `news`
+ * and, once, of the room's end; those that joined since the last call also of
+ * all that is true (`known`). */
 void room_show(struct engines *g, struct out *out, struct room *r,
     uint16_t known, uint16_t news);
-/* Joins the attachments of the owner's session that waited for this room, as
- * many as it may have. */
+/* Joins waiting attachments of the owner's session to this room, as many as it
+ * may have. */
 void room_gather(struct engines *g, struct room *r, uint32_t session,
     uint32_t scope, uint32_t name);
-/* True if an order of the event EV_KILL is about the room. */
+/* True if the order in EV_KILL applies to the room. */
 bool room_killed(
     const struct engines *g, const struct room *r, const struct event *ev);
 extern const char room_killed_text[];
-/* True if an attachment is left that was shown rows. */
+/* True if an attachment was shown rows and has not released them. */
 bool room_in_use(const struct room *r);
 
-/* Returns the next attachment of conn with an event pending; NULL: none (and
- * the connection will be notified again for the next). */
+/* Returns the next attachment of conn with a pending event; NULL: none, and the
+ * next event notifies the connection again. */
 struct attachment *engine_next_dirty(struct engines *g, uint32_t conn);
 
 void room_init(struct room *r, uint64_t id);

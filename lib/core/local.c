@@ -1,6 +1,6 @@
-/* local.c - the messages of engines, and what both roles answer alike: each
- * message gets exactly one answer. What differs by role is in engines_ops and
- * brain_ops. Owned by the loop's thread. */
+/* local.c - messages of engines, as far as both roles handle them alike: each
+ * message gets exactly one answer. engines_ops and brain_ops have the
+ * differences. Owned by the loop's thread. */
 #include "core/head.h"
 
 #include "base/check.h"
@@ -211,7 +211,7 @@ static void on_abort(
     accept(out, conn, m);
 }
 
-/* all of them */
+/* all messages */
 
 void head_local(
     struct brain *b, struct out *out, uint32_t conn, const struct local_msg *m)

@@ -1,12 +1,12 @@
-/* memory.c - see memory.h. No timer is needed: an entry that has expired is
- * passed over, and evicted in its turn. Owned by the loop's thread.
+/* memory.c - see memory.h. No timer is needed: lookups skip expired entries,
+ * and eviction reuses them. Owned by the loop's thread.
  *
  * Invariants: the index has (id, scope) iff a used entry has; the entries of
- * one (id, scope) are chained from the latest to the earliest; an entry is free
- * or in the list of its holder.
+ * one (id, scope) are chained from latest to earliest; an entry is free or in
+ * the list of its holder.
  *
- * Rejected: a share of the places for each holder. A daemon of one user would
- * remember a part of what it has places for. */
+ * Rejected: a share of the entries for each holder. A daemon with one user
+ * could use only a part of its entries. */
 #include "core/memory.h"
 
 #include "base/check.h"

@@ -1,7 +1,7 @@
-/* slow.c - see slow.h. The slowest are kept in order: a room that joins them
- * moves at most SLOW_MAX rows, which becomes rare as they grow slower. Owned by
- * the loop's thread. Rejected: a threshold above which rooms are kept. What is
- * slow for one fleet is usual for another. */
+/* slow.c - see slow.h. The slowest rooms are kept in order. A room that joins
+ * them moves at most SLOW_MAX rows, and fewer rooms join as the list fills with
+ * slower ones. Owned by the loop's thread. Rejected: a threshold above which
+ * rooms are kept. What is slow for one fleet is usual for another. */
 #include "core/slow.h"
 
 #include "base/check.h"
@@ -45,9 +45,9 @@ const struct ended *slow_row(const struct slow *s, uint32_t i)
     return &s->failed[(s->failed_count - 1 - n) % SLOW_MAX];
 }
 
-/* A moment of a room, and what the time before it was for. */
+/* A point in a room's life, and the purpose of the time before it. */
 struct moment {
-    size_t at; /* of the time in struct ended */
+    size_t at; /* offset of its time in struct ended */
     const char *text;
 };
 #define MOMENT(name) offsetof(struct ended, name)
