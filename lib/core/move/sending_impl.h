@@ -81,14 +81,13 @@ void send_job_update(struct sending *s, struct send_job *j);
 /* A message being filled, and its limits. */
 struct fill {
     struct send_batch *b;
-    uint64_t room;   /* bytes of the message, headers included */
-    uint64_t window; /* free bytes of the endpoint's window; never less
-                        than room */
-    bool large;      /* the message may be one unit larger than `room` */
-    bool small;      /* it has only small segments */
-    uint32_t units,
-        places; /* iovec entries: at the peer by unit, here by piece */
-    bool alone; /* its last segment must be its only one */
+    uint64_t room;          /* bytes of the message, headers included */
+    uint64_t window;        /* free bytes of the endpoint's window; never less
+                               than room */
+    bool large;             /* the message may be one unit larger than `room` */
+    bool small;             /* it has only small segments */
+    uint32_t units, places; /* iovec entries: at the peer, here */
+    bool alone;             /* its last segment must be its only one */
 };
 
 /* Fills the message with segments of endpoint e's jobs, in turns. */
