@@ -276,6 +276,7 @@ struct rows_out {
     void (*row)(struct rows_out *);
     void (*text)(struct rows_out *, const char *name, const char *value);
     void (*number)(struct rows_out *, const char *name, uint64_t value);
+    uint32_t of; /* number of the peer or pool that the row is about */
 };
 
 /* How far a report has come. One call looks at `places` at most: rows, or

@@ -164,6 +164,7 @@ static void show_pool(const struct brain *b, uint32_t i, struct rows_out *s)
     const struct pool_meta *m = &b->metas[i];
 
     s->row(s);
+    s->of = i;
     s->number(s, "number", i);
     s->text(s, "pool", m->conf->name);
     s->text(s, "memory", m->conf->memory);
@@ -245,6 +246,7 @@ static void show_peer(struct rows_out *s, uint32_t number, const struct peer *p,
     snprintf(epoch, sizeof(epoch), "%016llx",
         (unsigned long long)epoch_shown(p->epoch));
     s->row(s);
+    s->of = number;
     s->number(s, "peer", number);
     s->text(s, "name", p->label[0] ? p->label : p->name);
     s->text(s, "says", p->name);

@@ -59,72 +59,6 @@ static const char there_is[] = "there is"
     ;
 #undef COMMAND
 
-/* Passes the brain's rows on and appends the body's columns. */
-struct adding {
-    struct rows_out rows_out;
-    struct rows_out *to;
-    struct node *n;
-    enum what what;
-    bool inside;   /* a row has begun */
-    uint32_t peer; /* of this row; NONE */
-    uint32_t pool; /* number of this row; NONE */
-};
-
-/* Appends how the memory is mapped, and why it is lost. */
-static void add_pool(struct adding *a)
-{
-    const struct mem *m = &a->n->mems[a->pool];
-    const char *lost = m->gpu ? cuda_lost(m->gpu) : NULL;
-
-    if (m->ops)
-        a->to->text(a->to, "mapped", m->text);
-    if (lost)
-        a->to->text(a->to, "lost", lost);
-}
-
-static void end_row(struct adding *a)
-{
-    char text[64] = "";
-    bool inside = a->inside;
-
-    a->inside = false;
-    if (inside && a->what == WHAT_POOLS && a->pool < a->n->conf->pools_count)
-        add_pool(a);
-    if (!inside || a->what != WHAT_PEERS || a->peer == NONE)
-        return;
-    for (uint32_t k = 0; k < a->n->shards_count && text[0] == 0; k++)
-        shard_transport(a->n->shards[k], a->peer, text, sizeof(text));
-    a->to->text(a->to, "transport", text[0] ? text : "-");
-}
-
-static void adding_row(struct rows_out *s)
-{
-    struct adding *a = (struct adding *)s;
-
-    end_row(a);
-    a->inside = true;
-    a->peer = a->pool = NONE;
-    a->to->row(a->to);
-}
-
-static void adding_text(struct rows_out *s, const char *name, const char *value)
-{
-    struct adding *a = (struct adding *)s;
-
-    a->to->text(a->to, name, value);
-}
-
-static void adding_number(struct rows_out *s, const char *name, uint64_t value)
-{
-    struct adding *a = (struct adding *)s;
-
-    if (strcmp(name, "peer") == 0 && value < share_peers(a->n->conf))
-        a->peer = (uint32_t)value;
-    if (a->what == WHAT_POOLS && strcmp(name, "number") == 0)
-        a->pool = (uint32_t)value;
-    a->to->number(a->to, name, value);
-}
-
 /* Says what protects control connections. */
 static const char *secured(const struct node *n, char *out, size_t size)
 {
@@ -217,15 +151,52 @@ static void node_stats(const struct node *n, struct rows_out *s)
 /* A QUERY in progress. */
 struct query {
     struct list making; /* on the node's list until the text is whole */
+    struct node *n;
     uint32_t conn, seq;
     enum err err;
     enum what what;
     bool shown, whole;
     struct show_at at;
-    struct adding adding;
     struct report report;
     size_t sent;
 };
+
+/* Appends how the memory is mapped, and why it is lost. */
+static void add_pool(const struct mem *m, struct rows_out *to)
+{
+    const char *lost = m->gpu ? cuda_lost(m->gpu) : NULL;
+
+    if (m->ops)
+        to->text(to, "mapped", m->text);
+    if (lost)
+        to->text(to, "lost", lost);
+}
+
+static void add_peer(const struct node *n, uint32_t peer, struct rows_out *to)
+{
+    char text[64] = "";
+
+    for (uint32_t k = 0; k < n->shards_count && text[0] == 0; k++)
+        shard_transport(n->shards[k], peer, text, sizeof(text));
+    to->text(to, "transport", text[0] ? text : "-");
+}
+
+/* Appends the body's columns to a row of the brain's. */
+static void end_row(struct report *r)
+{
+    const struct query *q = LIST_ENTRY(r, struct query, report);
+    uint32_t of = r->rows_out.of;
+
+    r->rows_out.of = NONE;
+    if (of == NONE)
+        return;
+    CHECK(q->what == WHAT_POOLS || q->what == WHAT_PEERS,
+        "a row of %s is about number %u", whats[q->what], of);
+    if (q->what == WHAT_POOLS)
+        add_pool(&q->n->mems[of], &r->rows_out);
+    else
+        add_peer(q->n, of, &r->rows_out);
+}
 
 static void fail(struct query *q, enum err err, const char *text)
 {
@@ -248,9 +219,8 @@ static void show_slice(struct node *n, struct query *q)
     bool known;
 
     q->at.places = SLICE_PLACES;
-    known = brain_show(
-        n->brain, whats[q->what], uv_hrtime(), &q->at, &q->adding.rows_out);
-    end_row(&q->adding);
+    known = brain_show(n->brain, whats[q->what], uv_hrtime(), &q->at, to);
+    end_row(&q->report);
     if (!known)
         q->at.over = true;
     if (!q->at.over)
@@ -433,8 +403,8 @@ static void show(
     if (!q)
         return;
     q->what = what;
-    q->adding = (struct adding){{adding_row, adding_text, adding_number},
-        &q->report.rows_out, n, what, false, NONE, NONE};
+    q->n = n;
+    q->report.row_ends = end_row;
     if (n->conns[conn].uid != n->brain_conf.uid &&
         !local_orders(n->local, conn))
         q->at.uid = n->conns[conn].uid;
@@ -575,7 +545,7 @@ const struct crash_view *node_crash_view(struct node *n)
 
 void node_print(struct node *n)
 {
-    struct rows_out s = {plain_row, plain_text, plain_number};
+    struct rows_out s = {plain_row, plain_text, plain_number, NONE};
 
     log_text("turns %llu, steps %llu, connections %u",
         (unsigned long long)n->turns, (unsigned long long)n->steps,

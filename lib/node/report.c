@@ -63,6 +63,10 @@ static void gather(struct rows_out *s, const struct cell *c)
 
 static void on_row(struct rows_out *s)
 {
+    struct report *r = (struct report *)s;
+
+    if (r->row_ends)
+        r->row_ends(r);
     gather(s, &(struct cell){.kind = CELL_ROW});
 }
 
@@ -109,8 +113,8 @@ bool report_turn(struct report *r, uint32_t rows)
 
 void report_init(struct report *r, uint8_t form)
 {
-    *r =
-        (struct report){.rows_out = {on_row, on_text, on_number}, .form = form};
+    *r = (struct report){
+        .rows_out = {on_row, on_text, on_number, NONE}, .form = form};
 }
 
 void report_fini(struct report *r)

@@ -17,10 +17,12 @@ struct bytes {
 
 struct report {
     struct rows_out rows_out; /* takes the rows */
-    uint8_t form;             /* FORM_ of the answer */
-    struct bytes text;        /* whole when report_turn returned true */
-    struct bytes rows;        /* gathered */
-    size_t turned;            /* bytes of `rows` */
+    /* Called before each row, to append to the one that ends. NULL: nothing */
+    void (*row_ends)(struct report *r);
+    uint8_t form;      /* FORM_ of the answer */
+    struct bytes text; /* whole when report_turn returned true */
+    struct bytes rows; /* gathered */
+    size_t turned;     /* bytes of `rows` */
     struct json json;
 };
 
