@@ -4,7 +4,7 @@
 #ifndef MMX_TEST_ORDERS_H
 #define MMX_TEST_ORDERS_H
 
-#include "node/shard.h"
+#include "node/shard/shard.h"
 #include "test/data_mem.h"
 
 static inline bool shard_push(struct shard *s, const struct data_cmd *cmd)

@@ -10,10 +10,9 @@
 #include "wire/wire.h"
 #include "io/notify.h"
 #include "io/data.h"
-#include "node/crash.h"
+#include "node/admin/admin.h"
 #include "io/host.h"
-#include "node/load.h"
-#include "node/node.h"
+#include "node/loop/node.h"
 
 #include <getopt.h>
 #include <pthread.h>

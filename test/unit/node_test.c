@@ -1,7 +1,7 @@
 /* node_test.c - whole nodes, each in a process of its own, met through their
  * sockets: the opening, reports, signals, restarts, two daemons finding each
  * other. */
-#include "node/node.h"
+#include "node/loop/node.h"
 
 #include "base/log.h"
 #include "wire/rows.h"

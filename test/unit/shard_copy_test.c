@@ -1,6 +1,6 @@
 /* shard_copy_test.c - whole shards that copy out of a mapped pool: every byte
  * at its place, hostile runs, sources that go, rooms that end in the middle. */
-#include "node/shard.h"
+#include "node/shard/shard.h"
 #include "test/data_mem.h"
 #include "test/orders.h"
 #include "test/t.h"

@@ -1,7 +1,7 @@
 /* shard_gpu_test.c - whole shards over data_mem with pools on a GPU, at either
  * end or both, over the driver's double: every byte of a room at its place,
  * slow copies, messages that are fetched, a GPU that is lost in between. */
-#include "node/shard.h"
+#include "node/shard/shard.h"
 #include "test/data_mem.h"
 #include "test/gpu.h"
 #include "test/orders.h"

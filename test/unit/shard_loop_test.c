@@ -1,7 +1,7 @@
 /* shard_loop_test.c - a shard whose work the loop has, served exactly when
  * node_inline.c serves it: rooms come whole, however small the window or the
  * segments are, and nothing sleeps on what it could send. */
-#include "node/shard.h"
+#include "node/shard/shard.h"
 #include "test/data_mem.h"
 #include "test/orders.h"
 #include "test/t.h"

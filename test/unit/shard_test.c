@@ -1,7 +1,7 @@
 /* shard_test.c - whole shards, threads and rings, over data_mem: every byte
  * of a room at its place, faults of the carrier, a loop that reads late. What
  * is called BOTH runs in threads and, as inline_<case>, also in the loop. */
-#include "node/shard.h"
+#include "node/shard/shard.h"
 #include "test/data_mem.h"
 #include "test/orders.h"
 #include "test/t.h"

@@ -4,7 +4,7 @@
 #include "core/move/landing.h"
 #include "wire/segment.h"
 #include "io/data/tcp.h"
-#include "node/shard.h"
+#include "node/shard/shard.h"
 #include "test/orders.h"
 #include "test/t.h"
 

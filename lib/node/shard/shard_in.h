@@ -8,7 +8,7 @@
 #ifndef MMX_NODE_SHARD_IN_H
 #define MMX_NODE_SHARD_IN_H
 
-#include "node/shard.h"
+#include "node/shard/shard.h"
 #include "node/shard/shard_land.h"
 #include "node/shard/shard_send.h"
 #include "node/shard/stage.h"

@@ -5,7 +5,7 @@
 #define MMX_NODE_SHARD_LAND_H
 
 #include "core/move/landing.h"
-#include "node/shard.h"
+#include "node/shard/shard.h"
 #include "node/shard/shard_send.h"
 
 #define INBOUND_SPARE 64 /* data connections, beside one per peer */

@@ -3,7 +3,7 @@
 #define MMX_NODE_SHARD_SEND_H
 
 #include "core/move/sending.h"
-#include "node/shard.h"
+#include "node/shard/shard.h"
 
 #define STRAIGHT_EACH    4 /* messages of an endpoint from a GPU */
 #define TRANSPORT_WORDS  4

@@ -8,7 +8,7 @@
  *
  * Rejected: carrying things out in libuv's callbacks. Their order is the
  * kernel's; ours is a rule (landings before requests). */
-#include "node/node_impl.h"
+#include "node/loop/node_in.h"
 
 #include "base/check.h"
 #include "base/log.h"

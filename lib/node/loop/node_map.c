@@ -16,7 +16,7 @@
  * Rejected: a blocking thread for all of it. The loop would have to wait for
  * its end when the peer goes. Unmapping by the last holder: a shard or the loop
  * would stand still for a second per 40 GiB. */
-#include "node/node_impl.h"
+#include "node/loop/node_in.h"
 
 #include "base/check.h"
 #include "base/log.h"

@@ -2,7 +2,7 @@
  * engine that hangs or a room that must not wait for its deadline, and
  * `mmxctl drop`, for rows of weights that are no more. Each says how many it
  * ended. The loop's thread. */
-#include "node/node_impl.h"
+#include "node/loop/node_in.h"
 
 #include "base/check.h"
 #include "base/text.h"

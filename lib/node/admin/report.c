@@ -3,7 +3,7 @@
  *
  * Rejected: asking the brain twice, once for each form. Tables change between
  * two slices, and rows are costly to make. */
-#include "node/report.h"
+#include "node/admin/report.h"
 
 #include "base/check.h"
 

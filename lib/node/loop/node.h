@@ -2,15 +2,12 @@
  * around a brain. It brings events, carries out actions and decides nothing.
  *
  * A node has no globals; several fit into one process. */
-#ifndef MMX_NODE_NODE_H
-#define MMX_NODE_NODE_H
+#ifndef MMX_NODE_LOOP_NODE_H
+#define MMX_NODE_LOOP_NODE_H
 
-#include "core/conf/conf.h"
-#include "io/keys.h"
 #include "node/load.h"
 
 struct node;
-struct crash_view;
 
 struct node_opt {
     struct conf *conf; /* finished; stays valid, and a reload changes it */
@@ -28,11 +25,5 @@ MUST_CHECK enum err node_new(struct node **out, const struct node_opt *opt);
 void node_run(struct node *n);
 /* Accepts NULL. */
 void node_free(struct node **n);
-
-/* Returns what crash_watch is to show, until node_free. */
-const struct crash_view *node_crash_view(struct node *n);
-/* Prints the brain's status and rooms to stderr without allocating. For
- * crashes. */
-void node_print(struct node *n);
 
 #endif

@@ -11,12 +11,11 @@
  *
  * Rejected: looking for changes of the file. A half-written one would be read,
  * and its writer would not learn what came of it. */
-#include "node/node_impl.h"
+#include "node/loop/node_in.h"
 
 #include "base/check.h"
 #include "base/log.h"
 #include "io/notify.h"
-#include "node/load.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -4,7 +4,7 @@
  * With transfer.carrier: auto that is TCP, and UCX where it is worth more; the
  * brains choose one of them for each peer (wire/carriers.h). The loop's
  * thread. */
-#include "node/node_impl.h"
+#include "node/loop/node_in.h"
 
 #include "base/check.h"
 #include "base/log.h"

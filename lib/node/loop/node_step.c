@@ -8,7 +8,7 @@
  *
  * Rejected: a shard's answer for each command before a message leaves. A shard
  * drains its ring before it looks at what arrived, which is enough. */
-#include "node/node_impl.h"
+#include "node/loop/node_in.h"
 
 #include "base/check.h"
 #include "base/log.h"

@@ -12,14 +12,14 @@
  *
  * Rejected: to ask for the user at the engines' socket. Root of a container
  * that mounts it is uid 0 there, and no administrator. */
-#include "node/node_impl.h"
+#include "node/admin/admin.h"
 
 #include "base/check.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "core/share.h"
 #include "io/cuda.h"
-#include "node/report.h"
+#include "node/admin/report.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,6 +37,10 @@
 #define REFUSAL_SHOWN_NS (60 * NS_PER_S)
 /* Header and fixed fields of a REPORT. */
 #define PIECE_HEAD (LOCAL_HEADER + 6)
+
+/* A shard that has not turned for this long moves no rows. With the interval of
+ * looks it shows within 2 s; a thread that waits for a core is not meant. */
+#define SILENT_NS (SHARD_SLEEP_NS + SHARD_SLEEP_NS / 2)
 
 /* rows of the body */
 
@@ -148,6 +152,34 @@ static void node_stats(const struct node *n, struct rows_out *s)
 #include "node/stats.def"
 }
 
+void node_health(struct node *n, struct health *h)
+{
+    uint64_t now = uv_hrtime();
+
+    brain_health(n->brain, h);
+    for (uint32_t k = 0; k < n->shards_count; k++) {
+        uint64_t silent = shard_silent_ns(n->shards[k], now);
+
+        if (silent > SILENT_NS)
+            health_say(h, false, "shard %u has done nothing for %llu s", k,
+                (unsigned long long)(silent / NS_PER_S));
+    }
+}
+
+void node_health_row(struct node *n, struct rows_out *to)
+{
+    struct health h;
+
+    node_health(n, &h);
+    to->row(to);
+    to->text(to, "name", n->conf->name);
+    to->text(to, "role", role_name(n->conf->role));
+    to->number(to, "ready", h.ready);
+    to->text(to, "state", h.state);
+    to->text(to, "text", h.text);
+    to->number(to, "rooms_open", brain_open_rooms(n->brain));
+}
+
 /* A QUERY in progress. */
 struct query {
     struct list making; /* on the node's list until the text is whole */
@@ -207,12 +239,6 @@ static void fail(struct query *q, enum err err, const char *text)
     q->whole = true;
 }
 
-static void make_health(struct node *n, struct query *q)
-{
-    node_health_row(n, &q->report.rows_out);
-    q->shown = true;
-}
-
 static void show_slice(struct node *n, struct query *q)
 {
     struct rows_out *to = &q->report.rows_out;
@@ -236,12 +262,14 @@ static void show_slice(struct node *n, struct query *q)
 
 static void make_slice(struct node *n, struct query *q)
 {
-    if (q->shown)
+    if (q->shown) {
         q->whole = report_turn(&q->report, SLICE_PLACES);
-    else if (q->what == WHAT_HEALTH)
-        make_health(n, q);
-    else
+    } else if (q->what == WHAT_HEALTH) {
+        node_health_row(n, &q->report.rows_out);
+        q->shown = true;
+    } else {
         show_slice(n, q);
+    }
     if (report_failed(&q->report))
         fail(q, ERR_TOO_LARGE, "the report is too large");
 }

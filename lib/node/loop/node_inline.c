@@ -7,7 +7,7 @@
  *
  * Rejected: a thread for every shard at all times. A small room would pay for
  * two wakeups. */
-#include "node/node_impl.h"
+#include "node/loop/node_in.h"
 
 #include "base/check.h"
 #include "base/log.h"

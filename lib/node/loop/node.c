@@ -3,7 +3,7 @@
  * Invariants: shards start before the brain, which sends their addresses to
  * peers; everything else ends before them. The loop's thread; its turns are in
  * node_turn.c. */
-#include "node/node_impl.h"
+#include "node/loop/node_in.h"
 
 #include "base/check.h"
 #include "base/log.h"
@@ -368,7 +368,7 @@ void node_run(struct node *n)
         n->conf->socket_path,
         (unsigned long long)epoch_shown(n->brain_conf.epoch));
     notify_send("READY=1");
-    node_health_start(n);
+    node_health_look(&n->look);
     node_turns(n);
     log_info("%s: stopping, %u rooms are open", n->conf->name,
         brain_open_rooms(n->brain));

@@ -14,7 +14,7 @@
  *
  * Rejected: serving engines before all pools of the config are there. They
  * would be refused what they could have a moment later. */
-#include "node/node_impl.h"
+#include "node/loop/node_in.h"
 
 #include "base/check.h"
 #include "base/log.h"

@@ -1,0 +1,51 @@
+/* admin.h - the door of admin/: answers to QUERY, which shows the node, and
+ * those of commands, which the loop carries out. The loop's thread. */
+#ifndef MMX_NODE_ADMIN_ADMIN_H
+#define MMX_NODE_ADMIN_ADMIN_H
+
+#include "node/state.h"
+
+void admin_query(struct node *n, uint32_t conn, const struct local_msg *m);
+/* Makes slices of reports for a bounded time. Call once per turn. */
+void admin_serve(struct node *n);
+/* True if a report is not whole yet. */
+bool admin_busy(const struct node *n);
+/* Continues to send the report of a connection, if it has one. */
+void admin_write(struct node *n, uint32_t conn);
+void admin_forget(struct node *n, uint32_t conn);
+
+/* What the brain says, and the shards. */
+void node_health(struct node *n, struct health *h);
+/* Appends it as a row. */
+void node_health_row(struct node *n, struct rows_out *to);
+
+/* Returns what crash_watch is to show, until node_free. */
+const struct crash_view *node_crash_view(struct node *n);
+/* Prints the brain's status and rooms to stderr without allocating. For
+ * crashes. */
+void node_print(struct node *n);
+
+/* commands: each has a function command_<name>, called for those that came by
+ * the socket for orders. It is answered once, now or later, by
+ * admin_answer or admin_refuse; until then the query may be on a list of the
+ * command's, which it leaves by itself when its connection ends. */
+struct query;
+struct command {
+    const char *word; /* NULL: behind the last */
+    void (*run)(struct node *n, struct query *q, const char *args);
+};
+#define COMMAND(name, word, usage, meaning)                                    \
+    void command_##name(struct node *n, struct query *q, const char *args);
+#include "wire/command.def"
+#undef COMMAND
+/* Returns where the answer's rows go. */
+struct rows_out *admin_rows(struct query *q);
+void admin_answer(struct node *n, struct query *q);
+void admin_refuse(
+    struct node *n, struct query *q, enum err err, const char *text);
+/* Puts the query on the list, at its end. */
+void admin_wait(struct query *q, struct list *list);
+/* Returns the first query of the list, which it leaves; NULL: none. */
+struct query *admin_next(struct list *list);
+
+#endif

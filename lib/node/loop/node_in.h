@@ -1,0 +1,104 @@
+/* node_in.h - inside of the loop: what node.c (life), node_turn.c (turns),
+ * node_step.c (steps), node_inline.c (shards that the loop runs),
+ * node_carriers.c (what rows go by), node_pool.c (memory), node_map.c (pools of
+ * other daemons), node_health.c and node_reload.c share. Private to them. */
+#ifndef MMX_NODE_LOOP_NODE_IN_H
+#define MMX_NODE_LOOP_NODE_IN_H
+
+#include "node/admin/admin.h"
+#include "node/loop/node.h"
+
+/* node_turn.c */
+/* Return what the engine socket and the links call. */
+struct local_calls node_local_calls(struct node *n);
+struct links_calls node_links_calls(struct node *n);
+/* Runs turns until the loop is stopped. */
+void node_turns(struct node *n);
+
+/* node_step.c */
+/* Returns the time of CLOCK_MONOTONIC, which the brain's times are. */
+uint64_t node_clock_ns(struct node *n);
+/* Steps the brain with the event and carries out its actions. */
+void node_event(struct node *n, struct event *ev);
+/* Continues what a step left because a shard was far behind. */
+void node_more(struct node *n);
+/* Has a thread of libuv's pool do the work, which takes no signals but
+ * guard.h's. */
+void node_work(
+    struct node *n, uv_work_t *w, uv_work_cb work, uv_after_work_cb after);
+/* Gives the order to every shard. */
+void node_order(struct node *n, const struct order *o);
+/* True if orders wait for a place in a shard's ring. */
+bool node_behind(const struct node *n);
+/* Sends the outbox to the links, unless orders given before wait for a place in
+ * a shard's ring. */
+void outbox_flush(struct node *n);
+/* Drops the frames for `link` from the outbox. */
+void outbox_drop(struct node *n, uint32_t link);
+/* True if no step may be taken: a shard is far behind. */
+bool node_congested(const struct node *n);
+
+/* node_inline.c */
+MUST_CHECK enum err node_inline_open(struct node *n);
+/* Polls the shards that the loop owns, and no others. */
+void node_inline_watch(struct node *n);
+/* Runs the shards that the loop owns and that have work. */
+void node_inline_serve(struct node *n);
+/* True if a shard of the loop has work that no descriptor shows. */
+bool node_inline_busy(struct node *n);
+
+/* node_carriers.c */
+/* Returns what data connections of TCP ask of the other end. */
+enum data_safe node_carriers_safe(const struct conf *conf);
+/* Chooses the carriers, before the shards start. */
+void node_carriers_choose(struct node *n);
+/* Takes in what the shards have opened, before the brain starts. */
+MUST_CHECK enum err node_carriers_opened(struct node *n);
+/* Draws the DATA_KEY_FRESH bytes of a key for data connections; NULL: they have
+ * none. */
+const uint8_t *node_carriers_draw(const struct node *n, uint8_t *fresh);
+/* langd: gathers the shards' data addresses for HELLO. */
+MUST_CHECK enum err node_carriers_say(struct node *n);
+/* Gathers them again if a shard has replaced its worker. Call once per turn. */
+void node_carriers_watch(struct node *n);
+
+/* node_pool.c */
+MUST_CHECK enum err node_pools_new(struct node *n);
+/* Gets the memory of every pool whose layout the config gives. ERR_ABORTED: a
+ * signal asked the daemon to end. */
+MUST_CHECK enum err node_fix_pools(struct node *n);
+/* Gets the memory of pool i, at once or in another thread, and notifies brain
+ * and shards of the result. */
+void node_fix_pool(struct node *n, uint32_t i);
+/* Finishes pools whose memory is there since the last call. */
+void node_pools_serve(struct node *n);
+/* Cancels pending pools; the loop has to run until they have ended. */
+void node_pools_stop(struct node *n);
+void node_close_pools(struct node *n);
+
+/* node_map.c: langd, pools of encoders on this host */
+MUST_CHECK enum err node_maps_new(struct node *n);
+void node_map(struct node *n, uint32_t peer, struct span path, uint64_t token);
+void node_unmap(struct node *n, uint32_t peer);
+/* Serves mappings with news since the last call. */
+void node_maps_serve(struct node *n);
+/* Ends all mappings; the loop has to run until their handles are closed. */
+void node_maps_stop(struct node *n);
+/* Frees what is left of mappings, after loop and shards. */
+void node_maps_free(struct node *n);
+
+/* node_health.c */
+/* Looks now, and each second from then on: the service manager and the log hear
+ * what has changed. */
+void node_health_look(uv_timer_t *t);
+
+/* node_reload.c */
+void node_reload_init(struct node *n, const struct conf_source *from);
+/* Reads the configuration again, for SIGHUP. */
+void node_reload(struct node *n);
+/* Takes over what was read; n->reload.read. */
+void node_reload_serve(struct node *n);
+/* Frees what is under way, once the loop has ended. */
+void node_reload_fini(struct node *n);
+
+#endif

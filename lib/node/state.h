@@ -1,0 +1,122 @@
+/* state.h - a node's state: what loop/ works on and admin/ shows. All of it
+ * belongs to the loop's thread. */
+#ifndef MMX_NODE_STATE_H
+#define MMX_NODE_STATE_H
+
+#include "base/list.h"
+#include "core/trace/recorder.h"
+#include "core/brain.h"
+#include "io/local.h"
+#include "io/peer.h"
+#include "node/crash.h"
+#include "node/load.h"
+#include "node/shard/shard.h"
+
+#define SHARDS_MAX 64
+
+/* Frames of the brain to peers that the links do not have yet. */
+#define OUTBOX_BYTES (16u * OUT_BYTES)
+struct outbox {
+    uint8_t *bytes; /* struct outbox_frame, its bytes, and so on */
+    size_t len, cap;
+    uint64_t dropped; /* frames that did not fit */
+};
+
+struct node_conn {
+    struct list notified; /* linked: its events are to be pulled */
+    bool greeted;         /* WELCOME went out */
+    uint32_t uid;
+    struct query *query; /* in progress; NULL: none */
+};
+
+/* The poll of a shard that the loop runs. */
+struct inline_poll {
+    uv_poll_t poll;
+    bool watched; /* runs: the loop owned the shard when it looked last */
+    bool ready;   /* the shard may have work */
+};
+
+/* How rows can go from and to this host. */
+struct node_carriers {
+    /* Best first; then NULL. */
+    const struct data_ops *parts[DATA_CARRIERS_MAX + 1];
+    uint32_t count;
+    bool any_thread;                   /* the loop may call one of them */
+    char tls[128], devices[260];       /* for UCX */
+    char what[DATA_CARRIERS_MAX][224]; /* of each part: name and what it uses */
+    char text[256];    /* of those that are open, as HELLO says it */
+    char why_not[192]; /* the one that is not there; empty: all are */
+    uint8_t barred;    /* bits of those that the config keeps from hosts */
+    uint64_t replaced; /* workers replaced when addresses were gathered */
+};
+
+/* Reading the configuration anew, one at a time. */
+struct reload {
+    const struct conf_source *from;
+    struct list asked, shown; /* queries that wait: for a reload, for its
+                                 differences only */
+    bool hup;                 /* SIGHUP came */
+    struct reload_job *job;   /* under way; NULL: none */
+    bool read;                /* it has ended in the other thread */
+};
+
+struct node {
+    struct conf *conf; /* node_reload.c changes it, nothing else does */
+    struct keys *keys; /* NULL: control connections are in the clear */
+    struct brain *brain;
+    void *brain_memory;
+    size_t brain_bytes;
+    struct brain_conf brain_conf;
+    uint64_t started_ns, now_ns;
+    uint64_t turns, steps;
+    uint32_t commits;          /* of engines, since shards were flushed */
+    struct recorder *recorder; /* of the brain */
+    const struct event *event; /* that is taken in, for crashes; NULL: none */
+    struct crash_view crash;
+
+    uv_loop_t loop;
+    bool loop_made;
+    uv_prepare_t prepare;
+    uv_check_t check;
+    uv_idle_t idle; /* runs while work exists that no descriptor shows */
+    uv_timer_t timer, watchdog, look;
+    uv_signal_t term, intr, hup;
+    uv_poll_t wake_poll;
+    struct wake wake;
+    uint64_t watchdog_ns, timer_ns;
+
+    struct local *local;
+    struct share conn_share; /* of limits.connections */
+    void *share_memory;
+    struct links *links;
+    struct node_conn *conns;
+    struct list notified;
+    const struct command *commands;
+    struct list making; /* queries whose reports are not whole, in turns */
+    uint32_t queries;   /* in progress */
+
+    struct shard *shards[SHARDS_MAX];
+    struct inline_poll polls[SHARDS_MAX];
+    uint32_t shards_count;
+    struct node_carriers carriers;
+    struct shard_pool *pools;
+    struct mem *mems;
+    struct pool_job *pool_jobs; /* by pool */
+    struct mem_watch pool_watch;
+    bool pools_seen; /* a pool job has news */
+
+    struct mapping **maps; /* langd, by peer; NULL: none */
+    bool maps_seen;        /* a mapping has news */
+    struct list maps_left; /* ended, with sources that shards may read */
+    uint64_t maps_room;    /* bytes of pools that may be mapped on top */
+
+    struct out out;
+    struct outbox outbox;
+    bool ending, stopping; /* after the drain; now */
+    bool lines_lost;       /* omitted log lines are not reported yet */
+    uint64_t drain_ns;     /* deadline of the drain */
+    struct health health;  /* as the service manager heard it last */
+    struct reload reload;
+};
+
+#endif
