@@ -351,13 +351,7 @@ int mmx_wait(mmx *m, struct mmx_event *ev, int max, int timeout_ms)
 
 int mmx_cork(mmx *m)
 {
-    int err = client_lock(m);
-
-    if (err)
-        return err;
-    m->corks++;
-    client_unlock(m);
-    return 0;
+    return CLIENT_LOCKED(m, (m->corks++, 0));
 }
 
 int mmx_uncork(mmx *m)

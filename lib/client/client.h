@@ -84,9 +84,10 @@ struct client_room {
     uint32_t doubt; /* seq of the question that the look waits for */
     uint8_t state, reason, storage;
     uint8_t refused_op, refused_reason;
-    bool pooled;  /* may show rows */
-    bool unbound; /* the daemon has refused to open it */
-    uint8_t map;  /* index of the pool's map; MAP_NONE: not reported yet */
+    bool pooled;   /* may show rows */
+    bool attached; /* opened by another handle of the session */
+    bool unbound;  /* the daemon has refused to open it */
+    uint8_t map;   /* index of the pool's map; MAP_NONE: not reported yet */
 };
 
 /* A refused decline: the only refusal without a room. */
@@ -200,6 +201,9 @@ uint64_t client_now(void);
 uint64_t client_end(int timeout_ms);
 /* Returns the milliseconds left until `end`; -1: no limit. */
 int64_t client_left(uint64_t end);
+/* Returns the word of a room's cell: the handle's own, else the daemon's, which
+ * is read first: at the end of a link it is erased after the other is there. */
+uint64_t client_word(const mmx *m, mmx_room h);
 /* Sets the text that mmx_error_text returns. */
 void client_error(mmx *m, const char *fmt, ...) PRINTF_LIKE(2, 3);
 /* Returns the reason for a wait of timeout_ms that ended without an answer, and

@@ -83,6 +83,21 @@ void client_poll(int sock, int64_t ms)
     (void)poll(&p, 1, ms < 0 || ms > WAIT_MS ? WAIT_MS : (int)ms);
 }
 
+uint64_t client_word(const mmx *m, mmx_room h)
+{
+    uint64_t w, own;
+
+    if (h.cell >= m->cells || h.tag == 0)
+        return cell_word(MMX_FAILED_STATE, MMX_E_UNKNOWN_ROOM, 0, 0);
+    w = atomic_load_explicit(&m->page[h.cell], memory_order_acquire);
+    own = atomic_load_explicit(&m->own[h.cell], memory_order_acquire);
+    if (cell_tag(own) == h.tag)
+        return own;
+    if (cell_tag(w) == h.tag)
+        return w;
+    return cell_word(MMX_BOOTSTRAPPING, 0, h.tag, 0);
+}
+
 /* deadlines: due.c looks at them */
 
 void client_arm(mmx *m)

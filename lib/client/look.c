@@ -12,29 +12,12 @@
 
 #include <string.h>
 
-/* Returns the word of a room's cell: the handle's own, else the daemon's, which
- * is read first: at the end of a link it is erased after the other is there. */
-static uint64_t word_of(const mmx *m, mmx_room h)
-{
-    uint64_t w, own;
-
-    if (h.cell >= m->cells || h.tag == 0)
-        return cell_word(MMX_FAILED_STATE, MMX_E_UNKNOWN_ROOM, 0, 0);
-    w = atomic_load_explicit(&m->page[h.cell], memory_order_acquire);
-    own = atomic_load_explicit(&m->own[h.cell], memory_order_acquire);
-    if (cell_tag(own) == h.tag)
-        return own;
-    if (cell_tag(w) == h.tag)
-        return w;
-    return cell_word(MMX_BOOTSTRAPPING, 0, h.tag, 0);
-}
-
 int mmx_poll(const mmx *m, const mmx_room *rooms, int n, struct mmx_state *out)
 {
     int least = MMX_SUCCESS;
 
     for (int i = 0; i < n; i++) {
-        uint64_t w = word_of(m, rooms[i]);
+        uint64_t w = client_word(m, rooms[i]);
         int state = (int)cell_state(w);
 
         if (out)
@@ -66,8 +49,8 @@ int mmx_look(mmx *m, mmx_room h, struct mmx_look *out)
             .generation = r->generation,
             .user = r->user,
             .seen = r->seen,
-            .state = (int)cell_state(word_of(m, h)),
-            .reason = (int)cell_reason(word_of(m, h)),
+            .state = (int)cell_state(client_word(m, h)),
+            .reason = (int)cell_reason(client_word(m, h)),
             .storage = r->storage,
             .first = max_u32(r->first, r->base),
             .rows = r->rows,
@@ -130,7 +113,7 @@ static int find_room(mmx *m, mmx_room h, const char *field, struct visible *out)
             .runs = m->stores[h.cell].runs,
             .runs_count = r->runs,
             .released = max_u32(r->first, r->base),
-            .readable = max_u32(r->rows, cell_rows(word_of(m, h))),
+            .readable = max_u32(r->rows, cell_rows(client_word(m, h))),
             .total = r->total}};
     memcpy(out->source.dtype, f->dtype, sizeof out->source.dtype);
     return 0;

@@ -449,9 +449,10 @@ int mmx_reference(mmx *m, mmx_room room, struct mmx_reference *out);
  * on this handle (before READY, on the handle that requested it, it aborts the
  * room). Encode side: MMX_ALL only, after MMX_FAILED; earlier it withdraws the
  * room. Released rows must not be touched after this call. flags: MMX_KEEP;
- * MMX_NO_READERS, language side, from the handle that requested the room: its
- * blocks are freed without waiting for announced readers that have not
- * attached, and a later attach fails with MMX_E_GONE. */
+ * MMX_NO_READERS, language side, from the handle that requested the room (else
+ * -MMX_E_NOT_OWNER): its blocks are freed without waiting for announced readers
+ * that have not attached, and a later attach fails with MMX_E_GONE.
+ * -MMX_E_MALFORMED: also rows that may not be read yet. */
 int mmx_release(mmx *m, mmx_room room, uint32_t rows, unsigned flags);
 
 /* Fails the room for both engines. MMX_FAILED follows; then release the room.

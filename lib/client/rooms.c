@@ -550,6 +550,7 @@ static int attach(mmx *m, const struct mmx_attach *a,
     if (err)
         return err;
     r->pooled = pooled;
+    r->attached = true;
     msg.attach = (struct local_attach){.room = ref->id,
         .cell = cell_of(m, r),
         .tag = r->tag,
@@ -671,17 +672,27 @@ int mmx_abort(mmx *m, mmx_room h, int reason, const char *text)
     return err;
 }
 
-static int release_rows(
-    mmx *m, struct client_room *r, uint32_t rows, unsigned flags)
+static int release(mmx *m, mmx_room h, uint32_t rows, unsigned flags)
 {
+    struct client_room *r = client_room(m, h);
     int err = 0;
 
+    if (!r)
+        return -MMX_E_STALE;
     if (rows != MMX_ALL && rows < r->base)
         return 0; /* nothing new */
+    /* The daemon would refuse these, and go on to show the room. */
+    if (rows != MMX_ALL &&
+        rows > max_u32(r->rows, cell_rows(client_word(m, h))))
+        return -MMX_E_MALFORMED;
+    if (flags & MMX_NO_READERS && r->attached)
+        return -MMX_E_NOT_OWNER;
     if (bound(m, r))
         err = put_release(m, r, rows, flags);
     if (err == -MMX_E_BUSY || err == -MMX_E_MALFORMED)
         return err; /* nothing was sent: try again */
+    if (!m->corks)
+        client_flush(m);
     if (rows == MMX_ALL) {
         room_free(m, r);
         return 0;
@@ -694,19 +705,8 @@ static int release_rows(
 
 int mmx_release(mmx *m, mmx_room h, uint32_t rows, unsigned flags)
 {
-    struct client_room *r;
-    int err;
-
     if (flags & ~(unsigned)(MMX_KEEP | MMX_NO_READERS) ||
         (flags & MMX_NO_READERS && m->role == ROLE_ENCODED))
         return -MMX_E_MALFORMED;
-    err = client_lock(m);
-    if (err)
-        return err;
-    r = client_room(m, h);
-    err = r ? release_rows(m, r, rows, flags) : -MMX_E_STALE;
-    if (!err && !m->corks)
-        client_flush(m);
-    client_unlock(m);
-    return err;
+    return CLIENT_LOCKED(m, release(m, h, rows, flags));
 }

@@ -609,6 +609,8 @@ TEST(announced_is_said)
 TEST(no_more_readers_is_said)
 {
     struct rig g;
+    struct mmx_attach a = {
+        .size = sizeof a, .id = 8, .rights = MMX_READ, .encoder = "enc"};
     mmx_room r;
 
     rig_open(&g, ROLE_LANGD);
@@ -616,9 +618,35 @@ TEST(no_more_readers_is_said)
     T_EQ_I64(mmx_release(g.m, r, MMX_ALL, MMX_OPEN), -MMX_E_MALFORMED);
     T_EQ_I64(mmx_release(g.m, r, MMX_ALL, MMX_NO_READERS), 0);
     T_EQ_U64(fake_want(&g.f, LOCAL_RELEASE).release.flags, FLAG_NO_READERS);
+    /* A daemon refuses it to a reader, and would go on to use the cell. */
+    T_EQ_I64(mmx_attach(g.m, &a, &r), 0);
+    (void)fake_want(&g.f, LOCAL_ATTACH);
+    T_EQ_I64(mmx_release(g.m, r, MMX_ALL, MMX_NO_READERS), -MMX_E_NOT_OWNER);
+    T_EQ_I64(mmx_release(g.m, r, MMX_ALL, 0), 0);
+    T_EQ_U64(fake_want(&g.f, LOCAL_RELEASE).release.tag, r.tag);
     rig_close(&g);
     rig_open(&g, ROLE_ENCODED);
     r = rig_announce(&g, 7, 10);
     T_EQ_I64(mmx_release(g.m, r, MMX_ALL, MMX_NO_READERS), -MMX_E_MALFORMED);
+    rig_close(&g);
+}
+
+TEST(rows_that_may_not_be_read_are_not_released)
+{
+    struct rig g;
+    mmx_room r;
+
+    rig_open(&g, ROLE_LANGD);
+    r = rig_request(&g, 7, MMX_STREAM);
+    rig_event(&g, r,
+        (struct local_event){.what = EVENT_LANDED, .state = 3, .rows = 8},
+        (uint32_t[]){2, 5}, 1);
+    (void)rig_one_event(g.m);
+    T_EQ_I64(mmx_release(g.m, r, 9, 0), -MMX_E_MALFORMED);
+    rig_word(&g, r, MMX_TRANSFERRING, 9); /* the cell is ahead */
+    T_EQ_I64(mmx_release(g.m, r, 10, 0), -MMX_E_MALFORMED);
+    T_TRUE(fake_idle(&g.f));
+    T_EQ_I64(mmx_release(g.m, r, 9, 0), 0);
+    T_EQ_U64(fake_want(&g.f, LOCAL_RELEASE).release.rows, 9);
     rig_close(&g);
 }
