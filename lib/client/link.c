@@ -249,12 +249,11 @@ static int dial(mmx *m)
     int s = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 
     memcpy(sa.sun_path, m->path, strnlen(m->path, sizeof sa.sun_path - 1));
-    if (s < 0)
-        return -1;
-    if (connect(s, (struct sockaddr *)&sa, sizeof sa) != 0 ||
+    if (s < 0 || connect(s, (struct sockaddr *)&sa, sizeof sa) != 0 ||
         epoll_ctl(m->ep, EPOLL_CTL_ADD, s, &e) != 0) {
         client_error(m, "%s: %m", m->path);
-        close(s);
+        if (s >= 0)
+            close(s);
         return -1;
     }
     return s;

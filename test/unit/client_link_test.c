@@ -11,6 +11,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/wait.h>
@@ -605,4 +606,29 @@ TEST(a_signal_ends_no_timed_call)
     T_EQ_I64(mmx_open(&o, &m), -MMX_E_TIMEOUT);
     T_EQ_I64(setitimer(ITIMER_REAL, &never, NULL), 0);
     rig_close(&g);
+}
+
+TEST(why_there_is_no_socket_is_said)
+{
+    struct rlimit was, none = {3, 3};
+    struct fake f;
+    struct mmx_opt o;
+    struct mmx_event ev;
+    char text[200];
+    mmx *m;
+
+    fake_listen(&f, ROLE_LANGD);
+    close(f.listen);
+    o = fake_opt(&f, 0);
+    T_EQ_I64(mmx_open(&o, &m), 0);
+    T_EQ_I64(getrlimit(RLIMIT_NOFILE, &was), 0);
+    none.rlim_max = was.rlim_max;
+    T_EQ_I64(setrlimit(RLIMIT_NOFILE, &none), 0);
+    do {
+        T_EQ_I64(mmx_wait(m, &ev, 1, 1), 0);
+        T_EQ_I64(mmx_error_text(m, text, sizeof text), 0);
+    } while (strstr(text, "Connection refused"));
+    T_HAS(text, "Too many open files");
+    T_EQ_I64(setrlimit(RLIMIT_NOFILE, &was), 0);
+    mmx_close(&m);
 }
