@@ -443,15 +443,18 @@ class Turns(unittest.TestCase):
         self.assertIn("no descriptor", one.error_msg)
 
     def test_a_request_that_ends_waits_for_no_reader(self):
-        """Of the other ranks one may not have started it."""
-        one = self.waiting()
-        with unittest.mock.patch.object(self.lang, "step",
-                                        return_value=None):
-            one.send_encode_request()
-        room = one.rooms[0] = unittest.mock.Mock(complete=True)
-        one.release_resources()
-        room.release.assert_called_once_with(force=True, no_readers=True)
-        self.assertFalse(self.lang._unwanted)
+        """Of the other ranks one may not have started it. Only the rank that
+        requested the room can say so: langd refuses it to a reader."""
+        for self.lang.rank in (0, 1):
+            one = self.waiting()
+            with unittest.mock.patch.object(self.lang, "step",
+                                            return_value=None):
+                one.send_encode_request()
+            room = one.rooms[0] = unittest.mock.Mock(complete=True)
+            one.release_resources()
+            room.release.assert_called_once_with(
+                force=True, no_readers=self.lang.rank == 0)
+            self.assertFalse(self.lang._unwanted)
 
     def test_an_encoder_of_an_odd_name_is_refused(self):
         one = self.waiting(said="e" * 129)

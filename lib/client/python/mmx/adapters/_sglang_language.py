@@ -398,7 +398,7 @@ def make_waiting(receiver: Any) -> type:
                     continue
                 room = rooms.get(part)
                 if room:
-                    room.release(force=True, no_readers=True)
+                    room.release(force=True, no_readers=lang.rank == 0)
                 if not (room and room.complete):
                     lang.decline(self._room(part), encoder)
             self._places = []  # this is called more than once
