@@ -142,6 +142,14 @@ class Pools(unittest.TestCase):
             os.close(kept)
 
 
+    def test_one_without_a_descriptor_is_refused(self):
+        with self.assertRaisesRegex(OSError, "vit came without a descriptor"):
+            mmx.Pool({"pool": 0, "name": "vit", "block_rows": 4, "blocks": 1,
+                      "memory": "host", "layout": "a:u8:4", "access": 1,
+                      "fields": struct.pack("<QI", 0, 4), "share": "",
+                      "bytes": 16}, -1, 1)
+
+
 class Streams(unittest.TestCase):
     def test_an_event_costs_what_it_shows_not_what_was_before(self):
         """A stream of many rows whose reader releases as it reads."""

@@ -94,6 +94,8 @@ class Pool:
                                         self.writable)
                 self._map.held = held
                 return
+            if fd < 0:  # mmap would make memory of its own, full of zeros
+                raise OSError(f"pool {self.name} came without a descriptor")
             prot = mmap.PROT_READ | (mmap.PROT_WRITE if self.writable else 0)
             self._map: Any = _Map(fd, info["bytes"], mmap.MAP_SHARED, prot)
             self._map.held = held
