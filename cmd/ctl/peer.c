@@ -136,7 +136,7 @@ static void say_peer(struct findings *r, struct reader row)
     }
     try_port(address, why);
     snprintf(text, sizeof(text), "%s is %s, %s%s", who,
-        strcmp(state, "unknown") ? state : "not connected yet",
+        strcmp(state, "named") ? state : "not connected yet",
         why[0] ? "its port: " : "its port answers", why);
     findings_say(r, why[0] ? WARN : FINE, "peer", text,
         why[0]

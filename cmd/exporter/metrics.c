@@ -369,7 +369,8 @@ static void print_state(FILE *out, const struct daemon *daemons, uint32_t count,
             /* A refused stranger is not a peer; langd connects to some at first
              * use. */
             if (!strcmp(text, "refused") ||
-                (!strcmp(text, "unknown") && !has(row, "trouble_ms")))
+                ((!strcmp(text, "named") || !strcmp(text, "connecting")) &&
+                    !has(row, "trouble_ms")))
                 continue;
             is_so = !strcmp(text, one_of[0]) || !strcmp(text, one_of[1]);
             sample(out, name, &daemons[i]);

@@ -79,8 +79,8 @@ static void show_status(const struct brain *b, struct rows_out *s)
 {
     uint32_t up = 0;
 
-    for (uint32_t i = 0; i < b->peers.max; i++)
-        up += b->peers.peers[i].used && b->peers.peers[i].up;
+    PEERS_FOREACH (p, &b->peers)
+        up += peer_up(p);
     s->row(s);
     b->ops->show->status(b, s);
     s->number(s, "rooms_ended", b->ended_count);
@@ -222,7 +222,7 @@ static void why_not(
     size_t used = 0;
 
     out[0] = 0;
-    if (!p->up || !p->pair.chosen)
+    if (!peer_up(p) || !p->pair.chosen)
         return;
     if (p->same_host && !p->mapped)
         used = (size_t)snprintf(out, size, "copy: %s",
@@ -251,13 +251,7 @@ static void show_peer(struct rows_out *s, uint32_t number, const struct peer *p,
     s->text(s, "name", p->label[0] ? p->label : p->name);
     s->text(s, "says", p->name);
     s->text(s, "address", p->address[0] ? p->address : p->advertise);
-    s->text(s, "state",
-        p->leaving             ? "leaving"
-        : p->up && p->draining ? "draining"
-        : p->up                ? "up"
-        : p->unreachable       ? "unreachable"
-        : p->name[0]           ? "down"
-                               : "unknown");
+    s->text(s, "state", p->leaving ? "leaving" : peer_life_name(p));
     s->text(s, "trouble", trouble_name(t));
     if (t)
         s->number(s, "trouble_ms", (now_ns - p->trouble.since_ns) / NS_PER_MS);
@@ -331,7 +325,7 @@ static void show_peers(struct rows_out *s, struct show_at *at,
     const struct peers *peers, uint64_t now_ns)
 {
     for (; at->at < peers->max && show_place(at); at->at++)
-        if (peers->peers[at->at].used)
+        if (peers->peers[at->at].life != PEER_FREE)
             show_peer(
                 s, (uint32_t)at->at, &peers->peers[at->at], peers, now_ns);
     at->over = at->at >= peers->max;

@@ -74,7 +74,7 @@ class Identities(Case):
             rooms.more()
             states = {p["name"]: p["state"] for p in e.show("peers")}
             self.assertEqual(states["lang1"], "up")
-            self.assertEqual(states["lang0"], "down")
+            self.assertEqual(states["lang0"], "away")
             self.list()
             os.kill(e.pid, signal.SIGHUP)
             eventually(lambda: out.show("peers")[0]["state"] == "up",

@@ -123,7 +123,7 @@ class Page(test_exporter.Scraped):
             self.get(url + "/"), "Peers")], [1, 1])
         self.d.kill()
         eventually(lambda: re.search(
-            r"lang0</strong><span class=\"state bad\">(down|unreachable)"
+            r"lang0</strong><span class=\"state bad\">(away|unreachable)"
             r"</span><span>for \d+ (s|ms|µs)</span>", self.get(url + "/")),
             "the peer is shown to be down, and since when")
 

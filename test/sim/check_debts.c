@@ -76,7 +76,8 @@ void debts_watch(const struct daemon *d, uint32_t i)
     } else if (o->state == DST_FAILING) {
         look(d, "failed", true, o->debt.owe & OWE_FAILED, o);
     }
-    look(d, "a time to say it again", o->debt.owe && p->up && !edst_ended(o),
+    look(d, "a time to say it again",
+        o->debt.owe && peer_up(p) && !edst_ended(o),
         o->debt.retry_ns != TIME_NEVER &&
             o->debt.retry_ns <= W.now_ns + 3 * NS_PER_S,
         o);
@@ -85,12 +86,9 @@ void debts_watch(const struct daemon *d, uint32_t i)
 /* A peer that was not told the latest of us will be. */
 void news_watch(const struct daemon *d, const struct brain *b)
 {
-    for (uint32_t i = 0; i < b->peers.max; i++) {
-        const struct peer *p = &b->peers.peers[i];
-
-        HOLDS(!p->used || !p->up || p->told == b->peers.self.news ||
+    PEERS_FOREACH (p, &b->peers)
+        HOLDS(!peer_up(p) || p->told == b->peers.self.news ||
                   p->hello_ns != TIME_NEVER,
             "news are told", "%s: %s was told %u of %u", d->conf->name, p->name,
             p->told, b->peers.self.news);
-    }
 }

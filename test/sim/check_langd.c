@@ -555,12 +555,9 @@ void langd_knows_drain(const struct daemon *d, const struct daemon *encoder)
     const struct peers *all = &((const struct langd *)d->brain)->b.peers;
     const struct brain *e = encoder->brain;
 
-    for (uint32_t i = 0; i < all->max; i++) {
-        const struct peer *p = &all->peers[i];
-
-        HOLDS(!p->used || !p->up || p->epoch != encoder->bc.epoch ||
-                  p->draining == e->draining,
+    PEERS_FOREACH (p, all)
+        HOLDS(!peer_up(p) || p->epoch != encoder->bc.epoch ||
+                  (p->life == PEER_DRAINING) == e->draining,
             "a drain is known soon", "%s: %s %s", d->conf->name, p->name,
             e->draining ? "drains" : "drains no longer");
-    }
 }

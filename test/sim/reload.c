@@ -241,7 +241,7 @@ static void see_peer(const struct daemon *d, const struct langd *l, uint32_t i)
         "%s: %s at %s is %sconfigured, %sleaving", c->name, p->label,
         p->address, p->configured ? "" : "not ", p->leaving ? "" : "not ");
     for (uint32_t k = 0; k < i; k++)
-        HOLDS(!l->b.peers.peers[k].used ||
+        HOLDS(l->b.peers.peers[k].life == PEER_FREE ||
                   strcmp(l->b.peers.peers[k].address, p->address) != 0,
             "one address is one entry", "%s: %s", c->name, p->address);
 }
@@ -253,11 +253,9 @@ void reloads_watch(const struct daemon *d)
 
     if (!W.is.reload_ms || d->role != ROLE_LANGD)
         return;
-    for (uint32_t i = 0; i < l->b.peers.max; i++) {
-        const struct peer *p = &l->b.peers.peers[i];
+    PEERS_FOREACH (p, &l->b.peers) {
+        uint32_t i = peer_index(&l->b.peers, p);
 
-        if (!p->used)
-            continue;
         configured += p->configured;
         leaving += p->leaving;
         see_peer(d, l, i);

@@ -90,7 +90,7 @@ TEST(its_next_run_takes_rooms)
     brain_hello(l, 0, "enc", PEER_EPOCH);
     says(l, 0, "enc", true);
     rig_step(l, &down);
-    T_EQ_STR(brain_text(l, "peers", "state", 0), "down");
+    T_EQ_STR(brain_text(l, "peers", "state", 0), "away");
     is(l, false,
         "not ready: no encoder is connected; enc: the connection is lost, for "
         "0 s");

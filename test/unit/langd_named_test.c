@@ -56,7 +56,7 @@ TEST(without_rooms_it_is_forgotten_at_once)
     T_EQ_U64(brain_acts(l, ACT_DISCONNECT), 1);
     T_TRUE(!peers(l));
     name_it(l, true);
-    T_EQ_STR(brain_text(l, "peers", "state", 0), "unknown");
+    T_EQ_STR(brain_text(l, "peers", "state", 0), "named");
     T_OK(brain_say(l, 0, request(2, 1, MODE_WHOLE)));
     T_EQ_U64(brain_acts(l, ACT_CONNECT), 1);
 }

@@ -501,7 +501,7 @@ static void wait_peers(int s, const char *part)
 }
 
 #define UP   "\"state\": \"up\""
-#define DOWN "\"state\": \"down\""
+#define DOWN "\"state\": \"away\""
 
 TEST(two_daemons_find_each_other_after_either_is_killed)
 {

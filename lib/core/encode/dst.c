@@ -68,7 +68,7 @@ void gens_end(struct encoded *e, const struct peer *p, uint64_t generation,
     const struct memo *old = memory_evicts(&e->ended_gens);
     struct peer *of = old ? peer_of_run(&e->b.peers, old->scope) : NULL;
 
-    CHECK(p->used, "generation %llu of a peer that is gone ends",
+    CHECK(p->life != PEER_FREE, "generation %llu of a peer that is gone ends",
         (unsigned long long)generation);
     if (of) /* generations of one run only grow */
         of->dead_to = max_u64(of->dead_to, old->id);
@@ -641,7 +641,7 @@ void edst_say_state(
     msg.state.total = m->item->total;
     msg.state.flags = m->item->total != ROWS_UNKNOWN ? FLAG_AUX : 0;
     d->answer_ns = TIME_NEVER;
-    if (e->b.peers.peers[d->peer].up) /* otherwise L asks again */
+    if (peer_up(&e->b.peers.peers[d->peer])) /* otherwise L asks again */
         edst_tell(e, out, d, &msg, d->granted);
 }
 
@@ -699,7 +699,7 @@ static void say(struct encoded *e, struct out *out, struct edst *d)
     bool aux_only = d->aux_waits && d->debt.owe == OWE_LENGTH;
     bool again;
 
-    if (!d->debt.owe || !p->up ||
+    if (!d->debt.owe || !peer_up(p) ||
         (d->state == DST_FENCED && p->epoch != d->map_epoch)) {
         d->debt.retry_ns = TIME_NEVER; /* the next HELLO renews it */
         return;
@@ -754,7 +754,7 @@ static void say_drained(struct encoded *e, struct out *out, struct edst *d)
 {
     struct peer_msg msg = about(d, PEER_DRAINED);
 
-    if (d->drained_due && e->b.peers.peers[d->peer].up)
+    if (d->drained_due && peer_up(&e->b.peers.peers[d->peer]))
         edst_tell(e, out, d, &msg, ROWS_UNKNOWN);
     d->drained_due = false;
 }

@@ -12,9 +12,9 @@
 
 static struct peer *peer_mapping(const struct encoded *e, uint32_t conn)
 {
-    for (uint32_t i = 0; i < e->b.peers.max; i++)
-        if (e->b.peers.peers[i].used && e->b.peers.peers[i].map_conn == conn)
-            return &e->b.peers.peers[i];
+    PEERS_FOREACH (p, &e->b.peers)
+        if (p->map_conn == conn)
+            return p;
     return NULL;
 }
 
@@ -41,9 +41,9 @@ static void offer(struct encoded *e, struct out *out, struct peer *p)
 
 void encoded_map_offer(struct encoded *e, struct out *out)
 {
-    for (uint32_t i = 0; i < e->b.peers.max; i++)
-        if (e->b.peers.peers[i].used && e->b.peers.peers[i].map_conn != NONE)
-            offer(e, out, &e->b.peers.peers[i]);
+    PEERS_FOREACH (p, &e->b.peers)
+        if (p->map_conn != NONE)
+            offer(e, out, p);
 }
 
 /* Ends the mapping by p: rows of its open rooms are sent from now on. */

@@ -375,7 +375,7 @@ static void say_acked(struct encoded *e, struct out *out, struct acked *a)
     for (uint32_t i = 0; i < a->count; i++)
         put_u64(&w, a->generations[i]);
     msg.acked.generations = span_of(bytes, w.len);
-    if (p->up && p->epoch == a->epoch) /* otherwise L repeats the ACKs */
+    if (peer_up(p) && p->epoch == a->epoch) /* otherwise L repeats the ACKs */
         tell(e, out, p, &msg);
     a->count = 0;
     list_remove(&a->pending);
@@ -522,7 +522,7 @@ static struct peer *find(void *brain, struct out *out, uint32_t link,
 
     /* A HELLO does not replace a link that is up. A message on that link lets
      * the kernel notice if its other end is gone. */
-    if (p && p->link != NONE && p->link != link && p->up) {
+    if (p && p->link != NONE && p->link != link && peer_up(p)) {
         *text = "another daemon of this name is connected";
         if (p->epoch == m->from_epoch) {
             *text = "a link of this run is up already";

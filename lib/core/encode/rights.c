@@ -39,7 +39,7 @@ uint32_t rights_of(
     uint32_t pools = ~e->for_users;
     struct groups groups = {0};
 
-    CHECK(p->used, "rights of an engine of a peer that is gone");
+    CHECK(p->life != PEER_FREE, "rights of an engine of a peer that is gone");
     if (!e->for_users)
         return pools;
     while (r.len - r.at >= 4 && groups.count < GROUPS_MAX)

@@ -24,11 +24,9 @@ static void health(const void *brain, uint32_t usable, struct health *h)
     char text[TROUBLE_SAID];
 
     (void)usable;
-    for (uint32_t i = 0; i < p->max; i++) {
-        const struct peer *at = &p->peers[i];
-
-        open += at->used && peer_open(at);
-        shut = at->used && at->up && !peer_open(at) ? at : shut;
+    PEERS_FOREACH (at, p) {
+        open += peer_open(at);
+        shut = peer_up(at) && !peer_open(at) ? at : shut;
     }
     if (shut)
         health_say(h, open > 0, "langd %s: %s", shut->name,

@@ -12,7 +12,7 @@ static void say(
 {
     struct peer_msg msg = {.type = PEER_DECLINE, .room = d->memo.id};
 
-    CHECK(p->up, "%s is not up, and hears a decline", p->label);
+    CHECK(peer_up(p), "%s is not up, and hears a decline", p->label);
     msg.decline.key = d->key;
     msg.decline.who = p->same_host ? d->uid + 1 : 0;
     msg.decline.secret = d->secret;
@@ -32,13 +32,13 @@ void decline_room(struct langd *l, struct out *out, struct peer *p,
         .uid = c->uid};
 
     d.gids_len = say_groups(c, d.gids).len;
-    if (p->up) {
+    if (peer_up(p)) {
         say(l, out, p, &d);
         return;
     }
     l->b.stats[STAT_declines_forgotten] += memory_evicts(&l->declines) != NULL;
     (void)memory_put(&l->declines, l->b.now_ns, &d, c->uid);
-    if (p->link == NONE && !p->leaving)
+    if (p->life == PEER_NAMED && !p->leaving)
         say_connect(l, out, p);
 }
 

@@ -294,7 +294,7 @@ static uint32_t open_rooms(const void *brain)
         const struct lroom *m = &l->rooms[i];
         const struct peer *p = m->r.used ? lroom_peer(l, m) : NULL;
 
-        n += p && p->up && (m->debt.owe & OWE_ACK);
+        n += p && peer_up(p) && (m->debt.owe & OWE_ACK);
     }
     return n;
 }

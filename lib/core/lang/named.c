@@ -41,6 +41,15 @@ static bool allowed(const struct langd *l, struct span name)
     return false;
 }
 
+/* Returns the encoder behind `after` that is leaving, or the first; NULL. */
+static struct peer *leaving_next(const struct langd *l, struct peer *after)
+{
+    do
+        after = l->leaving ? peers_next(&l->b.peers, after) : NULL;
+    while (after && !after->leaving);
+    return after;
+}
+
 /* places */
 
 bool named_spare(const void *brain, const struct peer *p)
@@ -65,12 +74,10 @@ void named_gives_way(void *brain, struct peer *p)
 static struct peer *configured(
     struct langd *l, struct out *out, const struct conf_peer *c)
 {
-    struct peer *p = NULL;
+    struct peer *p = peers_next(&l->b.peers, NULL);
 
-    for (uint32_t i = 0; i < l->b.peers.max && !p; i++)
-        if (l->b.peers.peers[i].used &&
-            strcmp(l->b.peers.peers[i].address, c->address) == 0)
-            p = &l->b.peers.peers[i];
+    while (p && strcmp(p->address, c->address) != 0)
+        p = peers_next(&l->b.peers, p);
     if (p && p->leaving) {
         CHECK(l->leaving > 0, "an encoder leaves and is not counted");
         l->leaving--;
@@ -79,13 +86,10 @@ static struct peer *configured(
         p = peer_place(&l->b.peers, out, HOLDER_OF_CONF, NONE, l->b.now_ns);
     if (!p)
         return NULL;
-    if (out && !p->up && strcmp(p->label, c->name) != 0 &&
+    if (out && !peer_up(p) && strcmp(p->label, c->name) != 0 &&
         l->b.c.conf->control_identities[0]) {
         /* Its name selects its key. Rooms that wait connect it again. */
         peer_disconnect(&l->b.peers, out, p);
-        p->hello_ns = p->away_ns = TIME_NEVER;
-        p->unreachable = false;
-        peer_arm(&l->b.peers, p);
         LIST_FOREACH (n, &p->rooms)
             lroom_touch(l, LIST_ENTRY(n, struct lroom, in_peer));
     }
@@ -113,17 +117,14 @@ static bool in_conf(const struct langd *l, const struct peer *p)
 void named_serve(struct langd *l, struct out *out)
 {
     l->leave_due = false;
-    for (uint32_t i = 0; l->leaving && i < l->b.peers.max; i++) {
-        struct peer *p = &l->b.peers.peers[i];
-
+    for (struct peer *p = NULL; (p = leaving_next(l, p));) {
         if (!out_has_room(out)) {
             l->leave_due = true;
             return;
         }
-        if (!p->used || !p->leaving || !list_empty(&p->rooms) ||
-            engines_wait_for(&l->b.engines, i))
+        if (!list_empty(&p->rooms) ||
+            engines_wait_for(&l->b.engines, peer_index(&l->b.peers, p)))
             continue;
-        p->up = false;
         peer_forget(&l->b.peers, out, p);
         p->leaving = false;
         l->leaving--;
@@ -161,9 +162,8 @@ void named_conf(struct langd *l, struct out *out)
 {
     const struct conf *c = l->b.c.conf;
 
-    for (uint32_t i = 0; i < l->b.peers.max; i++)
-        if (l->b.peers.peers[i].used)
-            look_again(l, &l->b.peers.peers[i]);
+    PEERS_FOREACH (p, &l->b.peers)
+        look_again(l, p);
     named_serve(l, out);
     for (uint32_t i = 0; i < c->peers_count; i++)
         if (!configured(l, out, &c->peers[i]))
@@ -186,7 +186,7 @@ struct peer *named_find(struct langd *l, struct out *out, uint32_t uid,
         uint32_t i = (*at + n) % l->b.peers.max;
 
         p = &l->b.peers.peers[i];
-        if (!p->used || !named(p, name))
+        if (p->life == PEER_FREE || !named(p, name))
             continue;
         if (!p->leaving) {
             *at = (uint16_t)i;
@@ -215,23 +215,20 @@ struct peer *named_find(struct langd *l, struct out *out, uint32_t uid,
 
 struct peer *named_leaving(const struct langd *l, struct span name)
 {
-    for (uint32_t i = 0; l->leaving && i < l->b.peers.max; i++) {
-        struct peer *p = &l->b.peers.peers[i];
+    struct peer *p = leaving_next(l, NULL);
 
-        if (p->used && p->leaving && named(p, name))
-            return p;
-    }
-    return NULL;
+    while (p && !named(p, name))
+        p = leaving_next(l, p);
+    return p;
 }
 
 struct peer *named_find_room(
     const struct langd *l, const struct local_attach *n)
 {
-    for (uint32_t i = 0; l->leaving && i < l->b.peers.max; i++) {
-        struct peer *p = &l->b.peers.peers[i];
-        uint32_t slot;
+    for (struct peer *p = NULL; (p = leaving_next(l, p));) {
+        uint32_t slot, i = peer_index(&l->b.peers, p);
 
-        if (!p->used || !p->leaving || !named(p, n->encoder))
+        if (!named(p, n->encoder))
             continue;
         slot = table_get(&l->keys, n->room, lroom_scope(l, i, &n->secret));
         if (slot != NONE && l->rooms[slot].peer == i)
@@ -244,19 +241,17 @@ struct peer *named_find_room(
 
 bool named_takes(const struct peer *p)
 {
-    return p->used && p->up && !p->leaving && !p->draining;
+    return p->life == PEER_UP && !p->leaving;
 }
 
 void named_seek(struct langd *l, struct out *out)
 {
     struct peer *next = NULL;
 
-    for (uint32_t i = 0; i < l->b.peers.max; i++) {
-        struct peer *p = &l->b.peers.peers[i];
-
+    PEERS_FOREACH (p, &l->b.peers) {
         if (named_takes(p) && peer_open(p))
             return;
-        if (!next && p->used && p->configured && p->link == NONE)
+        if (!next && p->configured && p->life == PEER_NAMED)
             next = p;
     }
     if (next)

@@ -53,7 +53,7 @@ void langd_on_map(struct langd *l, struct out *out, const struct event *ev)
     p->mapped = ev->mapped;
     p->map_why = ev->static_why ? ev->static_why : p->map_why;
     peer_look(&l->b.peers, out, p, l->b.now_ns);
-    if (p->up)
+    if (peer_up(p))
         peer_hello(&l->b.peers, out, p->link, p->epoch, true);
 }
 

@@ -122,11 +122,11 @@ static void owe_abort(struct langd *l, struct lroom *m)
 {
     const struct peer *p = lroom_peer(l, m);
 
-    if (!p ||
-        (m->init == INIT_DUE && !p->up && (!p->configured || p->unreachable)))
+    if (!p || (m->init == INIT_DUE && !peer_up(p) &&
+                  (!p->configured || p->life == PEER_UNREACHABLE)))
         return;
     m->debt.owe |= OWE_ABORT;
-    if (m->init == INIT_DUE && !p->up)
+    if (m->init == INIT_DUE && !peer_up(p))
         m->forget_ns = l->b.now_ns + GIVE_UP_NS;
 }
 
@@ -386,10 +386,11 @@ static const char *late(const struct langd *l, const struct lroom *m,
     const struct peer *p = lroom_peer(l, m);
     char why[TROUBLE_SAID];
 
-    if (!p || (p->up && (!p->draining || m->init == INIT_CONFIRMED)))
+    if (!p || p->life == PEER_UP ||
+        (p->life == PEER_DRAINING && m->init == INIT_CONFIRMED))
         return text;
     snprintf(out, LATE_TEXT, "%s; the encoder %s", text,
-        p->up             ? "drains"
+        peer_up(p)        ? "drains"
         : p->trouble.kind ? peer_trouble_text(p, why)
         : p->epoch        ? "is away"
                           : "was never reached");
@@ -402,7 +403,7 @@ static void end_unreachable(struct langd *l, struct lroom *m)
     const struct peer *p = lroom_peer(l, m);
     char text[LATE_TEXT];
 
-    if (p && p->unreachable && m->init == INIT_DUE)
+    if (p && p->life == PEER_UNREACHABLE && m->init == INIT_DUE)
         lroom_fail(l, m, ERR_PEER_LOST, 0, 0,
             late(l, m, "the encoder daemon cannot be reached", text));
 }
@@ -423,7 +424,7 @@ static void end_apart(struct langd *l, struct lroom *m)
     const struct peer *p = lroom_peer(l, m);
     char text[TROUBLE_SAID];
 
-    if (p && p->up && p->trouble.kind == TROUBLE_DATA_LOOPBACK)
+    if (p && peer_up(p) && p->trouble.kind == TROUBLE_DATA_LOOPBACK)
         lroom_fail(l, m, ERR_PEER_LOST, 0, 0, peer_trouble_text(p, text));
 }
 

@@ -9,8 +9,8 @@ void say_connect(struct langd *l, struct out *out, struct peer *p)
     const char *name = p->configured ? p->label : "";
     struct action *a;
 
-    CHECK(p->link == NONE && len > 0, "peer %s is connected, or has no address",
-        p->label);
+    CHECK(len > 0, "peer %s has no address", p->label);
+    peer_move(p, PEER_CONNECTING);
     put_bytes(&out->bytes, p->address, len);
     put_bytes(&out->bytes, name, strlen(name));
     p->link = peer_index(&l->b.peers, p);
@@ -216,7 +216,7 @@ static void say_known(
     CHECK(p && lroom_alive(m), "room %llx of state %u answers a LENGTH",
         (unsigned long long)m->r.id, m->r.state);
     m->answer_ns = TIME_NEVER;
-    if (p->up) /* otherwise LENGTH comes again */
+    if (peer_up(p)) /* otherwise LENGTH comes again */
         say_state(l, out, p, &in, m, NULL);
 }
 
@@ -225,15 +225,15 @@ void say_room(struct langd *l, struct out *out, struct lroom *m)
     struct peer *p = lroom_peer(l, m);
     bool again;
 
-    if (p && p->up && m->answer_due && lroom_still(m))
+    if (p && peer_up(p) && m->answer_due && lroom_still(m))
         say_outcome(l, out, m, p);
     if (m->answer_ns <= l->b.now_ns)
         say_known(l, out, m, p);
     if (!m->debt.owe || !p)
         return;
-    if (!p->up) {
+    if (!peer_up(p)) {
         m->debt.retry_ns = TIME_NEVER; /* until HELLO */
-        if (p->link == NONE)
+        if (p->life == PEER_NAMED)
             say_connect(l, out, p);
         return;
     }

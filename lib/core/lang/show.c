@@ -36,9 +36,9 @@ enum { NOT_THERE, AWAY, SHUT, TRIED, OF_OTHER_LAYOUTS, DRAINS, TAKES };
 
 static int what_is(const struct langd *l, const struct peer *p, uint32_t usable)
 {
-    if (!p->used || p->leaving)
+    if (p->leaving)
         return NOT_THERE;
-    if (!p->up)
+    if (!peer_up(p))
         return AWAY;
     if (!peer_open(p))
         return SHUT;
@@ -87,9 +87,7 @@ static void health(const void *brain, uint32_t usable, struct health *h)
     const struct peer *best = NULL;
     int best_is = NOT_THERE;
 
-    for (uint32_t i = 0; i < l->b.peers.max && best_is < TAKES; i++) {
-        const struct peer *p = &l->b.peers.peers[i];
-
+    PEERS_FOREACH (p, &l->b.peers) {
         int is = what_is(l, p, usable);
 
         best = is > best_is ? p : best;

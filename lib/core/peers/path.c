@@ -90,7 +90,7 @@ const char *peer_trouble_text(const struct peer *peer, char out[TROUBLE_SAID])
  * data addresses are of loopback. */
 static bool apart(const struct peers *p, const struct peer *peer)
 {
-    return peer->up && peer->far && !peer->map_asked &&
+    return peer_up(peer) && peer->far && !peer->map_asked &&
            (p->self.loopback >> peer->pair.chosen & 1);
 }
 
@@ -105,7 +105,7 @@ void peer_look(
         p->self.c->conf->transfer_devices);
     if (apart(p, peer))
         peer_troubled(peer, out, TROUBLE_DATA_LOOPBACK, text, now_ns);
-    else if (peer->up &&
+    else if (peer_up(peer) &&
              (peer->path != PATH_SHUT ||
                  peer->trouble.kind == TROUBLE_DATA_LOOPBACK) &&
              trouble_of_data((enum trouble)peer->trouble.kind))
@@ -161,7 +161,6 @@ void path_due(
 
     CHECK(peer->path != PATH_NOT_SAID, "peer %u has no addresses to try",
         cmd.peer);
-    peer->try_ns = TIME_NEVER;
     peer->tried_ns = now_ns;
     peer->tries = cmd.attempt = ++p->tries;
     out_data(out, &cmd);
@@ -201,7 +200,7 @@ static void tried(
     }
     if (was != peer->path || kind != peer->trouble.kind) {
         peer->path_due = true;
-        if (peer->up)
+        if (peer_up(peer))
             peer_say_news(p, peer, ev->now_ns);
     }
     peer_arm(p, peer);
@@ -215,7 +214,7 @@ bool path_note(struct peers *p, struct out *out, const struct event *ev)
         return false;
     CHECK(ev->note.peer < p->max && ev->note.rows < TROUBLE_END,
         "note of peer %u, trouble %u", ev->note.peer, ev->note.rows);
-    if (ev->note.type == NOTE_PEER_TRIED && peer->used &&
+    if (ev->note.type == NOTE_PEER_TRIED && peer->life != PEER_FREE &&
         peer->path != PATH_NOT_SAID && ev->note.attempt == peer->tries)
         tried(p, out, peer, ev);
     else if (ev->note.type == NOTE_PEER_BROKEN && peer->path == PATH_OPEN)

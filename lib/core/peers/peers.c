@@ -45,9 +45,9 @@ void peer_say_news(struct peers *p, struct peer *peer, uint64_t now_ns)
 void peers_news(struct peers *p, uint64_t now_ns)
 {
     p->self.news++;
-    for (uint32_t i = 0; i < p->max; i++)
-        if (p->peers[i].used && p->peers[i].up)
-            peer_say_news(p, &p->peers[i], now_ns); /* as many as fit */
+    PEERS_FOREACH (peer, p)
+        if (peer_up(peer))
+            peer_say_news(p, peer, now_ns); /* as many as fit */
 }
 
 void peers_draining(struct peers *p, bool draining, uint64_t now_ns)
@@ -76,9 +76,9 @@ void peers_addresses(struct peers *p, struct out *out, const struct event *ev)
     p->self.own[a->carrier].data = keep(a->data, to);
     p->self.loopback &= (uint8_t)~bit;
     p->self.loopback |= a->loopback ? bit : 0;
-    for (uint32_t i = 0; i < p->max; i++)
-        if (p->peers[i].used && p->peers[i].up)
-            peer_look(p, out, &p->peers[i], ev->now_ns);
+    PEERS_FOREACH (peer, p)
+        if (peer_up(peer))
+            peer_look(p, out, peer, ev->now_ns);
 }
 
 uint64_t epoch_shown(uint64_t epoch)
@@ -96,9 +96,9 @@ struct peer *peer_on(const struct peers *p, uint32_t link)
 
 struct peer *peer_named(const struct peers *p, struct span name)
 {
-    for (uint32_t i = 0; i < p->max; i++)
-        if (p->peers[i].used && span_eq(span_str(p->peers[i].name), name))
-            return &p->peers[i];
+    PEERS_FOREACH (peer, p)
+        if (span_eq(span_str(peer->name), name))
+            return peer;
     return NULL;
 }
 
@@ -149,12 +149,9 @@ bool peer_copies(const struct peer *peer, uint32_t pool)
 }
 
 /* Adds what the peer needs to map our pools, and which of its are mapped. */
-static void say_maps(const struct peers *p, uint32_t link, struct peer_hello *m)
+static void say_maps(
+    const struct peers *p, const struct peer *peer, struct peer_hello *m)
 {
-    const struct peer *peer = peer_on(p, link);
-
-    if (!peer)
-        return;
     if (p->ops->greets) {
         m->mapped =
             p->self.c->conf->transfer_same_host != 0 ? MAPS_NONE : peer->mapped;
@@ -169,11 +166,9 @@ static void say_maps(const struct peers *p, uint32_t link, struct peer_hello *m)
  * before it has said what it can, plain TCP where that is here. A key is for
  * the run that has answered, as are the addresses that it opens: until then a
  * peer keeps what it knows. */
-static void say_carriers(const struct peers *p, uint32_t link,
+static void say_carriers(const struct peers *p, struct peer *peer,
     uint64_t to_epoch, struct peer_hello *m)
 {
-    struct peer *peer = peer_on(p, link);
-
     m->carriers = span_str(p->self.c->carriers_text);
     if (!p->ops->greets)
         return;
@@ -181,7 +176,7 @@ static void say_carriers(const struct peers *p, uint32_t link,
                      ? peer->pair.chosen
                      : carriers_first(p->self.c->carriers);
     if (peer)
-        peer->key_due = peer->keyed && (to_epoch == 0 || !peer->up);
+        peer->key_due = peer->keyed && (to_epoch == 0 || !peer_up(peer));
     if (peer && peer->key_due)
         return;
     m->addresses = p->self.own[m->carrier].data;
@@ -213,7 +208,8 @@ static void draw_key(
 {
     if (!fresh || !p->self.c->data_keys || !p->ops->greets)
         return;
-    CHECK(peer->used, "a key for place %u, which is free", peer_index(p, peer));
+    CHECK(peer->life != PEER_FREE, "a key for place %u, which is free",
+        peer_index(p, peer));
     peer->data_key[0] = p->self.c->data_encrypt ? DATA_KEY_ENCRYPT : 0;
     memcpy(peer->data_key + DATA_KEY_BITS, fresh, DATA_KEY_FRESH);
     peer->keyed = true;
@@ -238,6 +234,7 @@ void peer_hello(struct peers *p, struct out *out, uint32_t link,
     uint8_t pools[16384];
     struct writer w = writer_of(pools, sizeof(pools));
     struct peer_msg m = {.type = PEER_HELLO, .seq = ++p->seq};
+    struct peer *peer = peer_on(p, link);
     size_t whole;
 
     for (uint32_t i = 0; i < p->self.pools_count; i++) {
@@ -266,12 +263,13 @@ void peer_hello(struct peers *p, struct out *out, uint32_t link,
     m.hello.software = span_str(MMX_VERSION);
     m.hello.pools = span_of(pools, w.len);
     m.hello.draining = p->self.draining;
-    if (peer_on(p, link))
-        peer_on(p, link)->told = p->self.news;
-    if (peer_on(p, link) && !p->ops->greets)
-        path_say(peer_on(p, link), &m.hello);
-    say_maps(p, link, &m.hello);
-    say_carriers(p, link, to_epoch, &m.hello);
+    if (peer) {
+        peer->told = p->self.news;
+        if (!p->ops->greets)
+            path_say(peer, &m.hello);
+        say_maps(p, peer, &m.hello);
+    }
+    say_carriers(p, peer, to_epoch, &m.hello);
     out_peer(out, link, &m);
 }
 
@@ -295,8 +293,8 @@ void peer_hello_until_up(
     struct peers *p, struct out *out, struct peer *peer, uint64_t now_ns)
 {
     /* One that is up has answered here: it may hear the key. */
-    peer_hello(
-        p, out, peer->link, peer->keyed && peer->up ? peer->epoch : 0, false);
+    peer_hello(p, out, peer->link,
+        peer->keyed && peer_up(peer) ? peer->epoch : 0, false);
     peer->hello_ns = now_ns + p->self.c->conf->timeout_retry * 5;
     peer_arm(p, peer);
 }
@@ -319,37 +317,34 @@ void peer_nack(struct peers *p, struct out *out, uint32_t link,
 
 /* hearing */
 
-/* Compares a message's epochs with ours: false, NACK and HELLO when either is
- * another. */
-static bool peer_gate(struct peers *p, struct out *out, uint32_t link,
-    const struct peer_msg *m, struct peer **from)
+/* Returns the peer that sent the message; NULL, with NACK and HELLO, when an
+ * epoch in it is another than ours or the peer's. */
+static struct peer *peer_gate(
+    struct peers *p, struct out *out, uint32_t link, const struct peer_msg *m)
 {
     struct peer *peer = peer_on(p, link);
 
-    *from = peer;
-    if (peer && peer->up && m->from_epoch == peer->epoch &&
+    if (peer && peer_up(peer) && m->from_epoch == peer->epoch &&
         m->to_epoch == p->self.c->epoch)
-        return true;
+        return peer;
     p->stats[STAT_stale_epoch]++;
     if (m->type != PEER_NACK) {
         peer_nack(p, out, link, m, ERR_STALE, "another epoch");
         peer_hello(p, out, link, 0, false);
     }
-    return false;
+    return NULL;
 }
 
 void peer_bad(struct peers *p, struct out *out, const struct event *ev)
 {
     char text[WIRE_FAULT_TEXT];
-    struct peer *from;
 
     p->stats[STAT_malformed_peer]++;
     if (!ev->fault.field || ev->err != ERR_MALFORMED)
         return;
     p->stats[STAT_unknown_bits] += !ev->fault.length;
     if (ev->link < p->links && ev->peer->type != PEER_NACK &&
-        (ev->peer->type == PEER_HELLO ||
-            peer_gate(p, out, ev->link, ev->peer, &from)))
+        (ev->peer->type == PEER_HELLO || peer_gate(p, out, ev->link, ev->peer)))
         peer_nack(p, out, ev->link, ev->peer, ERR_MALFORMED,
             wire_fault_text(&ev->fault, text));
 }
@@ -443,21 +438,21 @@ static void take_carriers(
     (void)carriers_choose(&peer->pair, p->self.c->carriers, there);
 }
 
-/* Takes in whether the peer drains, and whether rows can come; a HELLO that
- * another has overtaken says what was. True if it begins to. */
+/* Takes the peer up, or to its drain, and in whether rows can come; a HELLO
+ * that another has overtaken says what was. True if it begins to drain. */
 static bool take_news(struct peers *p, struct out *out, struct peer *peer,
-    const struct peer_msg *m, bool was_up, uint64_t now_ns)
+    const struct peer_msg *m, uint64_t now_ns)
 {
     uint32_t behind = peer->hello_seq - m->seq; /* seq wraps */
-    bool drained = was_up && peer->draining;
+    uint8_t was = peer->life;
 
-    if (was_up && behind > 0 && behind <= OVERTAKEN_MAX)
+    if (peer_up(peer) && behind > 0 && behind <= OVERTAKEN_MAX)
         return false;
     peer->hello_seq = m->seq;
-    peer->draining = m->hello.draining;
+    peer_move(peer, m->hello.draining ? PEER_DRAINING : PEER_UP);
     if (p->ops->greets)
         path_hear(p, out, peer, &m->hello, now_ns);
-    return peer->draining && !drained;
+    return peer->life == PEER_DRAINING && was != PEER_DRAINING;
 }
 
 static const char *versions(struct peers *p, const struct peer_hello *m)
@@ -481,7 +476,7 @@ static void on_hello(struct peers *p, struct out *out, const struct event *ev)
     if (p->ops->greets && !peer)
         return; /* the link is being closed */
     e = find_sender(p, out, ev, &peer, &text);
-    was_up = e == OK && peer->up;
+    was_up = e == OK && peer_up(peer);
     if (e == OK && !was_up)
         peer->asked_ns = now_ns;
     if (e == OK)
@@ -496,7 +491,7 @@ static void on_hello(struct peers *p, struct out *out, const struct event *ev)
             stranger_refused(p, out, m->hello.name, text, now_ns);
         if (peer && !peer->epoch && peer->link == NONE &&
             list_empty(&peer->rooms))
-            peer->used = false;
+            peer_move(peer, PEER_FREE);
         return;
     }
     if (peer->epoch != m->from_epoch)
@@ -504,7 +499,7 @@ static void on_hello(struct peers *p, struct out *out, const struct event *ev)
     peer->epoch = m->from_epoch;
     if (!trouble_of_data((enum trouble)peer->trouble.kind))
         peer_mended(peer, out, now_ns);
-    drains = take_news(p, out, peer, m, was_up, now_ns);
+    drains = take_news(p, out, peer, m, now_ns);
     take_carriers(p, peer, &m->hello);
     drawn = !peer->keyed;
     if (drawn)
@@ -536,7 +531,7 @@ static void on_refused(struct peers *p, struct out *out, uint32_t link,
     struct peer *peer = peer_on(p, link);
     char text[TROUBLE_TEXT];
 
-    if (!peer || peer->up || m->to_epoch != p->self.c->epoch)
+    if (!peer || peer_up(peer) || m->to_epoch != p->self.c->epoch)
         return;
     text_copy(m->nack.text, text, sizeof(text));
     peer_refused(peer, out, (enum err)m->nack.reason, "refuses this daemon",
@@ -547,15 +542,14 @@ struct peer *peers_hear(
     struct peers *p, struct out *out, const struct event *ev)
 {
     const struct peer_msg *m = ev->peer;
-    struct peer *from = NULL;
 
     if (m->type == PEER_HELLO)
         on_hello(p, out, ev);
     else if (m->type == PEER_NACK && m->nack.answers == PEER_HELLO &&
              p->ops->greets)
         on_refused(p, out, ev->link, m, ev->now_ns);
-    else if (peer_gate(p, out, ev->link, m, &from))
-        return from;
+    else
+        return peer_gate(p, out, ev->link, m);
     return NULL;
 }
 
@@ -563,6 +557,9 @@ struct peer *peers_hear(
 
 void peer_disconnect(struct peers *p, struct out *out, struct peer *peer)
 {
+    peer_move(peer, PEER_NAMED);
+    peer->hello_ns = peer->away_ns = TIME_NEVER;
+    peer_arm(p, peer);
     if (peer->link == NONE)
         return;
     CHECK(peer_on(p, peer->link) == peer, "link %u is another peer's",
@@ -577,26 +574,26 @@ void peer_lost(
 {
     struct data_cmd cmd = {.type = PEER_CLOSE, .peer = peer_index(p, peer)};
 
-    CHECK(peer->used, "peer %u is lost and no peer", cmd.peer);
+    CHECK(peer->life != PEER_FREE, "peer %u is lost and no peer", cmd.peer);
     p->stats[STAT_peers_lost]++;
     p->ops->lost(p->brain, out, peer, restarted);
     end_key(p, out, peer);
     path_end(peer);
-    peer->up = false;
+    if (peer_up(peer))
+        peer_move(peer, PEER_AWAY);
     out_data(out, &cmd);
 }
 
 void peer_forget(struct peers *p, struct out *out, struct peer *peer)
 {
-    CHECK(!peer->configured && !peer->up && list_empty(&peer->rooms),
+    CHECK(!peer->configured && list_empty(&peer->rooms),
         "peer %u is forgotten and in use", peer_index(p, peer));
     if (peer->epoch)
         peer_lost(p, out, peer, true);
     end_key(p, out, peer); /* one that has never said HELLO has one, too */
+    peer->lost_ns = TIME_NEVER;
     peer_disconnect(p, out, peer);
-    peer->lost_ns = peer->hello_ns = peer->away_ns = TIME_NEVER;
-    peer_arm(p, peer);
-    peer->used = false;
+    peer_move(peer, PEER_FREE);
 }
 
 void peers_link(struct peers *p, struct out *out, const struct event *ev)
@@ -649,9 +646,9 @@ void peer_arm(struct peers *p, struct peer *peer)
 
 void peer_awaited(struct peers *p, struct peer *peer, uint64_t now_ns)
 {
-    CHECK(p->ops->greets && !peer->up, "peer %u is awaited, and up, or encoded",
-        peer_index(p, peer));
-    if (peer->unreachable || peer->away_ns != TIME_NEVER)
+    CHECK(p->ops->greets && !peer_up(peer),
+        "peer %u is awaited, and up, or encoded", peer_index(p, peer));
+    if (peer->life == PEER_UNREACHABLE || peer->away_ns != TIME_NEVER)
         return;
     peer->away_ns = now_ns + p->self.c->conf->timeout_unreachable;
     peer_arm(p, peer);
@@ -663,9 +660,7 @@ static void give_up(struct peers *p, struct out *out, struct peer *peer)
     const char *why =
         peer->trouble.kind ? peer->trouble.text : "no connection, or no answer";
 
-    CHECK(!peer->up, "peer %u is unreachable and up", peer_index(p, peer));
-    peer->away_ns = TIME_NEVER;
-    peer->unreachable = true;
+    peer_move(peer, PEER_UNREACHABLE);
     p->stats[STAT_peers_unreachable]++;
     out_warn(out, "peer %s at %s is unreachable: %s", peer->label,
         peer->address, why);
@@ -676,10 +671,11 @@ void peer_down(struct peers *p, struct peer *peer, uint64_t now_ns)
 {
     /* What encoded found of its way to a langd lasts until it is tried again.
      */
-    if (peer->up &&
+    if (peer_up(peer) &&
         (p->ops->greets || !trouble_of_data((enum trouble)peer->trouble.kind)))
         peer_note_trouble(peer, TROUBLE_LOST, "the connection is lost", now_ns);
-    peer->up = false;
+    if (peer_up(peer))
+        peer_move(peer, PEER_AWAY);
     peer->hello_ns = TIME_NEVER;
     if (peer->epoch && peer->lost_ns == TIME_NEVER)
         peer->lost_ns = now_ns + p->self.c->conf->control_lost_after;
@@ -695,22 +691,20 @@ void peers_expire(struct peers *p, struct out *out, uint64_t now_ns)
     while (
         out_has_room(out) && (n = heap_first(&p->timers)) && n->key <= now_ns) {
         struct peer *peer = CONTAINER_OF(n, struct peer, timer);
-        bool lost = peer->lost_ns <= now_ns;
-        bool away = !lost && peer->away_ns <= now_ns;
-        bool tries = !lost && !away && peer->try_ns <= now_ns;
+        uint64_t *due = peer->lost_ns <= now_ns   ? &peer->lost_ns
+                        : peer->away_ns <= now_ns ? &peer->away_ns
+                        : peer->try_ns <= now_ns  ? &peer->try_ns
+                                                  : &peer->hello_ns;
 
-        if (away)
-            give_up(p, out, peer);
-        else if (tries)
-            path_due(p, out, peer, now_ns);
-        else if (lost)
-            peer->lost_ns = TIME_NEVER;
-        else
-            peer->hello_ns = TIME_NEVER;
+        *due = TIME_NEVER;
         peer_arm(p, peer);
-        if (lost)
+        if (due == &peer->lost_ns)
             peer_lost(p, out, peer, false);
-        else if (!away && !tries && (peer->up || p->ops->greets))
+        else if (due == &peer->away_ns)
+            give_up(p, out, peer);
+        else if (due == &peer->try_ns)
+            path_due(p, out, peer, now_ns);
+        else if (peer_up(peer) || p->ops->greets)
             peer_hello_until_up(p, out, peer, now_ns);
     }
 }

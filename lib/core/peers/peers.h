@@ -45,8 +45,15 @@ struct peer_trouble {
 /* Whether rows can go, as encoded found and says in HELLO. */
 enum path { PATH_NOT_SAID, PATH_TRIED, PATH_OPEN, PATH_SHUT };
 
+/* The states of life.def. */
+enum peer_life {
+#define PEER(name, word, next, text) PEER_##name,
+#include "core/peers/life.def"
+#undef PEER
+};
+
 struct peer {
-    bool used, up;
+    uint8_t life;      /* enum peer_life; peer_move() alone writes it */
     bool configured;   /* named in the config: never evicted */
     bool leaving;      /* langd: named no more; its rooms complete */
     uint32_t link;     /* NONE: no connection */
@@ -56,7 +63,6 @@ struct peer {
     /* langd: not up until then means unreachable; TIME_NEVER: it is up, not
      * asked for, or unreachable. */
     uint64_t away_ns;
-    bool unreachable;
     /* What its place is counted for. encoded: the host that its link comes from
      * (links_host); langd: the user that named its address, or the
      * configuration. */
@@ -73,8 +79,7 @@ struct peer {
     uint32_t segment_max, addresses, pools_count;
     bool same_host;
     bool far;           /* langd: its link leaves this host's network */
-    bool draining;      /* likewise: it takes no new rooms */
-    uint32_t hello_seq; /* of the HELLO that said so */
+    uint32_t hello_seq; /* of the HELLO that said last whether it drains */
     uint32_t told;      /* self.news, as our last HELLO said */
     /* How rows travel. langd: what was chosen; encoded: the same, as langd says
      * it, and what the addresses that it was given are for. */
@@ -164,6 +169,19 @@ struct peers {
 void peers_init(
     struct peers *p, struct slab *s, const struct brain_conf *c, uint8_t role);
 
+/* life.c: takes the peer to the state, which may follow its own. */
+void peer_move(struct peer *peer, enum peer_life to);
+/* Returns the name of its state in reports. */
+const char *peer_life_name(const struct peer *peer);
+static inline bool peer_up(const struct peer *p)
+{
+    return p->life == PEER_UP || p->life == PEER_DRAINING;
+}
+/* Returns the peer behind `after`, or the first; NULL: there is none. */
+struct peer *peers_next(const struct peers *p, const struct peer *after);
+#define PEERS_FOREACH(p, all)                                                  \
+    for (struct peer *p = peers_next(all, NULL); p; p = peers_next(all, p))
+
 /* Has HELLO said again to all that are up, until they answer. */
 void peers_news(struct peers *p, uint64_t now_ns);
 /* The same to one of them. */
@@ -186,7 +204,7 @@ const char *peer_trouble_text(const struct peer *peer, char out[TROUBLE_SAID]);
 /* True if rows can come or go, or may: nothing is known against it. */
 static inline bool peer_open(const struct peer *p)
 {
-    return p->up &&
+    return peer_up(p) &&
            (p->mapped || !trouble_of_data((enum trouble)p->trouble.kind));
 }
 /* langd: looks whether its own data addresses suit the encoder; takes what a
@@ -298,12 +316,12 @@ bool peer_copies(const struct peer *peer, uint32_t pool);
 void peer_awaited(struct peers *p, struct peer *peer, uint64_t now_ns);
 /* Notes that the link is lost: control.lost_after from now the peer is. */
 void peer_down(struct peers *p, struct peer *peer, uint64_t now_ns);
-/* Closes the peer's link, if it has one. */
+/* Closes the peer's link, if it has one, and says nothing more there. */
 void peer_disconnect(struct peers *p, struct out *out, struct peer *peer);
 /* Ends all that is with the peer, whose epoch has ended if it restarted. */
 void peer_lost(
     struct peers *p, struct out *out, struct peer *peer, bool restarted);
-/* Frees the place of a peer that is not up and has no rooms. */
+/* Frees the place of a peer that has no rooms. */
 void peer_forget(struct peers *p, struct out *out, struct peer *peer);
 /* Takes the news that a link is up or down. */
 void peers_link(struct peers *p, struct out *out, const struct event *ev);

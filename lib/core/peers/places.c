@@ -36,26 +36,25 @@ struct places {
  * one is free (lang/named.c). */
 static bool is_vacant(const struct peers *all, const struct peer *p)
 {
-    return !p->used || (!p->configured && !p->epoch && p->link == NONE &&
-                           list_empty(&p->rooms) && !all->ops->greets);
+    return p->life == PEER_FREE ||
+           (!all->ops->greets && !p->epoch && p->link == NONE &&
+               list_empty(&p->rooms));
 }
 
 static bool is_unproven(const struct peers *all, const struct peer *p)
 {
-    return p->used && !p->configured && !p->leaving && !p->epoch &&
-           all->ops->greets;
+    return all->ops->greets && !p->configured && !p->leaving && !p->epoch;
 }
 
 static struct places count(const struct peers *p, uint64_t holder)
 {
     struct places n = {0, 0};
 
-    for (uint32_t i = 0; i < p->max; i++) {
-        bool taken =
-            !is_vacant(p, &p->peers[i]) && !is_unproven(p, &p->peers[i]);
+    PEERS_FOREACH (peer, p) {
+        bool taken = !is_vacant(p, peer) && !is_unproven(p, peer);
 
         n.used += taken;
-        n.own += taken && p->peers[i].holder == holder;
+        n.own += taken && peer->holder == holder;
     }
     return n;
 }
@@ -85,7 +84,7 @@ static struct peer *vacant(struct peers *p, uint64_t holder)
         CHECK(!peer->keyed, "place %u is free and has a key", i);
         heap_remove(&p->timers, &peer->timer);
         memset(peer, 0, sizeof(*peer));
-        peer->used = true;
+        peer_move(peer, PEER_NAMED);
         peer->holder = holder;
         peer->serial = ++p->serials;
         peer->link = peer->map_conn = NONE;
@@ -103,8 +102,8 @@ static struct peer *oldest_unproven(const struct peers *p, uint64_t holder)
     struct peer *first[2] = {NULL, NULL}; /* of others, and its own */
     uint32_t own = 0;
 
-    for (uint32_t i = 0; i < p->max; i++) {
-        struct peer *peer = &p->peers[i], **best;
+    PEERS_FOREACH (peer, p) {
+        struct peer **best;
 
         if (!is_unproven(p, peer))
             continue;
@@ -123,7 +122,7 @@ static bool give_way(struct peers *p, struct out *out, uint64_t holder)
 
     if (!peer)
         return false;
-    CHECK(!peer->up, "%s is up and unproven", peer->label);
+    CHECK(!peer_up(peer), "%s is up and unproven", peer->label);
     p->stats[STAT_peers_given_up]++;
     p->ops->gives_way(p->brain, peer);
     peer_forget(p, out, peer);
@@ -138,7 +137,7 @@ static bool is_spare(
         !list_empty(&peer->rooms) ||
         (p->ops->spare && !p->ops->spare(p->brain, peer)))
         return false;
-    return !peer->up || now_ns - peer->asked_ns >= PEER_IDLE_NS;
+    return !peer_up(peer) || now_ns - peer->asked_ns >= PEER_IDLE_NS;
 }
 
 /* Returns the peer that gives way. own: one of the holder's. */
@@ -147,13 +146,11 @@ static struct peer *idlest(const struct peers *p, uint64_t holder, bool own,
 {
     struct peer *best = NULL;
 
-    for (uint32_t i = 0; i < p->max; i++) {
-        struct peer *peer = &p->peers[i];
-
+    PEERS_FOREACH (peer, p) {
         if (!is_spare(p, peer, now_ns) || (own && peer->holder != holder) ||
             (but != NONE && peer->link == but))
             continue;
-        if (!peer->up)
+        if (!peer_up(peer))
             return peer;
         if (!best || peer->asked_ns < best->asked_ns)
             best = peer;
@@ -166,13 +163,12 @@ static struct peer *idlest(const struct peers *p, uint64_t holder, bool own,
 static bool evict(
     struct peers *p, struct out *out, struct peer *peer, uint64_t now_ns)
 {
-    if (!peer || (peer->up && now_ns < p->evict_ns))
+    if (!peer || (peer_up(peer) && now_ns < p->evict_ns))
         return false;
     CHECK(list_empty(&peer->rooms), "%s is evicted and has rooms", peer->name);
-    if (peer->up && !p->ops->greets)
+    if (peer_up(peer) && !p->ops->greets)
         p->evict_ns = now_ns + NS_PER_S;
     p->stats[STAT_peers_given_up]++;
-    peer->up = false;
     peer_forget(p, out, peer);
     return true;
 }
