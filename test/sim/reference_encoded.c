@@ -33,7 +33,8 @@ struct ebook {
     /* By room: since when no langd asks for its rows, and for none of its
      * item's; 0: one does. */
     struct {
-        uint64_t opened_ns, room_ns, item_ns;
+        uint64_t opened_ns, room_ns, item_ns, age; /* of its item */
+        const struct item *item;
     } * bare;
     struct {
         uint64_t head, head_ns; /* the full head's turn + 1, since when */
@@ -195,8 +196,24 @@ static bool room_lacks(const struct eroom *m)
 
 /* What is true of all rooms, or of one, of an item that holds blocks. */
 struct look {
-    bool lacks, active, ends, ended, bare;
+    bool lacks, active, ends, ended;
+    bool bare, held; /* none asks for its rows, and nothing reads them; one
+                        does, or reads them elsewhere */
 };
+
+/* True if a destination of the room may still read its rows; sends: or sends
+ * of ours. */
+static bool read_on(const struct eroom *m, bool sends)
+{
+    LIST_FOREACH (n, &m->dsts) {
+        const struct edst *o = LIST_ENTRY(n, struct edst, in_room);
+
+        if (o->state != DST_ENDED || o->map != NONE ||
+            (sends && o->job != JOB_NONE))
+            return true;
+    }
+    return false;
+}
 
 static struct look look_at(const struct item *it)
 {
@@ -205,13 +222,15 @@ static struct look look_at(const struct item *it)
     LIST_FOREACH (n, &it->rooms) {
         const struct eroom *m = LIST_ENTRY(n, struct eroom, in_item);
         bool gone = eroom_failing(m) || m->life >= EROOM_RELEASING;
+        bool asks_none = m->life == EROOM_LIVE && item_done(it) &&
+                         m->served == 0 && list_empty(&m->dsts);
 
         l.lacks |= room_lacks(m);
         l.active |= m->active > 0;
         l.ends &= eroom_failing(m) || (gone && m->active == 0);
         l.ended |= eroom_failing(m) && m->fail_reason == ERR_NO_BLOCKS;
-        l.bare &= gone || (m->life == EROOM_LIVE && item_done(it) &&
-                              m->served == 0 && list_empty(&m->dsts));
+        l.bare &= asks_none || (gone && !read_on(m, true));
+        l.held |= !asks_none && (!gone || read_on(m, false));
     }
     return l;
 }
@@ -356,16 +375,25 @@ static void see_unclaimed(struct ebook *k, uint32_t i, bool ended)
     bool was = k->bare[i].room_ns && k->bare[i].opened_ns == opened;
     uint64_t patience = k->e->b.c.conf->timeout_unclaimed;
     bool one = opened && unclaimed(m), all = one && look_at(m->item).bare;
+    bool gave_way =
+        was && ended && !eroom_serves(m) && m->fail_reason == ERR_GONE;
 
-    HOLDS(!was || !ended || !eroom_failing(m) || m->fail_reason != ERR_GONE ||
-              W.now_ns - k->bare[i].room_ns + 1 >= patience,
+    HOLDS(!gave_way || W.now_ns - k->bare[i].room_ns + 1 >= patience,
         "rows that none asked for stay a while", "%s room %llu ends",
+        k->d->conf->name, (unsigned long long)m->r.id);
+    HOLDS(!gave_way || !look_at(k->bare[i].item).held ||
+              k->bare[i].item->age != k->bare[i].age,
+        "rows stay whose blocks would not come", "%s room %llu ends",
         k->d->conf->name, (unsigned long long)m->r.id);
     if (!one || !was)
         k->bare[i].room_ns = one ? W.now_ns + 1 : 0;
     if (!all || !was || !k->bare[i].item_ns)
         k->bare[i].item_ns = all ? W.now_ns + 1 : 0;
     k->bare[i].opened_ns = opened;
+    if (one) {
+        k->bare[i].item = m->item;
+        k->bare[i].age = m->item->age;
+    }
     HOLDS(!all || k->d->last != EV_TIME || !k->pools[m->item->pool].ends ||
               brain_deadline(&k->e->b) <= W.now_ns || /* at once */
               W.now_ns - k->bare[i].item_ns + 1 < patience,
