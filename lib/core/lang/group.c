@@ -11,7 +11,11 @@
  * encoder's blocks while another waits for them. A length that is not known yet
  * counts as max_rows. If the sum exceeds what a group may hold, the group gets
  * the maximum: members get blocks as they have rows, and the rest is spare, for
- * members that turn out to need it. */
+ * members that turn out to need it.
+ *
+ * Nothing here wakes a queue: the blocks of a group change while one of its
+ * rooms settles, or before it settles, and admit_sort then looks at the queues
+ * of the pool. */
 #include "core/lang/lang.h"
 
 void groups_init(struct langd *l)
@@ -30,7 +34,6 @@ static void uncap(struct langd *l, struct lgroup *g)
     CHECK(g->spare <= p->spare, "a group keeps %u of %u spare blocks", g->spare,
         p->spare);
     p->spare -= g->spare;
-    p->dirty |= g->spare > 0;
     g->spare = 0;
     list_remove(&g->in_capped);
 }
@@ -229,7 +232,6 @@ void group_place(struct langd *l, struct lgroup *g)
             grant_clock(l, m, grant_wanted(l, m) > 0);
         }
     }
-    p->dirty = true;
 }
 
 /* Gives each member the blocks that it wants, up to `left` in all. False: the
@@ -312,7 +314,6 @@ void group_trimmed(struct langd *l, struct lroom *m, uint32_t blocks)
         return;
     g->spare += blocks;
     l->pools[g->pool].spare += blocks;
-    l->pools[g->pool].dirty = true;
 }
 
 bool group_fits(const struct langd *l, const struct lgroup *g, uint32_t *need)
