@@ -182,6 +182,66 @@ void consumed_together(void)
     all_succeed(2);
 }
 
+/* what is taken back for a head */
+
+/* An encoder that writes its rows bit by bit, and says how many when it has
+ * written them all: some 100 ms later. */
+static void bit_by_bit(
+    uint64_t room, uint32_t rows, uint32_t max_rows, uint64_t when_ms)
+{
+    struct prod *p = announce(e0, room, rows, when_ms);
+
+    p->known = false;
+    p->max_rows = max_rows;
+    p->pieces = 16;
+}
+
+/* The oldest room lacks blocks while rows land into a firm grant: what landed
+ * of a younger one stays, since the other one will end. */
+void rows_are_spared(void)
+{
+    quiet_world(1, 1);
+    e0 = make(ROLE_ENCODED, "e0", ROW_4K, 64, 16, 0);
+    l0 = make(ROLE_LANGD, "l0", ROW_4K, 8, 16, 1);
+    start_all();
+    request(l0, e0, 1, 1);
+    in_group(request(l0, e0, 2, 2), 1, 1, 2);
+    request(l0, e0, 3, 3);
+    bit_by_bit(1, 96, 112, 10);
+    announce(e0, 3, 32, 45)->pieces = 2;
+    announce(e0, 2, 64, 70);
+    all_succeed(3);
+    HOLDS(daemon_number(l0, "stats", "revokes") == 0,
+        "rows are spared while others may end", "%llu grants were taken back",
+        (unsigned long long)daemon_number(l0, "stats", "revokes"));
+}
+
+/* A group keeps blocks for rows that it may have. The oldest of the others
+ * lacks six: those of both rooms that have none are taken back at once, since
+ * what the group keeps is not for it. */
+void spare_is_kept(void)
+{
+    quiet_world(1, 1);
+    e0 = make(ROLE_ENCODED, "e0", ROW_4K, 64, 16, 0);
+    l0 = make(ROLE_LANGD, "l0", ROW_4K, 16, 16, 1);
+    l0->conf->pools[0].max_room_blocks = 8;
+    start_all();
+    for (uint64_t r = 1; r <= 2; r++) {
+        in_group(request(l0, e0, r, 1), 1, 2, 2);
+        bit_by_bit(r, 32, 128, 10);
+    }
+    for (uint64_t r = 3; r <= 4; r++) {
+        request(l0, e0, r, 20)->rows = 64;
+        announce(e0, r, 64, 500);
+    }
+    request(l0, e0, 5, 30);
+    announce(e0, 5, 96, 62);
+    all_succeed(5);
+    HOLDS(daemon_number(l0, "stats", "revokes") == 2, "spare is no supply",
+        "%llu grants were taken back",
+        (unsigned long long)daemon_number(l0, "stats", "revokes"));
+}
+
 /* victims */
 
 static uint64_t ended_for_others(void)

@@ -11,6 +11,8 @@ void group_source(void);
 void consumed_together(void);
 void group_larger(void);
 void group_two_encoders(void);
+void rows_are_spared(void);
+void spare_is_kept(void);
 void victim(void);
 void victim_of_two(void);
 void open_victim(void);

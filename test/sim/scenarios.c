@@ -447,6 +447,10 @@ const struct scenario scenarios[] = {
     {"group-larger", group_larger},
     /* RULES 5.5 */
     {"group-two-encoders", group_two_encoders},
+    /* RULES 5.4 */
+    {"rows-are-spared", rows_are_spared},
+    /* RULES 5.6 */
+    {"spare-is-kept", spare_is_kept},
     /* RULES 5.12 */
     {"victim", victim},
     {"victim-of-two", victim_of_two},
