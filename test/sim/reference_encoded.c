@@ -19,9 +19,10 @@ struct ewas {
     uint32_t pool;
     uint64_t moved_ns;
     uint32_t passed, older; /* while plain */
-    uint32_t kept;          /* its blocks, while its rooms are KEPT; else 0 */
+    uint32_t blocks;        /* unless they came back already */
     uint64_t kept_ns, room; /* until when; the last of its rooms */
     uint32_t name;
+    bool kept; /* all of its rooms are KEPT */
     bool waits, full, plain, ahead, lacks, complete, ended;
 };
 
@@ -42,7 +43,10 @@ struct ebook {
         uint64_t lacks_ns; /* from when on the head lacks blocks, and none come;
                               TIME_NEVER: not by time alone */
         bool ends;         /* all that ends leaves it without them */
-        uint32_t gone;     /* most blocks of one kept item that was let go of */
+        /* In this step: most blocks of one kept item that was let go of; blocks
+         * of others that came back; an item left the queue without any. */
+        uint32_t gone, back;
+        bool left;
     } pools[CONF_POOLS_MAX];
     uint64_t unclaimed, revoked, table_full, dropped, after_ns;
     bool *fresh; /* by item: plain, and was not */
@@ -296,6 +300,26 @@ static void see_all_ended(struct ebook *k, uint64_t left)
         }
 }
 
+/* Of kept items no more were let go of than for what was served and for the
+ * head: the last of them was needed. left: blocks that are free, or come back.
+ */
+/* RULES 5.21 */
+static void see_let_go(
+    struct ebook *k, uint32_t pool, uint32_t head_blocks, uint64_t left)
+{
+    uint32_t gone = k->pools[pool].gone, back = k->pools[pool].back;
+    bool other = k->table_full != k->e->b.stats[STAT_table_full] ||
+                 k->dropped != k->e->b.stats[STAT_dropped] ||
+                 k->pools[pool].left;
+
+    HOLDS(!gone || other || left < (uint64_t)gone + back + head_blocks,
+        "no more is let go of than is needed",
+        "%s: %u blocks, %u others came back, there are %u for %u",
+        k->d->conf->name, gone, back, (uint32_t)left, head_blocks);
+    k->pools[pool].gone = k->pools[pool].back = 0;
+    k->pools[pool].left = false;
+}
+
 /* The full head waits: the youngest is ended in time, unless blocks come back
  * by themselves (5.12). */
 /* RULES 5.11, 5.12 */
@@ -305,12 +329,13 @@ static void see_head(struct ebook *k, uint32_t pool)
     uint64_t coming = k->e->pools[pool].p.free, leaving = coming, turn,
              left = coming, rests_ns = TIME_NEVER;
     bool drains = false, stands = false, goes = false;
+    bool looks = head.first || k->pools[pool].gone;
 
     HOLDS(!head.first || head.blocks > coming, "a head that fits is served",
         "%s item of age %llu waits for %u blocks, %llu are free",
         k->d->conf->name, (unsigned long long)head.first->age, head.blocks,
         (unsigned long long)coming);
-    for (uint32_t i = 0; head.first && i < k->e->rooms_max; i++) {
+    for (uint32_t i = 0; looks && i < k->e->rooms_max; i++) {
         const struct item *it = &k->e->items[i];
         bool idle = rested(k, it->moved_ns), full;
         struct look l;
@@ -331,13 +356,7 @@ static void see_head(struct ebook *k, uint32_t pool)
                 rests_ns, it->moved_ns + k->e->b.c.conf->timeout_progress);
         stands |= !l.ends && !full && l.lacks && (item_complete(it) || idle);
     }
-    HOLDS(!k->pools[pool].gone || !head.first ||
-              k->table_full != k->e->b.stats[STAT_table_full] ||
-              k->dropped != k->e->b.stats[STAT_dropped] ||
-              left < (uint64_t)k->pools[pool].gone + head.blocks,
-        "no more is let go of than is needed", "%s: %u blocks, %u for %u",
-        k->d->conf->name, k->pools[pool].gone, (uint32_t)left, head.blocks);
-    k->pools[pool].gone = 0;
+    see_let_go(k, pool, head.first ? head.blocks : 0, left);
     turn = head.first && head.full ? head.first->turn + 1 : 0;
     if (turn != k->pools[pool].head)
         k->pools[pool].head_ns = W.now_ns;
@@ -401,19 +420,24 @@ static void see_unclaimed(struct ebook *k, uint32_t i, bool ended)
         k->d->conf->name, (unsigned long long)m->r.id);
 }
 
-/* Kept rows that were let go of before their time (5.21). */
-static void count_kept(struct ebook *k, uint32_t i)
+/* Counts what came back of an item in this step: of kept rows that were let go
+ * of before their time (5.21), or else. */
+static void count_back(struct ebook *k, uint32_t i)
 {
     const struct item *it = &k->e->items[i];
     const struct ewas *b = &k->items[i];
     bool here = it->life != ITEM_FREE && it->age + 1 == b->age;
+    bool back = b->blocks && (!here || it->leaving == it->refs);
     const struct tomb *t =
         b->kept && b->kept_ns > W.now_ns
             ? memory_get(&k->e->ended_rooms, W.now_ns, b->room, b->name)
             : NULL;
 
-    if (t && t->reason == ERR_GONE && (!here || it->leaving == it->refs))
-        k->pools[b->pool].gone = max_u32(k->pools[b->pool].gone, b->kept);
+    if (back && t && t->reason == ERR_GONE)
+        k->pools[b->pool].gone = max_u32(k->pools[b->pool].gone, b->blocks);
+    else if (back)
+        k->pools[b->pool].back += b->blocks;
+    k->pools[b->pool].left |= b->waits && !here;
 }
 
 /* each step */
@@ -436,12 +460,13 @@ static void remember(struct ebook *k, uint32_t i)
     b->complete = item_complete(it);
     b->ended = l.ended;
     b->ahead = it->ahead;
-    b->kept = it->src.blocks;
+    b->blocks = it->leaving == it->refs ? 0 : it->src.blocks;
+    b->kept = true;
     b->kept_ns = TIME_NEVER;
     LIST_FOREACH (n, &it->rooms) {
         const struct eroom *m = LIST_ENTRY(n, struct eroom, in_item);
 
-        b->kept = m->life == EROOM_KEPT && m->active == 0 ? b->kept : 0;
+        b->kept &= m->life == EROOM_KEPT && m->active == 0;
         b->kept_ns = min_u64(b->kept_ns, m->kept_ns);
         b->room = m->r.id;
         b->name = m->name;
@@ -521,7 +546,7 @@ void reference_encoded(struct daemon *d)
     see_all_ended(k, k->e->b.stats[STAT_sources_revoked] - k->revoked);
     k->revoked = k->e->b.stats[STAT_sources_revoked];
     for (uint32_t i = 0; i < k->e->rooms_max; i++)
-        count_kept(k, i);
+        count_back(k, i);
     for (uint32_t i = 0; i < k->e->b.pools_count; i++)
         see_head(k, i);
     k->table_full = k->e->b.stats[STAT_table_full];

@@ -92,6 +92,25 @@ TEST(a_room_that_was_given_up_ends_when_it_is_announced)
     given_up(ERR_ABORTED, 0);
 }
 
+/* RULES 5.21 */
+TEST(a_room_that_was_given_up_takes_no_blocks_of_kept_ones)
+{
+    struct rig *e = encoded(NULL, NULL);
+    struct local_msg a = announce(1, 0, 128, 128);
+
+    a.announce.flags = FLAG_KEEP;
+    T_OK(brain_say(e, 0, a));
+    brain_hear(e, 0, init(e, 1, 71, 128));
+    T_OK(brain_say(e, 0, commit(0, 0, 128)));
+    ack(e, 0, 1, 71);
+    T_OK(brain_say(e, 0, release(0)));
+    T_EQ_U64(brain_free(e), 0);
+    brain_hear(e, 0, about(2, 0, PEER_DECLINE));
+    T_OK(brain_say(e, 0, announce(2, 1, 16, 16)));
+    T_EQ_U64(brain_reason(e, 0, 1), ERR_DECLINED);
+    T_EQ_U64(brain_free(e), 0);
+}
+
 TEST(so_does_one_whose_time_was_over)
 {
     given_up(ERR_TIMEOUT, 1);

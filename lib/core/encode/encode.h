@@ -343,6 +343,9 @@ void eroom_unlink(struct encoded *e, struct eroom *m, enum err reason);
 void eroom_table_full(struct encoded *e);
 /* True if a langd of this host may be copying rows of the room. */
 bool eroom_read_elsewhere(const struct eroom *m);
+/* True if all destinations that the room waits for have ended: it ends when it
+ * is settled. */
+bool eroom_complete(const struct eroom *m);
 uint64_t item_key_hash(const struct key *key, uint32_t uid);
 
 /* encode/rights.c */

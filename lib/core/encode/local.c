@@ -196,7 +196,8 @@ static enum err announce(struct encoded *e, uint32_t conn,
     queue_counts(e, m);
     eroom_count_declines(e, m);
     e->announced = m;
-    epool_serve(e, eroom_pool(e, m));
+    if (!eroom_complete(m)) /* else it ends */
+        epool_serve(e, eroom_pool(e, m));
     e->announced = NULL;
     happened(&e->b, HAPPENED_ANNOUNCED, &m->r, &m->history, NONE, n->total,
         m->item->src.blocks);

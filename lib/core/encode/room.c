@@ -218,8 +218,7 @@ static void end(struct encoded *e, struct eroom *m)
     }
 }
 
-/* True if all destinations that the room waits for have ended. */
-static bool complete(const struct eroom *m)
+bool eroom_complete(const struct eroom *m)
 {
     if (!eroom_running(m) || m->active > 0)
         return false;
@@ -294,11 +293,9 @@ static void settle_life(struct encoded *e, struct eroom *m)
 {
     uint8_t state = ROOM_BOOTSTRAPPING;
 
-    if (complete(m))
+    if (eroom_complete(m))
         end(e, m);
     edst_reserve(e, m);
-    if (m->item != &e->nothing)
-        queue_place(e, m->item);
     if (m->life == EROOM_KEPT && m->active == 0)
         epool_serve(e, eroom_pool(e, m)); /* its blocks may be reclaimed now */
     if (m->life == EROOM_EXPIRED && m->active == 0)
@@ -315,6 +312,7 @@ static void settle_life(struct encoded *e, struct eroom *m)
 void eroom_settle(struct encoded *e, struct out *out, struct eroom *m)
 {
     bool told = told_all(e, m);
+    struct item *it = m->item;
 
     CHECK(m->life != EROOM_FREE && !list_linked(&m->r.todo),
         "room %llu of state %u is settled", (unsigned long long)m->r.id,
@@ -322,6 +320,9 @@ void eroom_settle(struct encoded *e, struct out *out, struct eroom *m)
     if (!told)
         settle_life(e, m);
     settle_source(e, m);
+    /* After it has left: an item that no room has takes no blocks. */
+    if (!told && it->life != ITEM_FREE)
+        queue_place(e, it);
     if (!told)
         show(e, out, m);
     list_remove(&m->r.todo); /* its own moves touched it */
