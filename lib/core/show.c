@@ -226,10 +226,10 @@ static void why_not(
         return;
     if (p->same_host && !p->mapped)
         used = (size_t)snprintf(out, size, "copy: %s",
-            c->conf->transfer_same_host != 0    ? "off here"
-            : all->ops->greets && !p->map_token ? "off there"
-            : p->map_why                        ? p->map_why
-                                                : "not mapped");
+            c->conf->transfer_same_host != 0      ? "off here"
+            : all->ops->greets && !p->l.map_token ? "off there"
+            : p->l.map_why                        ? p->l.map_why
+                                                  : "not mapped");
     CHECK(used + 2 < size, "%zu bytes for %zu", size, used);
     carriers_why(&p->pair, c->carriers, c->carriers_barred,
         out + used + (used ? 2 : 0), size - used - 2);
@@ -251,7 +251,7 @@ static void show_peer(struct rows_out *s, uint32_t number, const struct peer *p,
     s->text(s, "name", p->label[0] ? p->label : p->name);
     s->text(s, "says", p->name);
     s->text(s, "address", p->address[0] ? p->address : p->advertise);
-    s->text(s, "state", p->leaving ? "leaving" : peer_life_name(p));
+    s->text(s, "state", p->l.leaving ? "leaving" : peer_life_name(p));
     s->text(s, "trouble", trouble_name(t));
     if (t)
         s->number(s, "trouble_ms", (now_ns - p->trouble.since_ns) / NS_PER_MS);

@@ -211,7 +211,7 @@ static void see_left(const struct daemon *d, const struct langd *l, uint32_t i)
     const struct peer *p = &l->b.peers.peers[i];
     struct left *s = &lefts[d->index][i];
 
-    if (!p->leaving) {
+    if (!p->l.leaving) {
         s->serial = 0;
         return;
     }
@@ -236,10 +236,10 @@ static void see_peer(const struct daemon *d, const struct langd *l, uint32_t i)
     bool named = in_conf(c, p);
     bool may = c->control_allow.count && strncmp(p->address, ALLOWED, 10) == 0;
 
-    HOLDS(p->configured == named && p->leaving == (!named && !may),
+    HOLDS(p->l.configured == named && p->l.leaving == (!named && !may),
         "encoders are what the configuration says",
         "%s: %s at %s is %sconfigured, %sleaving", c->name, p->label,
-        p->address, p->configured ? "" : "not ", p->leaving ? "" : "not ");
+        p->address, p->l.configured ? "" : "not ", p->l.leaving ? "" : "not ");
     for (uint32_t k = 0; k < i; k++)
         HOLDS(l->b.peers.peers[k].life == PEER_FREE ||
                   strcmp(l->b.peers.peers[k].address, p->address) != 0,
@@ -256,8 +256,8 @@ void reloads_watch(const struct daemon *d)
     PEERS_FOREACH (p, &l->b.peers) {
         uint32_t i = peer_index(&l->b.peers, p);
 
-        configured += p->configured;
-        leaving += p->leaving;
+        configured += p->l.configured;
+        leaving += p->l.leaving;
         see_peer(d, l, i);
         see_left(d, l, i);
     }

@@ -71,16 +71,16 @@ void gens_end(struct encoded *e, const struct peer *p, uint64_t generation,
     CHECK(p->life != PEER_FREE, "generation %llu of a peer that is gone ends",
         (unsigned long long)generation);
     if (of) /* generations of one run only grow */
-        of->dead_to = max_u64(of->dead_to, old->id);
-    (void)tomb_put(&e->ended_gens, e->b.now_ns, generation, p->run, p->serial,
+        of->e.dead_to = max_u64(of->e.dead_to, old->id);
+    (void)tomb_put(&e->ended_gens, e->b.now_ns, generation, p->e.run, p->serial,
         state, (uint8_t)reason);
 }
 
 bool gens_over(
     const struct encoded *e, const struct peer *p, uint64_t generation)
 {
-    return generation <= p->dead_to ||
-           table_get(&e->ended_gens.index, generation, p->run) != NONE;
+    return generation <= p->e.dead_to ||
+           table_get(&e->ended_gens.index, generation, p->e.run) != NONE;
 }
 
 struct edst *edst_new(struct encoded *e, struct eroom *m, uint32_t peer,
@@ -242,7 +242,7 @@ static void count_copy(struct encoded *e, const struct edst *d, int32_t one)
 {
     struct item *it = d->room->item;
     struct epool *p = &e->pools[it->pool];
-    uint32_t *mine = &e->b.peers.peers[d->peer].copied[it->pool];
+    uint32_t *mine = &e->b.peers.peers[d->peer].e.copied[it->pool];
     uint32_t blocks = it->src.blocks;
 
     CHECK(item_held(it) && (one > 0 || (*mine >= blocks && it->fences > 0)),
@@ -260,7 +260,7 @@ static bool may_copy(
     const struct encoded *e, const struct peer *p, const struct item *it)
 {
     const struct epool *pool = &e->pools[it->pool];
-    uint64_t mine = p->copied[it->pool], n = it->src.blocks;
+    uint64_t mine = p->e.copied[it->pool], n = it->src.blocks;
     uint64_t share = e->b.c.conf->limit_copy_share, all = pool->p.blocks;
     uint64_t more = it->fences ? 0 : n;
 
@@ -442,8 +442,8 @@ static void choose_path(struct encoded *e, struct edst *d)
         e->b.stats[STAT_copies_refused]++;
         return;
     }
-    CHECK(p->map_conn != NONE, "%s copies rows and maps nothing", p->name);
-    d->map = p->map_conn;
+    CHECK(p->e.map_conn != NONE, "%s copies rows and maps nothing", p->name);
+    d->map = p->e.map_conn;
     d->map_epoch = p->epoch;
     e->fenced++;
     count_copy(e, d, 1);

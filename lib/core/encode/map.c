@@ -13,7 +13,7 @@
 static struct peer *peer_mapping(const struct encoded *e, uint32_t conn)
 {
     PEERS_FOREACH (p, &e->b.peers)
-        if (p->map_conn == conn)
+        if (p->e.map_conn == conn)
             return p;
     return NULL;
 }
@@ -30,28 +30,28 @@ static bool may_map(const struct encoded *e, uint32_t conn, uint32_t i)
 
 static void offer(struct encoded *e, struct out *out, struct peer *p)
 {
-    CHECK(p->map_conn != NONE, "%s is offered pools and maps none", p->name);
+    CHECK(p->e.map_conn != NONE, "%s is offered pools and maps none", p->name);
     for (uint32_t i = 0; i < e->b.pools_count; i++) {
-        if ((p->offered >> i & 1) || !may_map(e, p->map_conn, i))
+        if ((p->e.offered >> i & 1) || !may_map(e, p->e.map_conn, i))
             continue;
-        p->offered |= UINT32_C(1) << i;
-        pools_say(&e->b, out, p->map_conn, 0, i);
+        p->e.offered |= UINT32_C(1) << i;
+        pools_say(&e->b, out, p->e.map_conn, 0, i);
     }
 }
 
 void encoded_map_offer(struct encoded *e, struct out *out)
 {
     PEERS_FOREACH (p, &e->b.peers)
-        if (p->map_conn != NONE)
+        if (p->e.map_conn != NONE)
             offer(e, out, p);
 }
 
 /* Ends the mapping by p: rows of its open rooms are sent from now on. */
 static void map_over(struct encoded *e, struct peer *p)
 {
-    CHECK(p->map_conn != NONE, "%s has no mapping that ends", p->name);
-    p->map_conn = NONE;
-    p->offered = p->mapped = 0;
+    CHECK(p->e.map_conn != NONE, "%s has no mapping that ends", p->name);
+    p->e.map_conn = NONE;
+    p->e.offered = p->mapped = 0;
     LIST_FOREACH (n, &p->rooms) {
         struct edst *d = LIST_ENTRY(n, struct edst, in_peer);
 
@@ -74,12 +74,12 @@ void encoded_map(
         out_action(out, ACT_CONN_CLOSE)->conn = conn;
         return;
     }
-    if (p->map_conn != NONE)
+    if (p->e.map_conn != NONE)
         map_over(e, p);
     e->b.engines.conns[conn].state = CONN_DAEMON;
     engine_known(&e->b.engines, out, conn);
-    p->map_conn = conn;
-    p->map_epoch = p->epoch;
+    p->e.map_conn = conn;
+    p->e.map_epoch = p->epoch;
     out_done(out, conn, m->seq, 0, 0);
     offer(e, out, p);
 }

@@ -63,7 +63,7 @@ static void answer_unknown(struct encoded *e, struct out *out, struct peer *p,
     const struct peer_msg *in)
 {
     const struct tomb *t =
-        memory_get(&e->ended_gens, e->b.now_ns, in->generation, p->run);
+        memory_get(&e->ended_gens, e->b.now_ns, in->generation, p->e.run);
     struct peer_msg drained = reply(in, PEER_DRAINED);
 
     e->b.stats[STAT_stale_generation]++;
@@ -557,13 +557,13 @@ static void greeted(void *brain, struct out *out, uint32_t link, struct peer *p,
     p->link = link;
     p->holder = peers->link_host[link];
     peers->link_peer[link] = peer_index(peers, p);
-    if (p->run_epoch != m->from_epoch)
-        p->map_by_ns = e->b.now_ns + e->b.c.conf->timeout_hello;
+    if (p->e.run_epoch != m->from_epoch)
+        p->e.map_by_ns = e->b.now_ns + e->b.c.conf->timeout_hello;
     if (m->hello.mapped & MAPS_NONE)
-        p->map_by_ns = 0;
+        p->e.map_by_ns = 0;
     peer_begin_run(peers, p, m->from_epoch);
-    p->mapped = p->map_conn != NONE && p->map_epoch == p->epoch
-                    ? m->hello.mapped & p->offered
+    p->mapped = p->e.map_conn != NONE && p->e.map_epoch == p->epoch
+                    ? m->hello.mapped & p->e.offered
                     : 0;
     peer_tell_shards(peers, out, p, &m->hello);
     LIST_FOREACH (n, &p->rooms) {

@@ -19,7 +19,7 @@ bool langd_trusted(const struct encoded *e, uint32_t conn, uint32_t i)
 
 static bool is_here(const struct peer *p)
 {
-    return p->map_conn != NONE && p->map_epoch == p->epoch;
+    return p->e.map_conn != NONE && p->e.map_epoch == p->epoch;
 }
 
 bool rights_wait(
@@ -28,7 +28,7 @@ bool rights_wait(
     uint32_t of =
         m && eroom_announced(m) ? UINT32_C(1) << m->item->pool : UINT32_MAX;
 
-    return (e->for_users & of) && !is_here(p) && e->b.now_ns < p->map_by_ns &&
+    return (e->for_users & of) && !is_here(p) && e->b.now_ns < p->e.map_by_ns &&
            peer_token(&e->b.peers, p) != 0;
 }
 
@@ -48,7 +48,7 @@ uint32_t rights_of(
         const struct conf_pool *c = e->pools[i].meta->conf;
         bool may = secret_given(a->secret);
 
-        if (is_here(p) && langd_trusted(e, p->map_conn, i))
+        if (is_here(p) && langd_trusted(e, p->e.map_conn, i))
             may = a->who && user_may(c, a->who - 1, &groups);
         pools |= (uint32_t)may << i;
     }

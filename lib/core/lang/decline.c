@@ -38,7 +38,7 @@ void decline_room(struct langd *l, struct out *out, struct peer *p,
     }
     l->b.stats[STAT_declines_forgotten] += memory_evicts(&l->declines) != NULL;
     (void)memory_put(&l->declines, l->b.now_ns, &d, c->uid);
-    if (p->life == PEER_NAMED && !p->leaving)
+    if (p->life == PEER_NAMED && !p->l.leaving)
         say_connect(l, out, p);
 }
 

@@ -46,7 +46,7 @@ static struct peer *leaving_next(const struct langd *l, struct peer *after)
 {
     do
         after = l->leaving ? peers_next(&l->b.peers, after) : NULL;
-    while (after && !after->leaving);
+    while (after && !after->l.leaving);
     return after;
 }
 
@@ -56,7 +56,7 @@ bool named_spare(const void *brain, const struct peer *p)
 {
     const struct langd *l = brain;
 
-    return !p->configured && !p->leaving &&
+    return !p->l.configured && !p->l.leaving &&
            !engines_wait_for(&l->b.engines, peer_index(&l->b.peers, p));
 }
 
@@ -78,7 +78,7 @@ static struct peer *configured(
 
     while (p && strcmp(p->address, c->address) != 0)
         p = peers_next(&l->b.peers, p);
-    if (p && p->leaving) {
+    if (p && p->l.leaving) {
         CHECK(l->leaving > 0, "an encoder leaves and is not counted");
         l->leaving--;
     }
@@ -96,8 +96,8 @@ static struct peer *configured(
     snprintf(p->label, sizeof(p->label), "%.127s", c->name);
     snprintf(p->address, sizeof(p->address), "%.127s", c->address);
     p->holder = HOLDER_OF_CONF;
-    p->configured = true;
-    p->leaving = false;
+    p->l.configured = true;
+    p->l.leaving = false;
     return p;
 }
 
@@ -126,7 +126,7 @@ void named_serve(struct langd *l, struct out *out)
             engines_wait_for(&l->b.engines, peer_index(&l->b.peers, p)))
             continue;
         peer_forget(&l->b.peers, out, p);
-        p->leaving = false;
+        p->l.leaving = false;
         l->leaving--;
     }
 }
@@ -148,14 +148,14 @@ static void look_again(struct langd *l, struct peer *p)
 {
     bool may = allowed(l, span_str(p->address));
 
-    if (p->configured && in_conf(l, p))
+    if (p->l.configured && in_conf(l, p))
         return;
-    p->configured = false;
+    p->l.configured = false;
     if (may)
         memcpy(p->label, p->address, sizeof(p->label));
-    l->leaving -= p->leaving;
-    p->leaving = !may;
-    l->leaving += p->leaving;
+    l->leaving -= p->l.leaving;
+    p->l.leaving = !may;
+    l->leaving += p->l.leaving;
 }
 
 void named_conf(struct langd *l, struct out *out)
@@ -188,7 +188,7 @@ struct peer *named_find(struct langd *l, struct out *out, uint32_t uid,
         p = &l->b.peers.peers[i];
         if (p->life == PEER_FREE || !named(p, name))
             continue;
-        if (!p->leaving) {
+        if (!p->l.leaving) {
             *at = (uint16_t)i;
             p->asked_ns = l->b.now_ns;
             return p; /* one daemon has one link, whether named by name or
@@ -241,7 +241,7 @@ struct peer *named_find_room(
 
 bool named_takes(const struct peer *p)
 {
-    return p->life == PEER_UP && !p->leaving;
+    return p->life == PEER_UP && !p->l.leaving;
 }
 
 void named_seek(struct langd *l, struct out *out)
@@ -251,7 +251,7 @@ void named_seek(struct langd *l, struct out *out)
     PEERS_FOREACH (p, &l->b.peers) {
         if (named_takes(p) && peer_open(p))
             return;
-        if (!next && p->configured && p->life == PEER_NAMED)
+        if (!next && p->l.configured && p->life == PEER_NAMED)
             next = p;
     }
     if (next)

@@ -11,11 +11,11 @@
 
 static void unmap_pools(struct langd *l, struct out *out, struct peer *p)
 {
-    if (p->map_asked)
+    if (p->l.map_asked)
         out_action(out, ACT_UNMAP)->index = peer_index(&l->b.peers, p);
-    p->map_asked = false;
+    p->l.map_asked = false;
     p->mapped = 0;
-    p->map_token = 0;
+    p->l.map_token = 0;
 }
 
 /* Maps the pools of a daemon on this host that offers them, so that rows are
@@ -29,7 +29,7 @@ static void map_pools(struct langd *l, struct out *out, struct peer *p,
 
     if (!p->same_host || !n->token || n->socket.len == 0 ||
         l->b.c.conf->transfer_same_host != 0 ||
-        (p->map_asked && p->map_token == n->token))
+        (p->l.map_asked && p->l.map_token == n->token))
         return;
     unmap_pools(l, out, p);
     put_bytes(&out->bytes, n->socket.p, n->socket.len);
@@ -37,9 +37,9 @@ static void map_pools(struct langd *l, struct out *out, struct peer *p,
     a->index = peer_index(&l->b.peers, p);
     a->at = (uint32_t)at;
     a->len = n->socket.len;
-    a->word = p->map_token = n->token;
-    p->map_asked = true;
-    p->map_why = NULL;
+    a->word = p->l.map_token = n->token;
+    p->l.map_asked = true;
+    p->l.map_why = NULL;
 }
 
 void langd_on_map(struct langd *l, struct out *out, const struct event *ev)
@@ -47,11 +47,11 @@ void langd_on_map(struct langd *l, struct out *out, const struct event *ev)
     struct peer *p = &l->b.peers.peers[ev->peer_at];
 
     CHECK(ev->peer_at < l->b.peers.max, "map of peer %u", ev->peer_at);
-    if (!p->map_asked)
+    if (!p->l.map_asked)
         return;
-    p->map_asked = ev->err == OK;
+    p->l.map_asked = ev->err == OK;
     p->mapped = ev->mapped;
-    p->map_why = ev->static_why ? ev->static_why : p->map_why;
+    p->l.map_why = ev->static_why ? ev->static_why : p->l.map_why;
     peer_look(&l->b.peers, out, p, l->b.now_ns);
     if (peer_up(p))
         peer_hello(&l->b.peers, out, p->link, p->epoch, true);

@@ -123,7 +123,7 @@ static void owe_abort(struct langd *l, struct lroom *m)
     const struct peer *p = lroom_peer(l, m);
 
     if (!p || (m->init == INIT_DUE && !peer_up(p) &&
-                  (!p->configured || p->life == PEER_UNREACHABLE)))
+                  (!p->l.configured || p->life == PEER_UNREACHABLE)))
         return;
     m->debt.owe |= OWE_ABORT;
     if (m->init == INIT_DUE && !peer_up(p))

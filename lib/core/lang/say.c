@@ -6,7 +6,7 @@
 void say_connect(struct langd *l, struct out *out, struct peer *p)
 {
     size_t at = out->bytes.len, len = strlen(p->address);
-    const char *name = p->configured ? p->label : "";
+    const char *name = p->l.configured ? p->label : "";
     struct action *a;
 
     CHECK(len > 0, "peer %s has no address", p->label);

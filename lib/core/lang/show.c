@@ -36,7 +36,7 @@ enum { NOT_THERE, AWAY, SHUT, TRIED, OF_OTHER_LAYOUTS, DRAINS, TAKES };
 
 static int what_is(const struct langd *l, const struct peer *p, uint32_t usable)
 {
-    if (p->leaving)
+    if (p->l.leaving)
         return NOT_THERE;
     if (!peer_up(p))
         return AWAY;

@@ -84,7 +84,7 @@ enum err peer_take_hello(struct peer *peer, const struct peer_hello *m,
     if (addresses > 0) /* else they follow, or stay what they were */
         peer->addresses = addresses;
     peer->same_host = key_eq(&m->boot, boot);
-    peer->hello_ns = peer->lost_ns = peer->away_ns = TIME_NEVER;
+    peer->hello_ns = peer->lost_ns = peer->l.away_ns = TIME_NEVER;
     return OK;
 }
 

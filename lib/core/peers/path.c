@@ -90,7 +90,7 @@ const char *peer_trouble_text(const struct peer *peer, char out[TROUBLE_SAID])
  * data addresses are of loopback. */
 static bool apart(const struct peers *p, const struct peer *peer)
 {
-    return peer_up(peer) && peer->far && !peer->map_asked &&
+    return peer_up(peer) && peer->l.far && !peer->l.map_asked &&
            (p->self.loopback >> peer->pair.chosen & 1);
 }
 
@@ -132,7 +132,7 @@ void path_hear(struct peers *p, struct out *out, struct peer *peer,
 void path_say(struct peer *peer, struct peer_hello *m)
 {
     m->path = peer->path == PATH_NOT_SAID ? PATH_TRIED : peer->path;
-    peer->path_due = false;
+    peer->e.path_due = false;
     if (peer->path != PATH_SHUT)
         return;
     m->trouble = peer->trouble.kind;
@@ -145,12 +145,12 @@ void path_try(struct peers *p, struct peer *peer, uint64_t now_ns)
 
     if (peer->path == PATH_NOT_SAID)
         peer->path = PATH_TRIED;
-    if (peer->tried_ns)
-        at = max_u64(at, peer->tried_ns + TRY_AGAIN_NS);
-    if (at >= peer->try_ns)
+    if (peer->e.tried_ns)
+        at = max_u64(at, peer->e.tried_ns + TRY_AGAIN_NS);
+    if (at >= peer->e.try_ns)
         return; /* one is due before */
     p->tries_ns = slot + TRY_EACH_NS;
-    peer->try_ns = at;
+    peer->e.try_ns = at;
     peer_arm(p, peer);
 }
 
@@ -161,17 +161,17 @@ void path_due(
 
     CHECK(peer->path != PATH_NOT_SAID, "peer %u has no addresses to try",
         cmd.peer);
-    peer->tried_ns = now_ns;
-    peer->tries = cmd.attempt = ++p->tries;
+    peer->e.tried_ns = now_ns;
+    peer->e.tries = cmd.attempt = ++p->tries;
     out_data(out, &cmd);
 }
 
 void path_end(struct peer *peer)
 {
     peer->path = PATH_NOT_SAID;
-    peer->try_ns = TIME_NEVER;
-    peer->pause_ns = 0;
-    peer->tries = 0; /* no note is of the next run */
+    peer->e.try_ns = TIME_NEVER;
+    peer->e.pause_ns = 0;
+    peer->e.tries = 0; /* no note is of the next run */
     if (trouble_of_data((enum trouble)peer->trouble.kind))
         peer->trouble.kind = TROUBLE_NONE;
 }
@@ -188,18 +188,18 @@ static void tried(
     snprintf(text, sizeof(text), "rows cannot go to %.140s",
         ev->text && ev->text[0] ? ev->text : "its data address");
     if (!ok) {
-        peer->pause_ns = peer->pause_ns
-                             ? min_u64(2 * peer->pause_ns, PAUSE_MAX_NS)
-                             : c->timeout_retry;
-        peer->try_ns = ev->now_ns + peer->pause_ns;
+        peer->e.pause_ns = peer->e.pause_ns
+                               ? min_u64(2 * peer->e.pause_ns, PAUSE_MAX_NS)
+                               : c->timeout_retry;
+        peer->e.try_ns = ev->now_ns + peer->e.pause_ns;
         peer_troubled(peer, out, (enum trouble)ev->note.rows, text, ev->now_ns);
     } else {
-        peer->pause_ns = 0;
+        peer->e.pause_ns = 0;
         if (trouble_of_data((enum trouble)kind))
             peer_mended(peer, out, ev->now_ns);
     }
     if (was != peer->path || kind != peer->trouble.kind) {
-        peer->path_due = true;
+        peer->e.path_due = true;
         if (peer_up(peer))
             peer_say_news(p, peer, ev->now_ns);
     }
@@ -215,7 +215,7 @@ bool path_note(struct peers *p, struct out *out, const struct event *ev)
     CHECK(ev->note.peer < p->max && ev->note.rows < TROUBLE_END,
         "note of peer %u, trouble %u", ev->note.peer, ev->note.rows);
     if (ev->note.type == NOTE_PEER_TRIED && peer->life != PEER_FREE &&
-        peer->path != PATH_NOT_SAID && ev->note.attempt == peer->tries)
+        peer->path != PATH_NOT_SAID && ev->note.attempt == peer->e.tries)
         tried(p, out, peer, ev);
     else if (ev->note.type == NOTE_PEER_BROKEN && peer->path == PATH_OPEN)
         path_try(p, peer, ev->now_ns);

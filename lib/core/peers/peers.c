@@ -104,19 +104,19 @@ struct peer *peer_named(const struct peers *p, struct span name)
 
 void peer_begin_run(struct peers *p, struct peer *peer, uint64_t epoch)
 {
-    if (peer->run && peer->run_epoch == epoch)
+    if (peer->e.run && peer->e.run_epoch == epoch)
         return;
     CHECK(epoch != 0, "a run of peer %u without an epoch", peer_index(p, peer));
-    peer->run_epoch = epoch;
-    peer->run = ++p->runs * RUN_PLACES + peer_index(p, peer);
-    peer->dead_to = 0;
+    peer->e.run_epoch = epoch;
+    peer->e.run = ++p->runs * RUN_PLACES + peer_index(p, peer);
+    peer->e.dead_to = 0;
 }
 
 struct peer *peer_of_run(const struct peers *p, uint32_t run)
 {
     uint32_t i = run % RUN_PLACES;
 
-    return i < p->max && p->peers[i].run == run ? &p->peers[i] : NULL;
+    return i < p->max && p->peers[i].e.run == run ? &p->peers[i] : NULL;
 }
 
 /* saying */
@@ -144,7 +144,7 @@ uint64_t peer_token(const struct peers *p, const struct peer *peer)
 
 bool peer_copies(const struct peer *peer, uint32_t pool)
 {
-    return peer->map_conn != NONE && peer->map_epoch == peer->epoch &&
+    return peer->e.map_conn != NONE && peer->e.map_epoch == peer->epoch &&
            (peer->mapped >> pool & 1);
 }
 
@@ -176,14 +176,14 @@ static void say_carriers(const struct peers *p, struct peer *peer,
                      ? peer->pair.chosen
                      : carriers_first(p->self.c->carriers);
     if (peer)
-        peer->key_due = peer->keyed && (to_epoch == 0 || !peer_up(peer));
-    if (peer && peer->key_due)
+        peer->l.key_due = peer->l.keyed && (to_epoch == 0 || !peer_up(peer));
+    if (peer && peer->l.key_due)
         return;
     m->addresses = p->self.own[m->carrier].data;
     if (peer)
         peer->carrier = m->carrier;
-    if (peer && peer->keyed)
-        m->data_key = span_of(peer->data_key, DATA_KEY_BYTES);
+    if (peer && peer->l.keyed)
+        m->data_key = span_of(peer->l.data_key, DATA_KEY_BYTES);
 }
 
 /* Tells the shards what the peer's data connections have to prove. */
@@ -192,8 +192,8 @@ static void tell_key(struct peers *p, struct out *out, struct peer *peer)
     struct action *a;
     size_t at = out->bytes.len;
 
-    if (peer->keyed)
-        put_bytes(&out->bytes, peer->data_key, DATA_KEY_BYTES);
+    if (peer->l.keyed)
+        put_bytes(&out->bytes, peer->l.data_key, DATA_KEY_BYTES);
     CHECK(!out->bytes.failed, "no room for the key of peer %u",
         peer_index(p, peer));
     a = out_action(out, ACT_PEER_KEY);
@@ -202,28 +202,30 @@ static void tell_key(struct peers *p, struct out *out, struct peer *peer)
     a->len = (uint32_t)(out->bytes.len - at);
 }
 
-/* langd: draws a key for the pair's run, where data connections have keys. */
-static void draw_key(
+/* langd: draws a key for the pair's run, where data connections have keys. True
+ * if it has. */
+static bool draw_key(
     struct peers *p, struct out *out, struct peer *peer, const uint8_t *fresh)
 {
     if (!fresh || !p->self.c->data_keys || !p->ops->greets)
-        return;
+        return false;
     CHECK(peer->life != PEER_FREE, "a key for place %u, which is free",
         peer_index(p, peer));
-    peer->data_key[0] = p->self.c->data_encrypt ? DATA_KEY_ENCRYPT : 0;
-    memcpy(peer->data_key + DATA_KEY_BITS, fresh, DATA_KEY_FRESH);
-    peer->keyed = true;
+    peer->l.data_key[0] = p->self.c->data_encrypt ? DATA_KEY_ENCRYPT : 0;
+    memcpy(peer->l.data_key + DATA_KEY_BITS, fresh, DATA_KEY_FRESH);
+    peer->l.keyed = true;
     tell_key(p, out, peer);
+    return true;
 }
 
 /* The run has ended: its key opens nothing any more. */
 static void end_key(struct peers *p, struct out *out, struct peer *peer)
 {
-    if (!peer->keyed)
+    if (!peer->l.keyed)
         return;
     CHECK(p->ops->greets, "peer %u was given a key", peer_index(p, peer));
-    memset(peer->data_key, 0, sizeof(peer->data_key));
-    peer->keyed = false;
+    memset(peer->l.data_key, 0, sizeof(peer->l.data_key));
+    peer->l.keyed = false;
     tell_key(p, out, peer);
 }
 
@@ -294,7 +296,7 @@ void peer_hello_until_up(
 {
     /* One that is up has answered here: it may hear the key. */
     peer_hello(p, out, peer->link,
-        peer->keyed && peer_up(peer) ? peer->epoch : 0, false);
+        peer->l.keyed && peer_up(peer) ? peer->epoch : 0, false);
     peer->hello_ns = now_ns + p->self.c->conf->timeout_retry * 5;
     peer_arm(p, peer);
 }
@@ -501,10 +503,7 @@ static void on_hello(struct peers *p, struct out *out, const struct event *ev)
         peer_mended(peer, out, now_ns);
     drains = take_news(p, out, peer, m, now_ns);
     take_carriers(p, peer, &m->hello);
-    drawn = !peer->keyed;
-    if (drawn)
-        draw_key(p, out, peer, ev->fresh);
-    drawn &= peer->keyed;
+    drawn = !peer->l.keyed && draw_key(p, out, peer, ev->fresh);
     p->ops->greeted(p->brain, out, link, peer, m, was_up);
     if (drains && p->ops->drains)
         p->ops->drains(p->brain, out);
@@ -514,11 +513,11 @@ static void on_hello(struct peers *p, struct out *out, const struct event *ev)
         path_try(p, peer, now_ns);
     /* An answer that changes the choice is followed by the addresses of that
      * carrier, the first on a link by the key, before any request. */
-    if (!m->hello.answer || drawn || peer->key_due ||
+    if (!m->hello.answer || drawn || peer->l.key_due ||
         (p->ops->greets && peer->pair.chosen &&
             peer->carrier != peer->pair.chosen))
         peer_hello(p, out, link, peer->epoch, true);
-    else if (peer->told != p->self.news || peer->path_due)
+    else if (peer->told != p->self.news || peer->e.path_due)
         peer->hello_ns = now_ns; /* it answers what was said before */
     peer_arm(p, peer);
 }
@@ -558,7 +557,7 @@ struct peer *peers_hear(
 void peer_disconnect(struct peers *p, struct out *out, struct peer *peer)
 {
     peer_move(peer, PEER_NAMED);
-    peer->hello_ns = peer->away_ns = TIME_NEVER;
+    peer->hello_ns = peer->l.away_ns = TIME_NEVER;
     peer_arm(p, peer);
     if (peer->link == NONE)
         return;
@@ -586,7 +585,7 @@ void peer_lost(
 
 void peer_forget(struct peers *p, struct out *out, struct peer *peer)
 {
-    CHECK(!peer->configured && list_empty(&peer->rooms),
+    CHECK(!peer->l.configured && list_empty(&peer->rooms),
         "peer %u is forgotten and in use", peer_index(p, peer));
     if (peer->epoch)
         peer_lost(p, out, peer, true);
@@ -617,9 +616,9 @@ void peers_link(struct peers *p, struct out *out, const struct event *ev)
         return;
     }
     if (ev->type == EV_LINK_UP) {
-        if (!peer->keyed || !peer->epoch)
-            draw_key(p, out, peer, ev->fresh);
-        peer->far = ev->far;
+        if (!peer->l.keyed || !peer->epoch)
+            (void)draw_key(p, out, peer, ev->fresh);
+        peer->l.far = ev->far;
         if (p->ops->greets)
             peer_hello_until_up(p, out, peer, ev->now_ns);
         return;
@@ -637,7 +636,7 @@ void peer_arm(struct peers *p, struct peer *peer)
 {
     uint64_t at = min_u64(peer->lost_ns, peer->hello_ns);
 
-    at = min_u64(min_u64(at, peer->away_ns), peer->try_ns);
+    at = min_u64(min_u64(at, peer->l.away_ns), peer->e.try_ns);
     if (at == TIME_NEVER)
         heap_remove(&p->timers, &peer->timer);
     else
@@ -648,9 +647,9 @@ void peer_awaited(struct peers *p, struct peer *peer, uint64_t now_ns)
 {
     CHECK(p->ops->greets && !peer_up(peer),
         "peer %u is awaited, and up, or encoded", peer_index(p, peer));
-    if (peer->life == PEER_UNREACHABLE || peer->away_ns != TIME_NEVER)
+    if (peer->life == PEER_UNREACHABLE || peer->l.away_ns != TIME_NEVER)
         return;
-    peer->away_ns = now_ns + p->self.c->conf->timeout_unreachable;
+    peer->l.away_ns = now_ns + p->self.c->conf->timeout_unreachable;
     peer_arm(p, peer);
 }
 
@@ -691,18 +690,18 @@ void peers_expire(struct peers *p, struct out *out, uint64_t now_ns)
     while (
         out_has_room(out) && (n = heap_first(&p->timers)) && n->key <= now_ns) {
         struct peer *peer = CONTAINER_OF(n, struct peer, timer);
-        uint64_t *due = peer->lost_ns <= now_ns   ? &peer->lost_ns
-                        : peer->away_ns <= now_ns ? &peer->away_ns
-                        : peer->try_ns <= now_ns  ? &peer->try_ns
-                                                  : &peer->hello_ns;
+        uint64_t *due = peer->lost_ns <= now_ns     ? &peer->lost_ns
+                        : peer->l.away_ns <= now_ns ? &peer->l.away_ns
+                        : peer->e.try_ns <= now_ns  ? &peer->e.try_ns
+                                                    : &peer->hello_ns;
 
         *due = TIME_NEVER;
         peer_arm(p, peer);
         if (due == &peer->lost_ns)
             peer_lost(p, out, peer, false);
-        else if (due == &peer->away_ns)
+        else if (due == &peer->l.away_ns)
             give_up(p, out, peer);
-        else if (due == &peer->try_ns)
+        else if (due == &peer->e.try_ns)
             path_due(p, out, peer, now_ns);
         else if (peer_up(peer) || p->ops->greets)
             peer_hello_until_up(p, out, peer, now_ns);

@@ -52,63 +52,72 @@ enum peer_life {
 #undef PEER
 };
 
+/* What encoded alone keeps of a langd. */
+struct peer_of_encoded {
+    /* Its run in force, as the scope of its generations, and the highest of
+     * them that ended and is not remembered any more. */
+    uint32_t run;
+    uint64_t run_epoch, dead_to;
+    /* Copies on one host: the connection on which it maps our pools, for which
+     * run of it, and bit i: it was given pool i. */
+    uint32_t map_conn, offered;
+    uint64_t map_epoch;
+    uint64_t map_by_ns;              /* until when its requests wait for that */
+    uint32_t copied[CONF_POOLS_MAX]; /* blocks it may be copying */
+    bool path_due;  /* it has not heard what came of the last try of its path */
+    uint32_t tries; /* number of that try; its time, the next, the pause */
+    uint64_t tried_ns, try_ns, pause_ns;
+};
+
+/* What langd alone keeps of an encoder. */
+struct peer_of_langd {
+    /* Whether requests may name it is no state of its life: one that leaves is
+     * up or away as any other, until its rooms have ended. */
+    bool configured;     /* it is in the config: never evicted */
+    bool leaving;        /* no request may name it any more */
+    bool far;            /* its link leaves this host's network */
+    bool map_asked;      /* ACT_MAP is under way, or has succeeded */
+    bool keyed, key_due; /* data_key is in force; its link has not heard it */
+    uint64_t away_ns;    /* not up until then: unreachable; TIME_NEVER: it is
+                          * up, not asked for, or unreachable */
+    uint64_t map_token;
+    const char *map_why; /* why not all pools are mapped; NULL: not known */
+    uint8_t data_key[DATA_KEY_BYTES]; /* what data connections have to prove */
+};
+
 struct peer {
-    uint8_t life;      /* enum peer_life; peer_move() alone writes it */
-    bool configured;   /* named in the config: never evicted */
-    bool leaving;      /* langd: named no more; its rooms complete */
+    uint8_t life; /* enum peer_life; peer_move() alone writes it */
+    uint8_t path; /* enum path */
+    bool same_host;
     uint32_t link;     /* NONE: no connection */
     uint64_t epoch;    /* of its last HELLO; 0: none yet */
     uint64_t lost_ns;  /* when a link that is down means lost; TIME_NEVER */
     uint64_t hello_ns; /* when to say HELLO again; TIME_NEVER */
-    /* langd: not up until then means unreachable; TIME_NEVER: it is up, not
-     * asked for, or unreachable. */
-    uint64_t away_ns;
     /* What its place is counted for. encoded: the host that its link comes from
      * (links_host); langd: the user that named its address, or the
      * configuration. */
     uint64_t holder;
     uint64_t asked_ns; /* when it came up, or a room was last asked for */
     uint32_t serial;   /* of all peers that had a place: never used again */
-    /* encoded: its run in force, as the scope of its generations, and the
-     * highest of them that ended and is not remembered any more. */
-    uint32_t run;
-    uint64_t run_epoch, dead_to;
     struct list rooms; /* langd: its rooms; encoded: its destinations */
     uint64_t rooms_moved, bytes_moved; /* of rooms that succeeded with it */
     struct heap_node timer;
     uint32_t segment_max, addresses, pools_count;
-    bool same_host;
-    bool far;           /* langd: its link leaves this host's network */
     uint32_t hello_seq; /* of the HELLO that said last whether it drains */
     uint32_t told;      /* self.news, as our last HELLO said */
     /* How rows travel. langd: what was chosen; encoded: the same, as langd says
      * it, and what the addresses that it was given are for. */
     struct carrier_pair pair;
     uint8_t carrier;    /* enum carrier_number: as in the last HELLO */
+    uint32_t mapped;    /* bit i: pool i of the encoder is mapped */
     char carriers[256]; /* what the peer can, as it says; empty: not said */
-    /* Copies on one host. encoded: the connection on which this langd maps our
-     * pools, for which run of it, and which it was given; langd: ACT_MAP is
-     * under way. Both: bit i: pool i of the encoder is mapped. */
-    uint32_t map_conn, offered, mapped;
-    uint64_t map_epoch, map_token;
-    uint32_t copied[CONF_POOLS_MAX]; /* encoded: blocks it may be copying */
-    uint64_t map_by_ns; /* encoded: until when its requests wait for that */
-    bool map_asked;
-    const char *map_why; /* langd: why not all are mapped; NULL: not known */
-    /* langd: what the peer's data connections have to prove, as HELLO says. */
-    bool keyed, key_due; /* due: this link has not heard it */
-    uint8_t data_key[DATA_KEY_BYTES];
     char label[128]; /* what requests call it: a name of the config, or address
                       */
     char name[64], address[128], advertise[128], software[32];
     struct peer_trouble trouble;
-    uint8_t path;  /* enum path */
-    bool path_due; /* encoded: the peer has not heard of it */
-    /* encoded: the last try's number and time, when the next is, and after
-     * which pause. */
-    uint32_t tries;
-    uint64_t tried_ns, try_ns, pause_ns;
     struct peer_pool pools[CONF_POOLS_MAX];
+    struct peer_of_encoded e;
+    struct peer_of_langd l;
 };
 
 /* This daemon, as its HELLOs describe it. */

@@ -43,7 +43,7 @@ static bool is_vacant(const struct peers *all, const struct peer *p)
 
 static bool is_unproven(const struct peers *all, const struct peer *p)
 {
-    return all->ops->greets && !p->configured && !p->leaving && !p->epoch;
+    return all->ops->greets && !p->l.configured && !p->l.leaving && !p->epoch;
 }
 
 static struct places count(const struct peers *p, uint64_t holder)
@@ -81,15 +81,15 @@ static struct peer *vacant(struct peers *p, uint64_t holder)
 
         if (!is_vacant(p, peer))
             continue;
-        CHECK(!peer->keyed, "place %u is free and has a key", i);
+        CHECK(!peer->l.keyed, "place %u is free and has a key", i);
         heap_remove(&p->timers, &peer->timer);
         memset(peer, 0, sizeof(*peer));
         peer_move(peer, PEER_NAMED);
         peer->holder = holder;
         peer->serial = ++p->serials;
-        peer->link = peer->map_conn = NONE;
-        peer->lost_ns = peer->hello_ns = peer->away_ns = TIME_NEVER;
-        peer->try_ns = TIME_NEVER;
+        peer->link = peer->e.map_conn = NONE;
+        peer->lost_ns = peer->hello_ns = peer->l.away_ns = TIME_NEVER;
+        peer->e.try_ns = TIME_NEVER;
         list_init(&peer->rooms);
         return peer;
     }
@@ -173,8 +173,9 @@ static bool evict(
     return true;
 }
 
-static void say_why(struct peers *p, const struct places *n, uint64_t holder)
+static void say_why(struct peers *p, uint64_t holder)
 {
+    struct places n = count(p, holder);
     const struct conf *c = p->self.c->conf;
     char by[32] = "this address";
 
@@ -185,7 +186,7 @@ static void say_why(struct peers *p, const struct places *n, uint64_t holder)
     snprintf(p->why, sizeof(p->why),
         "limits.peers: %u of %u in use, %u of them by %s"
         " (limits.reserve: %u%% more)",
-        n->used, (unsigned)c->limit_peers, n->own, by,
+        n.used, (unsigned)c->limit_peers, n.own, by,
         (unsigned)c->limit_reserve);
     p->stats[STAT_table_full]++;
 }
@@ -202,7 +203,7 @@ static bool admit(struct peers *p, struct out *out, uint64_t holder,
     own = n.own == n.used || !may(p, &n, holder, 1);
     if (out && evict(p, out, idlest(p, holder, own, but, now_ns), now_ns))
         return true;
-    say_why(p, &n, holder);
+    say_why(p, holder);
     return false;
 }
 
@@ -210,7 +211,6 @@ struct peer *peer_place(struct peers *p, struct out *out, uint64_t holder,
     uint32_t but, uint64_t now_ns)
 {
     bool unproven = p->ops->greets && holder != HOLDER_OF_CONF;
-    struct places n;
     struct peer *peer;
 
     if (!unproven && !admit(p, out, holder, but, now_ns))
@@ -220,8 +220,7 @@ struct peer *peer_place(struct peers *p, struct out *out, uint64_t holder,
         peer = vacant(p, holder);
     if (peer)
         return peer;
-    n = count(p, holder);
-    say_why(p, &n, holder);
+    say_why(p, holder);
     return NULL;
 }
 
