@@ -473,7 +473,7 @@ static void look_number(struct rows_out *s, const char *name, uint64_t value)
 
 static uint64_t look(struct rig *b, const char *what, struct look k)
 {
-    k.s = (struct rows_out){look_row, look_text, look_number};
+    k.s = (struct rows_out){look_row, look_text, look_number, NONE};
     k.value = UINT64_MAX;
     T_TRUE(brain_show(b->is, what, b->now_ns, SHOW_ALL, &k.s));
     T_CHECK(k.value != UINT64_MAX, "%s shows no %s", what, k.name);
@@ -499,7 +499,7 @@ const char *brain_text(
     struct look k = {.name = name, .row = row, .text = text[turn++ % 4]};
 
     k.text[0] = 0;
-    k.s = (struct rows_out){look_row, look_text, look_number};
+    k.s = (struct rows_out){look_row, look_text, look_number, NONE};
     T_TRUE(brain_show(b->is, what, b->now_ns, SHOW_ALL, &k.s));
     return k.text;
 }

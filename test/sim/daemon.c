@@ -737,7 +737,7 @@ static void print_number(struct rows_out *s, const char *name, uint64_t value)
 
 void daemons_print(void)
 {
-    struct rows_out s = {print_row, print_text, print_number};
+    struct rows_out s = {print_row, print_text, print_number, NONE};
 
     for (uint32_t i = 0; i < W.daemons_count; i++) {
         struct daemon *d = W.daemons[i];
