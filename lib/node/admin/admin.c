@@ -334,11 +334,6 @@ void admin_write(struct node *n, uint32_t conn)
     local_hold(n->local, conn, false);
 }
 
-bool admin_busy(const struct node *n)
-{
-    return !list_empty(&n->making);
-}
-
 void admin_serve(struct node *n)
 {
     uint64_t until = uv_hrtime() + SLICES_NS;

@@ -6,10 +6,9 @@
 #include "node/state.h"
 
 void admin_query(struct node *n, uint32_t conn, const struct local_msg *m);
-/* Makes slices of reports for a bounded time. Call once per turn. */
+/* Makes slices of reports for a bounded time. Call once per turn while
+ * n->making is not empty. */
 void admin_serve(struct node *n);
-/* True if a report is not whole yet. */
-bool admin_busy(const struct node *n);
 /* Continues to send the report of a connection, if it has one. */
 void admin_write(struct node *n, uint32_t conn);
 void admin_forget(struct node *n, uint32_t conn);

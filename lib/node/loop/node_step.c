@@ -170,11 +170,13 @@ static void send_peer(struct node *n, const struct action *a)
     o->len += sizeof(head) + a->len;
 }
 
-static void outbox_send(struct node *n)
+void outbox_flush(struct node *n)
 {
     struct outbox *o = &n->outbox;
     struct outbox_frame head;
 
+    if (node_behind(n))
+        return;
     for (size_t at = 0; at < o->len; at += sizeof(head) + head.len) {
         struct span frame;
 
@@ -182,19 +184,10 @@ static void outbox_send(struct node *n)
         CHECK(at + sizeof(head) + head.len <= o->len,
             "frame of %u bytes at %zu", head.len, at);
         frame = span_of(o->bytes + at + sizeof(head), head.len);
-        if (head.link == NONE)
-            continue;
-        to_link(n, head.link, frame, head.coalesce);
+        if (head.link != NONE)
+            to_link(n, head.link, frame, head.coalesce);
     }
     o->len = 0;
-}
-
-void outbox_flush(struct node *n)
-{
-    if (node_behind(n))
-        return;
-    outbox_send(n);
-    CHECK(n->outbox.len == 0, "%zu bytes stay in the outbox", n->outbox.len);
     links_flush(n->links);
 }
 
@@ -336,18 +329,6 @@ static void act(struct node *n, const struct action *a)
     CHECK(false, "action %u", a->type);
 }
 
-static void carry_out(struct node *n)
-{
-    CHECK(!n->out.bytes.failed, "the list of actions did not fit: %u",
-        n->out.count);
-    if (n->outbox.len > n->outbox.cap / 2)
-        outbox_flush(n);
-    for (uint32_t i = 0; i < n->out.count; i++)
-        act(n, &n->out.actions[i]);
-    n->out.count = 0;
-    n->out.bytes.len = 0;
-}
-
 uint64_t node_clock_ns(struct node *n)
 {
     uint64_t now = uv_hrtime();
@@ -363,7 +344,14 @@ static void step(struct node *n, struct event *ev)
     n->event = ev;
     brain_step(n->brain, ev, &n->out);
     n->event = NULL;
-    carry_out(n);
+    CHECK(!n->out.bytes.failed, "the list of actions did not fit: %u",
+        n->out.count);
+    if (n->outbox.len > n->outbox.cap / 2)
+        outbox_flush(n);
+    for (uint32_t i = 0; i < n->out.count; i++)
+        act(n, &n->out.actions[i]);
+    n->out.count = 0;
+    n->out.bytes.len = 0;
 }
 
 void node_more(struct node *n)

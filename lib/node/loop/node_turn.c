@@ -317,7 +317,8 @@ static void turn(struct node *n)
         links_serve(n->links);
     if (!node_congested(n))
         local_serve(n->local);
-    admin_serve(n);
+    if (!list_empty(&n->making))
+        admin_serve(n);
     if (!node_congested(n) && brain_deadline(n->brain) <= node_clock_ns(n)) {
         struct event ev = {.type = EV_TIME};
 
@@ -363,7 +364,8 @@ static void on_prepare(uv_prepare_t *h)
          * the wake. */
         more = serve_notes(n) > 0 || local_busy(n->local) ||
                links_busy(n->links) || n->maps_seen || n->pools_seen ||
-               admin_busy(n) || node_inline_busy(n) || brain_pending(n->brain);
+               !list_empty(&n->making) || node_inline_busy(n) ||
+               brain_pending(n->brain);
     }
     if (more)
         uv_idle_start(&n->idle, on_idle);

@@ -59,13 +59,8 @@ static unsigned orders_and_all(struct shard *s)
 
 /* carriers */
 
-/* True if a turn of the carriers is to be the last: notes or orders of small
- * rooms must not wait until a large one has nothing more to move. */
-static bool loop_waits(struct shard *s)
-{
-    return s->noted || !ring_empty(&s->in);
-}
-
+/* Notes or orders of small rooms must not wait until a large one has nothing
+ * more to move. */
 static unsigned progress(struct shard *s, uint32_t turns)
 {
     unsigned n = 0, k = 1;
@@ -73,7 +68,7 @@ static unsigned progress(struct shard *s, uint32_t turns)
     for (uint32_t i = 0; i < turns && k > 0 && !notes_high(s); i++) {
         k = carry_progress(s);
         n += k;
-        if (loop_waits(s))
+        if (s->noted || !ring_empty(&s->in))
             break;
     }
     if (s->role->progressed)

@@ -94,16 +94,10 @@ void shard_order(struct shard *s, const struct order *o)
     q->orders[(q->head + q->len++) % q->cap] = mine;
 }
 
-/* True if the loop may carry a command out itself, with no order before it. */
-static bool at_once(struct shard *s)
-{
-    return shard_inline(s) && !s->rests && s->waiting.len == 0 &&
-           s->backlog.len == 0 && ring_empty(&s->in);
-}
-
 void shard_command(struct shard *s, const struct data_cmd *cmd)
 {
-    if (!at_once(s)) {
+    if (!shard_inline(s) || s->rests || s->waiting.len > 0 ||
+        s->backlog.len > 0 || !ring_empty(&s->in)) {
         shard_order(s, &(struct order){.type = ORDER_CMD, .cmd = *cmd});
         return;
     }
