@@ -755,7 +755,7 @@ void daemons_print(void)
 uint64_t daemon_number(struct daemon *d, const char *what, const char *name)
 {
     struct seek k = {
-        {seek_row, seek_text, seek_number}, name, UINT64_MAX, false};
+        {seek_row, seek_text, seek_number, NONE}, name, UINT64_MAX, false};
     bool known = brain_show(d->brain, what, W.now_ns, SHOW_ALL, &k.s);
 
     CHECK(known, "%s shows no %s", d->conf->name, what);

@@ -169,7 +169,7 @@ static void seen_number(struct rows_out *s, const char *name, uint64_t value)
 /* Rooms in the reports for this user: with their ids, and without. */
 static struct seen rooms_for(struct rig *l, uint32_t uid)
 {
-    struct seen seen = {.s = {seen_row, seen_text, seen_number}};
+    struct seen seen = {.s = {seen_row, seen_text, seen_number, NONE}};
     struct show_at rooms = {.places = UINT32_MAX, .uid = uid}, slow = rooms;
 
     T_TRUE(brain_show(l->is, "rooms", l->now_ns, &rooms, &seen.s));

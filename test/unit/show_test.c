@@ -45,7 +45,7 @@ static uint8_t whole_bytes[1 << 20], slices_bytes[1 << 20];
 
 static void same(struct rig *b, const char *what, uint32_t places)
 {
-    struct shown whole = {.s = {one_row, one_text, one_number},
+    struct shown whole = {.s = {one_row, one_text, one_number, NONE},
         .text = writer_of(whole_bytes, sizeof(whole_bytes))};
     struct shown slices = {
         .s = whole.s, .text = writer_of(slices_bytes, sizeof(slices_bytes))};
@@ -123,7 +123,7 @@ TEST(langd_shows_the_same_in_slices)
 TEST(a_history_that_goes_on_is_shown_from_what_is_left)
 {
     struct rig *e = encoded("limits.rooms=64", "limits.history=4");
-    struct shown k = {.s = {one_row, one_text, one_number},
+    struct shown k = {.s = {one_row, one_text, one_number, NONE},
         .text = writer_of(slices_bytes, sizeof(slices_bytes))};
     struct show_at at = {.places = 64 + 16 + 2};
 

@@ -46,7 +46,7 @@ static const char *seen_by(struct rig *b, uint32_t uid, uint64_t from)
     static struct shown k;
     struct show_at at = {.at = from, .places = UINT32_MAX, .uid = uid};
 
-    k = (struct shown){.s = {one_row, one_text, one_number}};
+    k = (struct shown){.s = {one_row, one_text, one_number, NONE}};
     T_TRUE(brain_show(b->is, "trace", b->now_ns, &at, &k.s));
     T_TRUE(at.over);
     return k.text;
