@@ -260,6 +260,9 @@ void am_open(struct side *x);
 void am_ping(struct side *x, bool spin, int series);
 void am_close(void);
 
+/* sealed.c: `mmx-bench sealed ...`, the yardstick of encrypted rows. */
+int sealed_main(int argc, char **argv);
+
 /* world.c: daemons and engines; false: something went wrong. */
 bool world_run(const struct world *w, struct shared *s);
 /* A daemon alone, of a configuration that is there. */

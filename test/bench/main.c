@@ -192,6 +192,8 @@ int main(int argc, char **argv)
     struct shared *s;
     bool good;
 
+    if (argc > 1 && strcmp(argv[1], "sealed") == 0)
+        return sealed_main(argc - 1, argv + 1);
     parse(argc, argv);
     find_build();
     snprintf(opt.dir, sizeof opt.dir, "%.40s/mmx-bench-%d",
