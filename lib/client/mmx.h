@@ -769,9 +769,9 @@ uint64_t mmx_room_id(const void *name, size_t len);
 /* Draws a reference to hand to both sides. -MMX_E_SYSTEM: see errno. */
 int mmx_reference_draw(struct mmx_reference *out);
 
-/* The two forms of a reference. Text: the id as 16 hex digits, and of one with
- * a secret "-" and 32 more; bytes: the id, least byte first, then the secret.
- *   id 0xfedcba9876543210 with the secret 0, 1, ... 15:
+/* Writes a reference as text or as bytes. Text: 16 hex digits of the id; if
+ * there is a secret, "-" and its 32 hex digits. Bytes: the id, least byte
+ * first, then the secret. Example: id 0xfedcba9876543210, secret 0, 1, ... 15:
  *   fedcba9876543210-000102030405060708090a0b0c0d0e0f
  * Both return the length, without the text's NUL; -MMX_E_MALFORMED: id 0. */
 #define MMX_REFERENCE_TEXT  50

@@ -62,8 +62,8 @@ void mmx_aux_begin(struct mmx_aux *a, void *mem, size_t size);
 
 /* Appends n values (GRID: 3 for each item; bytes: their number).
  * -MMX_E_MALFORMED: the tag is unknown or not above the last one, or n is no
- * whole number of entries; -MMX_E_TOO_LARGE: it does not fit. Fails for good,
- * so that only mmx_aux_end needs a look. */
+ * whole number of entries; -MMX_E_TOO_LARGE: it does not fit. After an
+ * error all later calls fail too, so it is enough to check mmx_aux_end. */
 int mmx_aux_put(
     struct mmx_aux *a, enum mmx_aux_tag tag, const void *values, size_t n);
 

@@ -109,8 +109,8 @@ enum event_type {
     EV_LINK_REFUSED, /* langd: a connection that it makes is refused for its
                         key, or cannot be made: link, trouble, text */
     EV_PEER,         /* a message of a peer daemon: link, peer */
-    EV_PEER_BAD,     /* a frame that could not be read: link, err; with a fault
-                        peer, whose header is good */
+    EV_PEER_BAD,     /* a frame that could not be read: link, err; with fault
+                        also peer, of which only the header is valid */
     EV_NOTE,         /* a note of one shard: note */
     EV_MAP,          /* langd: of peer number `peer_at`, these pools are mapped:
                         mapped; err: ACT_MAP has failed, none are; static_why:

@@ -23,8 +23,8 @@ MUST_CHECK enum err load_conf(const struct conf_source *from, uint8_t role,
 MUST_CHECK enum err load_keys(const struct conf_source *from,
     const struct conf *c, struct keys **out, struct conf_error *e);
 
-/* Puts the place of the key that the error begins with in front of it; the file
- * alone if it does not give that key. */
+/* Puts "file:line" of the key that the error begins with in front of the error;
+ * the file's name alone if the file does not set that key. */
 void load_place(
     const struct conf_source *from, const struct conf *c, struct conf_error *e);
 

@@ -281,7 +281,7 @@ static int fetch(struct have *h, bool in_place)
     return e;
 }
 
-/* The list of what is had. An entry is used by its owner's thread only. */
+/* The list of chunks that have rows. Only its owner's thread uses an entry. */
 
 /* Returns the owner's entry behind `after`, or its first; chunk NULL: any. */
 static struct have *entry_of(

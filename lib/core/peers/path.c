@@ -1,11 +1,11 @@
-/* path.c - whether rows can come from an encoder to a langd, and the one record
- * of what is wrong with a peer, of which reports, health, doctor, metrics, the
- * log and failed rooms speak.
+/* path.c - whether rows can come from an encoder to a langd, and the record of
+ * what is wrong with a peer. Reports, health, doctor, metrics, the log and
+ * failed rooms all use this one record.
  *
- * Rows go from encoded to langd, so encoded tries: it has one data connection
- * made, with its proof, to each langd that says its addresses, and made again
- * after it broke, with pauses. What came of it stands in its HELLOs. Owned by
- * the loop's thread.
+ * Rows go from encoded to langd, so encoded tries the path: it makes one data
+ * connection, with its proof, to each langd that gives addresses. When that
+ * breaks it tries again after a pause. Its HELLOs say the result. Owned by the
+ * loop's thread.
  *
  * Rejected: a try with the first room. Both daemons called themselves ready
  * until an engine had waited for rows that no packet could bring. */
@@ -16,8 +16,8 @@
 
 #include <stdio.h>
 
-/* A fleet that starts makes its data connections one after the other; one peer
- * gets none more often than this, whatever it says. */
+/* Pauses between two tries: to any peers, so that a fleet that starts does not
+ * connect all at once, and to one peer, whatever it says. */
 #define TRY_EACH_NS  NS_PER_MS
 #define TRY_AGAIN_NS NS_PER_S
 #define PAUSE_MAX_NS (30 * NS_PER_S)

@@ -224,9 +224,9 @@ void path_hear(struct peers *p, struct out *out, struct peer *peer,
     const struct peer_hello *m, uint64_t now_ns);
 /* encoded: puts that into a HELLO. */
 void path_say(struct peer *peer, struct peer_hello *m);
-/* encoded: has the data path tried, as soon as others let it; does so; forgets
- * what came of it; takes a note of a shard, and returns true if nothing else is
- * to. */
+/* encoded: path_try has the data path tried when its turn comes, path_due does
+ * so, path_end forgets the result. path_note handles a shard's note; true: the
+ * note is about the path alone. */
 void path_try(struct peers *p, struct peer *peer, uint64_t now_ns);
 void path_due(
     struct peers *p, struct out *out, struct peer *peer, uint64_t now_ns);
@@ -278,8 +278,8 @@ void peer_begin_run(struct peers *p, struct peer *peer, uint64_t epoch);
 /* Returns the peer whose run has this number; NULL: that run has ended. */
 struct peer *peer_of_run(const struct peers *p, uint32_t run);
 
-/* Has the log say that of the daemon `who`: once per text, or (lasts) while it
- * lasts. */
+/* Logs the text about the daemon `who`: each text once, or with `lasts` once
+ * for as long as the trouble lasts. */
 void peer_warn_once(struct said *s, struct out *out, const char *who,
     const char *text, bool lasts, uint64_t now_ns);
 /* Puts the header's fields in: epochs, sequence. */

@@ -79,8 +79,9 @@ static const char *untrusted(const struct conf *conf)
                : "cannot encrypt, and transfer.trusted_network is not set";
 }
 
-/* UCX goes over networks that nothing protects, and a host without such a card
- * gains nothing by it. */
+/* Chooses the carriers for transfer.carrier: auto. UCX neither proves nor
+ * encrypts, so it needs a trusted network; without an RDMA card it gains
+ * nothing. */
 static void choose_auto(struct node_carriers *c, const struct conf *conf)
 {
     bool named = strcmp(conf->transfer_tls, "tcp") != 0;

@@ -1,7 +1,7 @@
-/* node_order.c - the orders that end rooms and rows: `mmxctl kill`, for an
- * engine that hangs or a room that must not wait for its deadline, and
- * `mmxctl drop`, for rows of weights that are no more. Each says how many it
- * ended. The loop's thread. */
+/* node_order.c - the orders that end rooms and rows. `mmxctl kill` ends the
+ * rooms of an engine that hangs, or one room before its deadline; `mmxctl drop`
+ * ends kept rows, as after the encoder's weights changed. Each returns how many
+ * it ended. The loop's thread. */
 #include "node/loop/node_in.h"
 
 #include "base/check.h"
@@ -9,7 +9,7 @@
 
 #include <stdio.h>
 
-/* Returns by how much the counter rises with the event. */
+/* Steps the brain with the event; returns by how much the counter rose. */
 static uint64_t ended(struct node *n, struct event *ev, enum counter s)
 {
     uint64_t before = brain_counter(n->brain, s);

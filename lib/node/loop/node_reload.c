@@ -25,12 +25,12 @@ struct reload_job {
     struct node *node;
     uint8_t role;
     bool show;         /* the differences only */
-    struct list asker; /* its query; empty: SIGHUP, or its connection ended */
+    struct list asker; /* the query; empty: SIGHUP, or the asker is gone */
     enum err err;
     struct conf_error e;
     struct keys *keys;        /* NULL: the file has none */
-    struct conf read, merged; /* as the file has it, and as it would be here */
-    /* What is told of the differences. */
+    struct conf read, merged; /* of the file; after the reload */
+    /* The report of the differences. */
     struct rows_out *rows; /* NULL: no query asks */
     uint32_t changed, left;
 };

@@ -72,8 +72,8 @@ static void over(void *ud, uint32_t slot, uint64_t cookie, bool ok)
     s->role->staged(s, cookie, ok);
 }
 
-/* A segment of a fetch for which no slot may wait: its bytes come here, and to
- * a slot when all are there. */
+/* A segment that is fetched into `late` memory, because no slot may be held
+ * while its bytes are on the way. Once all are here they go through a slot. */
 struct bounce {
     uint32_t pool, n;
     struct piece pieces[PIECES_MAX];

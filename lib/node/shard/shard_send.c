@@ -95,7 +95,8 @@ static void ep_becomes(struct shard *s, uint32_t ep, enum ep_state state)
     s->send.eps[ep] = (uint8_t)state;
 }
 
-/* Returns the carrier of the peer's endpoints, to be called. */
+/* Returns the carrier of the peer's endpoints; the caller is about to call it,
+ * which the loop may not do for each carrier. */
 static const struct carry *carrier_of(struct shard *s, uint32_t peer)
 {
     const struct carry *c = s->send.routes[peer].by;

@@ -32,7 +32,7 @@ enum ep_state { EP_NONE, EP_OPEN, EP_NAMED, EP_LOST };
 /* A message handed to the carrier, by sending.c's token. */
 struct posted {
     uint32_t ep;
-    bool busy, straight; /* its rows are read from a GPU, to be fetched */
+    bool busy, straight; /* straight: the receiver fetches from the GPU */
 };
 
 /* A message whose rows come from a GPU, by sending.c's token. */

@@ -107,7 +107,7 @@ static bool batch_make(const struct stage *s, struct cuda_batch *b)
     return true;
 }
 
-/* Makes what slot i lacks. What is made stays when the rest cannot be had. */
+/* Allocates what slot i lacks. What was allocated stays if the rest fails. */
 static bool slot_make(struct stage *s, uint32_t i)
 {
     struct stage_slot *t = &s->slots[i];
