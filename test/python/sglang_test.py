@@ -181,6 +181,19 @@ class Fit(unittest.TestCase):
                 self.start(encoder_transfer_backend="mmx", **more)
             self.tearDown()
 
+    def test_a_prefill_server_copies_unless_told_otherwise(self):
+        for mode, said, copies in (("null", None, None), ("prefill", None, "1"),
+                                   ("prefill", "0", "0")):
+            with self.subTest(mode=mode, said=said), \
+                    unittest.mock.patch.dict(os.environ):
+                os.environ.pop("MMX_SGLANG_COPY", None)
+                if said:
+                    os.environ["MMX_SGLANG_COPY"] = said
+                self.start(encoder_transfer_backend="mmx", language_only=True,
+                           disaggregation_mode=mode)
+                self.assertEqual(os.environ.get("MMX_SGLANG_COPY"), copies)
+            self.tearDown()
+
     def test_encoders_that_are_left_out_are_refused(self):
         with unittest.mock.patch.dict(os.environ, MMX_ENCODERS='{"http://a": "e"}'):
             self.start(encoder_transfer_backend="mmx",

@@ -232,9 +232,9 @@ def turned(original: Any, self: Any, recv_reqs: Any) -> Any:
 
 
 def emptied(original: Any, self: Any) -> Any:
-    """MultimodalInputs.release_features: SGLang calls it once a request has
-    ended, and lets go of pictures, not of rows that came in their place.
-    Those would stay as long as anything refers to the request."""
+    """MultimodalInputs.release_features: SGLang calls it once a request, or its
+    session, has ended, and drops pictures, but not rows that came in their
+    place. Those would stay as long as anything refers to the request."""
     try:
         return original(self)
     finally:

@@ -189,6 +189,9 @@ def _chosen(original: Callable[[Any], Any], server_args: Any) -> Any:
             from ._sglang_encoder import say_place
 
             say_place()
+        elif getattr(asked, "disaggregation_mode", "null") == "prefill":
+            # It does not release what a request had that decodes elsewhere.
+            os.environ.setdefault("MMX_SGLANG_COPY", "1")
         os.environ[ON] = side
         declare_resolution(server_args, "mmx",
                            encoder_transfer_backend=RIDES_ON)
