@@ -220,7 +220,7 @@ TEST(request_ids_are_shown_to_their_users)
     m.ticket.request = span_str("mine");
     T_OK(brain_say(l, 0, m));
     for (uint32_t uid = 7; uid < 9; uid++) {
-        struct seen seen = {.s = {seen_row, seen_ticket, no_number}};
+        struct seen seen = {.s = {seen_row, seen_ticket, no_number, NONE}};
         struct show_at at = {.places = UINT32_MAX, .uid = uid};
 
         T_TRUE(brain_show(l->is, "sequences", l->now_ns, &at, &seen.s));
