@@ -254,6 +254,7 @@ void client_due_look(mmx *m);
  * answer. Returns the question's seq; once it is SILENT_MS old, see
  * client_is_answered. */
 uint32_t client_doubt(mmx *m);
+
 /* rooms.c */
 
 void client_rooms_init(mmx *m);

@@ -13,6 +13,7 @@
 #include <stdio.h>
 
 #define LOOK_MS 1000
+
 static void tell(struct node *n, const struct health *h)
 {
     bool changed = !n->health.state || strcmp(h->state, n->health.state) != 0;

@@ -1,6 +1,7 @@
 /* shard_note.c - notes, from a shard to the loop: through the ring, and through
  * the backlog while the ring is full. Below all other files of the shard, which
- * call it. The shard's owner.
+ * call it. The shard's owner; shard_inline(), which says who that is, in any
+ * thread.
  *
  * Invariants: notes keep their order and none is lost. A shard waits for the
  * loop only while the backlog is full, which has room for two notes of each

@@ -5,7 +5,8 @@
  * points to from shard_order on, until the shard has carried it out. The
  * queue's memory grows with what waits, up to ORDERS_WAIT_MAX, and stays. A
  * command to a shard that the loop owns, behind which nothing waits, goes
- * neither way. The loop's thread.
+ * neither way. The loop's thread, but for the end of this file: the shard's
+ * owner carries orders out.
  *
  * Rejected: waiting for a shard that is behind. It may be waiting for us to
  * read its notes; the queue lets both go on. A ring as large as the queue may
