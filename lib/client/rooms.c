@@ -681,9 +681,13 @@ static int release(mmx *m, mmx_room h, uint32_t rows, unsigned flags)
         return -MMX_E_STALE;
     if (rows != MMX_ALL && rows < r->base)
         return 0; /* nothing new */
-    /* The daemon would refuse these, and go on to show the room. */
-    if (rows != MMX_ALL &&
-        rows > max_u32(r->rows, cell_rows(client_word(m, h))))
+    /* The daemon would refuse these, and go on to show the room. A room that
+     * has failed here shows no rows any more, but its reader may have some. */
+    if (flags & ~(unsigned)(MMX_KEEP | MMX_NO_READERS) ||
+        (m->info.role == ROLE_ENCODED &&
+            (rows != MMX_ALL || flags & MMX_NO_READERS)) ||
+        (rows != MMX_ALL && r->state != MMX_FAILED_STATE &&
+            rows > max_u32(r->rows, cell_rows(client_word(m, h)))))
         return -MMX_E_MALFORMED;
     if (flags & MMX_NO_READERS && r->attached)
         return -MMX_E_NOT_OWNER;
@@ -705,8 +709,5 @@ static int release(mmx *m, mmx_room h, uint32_t rows, unsigned flags)
 
 int mmx_release(mmx *m, mmx_room h, uint32_t rows, unsigned flags)
 {
-    if (flags & ~(unsigned)(MMX_KEEP | MMX_NO_READERS) ||
-        (flags & MMX_NO_READERS && m->role == ROLE_ENCODED))
-        return -MMX_E_MALFORMED;
     return CLIENT_LOCKED(m, release(m, h, rows, flags));
 }
