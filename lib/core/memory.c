@@ -84,7 +84,7 @@ void memory_forget(struct memory *m, uint64_t id, uint32_t scope)
         memory_drop(m, memory_at(m, i));
 }
 
-struct memo *memory_evicts(const struct memory *m)
+void *memory_evicts(const struct memory *m)
 {
     uint32_t most = 0;
 

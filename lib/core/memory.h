@@ -48,7 +48,7 @@ static inline void *memory_at(const struct memory *m, uint32_t i)
     return m->entries + i * m->size;
 }
 /* Returns the entry that the next put evicts; NULL: an entry is free. */
-struct memo *memory_evicts(const struct memory *m);
+void *memory_evicts(const struct memory *m);
 /* Stores a copy of the entry, whose head has id and scope, and returns it. */
 void *memory_put(
     struct memory *m, uint64_t now_ns, const void *entry, uint32_t holder);

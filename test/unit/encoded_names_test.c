@@ -154,6 +154,35 @@ TEST(names_that_are_gone_open_no_place_to_their_address)
     T_EQ_U64(come(e, 4, 35, 1), 1);
 }
 
+static void goes_away(struct rig *e, uint32_t link)
+{
+    rig_step(e, &(struct event){.type = EV_LINK_DOWN, .link = link});
+    brain_pass(e, 1000); /* it is lost */
+}
+
+/* RULES 1.2 */
+TEST(a_generation_stays_dead_while_another_has_its_langds_place)
+{
+    struct rig *e = many();
+    struct peer_msg m = init(e, 1, 70, 8);
+
+    m.from_epoch = 100;
+    idles(e, 1, 0);
+    T_OK(brain_say(e, 0, announce(1, 0, 8, 8)));
+    brain_hear(e, 0, m);
+    T_TRUE(brain_said(e, PEER_LENGTH, 0) != NULL);
+    goes_away(e, 0);
+    T_EQ_U64(brain_reason(e, 0, 0), ERR_PEER_LOST);
+    T_OK(brain_say(e, 0, release(0)));
+    idles(e, 1, 1);
+    goes_away(e, 1);
+    idles(e, 1, 0);
+    T_OK(brain_say(e, 0, announce(1, 1, 8, 8)));
+    brain_hear(e, 0, m);
+    T_EQ_U64(brain_said(e, PEER_FAILED, 0)->failed.reason, ERR_PEER_LOST);
+    T_TRUE(brain_said(e, PEER_LENGTH, 0) == NULL);
+}
+
 /* whose key a link is under */
 
 /* Says HELLO under the key of a langd of this name and role. */

@@ -65,15 +65,16 @@ static bool take_place(
 void gens_end(struct encoded *e, const struct peer *p, uint64_t generation,
     uint8_t state, enum err reason)
 {
-    const struct memo *old = memory_evicts(&e->ended_gens);
-    struct peer *of = old ? peer_of_run(&e->b.peers, old->scope) : NULL;
+    const struct tomb *old = memory_evicts(&e->ended_gens);
+    struct peer *of = old ? &e->b.peers.peers[old->owner] : NULL;
 
     CHECK(p->life != PEER_FREE, "generation %llu of a peer that is gone ends",
         (unsigned long long)generation);
-    if (of) /* generations of one run only grow */
-        of->e.dead_to = max_u64(of->e.dead_to, old->id);
-    (void)tomb_put(&e->ended_gens, e->b.now_ns, generation, p->e.run, p->serial,
-        state, (uint8_t)reason);
+    if (of && of->e.run == old->memo.scope) /* those of one run only grow */
+        of->e.dead_to = max_u64(of->e.dead_to, old->memo.id);
+    tomb_put(&e->ended_gens, e->b.now_ns, generation, p->e.run, p->serial,
+        state, (uint8_t)reason)
+        ->owner = peer_index(&e->b.peers, p);
 }
 
 bool gens_over(

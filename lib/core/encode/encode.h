@@ -211,7 +211,8 @@ struct decline {
 
 struct encoded {
     struct brain b; /* first */
-    /* Tombs of (room, name), and (generation, run of the peer). */
+    /* Tombs of (room, name), and (generation, run of the peer); owner: the
+     * peer's number. */
     struct memory ended_rooms, ended_gens;
     struct memory victims;  /* tombs of (room or hash of key, uid); owner: how
                                many destinations had been served */

@@ -3,6 +3,7 @@
  * about an unknown generation is answered but not remembered. */
 #include "core/encode/encode.h"
 
+#include "base/sip.h"
 #include "base/text.h"
 
 #include <stdio.h>
@@ -540,6 +541,18 @@ static struct peer *find(void *brain, struct out *out, uint32_t link,
                                                                       : NULL;
 }
 
+/* The peer's generations begin anew with its epoch. */
+static void begin_run(struct encoded *e, struct peer *p)
+{
+    if (p->e.run_epoch == p->epoch)
+        return;
+    p->e.run_epoch = p->epoch;
+    p->e.run = (uint32_t)sip_words(
+        e->b.c.secret, p->epoch, span_hash(span_str(p->name)));
+    p->e.dead_to = 0;
+    p->e.map_by_ns = e->b.now_ns + e->b.c.conf->timeout_hello;
+}
+
 static void greeted(void *brain, struct out *out, uint32_t link, struct peer *p,
     const struct peer_msg *m, bool was_up)
 {
@@ -557,11 +570,9 @@ static void greeted(void *brain, struct out *out, uint32_t link, struct peer *p,
     p->link = link;
     p->holder = peers->link_host[link];
     peers->link_peer[link] = peer_index(peers, p);
-    if (p->e.run_epoch != m->from_epoch)
-        p->e.map_by_ns = e->b.now_ns + e->b.c.conf->timeout_hello;
+    begin_run(e, p);
     if (m->hello.mapped & MAPS_NONE)
         p->e.map_by_ns = 0;
-    peer_begin_run(peers, p, m->from_epoch);
     p->mapped = p->e.map_conn != NONE && p->e.map_epoch == p->epoch
                     ? m->hello.mapped & p->e.offered
                     : 0;

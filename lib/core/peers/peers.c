@@ -10,9 +10,6 @@
 
 #include <stdio.h>
 
-/* A run's number says its place, below this, and which it was there. */
-enum { RUN_PLACES = 16384 };
-
 /* HELLOs are said seldom: a larger step back is a number that has wrapped. */
 #define OVERTAKEN_MAX (1u << 16)
 
@@ -20,7 +17,6 @@ void peers_init(
     struct peers *p, struct slab *s, const struct brain_conf *c, uint8_t role)
 {
     p->max = share_peers(c->conf);
-    CHECK(p->max <= RUN_PLACES, "%u peers", p->max);
     p->links = 2 * p->max; /* a peer that comes back may overlap itself */
     p->peers = slab_take(s, p->max, sizeof(*p->peers));
     p->link_peer = slab_take(s, p->links, sizeof(*p->link_peer));
@@ -100,23 +96,6 @@ struct peer *peer_named(const struct peers *p, struct span name)
         if (span_eq(span_str(peer->name), name))
             return peer;
     return NULL;
-}
-
-void peer_begin_run(struct peers *p, struct peer *peer, uint64_t epoch)
-{
-    if (peer->e.run && peer->e.run_epoch == epoch)
-        return;
-    CHECK(epoch != 0, "a run of peer %u without an epoch", peer_index(p, peer));
-    peer->e.run_epoch = epoch;
-    peer->e.run = ++p->runs * RUN_PLACES + peer_index(p, peer);
-    peer->e.dead_to = 0;
-}
-
-struct peer *peer_of_run(const struct peers *p, uint32_t run)
-{
-    uint32_t i = run % RUN_PLACES;
-
-    return i < p->max && p->peers[i].e.run == run ? &p->peers[i] : NULL;
 }
 
 /* saying */

@@ -54,8 +54,9 @@ enum peer_life {
 
 /* What encoded alone keeps of a langd. */
 struct peer_of_encoded {
-    /* Its run in force, as the scope of its generations, and the highest of
-     * them that ended and is not remembered any more. */
+    /* Its run in force, as the scope of its generations: a hash of name and
+     * epoch, the same in every place. And the highest of them that ended and is
+     * not remembered any more. */
     uint32_t run;
     uint64_t run_epoch, dead_to;
     /* Copies on one host: the connection on which it maps our pools, for which
@@ -169,7 +170,7 @@ struct peers {
     struct said strangers; /* daemons that are no peers */
     char stranger[64];     /* what the last of them calls itself */
     uint64_t tries_ns;     /* encoded: no data connection is tried before */
-    uint32_t seq, serials, runs, tries;
+    uint32_t seq, serials, tries;
     const struct peers_ops *ops;
     void *brain;
     uint64_t *stats;
@@ -272,11 +273,6 @@ static inline void peer_moved(
     p->rooms_moved++;
     p->bytes_moved += (uint64_t)rows * layout->row_bytes;
 }
-
-/* Begins a run, if the epoch is another: the peer's generations begin anew. */
-void peer_begin_run(struct peers *p, struct peer *peer, uint64_t epoch);
-/* Returns the peer whose run has this number; NULL: that run has ended. */
-struct peer *peer_of_run(const struct peers *p, uint32_t run);
 
 /* Logs the text about the daemon `who`: each text once, or with `lasts` once
  * for as long as the trouble lasts. */
