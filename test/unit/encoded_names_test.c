@@ -137,6 +137,34 @@ TEST(a_restart_at_its_own_address_takes_it_at_once)
     T_EQ_U64(brain_stat(e, "peers_lost"), 1);
 }
 
+/* Says a HELLO of a protocol version that is not ours. */
+static void comes_newer(
+    struct rig *e, uint32_t link, const char *name, uint64_t epoch)
+{
+    struct peer_msg m = {.type = PEER_HELLO, .from_epoch = epoch};
+
+    m.hello.version_min = m.hello.version_max = WIRE_VERSION + 1;
+    m.hello.role = ROLE_LANGD;
+    m.hello.name = span_str(name);
+    rig_step(
+        e, &(struct event){.type = EV_LINK_UP, .link = link, .host = e->host});
+    brain_hear(e, link, m);
+}
+
+/* RULES 1.9 */
+TEST(a_restart_that_is_refused_leaves_nothing_of_the_run_before)
+{
+    struct rig *e = many();
+
+    idles(e, 1, 0);
+    rig_step(e, &(struct event){.type = EV_LINK_DOWN});
+    comes_newer(e, 1, "idle0", 7);
+    T_EQ_U64(brain_said(e, PEER_NACK, 0)->nack.reason, ERR_VERSION);
+    T_EQ_STR(brain_text(e, "peers", "state", 0), "refused");
+    brain_pass(e, 1000); /* control.lost_after is 500 ms */
+    T_EQ_U64(brain_stat(e, "peers_lost"), 1);
+}
+
 /* Places that are free belong to none, whatever name was there. */
 /* RULES 1.9 */
 TEST(names_that_are_gone_open_no_place_to_their_address)

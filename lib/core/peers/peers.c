@@ -472,7 +472,7 @@ static void on_hello(struct peers *p, struct out *out, const struct event *ev)
             stranger_refused(p, out, m->hello.name, text, now_ns);
         if (peer && !peer->epoch && peer->link == NONE &&
             list_empty(&peer->rooms))
-            peer_move(peer, PEER_FREE);
+            peer_forget(p, out, peer);
         return;
     }
     if (peer->epoch != m->from_epoch)
@@ -559,6 +559,8 @@ void peer_lost(
     path_end(peer);
     if (peer_up(peer))
         peer_move(peer, PEER_AWAY);
+    peer->lost_ns = TIME_NEVER;
+    peer_arm(p, peer);
     out_data(out, &cmd);
 }
 
@@ -569,7 +571,6 @@ void peer_forget(struct peers *p, struct out *out, struct peer *peer)
     if (peer->epoch)
         peer_lost(p, out, peer, true);
     end_key(p, out, peer); /* one that has never said HELLO has one, too */
-    peer->lost_ns = TIME_NEVER;
     peer_disconnect(p, out, peer);
     peer_move(peer, PEER_FREE);
 }
@@ -585,8 +586,7 @@ void peers_link(struct peers *p, struct out *out, const struct event *ev)
         return;
     if (ev->type == EV_LINK_REFUSED) {
         CHECK(ev->text && p->ops->greets,
-            "link %u is refused to one that "
-            "accepts, or without a word",
+            "link %u is refused to one that accepts, or without a word",
             ev->link);
         snprintf(text, sizeof(text), "%s: %s",
             ev->trouble == TROUBLE_KEY ? "refused" : "cannot be connected",
