@@ -116,6 +116,24 @@ TEST(a_peer_that_is_lost_has_no_token)
     T_ERR(say_map(e, 1, "a", L_EPOCH, a), ERR_NOT_OWNER);
 }
 
+/* It maps the pools again only for another token. */
+/* RULES 3.4 */
+TEST(one_whose_place_was_anothers_gets_another_token)
+{
+    struct rig *e = BRAIN(ROLE_ENCODED, "limits.peers=1", "limits.reserve=0");
+    uint64_t token;
+
+    brain_hello(e, 0, "a", L_EPOCH);
+    token = token_of(e, 0, hello("a", L_EPOCH, 0));
+    maps(e, 1);
+    brain_pass(e, 10000);
+    brain_hello(e, 1, "b", L_EPOCH + 1);
+    T_EQ_U64(brain_acts(e, ACT_DISCONNECT), 1);
+    rig_step(e, &(struct event){.type = EV_LINK_DOWN, .link = 1});
+    brain_hello(e, 0, "a", L_EPOCH);
+    T_TRUE(token_of(e, 0, hello("a", L_EPOCH, 1)) != token);
+}
+
 TEST(an_engine_is_no_daemon_and_the_reverse)
 {
     struct rig *e = encoded(NULL, NULL);

@@ -118,7 +118,7 @@ uint64_t peer_token(const struct peers *p, const struct peer *peer)
     if (!peer->same_host || !peer->epoch || c->conf->transfer_same_host != 0 ||
         (c->secret[0] | c->secret[1]) == 0)
         return 0;
-    return sip_words(c->secret, peer->epoch, peer_index(p, peer)) | 1;
+    return sip_words(c->secret, peer->epoch, peer->serial) | 1;
 }
 
 bool peer_copies(const struct peer *peer, uint32_t pool)
