@@ -468,6 +468,25 @@ TEST(an_encoder_that_never_comes_holds_no_room)
     T_EQ_U64(brain_shown(l, "status", "rooms_held", 0), 0);
 }
 
+/* RULES 9.4 */
+TEST(an_encoder_that_connects_and_says_nothing_is_not_waited_for_longer)
+{
+    struct rig *l = langd_up(NULL, NULL);
+    struct there t = ask_room(l, 1, 0);
+
+    fill(l, &t, 8);
+    T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN))); /* ACK is owed */
+    rig_step(l, &(struct event){.type = EV_LINK_DOWN});
+    for (int i = 0; i < 4; i++) {
+        T_EQ_U64(brain_shown(l, "status", "rooms_held", 0), 1);
+        brain_pass(l, 31000);
+        rig_step(l, &(struct event){.type = EV_LINK_UP});
+        rig_step(l, &(struct event){.type = EV_LINK_DOWN});
+    }
+    T_EQ_U64(brain_shown(l, "status", "rooms_held", 0), 0);
+    T_EQ_U64(brain_stat(l, "peers_lost"), 1);
+}
+
 static struct local_msg decline(uint64_t room)
 {
     struct local_msg m = {.type = LOCAL_DECLINE};

@@ -647,16 +647,15 @@ static void give_up(struct peers *p, struct out *out, struct peer *peer)
 
 void peer_down(struct peers *p, struct peer *peer, uint64_t now_ns)
 {
-    /* What encoded found of its way to a langd lasts until it is tried again.
-     */
-    if (peer_up(peer) &&
-        (p->ops->greets || !trouble_of_data((enum trouble)peer->trouble.kind)))
-        peer_note_trouble(peer, TROUBLE_LOST, "the connection is lost", now_ns);
-    if (peer_up(peer))
+    if (peer_up(peer)) { /* else it is lost, or will be */
+        /* What encoded found of its way to a langd lasts until the next try. */
+        if (p->ops->greets || !trouble_of_data(peer->trouble.kind))
+            peer_note_trouble(
+                peer, TROUBLE_LOST, "the connection is lost", now_ns);
         peer_move(peer, PEER_AWAY);
-    peer->hello_ns = TIME_NEVER;
-    if (peer->epoch && peer->lost_ns == TIME_NEVER)
         peer->lost_ns = now_ns + p->self.c->conf->control_lost_after;
+    }
+    peer->hello_ns = TIME_NEVER;
     if (p->ops->greets)
         peer_awaited(p, peer, now_ns);
     peer_arm(p, peer);
