@@ -103,6 +103,26 @@ static enum err decline(struct rig *l, uint64_t room)
     return brain_say(l, 0, m);
 }
 
+/* RULES 9.7 */
+TEST(one_without_rooms_stays_the_same_under_another_name)
+{
+    struct rig *l = langd_up(NULL, NULL);
+
+    snprintf(l->conf.peers[0].name, 8, "other");
+    take(l);
+    T_EQ_U64(brain_acts(l, ACT_DISCONNECT), 0);
+    T_EQ_STR(brain_text(l, "peers", "state", 0), "up");
+    T_EQ_STR(brain_text(l, "peers", "name", 0), "other");
+    rig_step(l, &(struct event){.type = EV_LINK_DOWN});
+    snprintf(l->conf.peers[0].name, 8, "enc");
+    take(l);
+    T_OK(decline(l, 2));
+    snprintf(l->conf.peers[0].name, 8, "other");
+    take(l);
+    brain_hello(l, 0, "enc", PEER_EPOCH);
+    T_EQ_U64(brain_said_count(l, PEER_DECLINE), 1);
+}
+
 static void allow(struct rig *l, const char *address)
 {
     struct conf_list *list = &l->conf.control_allow;

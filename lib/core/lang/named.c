@@ -108,8 +108,7 @@ static bool in_conf(const struct langd *l, const struct peer *p)
     const struct conf *c = l->b.c.conf;
 
     for (uint32_t i = 0; i < c->peers_count; i++)
-        if (strcmp(c->peers[i].name, p->label) == 0 &&
-            strcmp(c->peers[i].address, p->address) == 0)
+        if (strcmp(c->peers[i].address, p->address) == 0)
             return true;
     return false;
 }
