@@ -115,7 +115,6 @@ static void count_resumes(
     p = announce(e0, 1, rows, 20);
     p->known = known;
     p->max_rows = 4096;
-    p->pace_ns = 20 * MS;
     while (!world_over() && W.now_ns < LIMIT)
         (void)run_until(W.now_ns + MS);
     h = brain_ended(l0->brain, 0);
