@@ -2,8 +2,8 @@
  * and eviction reuses them. Owned by the loop's thread.
  *
  * Invariants: the index has (id, scope) iff a used entry has; the entries of
- * one (id, scope) are chained from latest to earliest; an entry is free or in
- * the list of its holder.
+ * one (id, scope) are chained from latest to earliest; an entry is free, or in
+ * by_age and the list of its holder.
  *
  * Rejected: a share of the entries for each holder. A daemon with one user
  * could use only a part of its entries. */
@@ -24,10 +24,11 @@ void memory_init(struct memory *m, struct slab *s, uint32_t cap, size_t size,
         .keep_ns = keep_ns};
     table_init(&m->index, s, cap, seed);
     list_init(&m->free);
+    list_init(&m->by_age);
     for (uint32_t i = 0; i < MEMORY_HOLDERS; i++)
         list_init(&m->of[i]);
     for (uint32_t i = 0; m->entries && i < cap; i++)
-        list_push_tail(&m->free, &((struct memo *)memory_at(m, i))->node);
+        list_push_tail(&m->free, &((struct memo *)memory_at(m, i))->by_age);
 }
 
 static struct memo *unexpired(
@@ -73,7 +74,8 @@ void memory_drop(struct memory *m, void *entry)
     m->used--;
     m->held[g->holder]--;
     list_remove(&g->node);
-    list_push_tail(&m->free, &g->node);
+    list_remove(&g->by_age);
+    list_push_tail(&m->free, &g->by_age);
 }
 
 void memory_forget(struct memory *m, uint64_t id, uint32_t scope)
@@ -84,12 +86,15 @@ void memory_forget(struct memory *m, uint64_t id, uint32_t scope)
         memory_drop(m, memory_at(m, i));
 }
 
-void *memory_evicts(const struct memory *m)
+void *memory_evicts(const struct memory *m, uint64_t now_ns)
 {
+    struct memo *oldest = LIST_FIRST(&m->by_age, struct memo, by_age);
     uint32_t most = 0;
 
     if (!list_empty(&m->free))
         return NULL;
+    if (oldest->until_ns <= now_ns)
+        return oldest;
     for (uint32_t i = 1; i < MEMORY_HOLDERS; i++)
         most = m->held[i] > m->held[most] ? i : most;
     return LIST_FIRST(&m->of[most], struct memo, node);
@@ -98,11 +103,12 @@ void *memory_evicts(const struct memory *m)
 void *memory_put(
     struct memory *m, uint64_t now_ns, const void *entry, uint32_t holder)
 {
-    struct memo *old = memory_evicts(m), *to;
+    struct memo *old = memory_evicts(m, now_ns), *to;
 
+    m->forgotten += old && old->until_ns > now_ns;
     if (old)
         memory_drop(m, old);
-    to = LIST_ENTRY(list_pop(&m->free), struct memo, node);
+    to = LIST_ENTRY(list_pop(&m->free), struct memo, by_age);
     memcpy(to, entry, m->size);
     to->until_ns = now_ns + m->keep_ns;
     to->used = true;
@@ -111,11 +117,11 @@ void *memory_put(
     CHECK(table_put(&m->index, to->id, to->scope,
               (uint32_t)(((uint8_t *)to - m->entries) / (ptrdiff_t)m->size)),
         "no place in the index for one of %u entries", m->cap);
-    list_init(&to->node);
     list_push_tail(&m->of[to->holder], &to->node);
+    list_push_tail(&m->by_age, &to->by_age);
     m->held[to->holder]++;
     m->used++;
-    old = memory_evicts(m);
+    old = memory_evicts(m, now_ns);
     if (old) /* by the next put */
         table_soon(&m->index, old->id, old->scope);
     return to;

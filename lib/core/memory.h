@@ -1,8 +1,9 @@
 /* memory.h - remembers rooms and generations that ended, and rooms that were
  * declined: entries by (id, scope), in memory taken at start. Each entry counts
  * for a holder (a user, a daemon) and expires. When none is free, the oldest
- * entry of the holder with most entries is evicted: a holder cannot evict
- * entries of one with fewer. Pure; one thread. */
+ * entry is evicted if it has expired, else the oldest of the holder with most
+ * entries: a holder cannot evict entries of one with fewer. Pure; one thread.
+ */
 #ifndef MMX_CORE_MEMORY_H
 #define MMX_CORE_MEMORY_H
 
@@ -15,29 +16,27 @@
 /* The head of an entry: its first member. */
 struct memo {
     uint64_t id, until_ns;
-    uint32_t scope;
-    uint32_t next; /* next older entry of (id, scope); NONE */
+    uint32_t scope, next; /* next: older entry of (id, scope); NONE */
     uint8_t holder;
     bool used;
-    struct list node; /* on memory.free, or its holder's list */
+    struct list node, by_age; /* on its holder's list; by_age or free */
 };
 
 /* An end. */
 struct tomb {
     struct memo memo;
     uint32_t owner; /* session that may ask; NONE: none may */
-    uint8_t state, reason;
-    uint8_t end_reason; /* as its owner was told */
+    uint8_t state, reason, end_reason; /* end_reason: as its owner was told */
 };
 
 struct memory {
     uint8_t *entries;
-    size_t size;                          /* of one */
-    struct table index;                   /* (id, scope) -> latest entry */
-    struct list free, of[MEMORY_HOLDERS]; /* oldest first */
+    size_t size;        /* of one */
+    struct table index; /* (id, scope) -> latest entry */
+    struct list free, by_age, of[MEMORY_HOLDERS]; /* oldest first */
     uint32_t held[MEMORY_HOLDERS];
     uint32_t cap, used;
-    uint64_t keep_ns;
+    uint64_t keep_ns, forgotten; /* entries evicted before they expired */
 };
 
 void memory_init(struct memory *m, struct slab *s, uint32_t cap, size_t size,
@@ -47,8 +46,8 @@ static inline void *memory_at(const struct memory *m, uint32_t i)
 {
     return m->entries + i * m->size;
 }
-/* Returns the entry that the next put evicts; NULL: an entry is free. */
-void *memory_evicts(const struct memory *m);
+/* Returns the entry that a put evicts now; NULL: an entry is free. */
+void *memory_evicts(const struct memory *m, uint64_t now_ns);
 /* Stores a copy of the entry, whose head has id and scope, and returns it. */
 void *memory_put(
     struct memory *m, uint64_t now_ns, const void *entry, uint32_t holder);

@@ -40,6 +40,22 @@ TEST(the_oldest_of_the_holder_with_most_is_evicted)
     T_EQ_U64(m->used, CAP);
 }
 
+/* RULES 5.19, 9.4 */
+TEST(what_has_expired_is_evicted_before_what_has_not)
+{
+    struct memory *m = memory();
+
+    for (uint64_t id = 1; id <= 3; id++)
+        (void)tomb_put(m, 0, id, 0, 1, 0, 0);
+    for (uint64_t id = 11; id <= 18; id++)
+        (void)tomb_put(m, 100, id, 0, 2, 0, 0);
+    for (uint64_t id = 11; id <= 18; id++)
+        T_TRUE(memory_get(m, 100, id, 0) != NULL);
+    T_EQ_U64(m->forgotten, 0);
+    (void)tomb_put(m, 100, 19, 0, 3, 0, 0);
+    T_EQ_U64(m->forgotten, 1);
+}
+
 TEST(an_entry_expires_and_is_put_anew)
 {
     struct memory *m = memory();

@@ -36,14 +36,11 @@ struct decline *decline_find(
 void decline_put(struct encoded *e, const struct decline *g, uint32_t holder)
 {
     struct decline *old = decline_find(e, g->memo.id, g->memo.scope, g->langd);
-    const struct memo *evicted;
 
     if (old)
         memory_drop(&e->declines, old);
-    evicted = memory_evicts(&e->declines);
-    e->b.stats[STAT_declines_forgotten] +=
-        evicted && evicted->until_ns > e->b.now_ns;
     (void)memory_put(&e->declines, e->b.now_ns, g, holder);
+    e->b.stats[STAT_declines_forgotten] = e->declines.forgotten;
 }
 
 /* Remembers a decline of a room that may still be announced. A late decline of

@@ -65,7 +65,7 @@ static bool take_place(
 void gens_end(struct encoded *e, const struct peer *p, uint64_t generation,
     uint8_t state, enum err reason)
 {
-    const struct tomb *old = memory_evicts(&e->ended_gens);
+    const struct tomb *old = memory_evicts(&e->ended_gens, e->b.now_ns);
     struct peer *of = old ? &e->b.peers.peers[old->owner] : NULL;
 
     CHECK(p->life != PEER_FREE, "generation %llu of a peer that is gone ends",

@@ -36,24 +36,23 @@ void decline_room(struct langd *l, struct out *out, struct peer *p,
         say(l, out, p, &d);
         return;
     }
-    l->b.stats[STAT_declines_forgotten] += memory_evicts(&l->declines) != NULL;
     (void)memory_put(&l->declines, l->b.now_ns, &d, c->uid);
+    l->b.stats[STAT_declines_forgotten] = l->declines.forgotten;
     if (p->life == PEER_NAMED && !p->l.leaving)
         say_connect(l, out, p);
 }
 
 void declines_say(struct langd *l, struct out *out, struct peer *p)
 {
-    for (uint32_t i = 0; i < MEMORY_HOLDERS; i++)
-        LIST_FOREACH_SAFE (n, &l->declines.of[i]) {
-            struct ldecline *d = LIST_ENTRY(n, struct ldecline, memo.node);
+    LIST_FOREACH_SAFE (n, &l->declines.by_age) {
+        struct ldecline *d = LIST_ENTRY(n, struct ldecline, memo.by_age);
 
-            if (d->memo.scope != p->serial)
-                continue;
-            if (d->memo.until_ns > l->b.now_ns)
-                say(l, out, p, d);
-            memory_drop(&l->declines, d);
-        }
+        if (d->memo.scope != p->serial)
+            continue;
+        if (d->memo.until_ns > l->b.now_ns)
+            say(l, out, p, d);
+        memory_drop(&l->declines, d);
+    }
 }
 
 void declines_take_back(
