@@ -107,6 +107,7 @@ static uint32_t session_join(struct engines *g, uint32_t uid, struct span name)
     memset(s, 0, sizeof(*s));
     s->used = true;
     s->uid = uid;
+    s->serial = ++g->serials;
     s->conns = 1;
     span_copy_str(name, s->name, sizeof(s->name));
     list_init(&s->rooms);
@@ -157,6 +158,7 @@ enum err engine_hello(struct engines *g, uint32_t conn,
     c->cells = max_u32(min_u32(m->cells, g->cells_max), 1);
     text_copy(m->name, c->name, sizeof(c->name));
     c->session = session_join(g, c->uid, m->session);
+    c->serial = g->sessions[c->session].serial;
     c->state = CONN_READY;
     *text = "";
     return OK;
@@ -572,13 +574,13 @@ void room_show(struct engines *g, struct out *out, struct room *r,
     r->joined = false;
 }
 
-void room_gather(struct engines *g, struct room *r, uint32_t session,
+void room_gather(struct engines *g, struct room *r, uint32_t conn,
     uint32_t scope, uint32_t name)
 {
-    struct session *s = &g->sessions[session];
+    struct session *s = &g->sessions[g->conns[conn].session];
 
     CHECK(s->used, "room %llx of no session", (unsigned long long)r->id);
-    r->session = session;
+    r->session = s->serial;
     list_push_tail(&s->rooms, &r->in_session);
     LIST_FOREACH_SAFE (n, &s->waiting) {
         struct attachment *att = LIST_ENTRY(n, struct attachment, in_waiting);

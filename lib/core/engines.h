@@ -29,7 +29,7 @@ struct room {
     uint8_t state, reason; /* enum room_state, enum err */
     bool used;
     uint32_t a, b;       /* numbers that belong to the reason */
-    uint32_t session;    /* owner; NONE: none yet, or no longer */
+    uint32_t session;    /* owner: its serial; NONE: none yet, or no longer */
     uint32_t rows_shown; /* for cells: rows committed (encoded) or readable
                             (langd) */
     uint8_t told_state;  /* state in the cells; UINT8_MAX: none yet */
@@ -72,7 +72,8 @@ struct conn {
     uint32_t uid, gid;
     struct groups groups;
     int32_t pid;
-    uint32_t session, cells;
+    uint32_t session, serial, cells; /* serial: of its session, never used
+                                        again */
     uint32_t pool, pool_seq; /* its POOL call waits for pool number pool - 1; 0:
                                 none */
     struct list attachments, dirty;
@@ -90,7 +91,7 @@ struct conn {
 
 struct session {
     bool used;
-    uint32_t uid, conns; /* connections that are not CONN_ENDED */
+    uint32_t uid, serial, conns; /* connections that are not CONN_ENDED */
     struct list rooms, waiting;
     char name[64];
 };
@@ -138,7 +139,8 @@ struct engines {
     struct attachment *attachments;
     uint32_t *cell_attachment; /* [conn * cells_max + cell] = attachment + 1; 0:
                                   none */
-    uint32_t conns_max, cells_max, attachments_max, attachments_used;
+    /* serials: of sessions, so far */
+    uint32_t conns_max, cells_max, attachments_max, attachments_used, serials;
     struct slots slots; /* of attachments */
     struct share share; /* of attachments */
     struct heap timers; /* of attachments that wait for their room */
@@ -231,9 +233,9 @@ void room_notify(
  * all that is true (`known`). */
 void room_show(struct engines *g, struct out *out, struct room *r,
     uint16_t known, uint16_t news);
-/* Joins waiting attachments of the owner's session to this room, as many as it
- * may have. */
-void room_gather(struct engines *g, struct room *r, uint32_t session,
+/* Makes the session of conn the room's owner. Joins its waiting attachments to
+ * the room, as many as that may have. */
+void room_gather(struct engines *g, struct room *r, uint32_t conn,
     uint32_t scope, uint32_t name);
 /* True if the order in EV_KILL applies to the room. */
 bool room_killed(

@@ -76,7 +76,7 @@ static enum err check_attach(struct brain *b, struct out *out, uint32_t conn,
     if (e != OK)
         return e;
     *text = "the room belongs to another engine";
-    if (to->room && to->room->session != b->engines.conns[conn].session)
+    if (to->room && to->room->session != b->engines.conns[conn].serial)
         return ERR_NOT_OWNER;
     *text = "the room is in the maximum number of cells";
     if (to->room && room_crowded(to->room))
@@ -108,7 +108,7 @@ static void on_attach(
     att->room_id = n->room;
     if (to.room)
         attachment_join(&b->engines, att, to.room);
-    else if (to.ended && to.ended->owner == b->engines.conns[conn].session)
+    else if (to.ended && to.ended->owner == b->engines.conns[conn].serial)
         attachment_over(&b->engines, out, att, to.ended->state,
             (enum err)to.ended->end_reason);
     else

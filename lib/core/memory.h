@@ -25,7 +25,7 @@ struct memo {
 /* An end. */
 struct tomb {
     struct memo memo;
-    uint32_t owner; /* session that may ask; NONE: none may */
+    uint32_t owner; /* serial of the session that may ask; NONE: none may */
     uint8_t state, reason, end_reason; /* end_reason: as its owner was told */
 };
 

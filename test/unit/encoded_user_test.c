@@ -356,3 +356,20 @@ TEST(a_drain_is_said_to_all)
     T_EQ_U64(said, 64);
     T_EQ_U64(brain_said(e, PEER_HELLO, -1)->hello.draining, 1);
 }
+
+/* RULES 7.3 */
+TEST(a_later_session_is_not_told_of_rooms_of_an_earlier_one)
+{
+    struct rig *e = encoded(NULL, NULL);
+
+    T_OK(brain_say(e, 0, announce(1, 0, 8, 8)));
+    T_OK(brain_say(e, 0, release(0)));
+    T_EQ_U64(brain_state(e, 0, 0), ROOM_FAILED);
+    T_OK(brain_say(e, 0, attach(1, 1, RIGHT_WATCH)));
+    T_TRUE(brain_events(e, 0, 1) & EVENT_FAILED);
+    brain_end(e, 0);
+    brain_dead(e, 0);
+    brain_user(e, 1, 8, "other");
+    T_OK(brain_say(e, 1, attach(1, 0, RIGHT_WATCH)));
+    T_EQ_U64(brain_events(e, 1, 0), 0);
+}

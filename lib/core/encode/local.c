@@ -190,8 +190,7 @@ static enum err announce(struct encoded *e, uint32_t conn,
     att->owner = true;
     item_join(e, it, m);
     attachment_join(&e->b.engines, att, &m->r);
-    room_gather(
-        &e->b.engines, &m->r, e->b.engines.conns[conn].session, 0, m->name);
+    room_gather(&e->b.engines, &m->r, conn, 0, m->name);
     check_waiting(e, m);
     queue_counts(e, m);
     eroom_count_declines(e, m);

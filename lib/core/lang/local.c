@@ -115,8 +115,7 @@ static enum err open_room(struct langd *l, uint32_t conn,
     att->scope = peer;
     att->name = brain_name(&l->b, &n->secret);
     attachment_join(&l->b.engines, att, &(*out)->r);
-    room_gather(&l->b.engines, &(*out)->r, l->b.engines.conns[conn].session,
-        peer, att->name);
+    room_gather(&l->b.engines, &(*out)->r, conn, peer, att->name);
     lroom_joined(l, *out);
     *text = "";
     return OK;
@@ -268,7 +267,7 @@ static enum err find(void *brain, struct out *out, uint32_t conn,
     const struct local_attach *n, struct attach_to *to, const char **text)
 {
     struct langd *l = brain;
-    uint32_t session = l->b.engines.conns[conn].session;
+    uint32_t session = l->b.engines.conns[conn].serial;
     struct peer *p = NULL;
     uint32_t scope, slot;
 
