@@ -1,6 +1,7 @@
 /* langd_named_test.c - encoders that the configuration names no more, or again,
  * while they have rooms or are not connected, and addresses that control.allow
  * has no more. `enc` is peer 0. */
+#include "test/any.h"
 #include "test/there.h"
 #include "base/text.h"
 
@@ -453,14 +454,6 @@ TEST(one_that_waits_for_a_room_of_none_hears_so)
 
 /* whatever comes and goes */
 
-static uint64_t dice;
-
-static uint32_t below(uint32_t n)
-{
-    dice = dice * UINT64_C(6364136223846793005) + 1442695040888963407u;
-    return (uint32_t)(dice >> 33) % n;
-}
-
 /* Names some of four encoders, each by one of two names, and allows some. */
 static void another_conf(struct rig *l)
 {
@@ -539,14 +532,13 @@ static void anything(struct rig *l, uint32_t cell)
 
 TEST(whatever_comes_and_goes_is_taken)
 {
-    for (dice = 1; dice < 9;) {
-        uint64_t seed = dice;
+    for (uint64_t seed = 1; seed < 9; seed++) {
         struct rig *l = langd("timeouts.unreachable=1s", NULL);
 
+        any_begin(seed);
         for (uint32_t i = 0; i < 3000; i++)
             anything(l, i % 60);
         brain_check(l->is);
-        dice = seed + 1;
     }
 }
 
