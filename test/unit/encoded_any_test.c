@@ -1,0 +1,267 @@
+/* encoded_any_test.c - whatever langds, their links and encode engines do in
+ * any order, mended or not: encoded takes it, and its check of itself passes
+ * after each step. */
+#include "test/any.h"
+#include "test/here.h"
+
+#define LINKS 6
+#define GENS  12
+#define ROOMS 9
+
+static uint64_t epochs_of[LINKS];
+static uint32_t opened; /* bit i: the shards know peer i */
+static struct {
+    uint64_t token, epoch;
+    char name;
+    uint32_t stage; /* of its connection for maps */
+} maps[LINKS];
+
+static void says_hello(struct rig *e, uint32_t link)
+{
+    static const uint8_t address[] = {3, 0, 'x', 'y', 'z'};
+    char name[2] = {'a' + (char)(one_in(8) ? below(8) : link)};
+    struct peer_msg m = any_hello(name, 1 + link, &epochs_of[link]);
+
+    m.hello.role = one_in(20) ? ROLE_ENCODED : ROLE_LANGD;
+    m.hello.carrier = one_in(9) ? (uint8_t)below(5) : CARRIER_TCP;
+    if (one_in(2))
+        m.hello.addresses = span_of(address, sizeof(address) - one_in(20));
+    m.hello.mapped = one_in(2) ? 1 : one_in(2) ? MAPS_NONE : 0;
+    brain_hear(e, link, m);
+    if (brain_cmd(e, PEER_OPEN))
+        opened |= 1u << brain_cmd(e, PEER_OPEN)->peer;
+    if (brain_said(e, PEER_HELLO, -1)) {
+        maps[link].token = brain_said(e, PEER_HELLO, -1)->hello.token;
+        maps[link].epoch = m.from_epoch;
+        maps[link].name = name[0];
+    }
+}
+
+/* The langd's connection that maps pools begins, ends, or its process does. */
+static void any_map(struct rig *e, uint32_t link)
+{
+    struct event ev = {
+        .type = EV_CONN_OPEN, .conn = 2 + link, .uid = BRAIN_UID};
+    struct local_msg m = {.type = LOCAL_MAP, .seq = 9};
+
+    ev.uid += one_in(3);
+    ev.type += maps[link].stage;
+    rig_step(e, &ev);
+    maps[link].stage = (maps[link].stage + 1) % 3;
+    if (ev.type != EV_CONN_OPEN)
+        return;
+    m.map.token = maps[link].token;
+    m.map.epoch = maps[link].epoch;
+    m.map.name = span_of(&maps[link].name, 1);
+    ev.type = EV_LOCAL;
+    ev.local = &m;
+    rig_step(e, &ev);
+}
+
+static void any_link(struct rig *e, uint32_t link)
+{
+    struct event ev = {.type = one_in(2) ? EV_LINK_UP : EV_LINK_DOWN,
+        .link = link,
+        .host = one_in(9) ? below(4) : link / 2};
+
+    rig_step(e, &ev);
+    if (one_in(2))
+        return;
+    epochs_of[link] = 0; /* in another run */
+    says_hello(e, link);
+}
+
+static void any_init(struct rig *e, struct peer_msg *m)
+{
+    struct peer_init *n = &m->init;
+
+    m->type = PEER_INIT;
+    n->layout = one_in(20) ? 1 : brain_layout(e->is, 0)->hash;
+    n->attempt = below(3);
+    n->granted = any_rows();
+    n->from = one_in(3) ? any_rows() : 0;
+    n->unit_rows = one_in(20) ? any_rows() : 8;
+    n->part_rows = one_in(20) ? any_rows() : 64;
+    n->required_dst = (uint16_t)(one_in(30) ? below(65536) : 1 + below(3) / 2);
+    n->storage = one_in(20) ? (uint8_t)below(6) : 0;
+    n->flags = (uint8_t)(one_in(4)   ? FLAG_ANNOUNCED
+                         : one_in(4) ? FLAG_STREAM
+                                     : 0);
+    n->key = any_key();
+    n->firm = (uint8_t)below(3);
+    n->who = below(9);
+    n->secret = any_secret();
+}
+
+static void any_message(struct rig *e, uint32_t link)
+{
+    uint32_t age = (uint32_t)(e->now_ns / NS_PER_S);
+    struct peer_msg m = {.type = PEER_ACK,
+        .room = 1 + below(ROOMS),
+        .generation = 1000 * epochs_of[link] + age + below(GENS)};
+
+    if (!one_in(9))
+        m.room = 1 + m.generation % ROOMS;
+    if (one_in(30))
+        m.generation = below(2000);
+    m.from_epoch = epochs_of[link] ? epochs_of[link] : 3;
+    switch (below(16)) {
+    case 0:
+        m.type = PEER_RESUME;
+        m.resume.attempt = below(4);
+        m.resume.granted = any_rows();
+        m.resume.from = one_in(3) ? any_rows() : 0;
+        m.resume.firm = (uint8_t)below(3);
+        break;
+    case 1:
+        m.ack.rows = any_rows();
+        break;
+    case 2:
+        m.type = PEER_ABORT;
+        m.abort.reason = any_reason();
+        m.abort.secret = any_secret();
+        break;
+    case 3:
+        m.type = PEER_DECLINE;
+        m.decline.key = any_key();
+        m.decline.who = below(9);
+        m.decline.secret = any_secret();
+        break;
+    case 4:
+    case 5:
+        m.type = PEER_STATE;
+        m.state.answers = (uint8_t)below(16);
+        m.state.state = (uint8_t)below(7);
+        m.state.reason = any_reason();
+        m.state.attempt = below(3);
+        m.state.granted = any_rows();
+        m.state.total = any_rows();
+        m.state.flags = one_in(2) ? FLAG_AUX : 0;
+        m.state.firm = (uint8_t)below(3);
+        break;
+    case 6:
+        m.type = PEER_NACK;
+        m.nack.answers = (uint8_t)below(16);
+        m.nack.reason = any_reason();
+        break;
+    case 7:
+        m.type = (uint8_t)(1 + below(14));
+        if (m.type == PEER_HELLO)
+            return;
+        break;
+    default:
+        any_init(e, &m);
+        break;
+    }
+    brain_hear(e, link, m);
+    if (brain_said(e, PEER_HELLO, 0) && one_in(2))
+        says_hello(e, link);
+}
+
+static void any_word(struct rig *e, uint32_t cell)
+{
+    struct local_msg m = {.type = LOCAL_DECLINE};
+    uint32_t max = any_rows(), of = below(cell + 1), conn = one_in(4);
+
+    if (!one_in(4))
+        max = 8 + below(3) * 8;
+    (void)brain_say(e, conn, release(cell));
+    switch (below(8)) {
+    case 0:
+    case 1:
+    case 2:
+        m = announce(
+            1 + below(ROOMS), cell, max, one_in(3) ? ROWS_UNKNOWN : max);
+        m.announce.secret = any_secret();
+        m.announce.key = any_key();
+        m.announce.flags = (uint8_t)(one_in(4)   ? FLAG_OPEN
+                                     : one_in(3) ? FLAG_KEEP
+                                                 : 0);
+        m.announce.required_dst =
+            m.announce.flags & FLAG_OPEN ? 0 : (uint16_t)below(3);
+        m.announce.deadline_ms = one_in(4) ? below(5000) : 0;
+        m.announce.batch = one_in(6);
+        break;
+    case 3:
+    case 4:
+        m = commit(of, one_in(4) ? any_rows() : 0, any_rows());
+        m.commit.flags = one_in(2) ? FLAG_FINAL : 0;
+        m.commit.total = one_in(3) ? any_rows() : ROWS_UNKNOWN;
+        break;
+    case 5:
+        m = release(of);
+        break;
+    case 6:
+        m = attach(1 + below(ROOMS), cell, RIGHT_WATCH);
+        m.attach.secret = any_secret();
+        break;
+    default:
+        m.decline.room = 1 + below(ROOMS);
+        m.decline.secret = (struct secret){"two"};
+        m.decline.key = any_key();
+        break;
+    }
+    (void)brain_say(e, conn, m);
+}
+
+static void any_note(struct rig *e)
+{
+    struct event ev = {.type = EV_NOTE};
+
+    ev.note.type = one_in(2) ? NOTE_PEER_TRIED : NOTE_PEER_BROKEN;
+    ev.note.peer = below(12);
+    if (!(opened >> ev.note.peer & 1))
+        return;
+    ev.note.attempt = below(40);
+    ev.note.rows = one_in(2) ? TROUBLE_NONE
+                             : TROUBLE_DATA_LOOPBACK +
+                                   below(TROUBLE_END - TROUBLE_DATA_LOOPBACK);
+    if (ev.note.type == NOTE_PEER_BROKEN)
+        ev.note.rows = 0;
+    rig_step(e, &ev);
+}
+
+static void anything(struct rig *e, uint32_t cell)
+{
+    uint32_t link = one_in(4) ? below(LINKS) : below(3), what = below(100);
+
+    if (what < 2)
+        any_link(e, link);
+    else if (what < 6)
+        says_hello(e, link);
+    else if (what < 12)
+        brain_pass(e, one_in(20) ? below(20000) : below(200));
+    else if (what < 15)
+        any_note(e);
+    else if (what < 17)
+        any_map(e, link);
+    else if (what < 18)
+        rig_step(e, &(struct event){.type = one_in(4) ? EV_DRAIN : EV_UNDRAIN});
+    else if (what < 55)
+        any_word(e, cell);
+    else
+        any_message(e, link);
+}
+
+TEST(whatever_langds_say_is_taken)
+{
+    for (uint64_t seed = 1; seed <= 12; seed++) {
+        struct rig *e = BRAIN(ROLE_ENCODED, "limits.peers=5",
+            "limits.connections=12", "limits.tombstones=16",
+            "limits.declines=16", "timeouts.bootstrap=800ms",
+            seed % 2 ? "pools[0].uids=7" : "log=info");
+
+        any_begin(seed);
+        opened = 0;
+        memset(maps, 0, sizeof(maps));
+        memset(epochs_of, 0, sizeof(epochs_of));
+        e->noisy = one_in(2);
+        brain_conn(e, 0, "s");
+        brain_user(e, 1, 8, "t");
+        for (uint32_t i = 0; i < 3000; i++) {
+            anything(e, i % 60);
+            while (e->noisy && (one_in(2) || e->waiting_count > 200))
+                (void)brain_quiet(e);
+        }
+    }
+}
