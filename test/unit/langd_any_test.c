@@ -1,6 +1,6 @@
-/* langd_any_test.c - whatever encoders, their links and language engines do in
- * any order, mended or not: langd takes it, and its check of itself passes
- * after each step. */
+/* langd_any_test.c - whatever encoders, their links, rows that land and
+ * language engines do in any order, mended or not: langd takes it, and its
+ * check of itself passes after each step. */
 #include "test/any.h"
 #include "test/there.h"
 
@@ -8,14 +8,42 @@
 
 #define LINKS 3
 #define ROOMS 9
+#define SLOTS 64
 
-/* what encoders were asked for */
+/* what the shards know */
 
+static struct slot {
+    bool open;
+    struct data_cmd cmd;
+    uint32_t end, total;
+    uint8_t landed[64];
+} slots[SLOTS];
 static struct {
     uint64_t room, generation;
     uint32_t attempt, granted, link;
 } asked[32];
 static uint32_t asked_count;
+
+static void take_cmd(const struct data_cmd *c)
+{
+    struct slot *s = &slots[c->slot % SLOTS];
+
+    if (c->type == LAND_OPEN) {
+        memset(s, 0, sizeof(*s));
+        s->open = true;
+        s->cmd = *c;
+        s->end = c->base + c->b * 8;
+        s->total = c->total;
+    } else if (c->type == LAND_RUN) {
+        s->end += c->b * 8;
+    } else if (c->type == LAND_TOTAL) {
+        s->total = c->total;
+    } else if (c->type == LAND_TRIM) {
+        s->end = c->a;
+    } else if (c->type == LAND_CLOSE) {
+        s->open = false;
+    }
+}
 
 static void look(struct rig *l)
 {
@@ -23,6 +51,8 @@ static void look(struct rig *l)
         struct peer_msg m;
         struct reader r = reader_of(l->bytes + l->acts[i].at, l->acts[i].len);
 
+        if (l->acts[i].type == ACT_DATA)
+            take_cmd(&l->acts[i].cmd);
         if (l->acts[i].type == ACT_PEER && peer_get(&r, &m) == OK &&
             (m.type == PEER_INIT || m.type == PEER_RESUME)) {
             uint32_t at = asked_count++ % ARRAY_LEN(asked);
@@ -37,6 +67,35 @@ static void look(struct rig *l)
         }
     }
     l->acts_count = 0;
+}
+
+static void any_landing(struct rig *l)
+{
+    struct slot *s = &slots[below(SLOTS)];
+    uint32_t end = min_u32(s->end, s->total), unit;
+    struct event ev = {.type = EV_NOTE};
+
+    for (uint32_t i = 0; i < SLOTS && !s->open; i++)
+        s = &slots[i];
+    end = min_u32(s->end, s->total);
+    if (!s->open || end <= s->cmd.from)
+        return;
+    unit = s->cmd.from / 8 + below((end - s->cmd.from + 7) / 8);
+    if (unit >= 64 || s->landed[unit])
+        return;
+    s->landed[unit] = 1;
+    ev.note.type = NOTE_LANDED;
+    ev.note.slot = s->cmd.slot;
+    ev.note.generation = s->cmd.generation;
+    ev.note.attempt = s->cmd.attempt;
+    ev.note.first = max_u32(unit * 8, s->cmd.from);
+    ev.note.rows = min_u32((unit + 1) * 8, end) - ev.note.first;
+    if (s->total == ROWS_UNKNOWN && one_in(8))
+        ev.note.rows = 1 + below(ev.note.rows);
+    if (one_in(60))
+        ev.note.type = one_in(2) ? NOTE_LAND_BAD : NOTE_LAND_GONE;
+    rig_step(l, &ev);
+    look(l);
 }
 
 /* encoders */
@@ -186,6 +245,17 @@ static void any_conf(struct rig *l)
     look(l);
 }
 
+static void any_map(struct rig *l)
+{
+    struct event ev = {.type = EV_MAP,
+        .peer_at = below(LINKS),
+        .err = one_in(3) ? ERR_INTERNAL : OK,
+        .mapped = below(2)};
+
+    rig_step(l, &ev);
+    look(l);
+}
+
 static void any_word(struct rig *l, uint32_t cell)
 {
     struct local_msg m;
@@ -267,6 +337,8 @@ static void anything(struct rig *l, uint32_t cell)
         any_conf(l);
     else if (what < 35)
         any_word(l, cell);
+    else if (what < 65)
+        any_landing(l);
     else
         any_message(l);
 }
@@ -279,6 +351,7 @@ TEST(whatever_encoders_say_is_taken)
                 "timeouts.unreachable=1s", "timeouts.consumer=2s");
 
         any_begin(seed);
+        memset(slots, 0, sizeof(slots));
         memset(asked, 0, sizeof(asked));
         memset(epochs_of, 0, sizeof(epochs_of));
         any_conf(l);
