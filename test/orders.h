@@ -1,6 +1,6 @@
 /* orders.h - orders to a shard, one call for each kind; what names no carrier
- * goes by data_mem. True if the order is in
- * the ring, false if it waits for a place there. */
+ * goes by data_mem. False: the ring has
+ * no place for it, and nothing was done. */
 #ifndef MMX_TEST_ORDERS_H
 #define MMX_TEST_ORDERS_H
 
@@ -9,20 +9,29 @@
 
 static inline bool shard_push(struct shard *s, const struct data_cmd *cmd)
 {
+    if (shard_space(s) == 0)
+        return false;
     shard_command(s, cmd);
-    return shard_waiting(s) == 0;
+    return true;
+}
+
+static inline bool order_push(struct shard *s, const struct order *o)
+{
+    if (shard_space(s) == 0)
+        return false;
+    shard_order(s, o);
+    return true;
 }
 
 static inline bool shard_peer_by(struct shard *s, uint32_t peer,
     struct span blob, uint32_t segment_max, uint8_t carrier)
 {
-    shard_order(s, &(struct order){.type = ORDER_PEER,
-                       .peer = {.blob = (uint8_t *)(uintptr_t)blob.p,
-                           .peer = peer,
-                           .len = blob.len,
-                           .segment_max = segment_max,
-                           .carrier = carrier}});
-    return shard_waiting(s) == 0;
+    return order_push(s, &(struct order){.type = ORDER_PEER,
+                             .peer = {.blob = (uint8_t *)(uintptr_t)blob.p,
+                                 .peer = peer,
+                                 .len = blob.len,
+                                 .segment_max = segment_max,
+                                 .carrier = carrier}});
 }
 
 static inline bool shard_peer(
@@ -33,8 +42,7 @@ static inline bool shard_peer(
 
 static inline bool shard_pool_ready(struct shard *s, uint32_t pool)
 {
-    shard_order(s, &(struct order){.type = ORDER_POOL, .pool = pool});
-    return shard_waiting(s) == 0;
+    return order_push(s, &(struct order){.type = ORDER_POOL, .pool = pool});
 }
 
 /* The data_key that a peer's connections prove. */
@@ -43,16 +51,14 @@ static inline bool shard_key(struct shard *s, uint32_t peer, struct span key)
     struct order o = {.type = ORDER_KEY, .key = {.peer = peer, .len = key.len}};
 
     memcpy(o.key.bytes, key.p, key.len);
-    shard_order(s, &o);
-    return shard_waiting(s) == 0;
+    return order_push(s, &o);
 }
 
 static inline bool shard_source(
     struct shard *s, uint32_t peer, uint32_t pool, struct source *source)
 {
-    shard_order(s,
+    return order_push(s,
         &(struct order){.type = ORDER_SOURCE, .source = {source, peer, pool}});
-    return shard_waiting(s) == 0;
 }
 
 #endif

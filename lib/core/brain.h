@@ -38,7 +38,9 @@ struct brain;
  * the slab only counts or is too small. */
 struct brain *brain_init(struct slab *s, const struct brain_conf *c);
 
-/* Handles one event; appends actions to `out`. */
+/* Handles one event; appends actions to `out`. With less room there than
+ * out_has_room asks for it takes in the event, and leaves the rest of its work
+ * for EV_MORE. */
 void brain_step(struct brain *b, const struct event *ev, struct out *out);
 /* True if the last list was too short for all actions. */
 bool brain_pending(const struct brain *b);

@@ -37,7 +37,8 @@ struct links_calls {
     /* A frame that peer_get refused. */
     void (*bad)(
         void *ud, uint32_t link, enum err err, const struct peer_msg *m);
-    /* Returns true to stop messages for now; a later links_serve asks again. */
+    /* Returns true to stop messages for now, also within a packet; a later
+     * links_serve asks again. */
     bool (*full)(void *ud);
     /* True if the peer of an accepted link is known: other links are evicted
      * when numbers run out. NULL: all are known. */
@@ -102,10 +103,6 @@ uint64_t links_host(const struct links *p, uint32_t link);
 /* True if the other end of our link is known to have none of this host's
  * addresses, in our network namespace. */
 bool links_far(const struct links *p, uint32_t link);
-
-/* True if a frame of `len` bytes fits the link's packet, so that it is not sent
- * first. */
-bool links_fits(const struct links *p, uint32_t link, uint32_t len);
 
 /* Appends one frame to the link's packet of this turn. */
 void links_send(struct links *p, uint32_t link, struct span frame);

@@ -14,14 +14,6 @@
 
 #define SHARDS_MAX 64
 
-/* Frames of the brain to peers that the links do not have yet. */
-#define OUTBOX_BYTES (16u * OUT_BYTES)
-struct outbox {
-    uint8_t *bytes; /* struct outbox_frame, its bytes, and so on */
-    size_t len, cap;
-    uint64_t dropped; /* frames that did not fit */
-};
-
 struct node_conn {
     struct list notified; /* linked: its events are to be pulled */
     bool greeted;         /* WELCOME went out */
@@ -111,7 +103,6 @@ struct node {
     uint64_t maps_room;    /* bytes of pools that may be mapped on top */
 
     struct out out;
-    struct outbox outbox;
     bool ending, stopping; /* after the drain; now */
     bool lines_lost;       /* omitted log lines are not reported yet */
     uint64_t drain_ns;     /* deadline of the drain */

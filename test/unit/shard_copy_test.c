@@ -98,7 +98,8 @@ static void world_start_by(
         .slots = SLOTS,
         .peers = 4,
         .window_bytes = 131072,
-        .ring_records = 4096,
+        .orders = 4096,
+        .notes = 4096,
         .cpu = -1,
         .pools_count = 1,
         .wake = &w.wake};

@@ -96,7 +96,8 @@ static void world_conf(void)
         .slots = SLOTS,
         .peers = 4,
         .window_bytes = 128 * KIB,
-        .ring_records = 4096,
+        .orders = 4096,
+        .notes = 4096,
         .cpu = -1,
         .may_inline = w.may_inline,
         .pools_count = 1,
@@ -676,9 +677,8 @@ BOTH(layout_comes_later)
 /* Commands for a shard whose ring is short. */
 static void push_patiently(struct data_cmd c)
 {
-    (void)shard_push(w.l[0], &c);
-    for (; shard_waiting(w.l[0]); sched_yield())
-        shard_flush(w.l[0]);
+    for (; !shard_push(w.l[0], &c); sched_yield())
+        ;
     shard_flush(w.l[0]);
 }
 
@@ -705,7 +705,7 @@ static void late(uint32_t trims, uint32_t grants)
 
     world_conf();
     world_start(1, 0);
-    w.conf.ring_records = 2;
+    w.conf.orders = w.conf.notes = 2;
     w.ls = 1;
     start(&w.l[0], ROLE_LANGD, 0, 1);
     peer_open();

@@ -74,6 +74,7 @@ struct dial {
 struct link {
     struct sock *sock; /* NULL: the number is free, or dial.used */
     bool up;
+    bool taking;       /* `msg` has frames of it that were not passed on */
     uint64_t rid;      /* ROUTER: its routing id */
     uint32_t conn;     /* ROUTER: its connection */
     struct dial dial;  /* DEALER */
@@ -101,7 +102,9 @@ struct links {
     uint8_t *memory, *buffers;
     size_t buffers_bytes;
     uint64_t monitors;           /* created so far, for their names */
-    zmq_msg_t msg, event, scrap; /* receive buffers; never kept */
+    zmq_msg_t msg, event, scrap; /* receive buffers */
+    uint32_t msg_link;           /* of the frames of msg from msg_at on */
+    size_t msg_at;
     bool stopped;
     uv_timer_t timer;
     bool tick, starved;

@@ -207,7 +207,7 @@ void sock_close(struct sock *s)
 
 void link_clear(struct link *k)
 {
-    k->up = false;
+    k->up = k->taking = false;
     k->out_len = k->frames = 0;
     list_remove(&k->dirty);
 }

@@ -126,26 +126,49 @@ void sock_news(struct sock *s)
 
 /* in */
 
-/* Passes the frames of p->msg on. Returns their number. */
-static uint32_t take_frames(struct links *p, uint32_t link, struct sock *s)
+/* True if no message may be received: the owner is full, or was in the middle
+ * of one. */
+static bool full(const struct links *p)
+{
+    return p->links[p->msg_link].taking || p->calls.full(p->calls.ud);
+}
+
+/* Passes on the frames of p->msg that are left, until the owner is full.
+ * Returns their number. A callback may disconnect the link, but the message
+ * stays ours.
+ */
+static uint32_t pass_frames(struct links *p)
 {
     struct reader r = reader_of(zmq_msg_data(&p->msg), zmq_msg_size(&p->msg));
+    struct link *k = link_at(p, p->msg_link);
     uint32_t count = 0;
 
-    p->stats.packets_in++;
-    /* A callback may disconnect the link, but the message stays ours. */
-    for (; p->links[link].sock == s; count++) {
+    r.at = p->msg_at;
+    for (; k->taking && !p->calls.full(p->calls.ud); count++) {
         struct peer_msg m;
         enum err e = peer_get(&r, &m);
 
-        if (e == ERR_NOT_READY)
+        if (e == ERR_NOT_READY) {
+            k->taking = false;
             break;
+        }
         if (e == OK)
-            p->calls.message(p->calls.ud, link, &m);
+            p->calls.message(p->calls.ud, p->msg_link, &m);
         else
-            p->calls.bad(p->calls.ud, link, e, &m);
+            p->calls.bad(p->calls.ud, p->msg_link, e, &m);
     }
+    p->msg_at = r.at;
     return count;
+}
+
+/* Passes the frames of p->msg on, a link's. */
+static uint32_t take_frames(struct links *p, uint32_t link)
+{
+    p->stats.packets_in++;
+    p->links[link].taking = true;
+    p->msg_link = link;
+    p->msg_at = 0;
+    return max_u32(1, pass_frames(p));
 }
 
 /* Returns the connection of p->msg. NONE: it has ended. */
@@ -187,7 +210,7 @@ static uint32_t router_receive(struct links *p)
     if (conn != NONE && ours)
         link = conns_link(p, rid, conn);
     if (link != NONE)
-        return max_u32(1, take_frames(p, link, p->router));
+        return take_frames(p, link);
     p->stats.dropped_packets++;
     if (conn != NONE && !ours && p->conns[conn].link == NONE) {
         p->stats.strangers++;
@@ -208,7 +231,7 @@ static uint32_t dealer_receive(struct links *p, struct sock *s)
     /* The first message may overtake the event of the connect. */
     if (!p->links[s->link].up)
         sock_news(s);
-    return s->zmq ? max_u32(1, take_frames(p, s->link, s)) : 1;
+    return s->zmq ? take_frames(p, s->link) : 1;
 }
 
 static bool anything(const struct links *p)
@@ -259,6 +282,7 @@ void links_serve(struct links *p)
         look(p);
     if (p->zap_news)
         zap_serve(p);
+    (void)pass_frames(p);
     list_init(&now);
     while (!list_empty(&p->ready))
         list_push_tail(&now, list_pop(&p->ready));
@@ -269,7 +293,7 @@ void links_serve(struct links *p)
 
         if (s->news)
             sock_news(s);
-        while (one && i < turns && s->zmq && !p->calls.full(p->calls.ud)) {
+        while (one && i < turns && s->zmq && !full(p)) {
             one = s->link == NONE ? router_receive(p) : dealer_receive(p, s);
             i += one;
         }
@@ -283,7 +307,8 @@ void links_serve(struct links *p)
 
 bool links_busy(const struct links *p)
 {
-    return p->tick || p->zap_news || !list_empty(&p->ready);
+    return p->tick || p->zap_news || p->links[p->msg_link].taking ||
+           !list_empty(&p->ready);
 }
 
 /* out */
@@ -341,13 +366,6 @@ static bool append(struct links *p, struct link *k, struct span frame)
     k->out_len += frame.len;
     k->frames++;
     return true;
-}
-
-bool links_fits(const struct links *p, uint32_t link, uint32_t len)
-{
-    const struct link *k = link_at(p, link);
-
-    return !k->up || len <= PACKET_BYTES - k->out_len;
 }
 
 void links_send(struct links *p, uint32_t link, struct span frame)

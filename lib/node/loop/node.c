@@ -117,10 +117,8 @@ static enum err take_memory(struct node *n)
     n->out.actions = calloc(OUT_ACTIONS, sizeof(*n->out.actions));
     n->out.cap = OUT_ACTIONS;
     n->out.bytes = writer_of(malloc(OUT_BYTES), OUT_BYTES);
-    n->outbox.cap = OUTBOX_BYTES;
-    n->outbox.bytes = malloc(OUTBOX_BYTES);
     if (!n->conns || !n->pools || !n->mems || !n->recorder || !n->out.actions ||
-        !n->out.bytes.p || !n->outbox.bytes)
+        !n->out.bytes.p)
         return ERR_NO_BLOCKS;
     for (uint64_t i = 0; i < share_connections(c); i++)
         list_init(&n->conns[i].notified);
@@ -171,6 +169,10 @@ static bool gpu_pools(const struct conf *c)
     return false;
 }
 
+/* Orders of more than one step, and of links that come and go meanwhile. */
+#define ORDERS_MORE 2048
+#define NOTES       8192
+
 static enum err start_shard(struct node *n, uint32_t k)
 {
     const struct conf *c = n->conf;
@@ -193,7 +195,8 @@ static enum err start_shard(struct node *n, uint32_t k)
         .slots = share_total(c, c->limit_rooms),
         .peers = share_peers(c),
         .window_bytes = (uint32_t)c->transfer_window,
-        .ring_records = (uint32_t)c->transfer_commands,
+        .orders = ORDERS_MORE + OUT_ACTIONS + 4 * share_peers(c),
+        .notes = NOTES,
         .cpu = pinned ? atoi(c->transfer_cpus.items[k]) : -1,
         .may_inline = n->carriers.any_thread && !pinned && !gpu_pools(c),
         .gpu = gpu_pools(c),
@@ -425,7 +428,6 @@ void node_free(struct node **out)
     free(n->recorder);
     free(n->out.actions);
     free(n->out.bytes.p);
-    free(n->outbox.bytes);
     free(n);
     *out = NULL;
 }

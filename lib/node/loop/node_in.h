@@ -29,14 +29,8 @@ void node_work(
     struct node *n, uv_work_t *w, uv_work_cb work, uv_after_work_cb after);
 /* Gives the order to every shard. */
 void node_order(struct node *n, const struct order *o);
-/* True if orders wait for a place in a shard's ring. */
-bool node_behind(const struct node *n);
-/* Sends the outbox to the links, unless orders given before wait for a place in
- * a shard's ring. */
-void outbox_flush(struct node *n);
-/* Drops the frames for `link` from the outbox. */
-void outbox_drop(struct node *n, uint32_t link);
-/* True if no step may be taken: a shard is far behind. */
+/* True if only what cannot wait may be told to the brain: a shard is far
+ * behind, and its ring might not hold all that a step orders. */
 bool node_congested(const struct node *n);
 
 /* node_inline.c */

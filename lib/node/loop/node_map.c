@@ -153,7 +153,7 @@ void node_maps_free(struct node *n)
     free(n->maps);
 }
 
-/* Gives the shards a source; NULL: takes it from them. */
+/* Gives the shards a source; NULL: takes all of the peer's from them. */
 static void order_source(
     struct mapping *m, uint32_t pool, struct source *source)
 {
@@ -166,9 +166,8 @@ static void end(struct mapping *m)
 {
     CHECK(!m->ended && m->node->maps[m->peer] == m, "peer %u ends twice",
         m->peer);
-    for (uint32_t i = 0; i < CONF_POOLS_MAX; i++)
-        if (m->mapped >> i & 1)
-            order_source(m, i, NULL);
+    if (m->mapped)
+        order_source(m, 0, NULL);
     m->node->maps[m->peer] = NULL;
     m->ended = true;
     list_push_tail(&m->node->maps_left, &m->link);

@@ -2,12 +2,14 @@
  * the order in which it asked.
  *
  * Invariants: carrying out never steps the brain; commands reach each shard
- * in order (shard_order.c), and nothing is lost. A message to a peer leaves
- * when every shard has all commands given before or with it in its ring: rows
- * that it calls for find their grant. The loop's thread.
+ * in order (shard_order.c), and nothing is lost: no step is taken while a ring
+ * might not hold its commands. Those of a step are in the rings before a
+ * message of it leaves: rows that it calls for find their grant. The loop's
+ * thread.
  *
  * Rejected: a shard's answer for each command before a message leaves. A shard
- * drains its ring before it looks at what arrived, which is enough. */
+ * drains its ring before it looks at what arrived, which is enough. Messages
+ * that wait in the loop for a shard that is behind: each needs a place, too. */
 #include "node/loop/node_in.h"
 
 #include "base/check.h"
@@ -43,21 +45,19 @@ void node_order(struct node *n, const struct order *o)
         shard_order(n->shards[k], o);
 }
 
-bool node_behind(const struct node *n)
+/* Returns the number of orders that every shard takes now. */
+static uint32_t orders_space(const struct node *n)
 {
+    uint32_t space = UINT32_MAX;
+
     for (uint32_t k = 0; k < n->shards_count; k++)
-        if (shard_waiting(n->shards[k]))
-            return true;
-    return false;
+        space = min_u32(space, shard_space(n->shards[k]));
+    return space;
 }
 
-/* Keeps half of the space for what one packet of a peer may cause. */
 bool node_congested(const struct node *n)
 {
-    for (uint32_t k = 0; k < n->shards_count; k++)
-        if (shard_waiting(n->shards[k]) > ORDERS_WAIT_MAX / 2)
-            return true;
-    return n->outbox.len > n->outbox.cap / 2 && node_behind(n);
+    return orders_space(n) < OUT_ACTIONS;
 }
 
 static void order_addresses(struct node *n, const struct action *a)
@@ -135,74 +135,14 @@ static void send_local(struct node *n, const struct action *a)
 
 /* to peers */
 
-struct outbox_frame {
-    uint32_t link, len; /* NONE: dropped */
-    bool coalesce;
-};
-
-static void to_link(
-    struct node *n, uint32_t link, struct span frame, bool coalesce)
-{
-    if (coalesce)
-        links_coalesce(n->links, link, frame);
-    else
-        links_send(n->links, link, frame);
-}
-
-/* A frame that its link takes without sending needs no place in the outbox, if
- * none is before it there. */
 static void send_peer(struct node *n, const struct action *a)
 {
-    struct outbox_frame head = {a->link, a->len, a->coalesce};
     struct span frame = span_of(n->out.bytes.p + a->at, a->len);
-    struct outbox *o = &n->outbox;
 
-    if (o->len == 0 && links_fits(n->links, a->link, a->len)) {
-        to_link(n, a->link, frame, a->coalesce);
-        return;
-    }
-    if (sizeof(head) + a->len > o->cap - o->len) {
-        o->dropped++; /* the brain repeats it, as after a lost link */
-        return;
-    }
-    memcpy(o->bytes + o->len, &head, sizeof(head));
-    memcpy(o->bytes + o->len + sizeof(head), frame.p, frame.len);
-    o->len += sizeof(head) + a->len;
-}
-
-void outbox_flush(struct node *n)
-{
-    struct outbox *o = &n->outbox;
-    struct outbox_frame head;
-
-    if (node_behind(n))
-        return;
-    for (size_t at = 0; at < o->len; at += sizeof(head) + head.len) {
-        struct span frame;
-
-        memcpy(&head, o->bytes + at, sizeof(head));
-        CHECK(at + sizeof(head) + head.len <= o->len,
-            "frame of %u bytes at %zu", head.len, at);
-        frame = span_of(o->bytes + at + sizeof(head), head.len);
-        if (head.link != NONE)
-            to_link(n, head.link, frame, head.coalesce);
-    }
-    o->len = 0;
-    links_flush(n->links);
-}
-
-void outbox_drop(struct node *n, uint32_t link)
-{
-    struct outbox *o = &n->outbox;
-    struct outbox_frame head;
-
-    for (size_t at = 0; at < o->len; at += sizeof(head) + head.len) {
-        memcpy(&head, o->bytes + at, sizeof(head));
-        if (head.link != link)
-            continue;
-        head.link = NONE;
-        memcpy(o->bytes + at, &head, sizeof(head));
-    }
+    if (a->coalesce)
+        links_coalesce(n->links, a->link, frame);
+    else
+        links_send(n->links, a->link, frame);
 }
 
 static void notify(struct node *n, uint32_t conn)
@@ -264,14 +204,42 @@ static void connect_link(struct node *n, const struct action *a)
     struct span name = span_of(address.p + address.len, (size_t)a->word);
 
     CHECK(a->link < 2 * share_peers(n->conf), "link %u", a->link);
-    outbox_drop(n, a->link);
     /* All else that fails is tried again. */
     if (links_connect(n->links, a->link, address, name) != OK)
         log_error("link %u: `%.*s` is not tcp://host:port", a->link,
             (int)address.len, (const char *)address.p);
 }
 
-static void act(struct node *n, const struct action *a)
+/* Carries out what reaches the shards. */
+static void act_inside(struct node *n, const struct action *a)
+{
+    switch ((enum action_type)a->type) {
+    case ACT_DATA:
+        for (uint32_t k = 0; k < n->shards_count; k++)
+            shard_command(n->shards[k], &a->cmd);
+        return;
+    case ACT_PEER_DATA:
+        order_addresses(n, a);
+        return;
+    case ACT_PEER_KEY:
+        order_key(n, a);
+        return;
+    case ACT_MAP:
+        node_map(n, a->index, span_of(n->out.bytes.p + a->at, a->len), a->word);
+        return;
+    case ACT_UNMAP:
+        node_unmap(n, a->index);
+        return;
+    case ACT_POOL_FIX:
+        node_fix_pool(n, a->index);
+        return;
+    default:
+        return;
+    }
+}
+
+/* Carries out what others may see. */
+static void act_outside(struct node *n, const struct action *a)
 {
     switch ((enum action_type)a->type) {
     case ACT_LOCAL:
@@ -296,27 +264,14 @@ static void act(struct node *n, const struct action *a)
         connect_link(n, a);
         return;
     case ACT_DISCONNECT:
-        outbox_drop(n, a->link);
         links_disconnect(n->links, a->link);
         return;
     case ACT_PEER_DATA:
-        order_addresses(n, a);
-        return;
     case ACT_PEER_KEY:
-        order_key(n, a);
-        return;
     case ACT_DATA:
-        for (uint32_t k = 0; k < n->shards_count; k++)
-            shard_command(n->shards[k], &a->cmd);
-        return;
     case ACT_MAP:
-        node_map(n, a->index, span_of(n->out.bytes.p + a->at, a->len), a->word);
-        return;
     case ACT_UNMAP:
-        node_unmap(n, a->index);
-        return;
     case ACT_POOL_FIX:
-        node_fix_pool(n, a->index);
         return;
     case ACT_ENDED:
         log_ended(n, a->word);
@@ -342,14 +297,15 @@ static void step(struct node *n, struct event *ev)
 {
     ev->now_ns = n->steps++ % STEPS_A_LOOK ? n->now_ns : node_clock_ns(n);
     n->event = ev;
+    n->out.cap = min_u32(OUT_ACTIONS, orders_space(n));
     brain_step(n->brain, ev, &n->out);
     n->event = NULL;
     CHECK(!n->out.bytes.failed, "the list of actions did not fit: %u",
         n->out.count);
-    if (n->outbox.len > n->outbox.cap / 2)
-        outbox_flush(n);
     for (uint32_t i = 0; i < n->out.count; i++)
-        act(n, &n->out.actions[i]);
+        act_inside(n, &n->out.actions[i]);
+    for (uint32_t i = 0; i < n->out.count; i++)
+        act_outside(n, &n->out.actions[i]);
     n->out.count = 0;
     n->out.bytes.len = 0;
 }

@@ -17,7 +17,7 @@
 #include <sys/prctl.h>
 
 #define NOTES_TURN 4096            /* served before peers and engines */
-#define BEHIND_MS  1               /* how soon a full ring is tried again */
+#define BEHIND_US  100             /* how soon a full ring is looked at again */
 #define SLACK_NS   (4 * NS_PER_MS) /* a tick, where it comes 250 times a s */
 /* Commits after which rows leave, while the next are read: of many small rooms
  * the peer has the first before the last is committed. */
@@ -121,7 +121,6 @@ static void link_up(void *ud, uint32_t link)
         .fresh = node_carriers_draw(n, fresh)};
 
     CHECK(link < 2 * share_peers(n->conf), "link %u", link);
-    outbox_drop(n, link); /* the number may have been another peer's */
     node_event(n, &ev);
 }
 
@@ -266,10 +265,6 @@ static void arm_timer(struct node *n)
 
     if (n->ending)
         at = min_u64(at, n->drain_ns);
-    if (node_congested(n))
-        at = now + BEHIND_MS * NS_PER_MS;
-    else if (node_behind(n))
-        at = min_u64(at, now + BEHIND_MS * NS_PER_MS);
     if (local_coalescing(n->local))
         at = min_u64(at, now + LOCAL_COALESCE_MS * NS_PER_MS);
     if (n->lines_lost)
@@ -297,8 +292,6 @@ static void turn(struct node *n)
     n->turns++;
     (void)node_clock_ns(n);
     node_carriers_watch(n);
-    if (node_behind(n))
-        flush_shards(n);
     local_flush_coalesced(n->local);
     links_flush_coalesced(n->links);
     if (n->pools_seen && !node_congested(n))
@@ -329,7 +322,7 @@ static void turn(struct node *n)
     flush_shards(n);
     pull_all(n);
     local_flush(n->local);
-    outbox_flush(n);
+    links_flush(n->links);
     node_inline_watch(n);
     n->lines_lost = log_report_lost();
     drain_check(n);
@@ -354,21 +347,20 @@ static void on_check(uv_check_t *h)
 static void on_prepare(uv_prepare_t *h)
 {
     struct node *n = h->data;
-    bool more = false;
 
     if (n->stopping)
         return;
     wake_sleep(&n->wake);
-    if (!node_congested(n)) {
-        /* Notes since the turn get a turn of their own; later ones write to
-         * the wake. */
-        more = serve_notes(n) > 0 || local_busy(n->local) ||
-               links_busy(n->links) || n->maps_seen || n->pools_seen ||
-               !list_empty(&n->making) || node_inline_busy(n) ||
-               brain_pending(n->brain);
-    }
-    if (more)
-        uv_idle_start(&n->idle, on_idle);
+    if (node_congested(n))
+        usleep(BEHIND_US); /* descriptors stay ready: they would not let it */
+    /* Notes since the turn get a turn of their own; later ones write to the
+     * wake. */
+    else if (serve_notes(n) == 0 && !local_busy(n->local) &&
+             !links_busy(n->links) && !n->maps_seen && !n->pools_seen &&
+             list_empty(&n->making) && !node_inline_busy(n) &&
+             !brain_pending(n->brain))
+        return;
+    uv_idle_start(&n->idle, on_idle);
 }
 
 static void on_wake(uv_poll_t *h, int status, int events)

@@ -264,7 +264,7 @@ static void *thread(void *ud)
 static enum err memory_take(struct shard *s)
 {
     struct slab slab = {0};
-    uint32_t notes = 2 * s->conf.slots + s->conf.ring_records;
+    uint32_t notes = 2 * s->conf.slots + s->conf.orders;
 
     s->role->carve(s, &slab);
     slab = (struct slab){.cap = slab.used};
@@ -310,9 +310,9 @@ static enum err start(struct shard *s)
     enum err e = wake_init(&s->wake);
 
     if (e == OK)
-        e = ring_init(&s->in, s->conf.ring_records, sizeof(struct order));
+        e = ring_init(&s->in, s->conf.orders, sizeof(struct order));
     if (e == OK)
-        e = ring_init(&s->out, s->conf.ring_records, sizeof(struct data_note));
+        e = ring_init(&s->out, s->conf.notes, sizeof(struct data_note));
     if (e == OK)
         e = memory_take(s);
     return e == OK ? thread_start(s) : e;
@@ -377,8 +377,9 @@ void shard_stop(struct shard **sp)
 
 void shard_flush(struct shard *s)
 {
-    if (!orders_flush(s))
+    if (!s->pushed)
         return;
+    s->pushed = false;
     if (!shard_inline(s)) {
         wake_up(&s->wake);
     } else if (s->role->orders_move_rows) {

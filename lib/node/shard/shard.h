@@ -33,7 +33,8 @@ struct shard_conf {
     struct data_conf data;
     uint8_t role;
     uint32_t index, count; /* number of this shard, number of shards */
-    uint32_t slots, peers, window_bytes, ring_records;
+    uint32_t slots, peers, window_bytes;
+    uint32_t orders, notes;         /* places of the rings */
     int cpu;                        /* -1: anywhere */
     bool may_inline;                /* the loop may own it */
     bool gpu;                       /* pools may be on GPUs */
@@ -78,8 +79,9 @@ struct order {
         /* The layout and memory of this pool are there now; before any command
          * on it. */
         uint32_t pool;
-        /* langd: pool `pool` of that peer is mapped here; NULL: no longer. The
-         * shard holds it until an order replaces it and no copy reads it. */
+        /* langd: pool `pool` of that peer is mapped here; NULL: none of its
+         * pools is any longer. The shard holds it until then, and while a copy
+         * reads it. */
         struct {
             struct source *source;
             uint32_t peer, pool;
@@ -87,20 +89,16 @@ struct order {
     };
 };
 
-/* The most orders that may wait for a place in a shard's ring. */
-#define ORDERS_WAIT_MAX 65536u
-
-/* Passes an order on; it waits while the ring is full. Copies the blob, holds
+/* Passes an order on, for which there must be a place. Copies the blob, holds
  * the source. */
 void shard_order(struct shard *s, const struct order *o);
-/* The same for a command; carries it out if the loop owns the shard and no
- * order waits. Rows move with shard_flush. */
+/* The same for a command; carries it out if the loop owns the shard and the
+ * ring is empty. Rows move with shard_flush. */
 void shard_command(struct shard *s, const struct data_cmd *cmd);
-/* Returns the number of orders that wait for a place in the ring. */
-uint32_t shard_waiting(const struct shard *s);
-/* Moves waiting orders into the ring, then runs or wakes the shard if any
- * order was passed on since the last call. At least once per turn of the
- * loop. */
+/* Returns the number of orders for which there is a place now. */
+uint32_t shard_space(struct shard *s);
+/* Runs or wakes the shard if any order was passed on since the last call. At
+ * least once per turn of the loop. */
 void shard_flush(struct shard *s);
 
 /* True while the loop owns the shard. It then polls shard_fd, and calls

@@ -56,11 +56,21 @@ void copy_source(
     struct source **at = &s->land.sources[peer * SHARD_POOLS_MAX + pool];
 
     source_drop(*at);
-    if (source && source->gpu.gpu && !gpu_known(s, source->gpu.gpu)) {
+    if (source->gpu.gpu && !gpu_known(s, source->gpu.gpu)) {
         source_drop(source);
         source = NULL;
     }
     *at = source;
+}
+
+void copy_sources_drop(struct shard *s, uint32_t peer)
+{
+    struct source **at = &s->land.sources[peer * SHARD_POOLS_MAX];
+
+    for (uint32_t i = 0; i < SHARD_POOLS_MAX; i++) {
+        source_drop(at[i]);
+        at[i] = NULL;
+    }
 }
 
 /* queues */

@@ -25,12 +25,6 @@ struct backlog {
     uint32_t head, len, cap;
 };
 
-/* Orders that found the ring `in` full, in order. Of the loop. */
-struct waiting {
-    struct order *orders;
-    uint32_t head, len, cap;
-};
-
 /* One of the carriers that are open. Of the owner, but for address. */
 struct carry {
     const struct data_ops *ops;
@@ -104,7 +98,6 @@ struct shard {
     _Atomic uint8_t owner;          /* enum owner */
     bool running;                   /* loop: there is a thread to join */
     bool pushed;                    /* loop: since the last shard_flush */
-    struct waiting waiting;         /* loop */
     bool handed;                    /* loop: see shard_handed */
     uint64_t turns_seen, turned_ns; /* loop: see shard_silent_ns */
     sem_t started;                  /* result and address are there */
@@ -208,9 +201,6 @@ unsigned shard_orders(struct shard *s);
 /* Tells carriers and stage of pool i, once it has memory. */
 void orders_pool(struct shard *s, uint32_t i);
 /* Of the loop's thread: */
-/* Moves waiting orders into the ring; true if any was pushed since the last
- * call. */
-bool orders_flush(struct shard *s);
 void orders_free(struct shard *s);
 
 /* shard_gpu.c */

@@ -436,7 +436,10 @@ static void order(struct shard *s, const struct order *o)
         set_pool(s, o->pool);
         return;
     case ORDER_SOURCE:
-        copy_source(s, o->source.peer, o->source.pool, o->source.source);
+        if (o->source.source)
+            copy_source(s, o->source.peer, o->source.pool, o->source.source);
+        else
+            copy_sources_drop(s, o->source.peer);
         return;
     }
     CHECK(false, "order %u", o->type);

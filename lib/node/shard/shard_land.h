@@ -93,6 +93,8 @@ void land_end(struct shard *s, uint32_t token, bool ok, uint32_t bytes);
 void copy_carve(struct shard *s, struct slab *slab);
 void copy_source(
     struct shard *s, uint32_t peer, uint32_t pool, struct source *source);
+/* Drops all of a peer's. */
+void copy_sources_drop(struct shard *s, uint32_t peer);
 bool copy_arrived(struct shard *s, const struct data_in *in);
 /* Copies about `max` bytes; returns the number of copies served. */
 unsigned copy_turn(struct shard *s, uint64_t max);

@@ -1,24 +1,20 @@
-/* shard_order.c - orders, from the loop to a shard: through the ring, and
- * through a queue of the loop's while the ring is full.
+/* shard_order.c - orders, from the loop to a shard, through the ring.
  *
- * Invariants: orders keep their order and none is lost; one owns what it
- * points to from shard_order on, until the shard has carried it out. The
- * queue's memory grows with what waits, up to ORDERS_WAIT_MAX, and stays. A
- * command to a shard that the loop owns, behind which nothing waits, goes
- * neither way. The loop's thread, but for the end of this file: the shard's
- * owner carries orders out.
+ * Invariants: orders keep their order and none is lost: the loop gives none
+ * for which there is no place. An order owns what it points to from shard_order
+ * on, until the shard has carried it out. A command to a shard that the loop
+ * owns, behind which nothing waits, does not go through the ring. The loop's
+ * thread, but for the end of this file: the shard's owner carries orders out.
  *
  * Rejected: waiting for a shard that is behind. It may be waiting for us to
- * read its notes; the queue lets both go on. A ring as large as the queue may
- * become: all of its memory would be passed through, over and over. */
+ * read its notes. A queue for what the ring does not take: the loop would go on
+ * to ask for more, and what it says to peers would have to wait as well. */
 #include "node/shard/shard_in.h"
 
 #include "base/check.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-#define WAITING_FIRST 512
 
 /* Gives an order its own copy of what it points to. */
 static void own(struct shard *s, struct order *o)
@@ -37,8 +33,8 @@ static void own(struct shard *s, struct order *o)
         o->peer.blob = blob;
         return;
     case ORDER_SOURCE:
-        CHECK(
-            o->source.peer < s->conf.peers && o->source.pool < SHARD_POOLS_MAX,
+        CHECK(o->source.peer < s->conf.peers &&
+                  (o->source.pool < SHARD_POOLS_MAX || !o->source.source),
             "pool %u of peer %u", o->source.pool, o->source.peer);
         if (o->source.source)
             source_hold(o->source.source);
@@ -65,40 +61,22 @@ static void disown(struct order *o)
         source_drop(o->source.source);
 }
 
-static void grow(struct waiting *q)
-{
-    uint32_t cap = q->cap ? 2 * q->cap : WAITING_FIRST;
-    struct order *more = malloc(cap * sizeof(*more));
-
-    CHECK(more, "no memory for %u orders", cap);
-    for (uint32_t i = 0; i < q->len; i++)
-        more[i] = q->orders[(q->head + i) % q->cap];
-    free(q->orders);
-    *q = (struct waiting){more, 0, q->len, cap};
-}
-
 void shard_order(struct shard *s, const struct order *o)
 {
-    struct waiting *q = &s->waiting;
     struct order mine = *o;
+    bool pushed;
 
     if (o->type != ORDER_CMD) /* a command points to nothing */
         own(s, &mine);
-    if (q->len == 0 && ring_push(&s->in, &mine)) {
-        s->pushed = true;
-        return;
-    }
-    CHECK(q->len < ORDERS_WAIT_MAX, "shard %u: %u orders wait", s->conf.index,
-        q->len);
-    if (q->len == q->cap)
-        grow(q);
-    q->orders[(q->head + q->len++) % q->cap] = mine;
+    pushed = ring_push(&s->in, &mine);
+    CHECK(pushed, "shard %u has no place for an order", s->conf.index);
+    s->pushed = true;
 }
 
 void shard_command(struct shard *s, const struct data_cmd *cmd)
 {
-    if (!shard_inline(s) || s->rests || s->waiting.len > 0 ||
-        s->backlog.len > 0 || !ring_empty(&s->in)) {
+    if (!shard_inline(s) || s->rests || s->backlog.len > 0 ||
+        !ring_empty(&s->in)) {
         shard_order(s, &(struct order){.type = ORDER_CMD, .cmd = *cmd});
         return;
     }
@@ -107,36 +85,17 @@ void shard_command(struct shard *s, const struct data_cmd *cmd)
     s->pushed = true; /* it may have rows sent */
 }
 
-uint32_t shard_waiting(const struct shard *s)
+uint32_t shard_space(struct shard *s)
 {
-    return s->waiting.len;
-}
-
-bool orders_flush(struct shard *s)
-{
-    struct waiting *q = &s->waiting;
-    bool pushed = s->pushed;
-
-    while (q->len && ring_push(&s->in, &q->orders[q->head])) {
-        q->head = (q->head + 1) % q->cap;
-        q->len--;
-        pushed = true;
-    }
-    s->pushed = false;
-    return pushed;
+    return ring_space(&s->in);
 }
 
 void orders_free(struct shard *s)
 {
-    struct waiting *q = &s->waiting;
     struct order o;
 
     while (s->in.records && ring_pop(&s->in, &o))
         disown(&o);
-    for (; q->len; q->len--, q->head = (q->head + 1) % q->cap)
-        disown(&q->orders[q->head]);
-    free(q->orders);
-    q->orders = NULL;
 }
 
 /* at the shard, by its owner */
