@@ -17,6 +17,20 @@
 /* By daemon, and slot of a room (langd) or item (encoded): it moves. */
 static bool *moving[DAEMONS_MAX];
 
+/* Looked for are those that move although no daemon says anything again, and no
+ * deadline comes: in a calm world nothing is lost. */
+static bool at_once;
+
+#define LOOKS_NS  (20 * MS)
+#define STANDS_NS (50 * MS) /* less than the first repetition takes */
+
+/* A room of a langd that does not move at once: what it has, and how long it
+ * was seen so. */
+struct standing {
+    uint64_t mark, for_ns;
+};
+static struct standing *standing[DAEMONS_MAX];
+
 static bool lroom_moves(const struct daemon *d, const struct lroom *m)
 {
     const struct langd *l = d->brain;
@@ -49,11 +63,12 @@ static struct cons *asker_of(const struct daemon *d, const struct lroom *m)
 }
 
 /* True if an engine will announce the room, or go on with it, in its own
- * time. */
-static bool will_write(const struct daemon *d, uint64_t room)
+ * time. held: the room has its blocks, which the engine knows by now. */
+static bool will_write(const struct daemon *d, uint64_t room, bool held)
 {
     for (struct prod *p = prods_all(); p; p = p->next)
-        if (p->d == d && p->room == room && !p->over && !p->final_sent)
+        if (p->d == d && p->room == room && !p->over && !p->final_sent &&
+            (!at_once || !held || (p->h[0] && p->h[0]->seen_granted)))
             return true;
     return false;
 }
@@ -231,13 +246,20 @@ static bool lroom_would(const struct daemon *d, const struct lroom *m)
     const struct edst *n = dst_of(m, &encoder);
     const struct cons *c = asker_of(d, m);
 
-    if (!c || !n || m->debt.owe || n->debt.owe || m->answer_due ||
-        lroom_closing(m))
-        return true; /* it ends by a deadline, or a message is repeated */
+    if (!c)
+        return true; /* it ends by a deadline */
+    if (!n)          /* or its user has not been shown yet (RULES 10.2) */
+        return !at_once || (W.is.hosts && W.is.pools > 1);
+    if (lroom_closing(m))
+        return !at_once;
+    if (!at_once && (m->debt.owe || n->debt.owe || m->answer_due))
+        return true; /* a message is repeated */
     if (!eroom_announced(n->room))
-        return will_write(encoder, m->r.id);
-    if (!eroom_serves(n->room) || m->exposed > m->released)
+        return will_write(encoder, m->r.id, false);
+    if (m->exposed > m->released)
         return true;
+    if (!eroom_serves(n->room))
+        return !at_once;
     if (lroom_lacks_aux(m))
         return aux_moves(d, m);
     if (is_queued(m) && grant_comes(d, m))
@@ -266,13 +288,41 @@ static const struct lroom *lroom_of_dst(
     return NULL;
 }
 
+static bool room_of_dst_moves(const struct edst *n)
+{
+    const struct daemon *d = NULL;
+    const struct lroom *m = lroom_of_dst(n, &d);
+
+    return m && lroom_moves(d, m);
+}
+
+/* True if another destination of its room comes first, or has still to ask
+ * (RULES 5.16). */
+static bool others_come(const struct edst *n)
+{
+    const struct eroom *r = n->room;
+
+    if (r->asked < r->required && will_ask(r->r.id))
+        return true;
+    LIST_FOREACH (k, &r->dsts) {
+        const struct edst *o = LIST_ENTRY(k, struct edst, in_room);
+
+        if (o != n && o->state == DST_ACTIVE && room_of_dst_moves(o))
+            return true;
+    }
+    return false;
+}
+
 /* True if the destination comes to all its rows. */
 static bool dst_moves(const struct edst *n)
 {
     const struct daemon *d = NULL;
-    const struct lroom *m = n->debt.owe ? NULL : lroom_of_dst(n, &d);
+    const struct lroom *m;
 
-    return !m || m->debt.owe || (is_queued(m) ? grant_comes(d, m) : true);
+    if (at_once)
+        return room_of_dst_moves(n) || others_come(n);
+    m = n->debt.owe ? NULL : lroom_of_dst(n, &d);
+    return !m || m->debt.owe || !is_queued(m) || grant_comes(d, m);
 }
 
 /* True if all that the complete item is for comes to its end: then its blocks
@@ -368,7 +418,7 @@ static bool item_would(const struct daemon *d, struct item *it)
     if (item_held(it)) {
         LIST_FOREACH (r, &it->rooms)
             if (!item_done(it) &&
-                will_write(d, LIST_ENTRY(r, struct eroom, in_item)->r.id))
+                will_write(d, LIST_ENTRY(r, struct eroom, in_item)->r.id, true))
                 return true;
         return item_drains(it);
     }
@@ -396,6 +446,12 @@ static bool item_would(const struct daemon *d, struct item *it)
 
 /* the set */
 
+static uint32_t places(const struct daemon *d)
+{
+    return d->role == ROLE_LANGD ? ((struct langd *)d->brain)->rooms_max
+                                 : ((struct encoded *)d->brain)->rooms_max;
+}
+
 /* Adds the nodes of a daemon that move as the others do; true: there are any.
  */
 static bool add_moving(const struct daemon *d)
@@ -420,46 +476,95 @@ static bool add_moving(const struct daemon *d)
     return any;
 }
 
-static void look_at_rooms(const struct daemon *d)
+static void find_moving(void)
 {
-    const struct langd *l = d->brain;
+    bool any = true;
 
-    for (uint32_t i = 0; i < l->rooms_max; i++) {
-        const struct lroom *m = &l->rooms[i];
-
-        HOLDS(!m->r.used || !lroom_alive(m) || lroom_moves(d, m),
-            "what waits, waits for something that moves",
-            "%s room %llu waits for ever, %s", d->conf->name,
-            (unsigned long long)m->r.id,
-            lroom_lacks_aux(m) ? "for aux"
-            : is_queued(m)     ? "for blocks"
-                               : "for rows");
-    }
-}
-
-void waits_look(void)
-{
-    bool any = world_quiet();
-
-    if (!any)
-        return;
-    for (uint32_t i = 0; i < W.daemons_count; i++) {
-        struct daemon *d = W.daemons[i];
-        uint32_t n = d->role == ROLE_LANGD
-                         ? ((struct langd *)d->brain)->rooms_max
-                         : ((struct encoded *)d->brain)->rooms_max;
-
-        if (!d->alive)
-            return;
-        if (!moving[i])
-            moving[i] = must_alloc(n, sizeof(bool));
-        memset(moving[i], 0, n * sizeof(bool));
-    }
+    for (uint32_t i = 0; i < W.daemons_count; i++)
+        memset(moving[i], 0, places(W.daemons[i]) * sizeof(bool));
     while (any) {
         any = false;
         for (uint32_t i = 0; i < W.daemons_count; i++)
             any |= add_moving(W.daemons[i]);
     }
+}
+
+static bool stays(const struct daemon *d, const struct lroom *m)
+{
+    return m->r.used && lroom_alive(m) && !lroom_moves(d, m);
+}
+
+static const char *waits_for(const struct lroom *m)
+{
+    return lroom_lacks_aux(m) ? "aux" : is_queued(m) ? "blocks" : "rows";
+}
+
+/* No room of a calm world waits for a repetition. Returns how many do not move
+ * at once. */
+static uint32_t look_at_standing(const struct daemon *d, uint64_t ago_ns)
+{
+    const struct langd *l = d->brain;
+    uint32_t stay = 0;
+
+    for (uint32_t i = 0; i < l->rooms_max; i++) {
+        const struct lroom *m = &l->rooms[i];
+        struct standing *s = &standing[d->index][i];
+        uint64_t mark = m->generation + m->attempt + m->granted + m->landed +
+                        m->released + m->committed;
+
+        if (!stays(d, m))
+            continue;
+        stay++;
+        if (s->mark != mark)
+            *s = (struct standing){mark, 0};
+        else
+            s->for_ns += ago_ns;
+        HOLDS(s->for_ns < STANDS_NS, "no room waits without need",
+            "%s room %llu waits for %s", d->conf->name,
+            (unsigned long long)m->r.id, waits_for(m));
+    }
+    return stay;
+}
+
+static void look_at_rooms(const struct daemon *d)
+{
+    const struct langd *l = d->brain;
+
+    for (uint32_t i = 0; i < l->rooms_max; i++)
+        HOLDS(!stays(d, &l->rooms[i]),
+            "what waits, waits for something that moves",
+            "%s room %llu waits for ever, for %s", d->conf->name,
+            (unsigned long long)l->rooms[i].r.id, waits_for(&l->rooms[i]));
+}
+
+void waits_look(void)
+{
+    static uint64_t last_ns;
+    uint64_t ago_ns = min_u64(W.now_ns - last_ns, LOOKS_NS);
+    uint32_t stay = 0;
+
+    last_ns = W.now_ns;
+    if (!world_quiet())
+        return;
+    for (uint32_t i = 0; i < W.daemons_count; i++) {
+        struct daemon *d = W.daemons[i];
+
+        if (!d->alive)
+            return;
+        if (!moving[i])
+            moving[i] = must_alloc(places(d), sizeof(bool));
+        if (!standing[i])
+            standing[i] = must_alloc(places(d), sizeof(struct standing));
+    }
+    at_once = W.is.calm;
+    find_moving();
+    for (uint32_t i = 0; i < W.daemons_count && at_once; i++)
+        if (W.daemons[i]->role == ROLE_LANGD)
+            stay += look_at_standing(W.daemons[i], ago_ns);
+    if (at_once && stay == 0)
+        return;
+    at_once = false;
+    find_moving();
     for (uint32_t i = 0; i < W.daemons_count; i++)
         if (W.daemons[i]->role == ROLE_LANGD)
             look_at_rooms(W.daemons[i]);
