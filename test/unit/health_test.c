@@ -254,6 +254,17 @@ TEST(an_encoder_whose_rows_cannot_come_is_none)
     T_EQ_U64(brain_acts(l, ACT_WARN), 1);
 }
 
+/* RULES 9.6 */
+TEST(trouble_of_rows_does_not_make_a_lost_connection_older)
+{
+    struct rig *l = langd_up(NULL, NULL);
+
+    hear_path(l, PATH_SHUT, TROUBLE_DATA_REFUSED);
+    brain_pass(l, 60000);
+    link_event(l, EV_LINK_DOWN, 0);
+    is_not(l, "no encoder is connected; enc: the connection is lost, for 0 s");
+}
+
 TEST(one_encoder_that_is_connected_is_enough)
 {
     struct rig *l = BRAIN(ROLE_LANGD, OTHER);

@@ -30,7 +30,8 @@ void peer_note_trouble(
     struct peer_trouble *t = &peer->trouble;
 
     CHECK(kind != TROUBLE_NONE && kind < TROUBLE_END, "trouble %u", kind);
-    if (t->kind == TROUBLE_NONE) {
+    if (t->kind == TROUBLE_NONE ||
+        trouble_of_data(t->kind) != trouble_of_data(kind)) {
         t->since_ns = now_ns;
         t->said.text[0] = 0;
     }
@@ -170,8 +171,7 @@ void path_end(struct peer *peer)
 {
     peer->path = PATH_NOT_SAID;
     peer->e.try_ns = TIME_NEVER;
-    peer->e.pause_ns = 0;
-    peer->e.tries = 0; /* no note is of the next run */
+    peer->e.pause_ns = peer->e.tries = 0; /* no note is of the next run */
     if (trouble_of_data((enum trouble)peer->trouble.kind))
         peer->trouble.kind = TROUBLE_NONE;
 }
