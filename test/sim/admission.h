@@ -20,5 +20,6 @@ void victims_in_a_batch(void);
 void overload_drains(void);
 void users_take_turns(void);
 void groups_of_three(void);
+void crowd_at_limits(void);
 
 #endif

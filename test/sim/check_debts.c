@@ -92,3 +92,11 @@ void news_watch(const struct daemon *d, const struct brain *b)
             "news are told", "%s: %s was told %u of %u", d->conf->name, p->name,
             p->told, b->peers.self.news);
 }
+
+void shares_watch_end(
+    const struct daemon *d, const struct share *const *shares, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        HOLDS(shares[i]->used == 0, "nothing is left", "%s: %u of %s",
+            d->conf->name, shares[i]->used, shares[i]->key);
+}

@@ -329,9 +329,12 @@ void encoded_watch_step(struct daemon *d)
 void encoded_watch_end(struct daemon *d)
 {
     const struct encoded *e = d->brain;
+    const struct share *shares[] = {
+        &e->share, &e->dst_share, &e->b.engines.share, &e->b.aux.share};
 
     encoded_watch(d);
     see_conns(d, e);
+    shares_watch_end(d, shares, ARRAY_LEN(shares));
     for (uint32_t i = 0; i < e->rooms_max; i++) {
         const struct eroom *m = &e->rooms[i];
 

@@ -523,8 +523,11 @@ void langd_watch_step(struct daemon *d)
 void langd_watch_end(struct daemon *d)
 {
     const struct langd *l = d->brain;
+    const struct share *shares[] = {&l->share, &l->b.engines.share,
+        &l->b.aux.share, &l->tickets.share, &l->tickets.space_share};
 
     langd_watch(d);
+    shares_watch_end(d, shares, ARRAY_LEN(shares));
     for (uint32_t i = 0; i < l->rooms_max; i++) {
         const struct lroom *m = &l->rooms[i];
 

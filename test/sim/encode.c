@@ -407,17 +407,27 @@ void prod_start(struct prod *p, uint64_t when_ns)
     at_leisure(when_ns, prod_tick, p, 0, 0);
 }
 
+/* True if it announces once more. */
+static bool comes_again(struct prod *p, enum err e)
+{
+    bool place = e == ERR_BUSY || e == ERR_QUOTA || e == ERR_NO_BLOCKS;
+
+    p->refused |= e ? UINT32_C(1) << e : 0;
+    return p->insists ? place
+                      : e == ERR_BUSY && (p->patient || p->must_succeed);
+}
+
 void prod_answer(struct handle *h, uint32_t type, const struct local_answer *a)
 {
     W.from = h->prod->draws;
     HOLDS(a->err == OK || !h->prod->must_succeed || a->err == ERR_BUSY ||
+              h->prod->insists ||
               type == LOCAL_COMMIT, /* the room may have ended meanwhile */
         "a healed world serves", "%s room %llu: %s is refused: %.*s",
         h->prod->d->conf->name, (unsigned long long)h->prod->room,
         local_name((enum local_type)type), (int)a->text.len,
         (const char *)a->text.p);
-    if (a->err == ERR_BUSY && type == LOCAL_ANNOUNCE &&
-        (h->prod->patient || h->prod->must_succeed)) {
+    if (type == LOCAL_ANNOUNCE && comes_again(h->prod, a->err)) {
         h->prod->h[0] = NULL; /* once more */
         h->prod->announced = false;
     }

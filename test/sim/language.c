@@ -357,7 +357,10 @@ void cons_answer(struct handle *h, uint32_t type, const struct local_answer *a)
         h->cons->asked = false; /* once more */
         return;
     }
-    if (a->err == ERR_BUSY && h->cons->must_succeed && h->owner) {
+    h->cons->refused |= a->err ? UINT32_C(1) << a->err : 0;
+    if (h->owner &&
+        (h->cons->insists ? a->err == ERR_BUSY || a->err == ERR_QUOTA
+                          : a->err == ERR_BUSY && h->cons->must_succeed)) {
         h->cons->h[0] = NULL; /* once more */
         h->refused = true;
         h->c->handles[h->cell] = NULL;

@@ -462,6 +462,8 @@ const struct scenario scenarios[] = {
     {"users-take-turns", users_take_turns},
     /* RULES 5.13 */
     {"groups-of-three", groups_of_three},
+    /* RULES 5.17, 7.6 */
+    {"crowd", crowd_at_limits},
     /* RULES 9.7 */
     {"reloads", swarm_of_reloads},
 };

@@ -368,6 +368,8 @@ struct prod {
     uint8_t storage, flags;
     bool known, shuffled, separate_final, final_sent, aborts, silent, early;
     bool commit_wrong, over, announced, patient, must_succeed;
+    bool insists;     /* asks for a place until it gets one */
+    uint32_t refused; /* for these reasons, a bit each */
     uint8_t expected; /* the reason with which it has to fail; OK: none */
     uint64_t key, secret, abort_ns, start_ns, end_ns;
     uint32_t order[16];
@@ -390,6 +392,8 @@ struct cons {
     uint8_t mode, storage, tries;
     bool null, aborts, silent, over, requested, must_succeed, declines, asked;
     bool lost_with_daemon; /* a daemon of its room has crashed */
+    bool insists;          /* asks for a place until it gets one */
+    uint32_t refused;      /* for these reasons, a bit each */
     uint64_t key, secret, hold_ns, abort_ns, ready_ns, start_ns, end_ns;
     uint32_t rows, required, window, deadline_ms;
     uint64_t group;
@@ -479,6 +483,9 @@ void reference_aux(struct daemon *d);
 void reference_encoded(struct daemon *d);
 /* check_debts.c: what it has to say. */
 void news_watch(const struct daemon *d, const struct brain *b);
+/* No user holds anything of these. */
+void shares_watch_end(
+    const struct daemon *d, const struct share *const *shares, uint32_t n);
 void encoded_unwatch(struct daemon *d);
 void langd_unwatch(struct daemon *d);
 /* A command that the brain gave to its shards. */
