@@ -251,6 +251,26 @@ TEST(a_langd_counts_once)
     T_EQ_U64(brain_shown(e, "rooms", "asked", 0), 2);
 }
 
+/* RULES 5.19 */
+TEST(a_langd_whose_place_was_anothers_gives_up_once)
+{
+    struct rig *e = BRAIN(ROLE_ENCODED, "limits.peers=1", "limits.reserve=0");
+    struct local_msg a = announce(1, 0, 8, 8);
+
+    brain_conn(e, 0, "s");
+    brain_hello(e, 0, "a", L_EPOCH);
+    brain_hear(e, 0, about(1, 0, PEER_DECLINE));
+    brain_pass(e, 10000);
+    brain_hello(e, 1, "b", L_EPOCH + 1); /* a is idle */
+    rig_step(e, &(struct event){.type = EV_LINK_DOWN, .link = 1});
+    brain_hello(e, 0, "a", L_EPOCH);
+    brain_hear(e, 0, about(1, 0, PEER_DECLINE));
+    a.announce.required_dst = 2;
+    T_OK(brain_say(e, 0, a));
+    T_EQ_U64(brain_shown(e, "rooms", "failed", 0), 1);
+    T_EQ_U64(brain_state(e, 0, 0), ROOM_WAITING);
+}
+
 /* strangers */
 
 /* RULES 5.19 */

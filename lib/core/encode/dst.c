@@ -163,7 +163,7 @@ static void remember_end(
     const struct eroom *m = d->room;
     struct decline g = {.memo = {.id = m->r.id, .scope = m->name},
         .key = d->key,
-        .langd = e->b.peers.peers[d->peer].serial,
+        .langd = e->b.peers.peers[d->peer].e.langd,
         .required = d->required,
         .pools = d->pools,
         .reason = (uint8_t)reason,

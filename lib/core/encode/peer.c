@@ -235,7 +235,7 @@ static struct eroom *room_for(struct encoded *e, struct out *out,
 static struct edst *dst_for(struct encoded *e, struct out *out, struct peer *p,
     const struct peer_msg *msg, struct eroom *m)
 {
-    struct decline *before = decline_find(e, m->r.id, m->name, p->serial);
+    struct decline *before = decline_find(e, m->r.id, m->name, p->e.langd);
     bool counted =
         before && before->counted && !before->served && eroom_serves(m);
     struct edst *d = NULL;
@@ -544,11 +544,11 @@ static struct peer *find(void *brain, struct out *out, uint32_t link,
 /* The peer's generations begin anew with its epoch. */
 static void begin_run(struct encoded *e, struct peer *p)
 {
-    if (p->e.run_epoch == p->epoch)
-        return;
+    uint64_t name = span_hash(span_str(p->name));
+
+    p->e.langd = (uint32_t)sip_words(e->b.c.secret, name, 0) | 1;
     p->e.run_epoch = p->epoch;
-    p->e.run = (uint32_t)sip_words(
-        e->b.c.secret, p->epoch, span_hash(span_str(p->name)));
+    p->e.run = (uint32_t)sip_words(e->b.c.secret, name, p->epoch);
     p->e.dead_to = 0;
     p->e.map_by_ns = e->b.now_ns + e->b.c.conf->timeout_hello;
 }
@@ -570,7 +570,8 @@ static void greeted(void *brain, struct out *out, uint32_t link, struct peer *p,
     p->link = link;
     p->holder = peers->link_host[link];
     peers->link_peer[link] = peer_index(peers, p);
-    begin_run(e, p);
+    if (p->e.run_epoch != p->epoch)
+        begin_run(e, p);
     if (m->hello.mapped & MAPS_NONE)
         p->e.map_by_ns = 0;
     p->mapped = p->e.map_conn != NONE && p->e.map_epoch == p->epoch

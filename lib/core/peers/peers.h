@@ -54,10 +54,10 @@ enum peer_life {
 
 /* What encoded alone keeps of a langd. */
 struct peer_of_encoded {
-    /* Its run in force, as the scope of its generations: a hash of name and
-     * epoch, the same in every place. And the highest of them that ended and is
-     * not remembered any more. */
-    uint32_t run;
+    /* Hashes, the same in every place: of its name, and of name and epoch,
+     * which is the scope of its generations. dead_to: the highest of those that
+     * ended and is not remembered any more. */
+    uint32_t langd, run;
     uint64_t run_epoch, dead_to;
     /* Copies on one host: the connection on which it maps our pools, for which
      * run of it, and bit i: it was given pool i. */
