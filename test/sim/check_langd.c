@@ -485,9 +485,40 @@ static void see_times(struct daemon *d, const struct langd *l, struct watch *w)
     }
 }
 
+/* What a group counts is what its members are, once they are sorted. */
+static void see_group(
+    const struct daemon *d, struct langd *l, const struct lgroup *g)
+{
+    uint64_t sums[GROUP_SUMS] = {0};
+    uint32_t rows = l->pools[g->pool].block_rows;
+
+    LIST_FOREACH (n, &g->members) {
+        const struct lroom *m = LIST_ENTRY(n, struct lroom, in_group);
+        bool unknown = m->total == ROWS_UNKNOWN, lacks = lroom_lacks_aux(m);
+        uint64_t chunks = aux_chunks(m->aux_len);
+
+        if (list_linked(&m->r.todo))
+            return;
+        sums[OF_MOST] += div_up(unknown ? m->max_rows : m->total, rows);
+        sums[OF_LEAST] += div_up(unknown ? m->committed : m->total, rows);
+        sums[OF_ROWS] += unknown ? m->committed : m->total;
+        sums[OF_HELD] += m->held.blocks;
+        sums[OF_AUX] += m->aux_state == LAUX_UNKNOWN ? 0 : chunks;
+        sums[OF_LACKS] += lacks ? chunks : 0;
+        sums[OF_UNKNOWN] += !m->length_known;
+        sums[OF_UNREADY] += lroom_closing(m) || lacks || !m->length_known;
+        sums[OF_GROWS] += unknown || grant_wanted(l, m) > 0;
+    }
+    for (uint32_t i = 0; i < GROUP_SUMS; i++)
+        HOLDS(sums[i] == g->sums[i], "a group counts its members",
+            "%s group %llx: sum %u is %llu, counted %llu", d->conf->name,
+            (unsigned long long)g->id, i, (unsigned long long)sums[i],
+            (unsigned long long)g->sums[i]);
+}
+
 void langd_watch(struct daemon *d)
 {
-    const struct langd *l = d->brain;
+    struct langd *l = d->brain;
     struct watch *w = watch_of(d);
 
     brain_check(&l->b);
@@ -496,6 +527,9 @@ void langd_watch(struct daemon *d)
         see_state(d, l, w, i);
         see_life(d, l, w, i);
     }
+    for (uint32_t i = 0; i < l->groups_fresh; i++)
+        if (l->groups[i].used)
+            see_group(d, l, &l->groups[i]);
     see_blocks(d, l, w);
     see_cells(d, l);
     if (!W.sparse) { /* they compare with the step before */

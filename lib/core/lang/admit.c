@@ -53,6 +53,7 @@ void admit_sort(struct langd *l, struct lroom *m)
         p->landing_rooms += landing ? 1 : UINT32_MAX;
     m->ready_counted = ready;
     m->landing_counted = landing;
+    grant_count(l, m, true);
     if (m->group)
         group_place(l, m->group);
     laux_classify(l, m);

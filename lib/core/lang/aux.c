@@ -47,20 +47,6 @@ static bool is_firm(const struct lroom *m)
     return lroom_firm(m) || m->exposed > 0;
 }
 
-/* Returns the number of chunks that the members lack. */
-static uint32_t group_lacks(const struct lgroup *g)
-{
-    uint32_t chunks = 0;
-
-    LIST_FOREACH (n, &g->members) {
-        const struct lroom *m = LIST_ENTRY(n, struct lroom, in_group);
-
-        if (lroom_lacks_aux(m))
-            chunks += aux_chunks(m->aux_len);
-    }
-    return chunks;
-}
-
 /* sorting */
 
 /* Puts the room into the heap of those that may lose their space, or takes it
@@ -84,7 +70,7 @@ void laux_place_group(struct langd *l, struct lgroup *g)
 {
     struct lroom *first = LIST_FIRST(&g->members, struct lroom, in_group);
     bool known = g->used && first && lgroup_known(g);
-    bool whole = known && group_lacks(g) == 0, waits = known && !whole;
+    bool whole = known && g->sums[OF_LACKS] == 0, waits = known && !whole;
 
     if (whole != g->aux_whole) {
         g->aux_whole = whole;
@@ -123,6 +109,7 @@ void laux_classify(struct langd *l, struct lroom *m)
 /* Sorts the room again after its aux changed. Settling does the rest. */
 static void changed(struct langd *l, struct lroom *m)
 {
+    grant_count(l, m, true);
     if (m->group)
         laux_place_group(l, m->group);
     laux_classify(l, m);
@@ -234,7 +221,8 @@ static bool serve_head(struct langd *l)
         "room %llx of state %u waits for aux", (unsigned long long)m->r.id,
         m->r.state);
     keep_head(l, m->group);
-    lacks = m->group ? group_lacks(m->group) : aux_chunks(m->aux_len);
+    lacks =
+        m->group ? (uint32_t)m->group->sums[OF_LACKS] : aux_chunks(m->aux_len);
     if (share_may(&l->b.aux.share, m->uid, lacks)) {
         give(l, m);
         return true;
@@ -257,17 +245,4 @@ void laux_serve(struct langd *l)
     while (serve_head(l))
         ;
     l->aux_dirty = false;
-}
-
-bool laux_fits(const struct langd *l, const struct lgroup *g, uint32_t *need)
-{
-    uint64_t chunks = 0;
-
-    LIST_FOREACH (n, &g->members) {
-        const struct lroom *m = LIST_ENTRY(n, struct lroom, in_group);
-
-        chunks += m->aux_state != LAUX_UNKNOWN ? aux_chunks(m->aux_len) : 0;
-    }
-    *need = (uint32_t)min_u64(chunks * AUX_CHUNK, UINT32_MAX);
-    return chunks <= l->b.aux.share.limit;
 }

@@ -42,6 +42,33 @@ uint32_t grant_wanted(struct langd *l, const struct lroom *m)
     return blocks > m->held.blocks ? (uint32_t)blocks - m->held.blocks : 0;
 }
 
+void grant_count(struct langd *l, struct lroom *m, bool in)
+{
+    uint32_t counts[GROUP_SUMS] = {0};
+
+    if (!m->group)
+        return;
+    if (in) {
+        uint32_t rows = lroom_pool(l, m)->block_rows;
+        bool known = m->total != ROWS_UNKNOWN, lacks = lroom_lacks_aux(m);
+
+        counts[OF_MOST] = div_up(known ? m->total : m->max_rows, rows);
+        counts[OF_HELD] = m->held.blocks;
+        counts[OF_ROWS] = known ? m->total : m->committed;
+        counts[OF_LEAST] = div_up(counts[OF_ROWS], rows);
+        if (m->aux_state != LAUX_UNKNOWN)
+            counts[OF_AUX] = aux_chunks(m->aux_len);
+        counts[OF_LACKS] = lacks ? counts[OF_AUX] : 0;
+        counts[OF_UNKNOWN] = !m->length_known;
+        counts[OF_UNREADY] = !m->length_known || lacks || lroom_closing(m);
+        counts[OF_GROWS] = !known || grant_wanted(l, m) > 0;
+    }
+    for (int i = 0; i < GROUP_SUMS; i++) {
+        m->group->sums[i] += (uint64_t)counts[i] - m->counts[i];
+        m->counts[i] = counts[i];
+    }
+}
+
 /* giving */
 
 /* Sends the shards the runs of the room's extent from first_run on. */
@@ -99,6 +126,7 @@ static bool take(struct langd *l, struct out *out, struct lroom *m, uint32_t n,
     p->gave_ns = l->b.now_ns;
     share_served(&l->b.engines.share, m->age);
     m->granted += n * p->block_rows;
+    grant_count(l, m, true);
     m->grade = (uint8_t)max_u32(m->grade, grade);
     if (!m->history.first_ns)
         m->history.granted_ns = l->b.now_ns;

@@ -120,19 +120,15 @@ void group_join(struct langd *l, struct lroom *m, const struct local_request *n,
     m->group = g;
     m->age = g->age;
     list_push_tail(&g->members, &m->in_group);
+    grant_count(l, m, true);
 }
 
 /* Frees the spare blocks once all totals are known and all members have their
  * blocks. */
 static void settle_spare(struct langd *l, struct lgroup *g)
 {
-    LIST_FOREACH (n, &g->members) {
-        const struct lroom *m = LIST_ENTRY(n, struct lroom, in_group);
-
-        if (m->total == ROWS_UNKNOWN || grant_wanted(l, m) > 0)
-            return;
-    }
-    uncap(l, g);
+    if (g->sums[OF_GROWS] == 0)
+        uncap(l, g);
 }
 
 static void unqueue(struct langd *l, struct lgroup *g)
@@ -150,18 +146,19 @@ void group_leave(struct langd *l, struct lroom *m)
         return;
     CHECK(!lroom_alive(m), "room %llx leaves its group",
         (unsigned long long)m->r.id);
-    if (g->queued == m)
-        unqueue(l, g);
+    heap_remove(&l->pools[g->pool].want, &m->want_node);
     if (m->r.state == ROOM_SUCCESS)
         g->gone += m->held.blocks;
     else
         group_trimmed(l, m, m->held.blocks);
     list_remove(&m->in_group);
+    grant_count(l, m, false);
     m->group = NULL;
     settle_spare(l, g);
+    group_place(l, g);
     if (!list_empty(&g->members))
-        group_place(l, g);
-    else if (g->joined == g->size)
+        return;
+    if (g->joined == g->size)
         drop(l, g); /* no further member comes */
     else
         list_push_tail(&l->groups_idle, &g->in_place);
@@ -173,59 +170,35 @@ void groups_session_over(struct langd *l, uint32_t session)
         drop(l, LIST_ENTRY(n, struct lgroup, in_session));
 }
 
-/* Returns how many blocks the members hold when all rows are there. */
-static uint64_t most(const struct langd *l, const struct lgroup *g)
-{
-    uint32_t rows = l->pools[g->pool].block_rows;
-    uint64_t blocks = 0;
-
-    LIST_FOREACH (n, &g->members) {
-        const struct lroom *m = LIST_ENTRY(n, struct lroom, in_group);
-
-        blocks +=
-            div_up(m->total == ROWS_UNKNOWN ? m->max_rows : m->total, rows);
-    }
-    return blocks;
-}
-
 uint32_t group_wanted(const struct langd *l, const struct lgroup *g)
 {
-    uint64_t blocks = min_u64(most(l, g), l->pools[g->pool].cap_whole);
+    uint64_t most = min_u64(g->sums[OF_MOST], l->pools[g->pool].cap_whole);
 
-    LIST_FOREACH (n, &g->members) {
-        const struct lroom *m = LIST_ENTRY(n, struct lroom, in_group);
-
-        blocks -= min_u64(blocks, m->held.blocks);
-    }
-    return (uint32_t)blocks;
+    return (uint32_t)(most - min_u64(most, g->sums[OF_HELD]));
 }
 
 /* True if it can be admitted: all members' lengths are known. */
 static bool ready(const struct lgroup *g)
 {
-    if (!g->used || g->admitted || g->joined < g->size)
-        return false;
-    LIST_FOREACH (n, &g->members) {
-        const struct lroom *m = LIST_ENTRY(n, struct lroom, in_group);
-
-        if (lroom_closing(m) || !m->length_known || lroom_lacks_aux(m))
-            return false;
-    }
-    return !list_empty(&g->members);
+    return g->used && !g->admitted && g->joined == g->size &&
+           g->sums[OF_UNREADY] == 0 && !list_empty(&g->members);
 }
 
 void group_place(struct langd *l, struct lgroup *g)
 {
-    struct lpool *p = &l->pools[g->pool];
+    struct lroom *first = LIST_FIRST(&g->members, struct lroom, in_group);
+    bool queued = g->queued != NULL;
 
     laux_place_group(l, g);
     if (!ready(g)) {
         unqueue(l, g);
         return;
     }
-    if (!g->queued) {
-        g->queued = LIST_FIRST(&g->members, struct lroom, in_group);
-        heap_set(&p->want, &g->queued->want_node, g->age);
+    if (g->queued != first) {
+        g->queued = first;
+        heap_set(&l->pools[g->pool].want, &first->want_node, g->age);
+    }
+    if (!queued) {
         LIST_FOREACH (n, &g->members) {
             struct lroom *m = LIST_ENTRY(n, struct lroom, in_group);
 
@@ -263,7 +236,7 @@ bool group_take(struct langd *l, struct out *out, struct lgroup *g)
     struct lpool *p = &l->pools[g->pool];
     uint32_t wanted = group_wanted(l, g), before = p->p.free;
 
-    g->capped = most(l, g) > p->cap_whole;
+    g->capped = g->sums[OF_MOST] > p->cap_whole;
     if ((uint64_t)wanted + p->spare > p->p.free)
         return false;
     if (!take_each(l, out, g, wanted)) {
@@ -314,20 +287,4 @@ void group_trimmed(struct langd *l, struct lroom *m, uint32_t blocks)
         return;
     g->spare += blocks;
     l->pools[g->pool].spare += blocks;
-}
-
-bool group_fits(const struct langd *l, const struct lgroup *g, uint32_t *need)
-{
-    const struct lpool *p = &l->pools[g->pool];
-    uint64_t blocks = g->gone, rows = (uint64_t)g->gone * p->block_rows;
-
-    LIST_FOREACH (n, &g->members) {
-        const struct lroom *m = LIST_ENTRY(n, struct lroom, in_group);
-        uint32_t least = m->total == ROWS_UNKNOWN ? m->committed : m->total;
-
-        blocks += div_up(least, p->block_rows);
-        rows += least;
-    }
-    *need = (uint32_t)min_u64(rows, UINT32_MAX - 1);
-    return blocks <= p->cap_whole;
 }

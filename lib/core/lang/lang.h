@@ -82,6 +82,23 @@ enum laux {
     LAUX_STORED   /* complete; also if the room has none */
 };
 
+/* What members of a group count for it (grant_count): blocks once all rows are
+ * there, blocks held, rows known and their blocks, chunks of aux, chunks that
+ * lack space; 1: its length is not known, it keeps the group from being
+ * admitted, it may take spare blocks. */
+enum group_sum {
+    OF_MOST,
+    OF_HELD,
+    OF_ROWS,
+    OF_LEAST,
+    OF_AUX,
+    OF_LACKS,
+    OF_UNKNOWN,
+    OF_UNREADY,
+    OF_GROWS,
+    GROUP_SUMS
+};
+
 struct lgroup {
     bool used;
     uint16_t pool, size, joined;
@@ -94,8 +111,9 @@ struct lgroup {
     uint32_t gone;        /* blocks of READY members */
     struct lroom *queued; /* the member in the pool's queue for all; or NULL */
     struct list members;
-    struct list in_capped; /* pool->capped, while `spare` may be used */
-    struct list in_place;  /* langd.groups_idle or groups_free */
+    uint64_t sums[GROUP_SUMS]; /* over members */
+    struct list in_capped;     /* pool->capped, while `spare` may be used */
+    struct list in_place;      /* langd.groups_idle or groups_free */
     struct list in_session;
     struct lroom *aux_queued; /* the member in langd.aux_queue for all */
     bool aux_whole; /* all lengths known, no member lacks space for aux */
@@ -118,6 +136,7 @@ struct lroom {
     uint16_t required;    /* destinations of the item */
     struct lgroup *group; /* NULL: none */
     struct list in_group;
+    uint32_t counts[GROUP_SUMS]; /* in group->sums */
     struct key key;
     struct secret secret;
 
@@ -324,14 +343,18 @@ static inline bool lroom_still(const struct lroom *m)
     return !lroom_open(m) && !lroom_closing(m);
 }
 
+/* True if all members have come, and each live one has a length. */
+static inline bool lgroup_known(const struct lgroup *g)
+{
+    return g->joined == g->size && g->sums[OF_UNKNOWN] == 0;
+}
+
 /* lang/life.c: the states of a room */
 
 /* Moves the room to the next state; CHECKs that life.def allows it. */
 void lroom_move(struct lroom *m, enum life to);
 /* Puts the room on the todo list. */
 void lroom_touch(struct langd *l, struct lroom *m);
-/* True if all members have come, and each live one has a length. */
-bool lgroup_known(const struct lgroup *g);
 
 /* lang/aux.c: space for aux */
 
@@ -353,13 +376,14 @@ void laux_place_group(struct langd *l, struct lgroup *g);
 void laux_leave(struct langd *l, struct lroom *m);
 /* Gives space to waiting rooms while there is any. */
 void laux_serve(struct langd *l);
-/* True if the aux of all members fits at the same time; *need: its bytes. */
-bool laux_fits(const struct langd *l, const struct lgroup *g, uint32_t *need);
 
 /* lang/grant.c: the blocks of one room */
 
 /* Returns the blocks that the room wants beyond those it holds. */
 uint32_t grant_wanted(struct langd *l, const struct lroom *m);
+/* Makes the sums of the room's group true again after the room changed. A room
+ * that is not `in` leaves. */
+void grant_count(struct langd *l, struct lroom *m, bool in);
 /* Runs the room's clock while it waits for blocks; otherwise stops it. */
 static inline void grant_clock(
     const struct langd *l, struct lroom *m, bool waits)
@@ -413,8 +437,6 @@ bool group_take(struct langd *l, struct out *out, struct lgroup *g);
 void groups_draw(struct langd *l, struct out *out, struct lpool *p);
 /* Reserves blocks that a member gave up for the rest of its group. */
 void group_trimmed(struct langd *l, struct lroom *m, uint32_t blocks);
-/* True if the group's known rows fit at the same time; *need: their number. */
-bool group_fits(const struct langd *l, const struct lgroup *g, uint32_t *need);
 
 /* lang/admit.c: which rooms get blocks of a pool */
 

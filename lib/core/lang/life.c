@@ -25,11 +25,3 @@ void lroom_touch(struct langd *l, struct lroom *m)
     if (!list_linked(&m->r.todo))
         list_push_tail(&l->todo, &m->r.todo);
 }
-
-bool lgroup_known(const struct lgroup *g)
-{
-    LIST_FOREACH (n, &g->members)
-        if (!LIST_ENTRY(n, struct lroom, in_group)->length_known)
-            return false;
-    return g->joined == g->size;
-}

@@ -175,14 +175,19 @@ void lroom_joined(struct langd *l, struct lroom *m)
 void lroom_check_group(struct langd *l, struct lroom *m)
 {
     const struct lpool *p = lroom_pool(l, m);
-    uint32_t need;
+    struct lgroup *g = m->group;
 
-    if (m->group && !group_fits(l, m->group, &need))
-        fail_group(l, m->group, ERR_TOO_LARGE, need,
+    grant_count(l, m, true);
+    if (g && g->gone + g->sums[OF_LEAST] > p->cap_whole)
+        fail_group(l, g, ERR_TOO_LARGE,
+            (uint32_t)min_u64(
+                (uint64_t)g->gone * p->block_rows + g->sums[OF_ROWS],
+                UINT32_MAX - 1),
             p->cap_whole * p->block_rows,
             "the group is larger than the pool lets its rooms hold");
-    if (m->group && !laux_fits(l, m->group, &need))
-        fail_group(l, m->group, ERR_TOO_LARGE, need,
+    if (m->group && g->sums[OF_AUX] > l->b.aux.share.limit)
+        fail_group(l, g, ERR_TOO_LARGE,
+            (uint32_t)min_u64(g->sums[OF_AUX] * AUX_CHUNK, UINT32_MAX),
             l->b.aux.share.limit * AUX_CHUNK,
             "the group has more aux than limits.aux_total");
 }
