@@ -126,6 +126,32 @@ static void see_dst(const struct daemon *d, const struct encoded *e, uint32_t i)
         o->closing_left, o->map);
 }
 
+/* What a batch counts is what its items are. */
+static void see_batch(
+    const struct daemon *d, const struct encoded *e, const struct item *first)
+{
+    const struct ebatch *b = first->batch;
+    const struct item *it = first;
+    struct ebatch is = {0};
+
+    do {
+        is.items++;
+        is.blocks += div_up(it->max_rows, e->pools[it->pool].block_rows);
+        is.victims += it->victim;
+        is.full += it->full;
+        HOLDS(it->batch == b && it->ahead == first->ahead,
+            "a batch is one in all its items", "%s item %u", d->conf->name,
+            (uint32_t)(it - e->items));
+        it = LIST_ENTRY(it->in_batch.next, struct item, in_batch);
+    } while (it != first);
+    HOLDS(is.items == b->items && is.blocks == b->blocks &&
+              is.victims == b->victims && is.full == b->full,
+        "a batch counts its items",
+        "%s: %u items of %u blocks, %u victims, %u full, counted %u %u %u %u",
+        d->conf->name, is.items, is.blocks, is.victims, is.full, b->items,
+        b->blocks, b->victims, b->full);
+}
+
 static void see_item(
     const struct daemon *d, const struct encoded *e, uint32_t i)
 {
@@ -135,6 +161,8 @@ static void see_item(
 
     if (it->life == ITEM_FREE)
         return;
+    if (it->batch && it->batch->first == it)
+        see_batch(d, e, it);
     LIST_FOREACH (n, &it->in_batch)
         if (LIST_ENTRY(n, struct item, in_batch)->life == ITEM_QUEUED)
             first = LIST_ENTRY(n, struct item, in_batch);
@@ -151,7 +179,7 @@ static void see_item(
         "rows that none writes are not waited for", "%s item %u", d->conf->name,
         i);
     HOLDS((it->life != ITEM_BATCHED || first) &&
-              (!item_held(it) || (!list_linked(&it->in_batch) &&
+              (!item_held(it) || (!list_linked(&it->in_batch) && !it->batch &&
                                      (it->src.blocks > 0 || !it->max_rows))) &&
               (it->life != ITEM_FINAL || it->total != ROWS_UNKNOWN),
         "an item's state says what it has",

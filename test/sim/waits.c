@@ -397,7 +397,7 @@ static bool is_prey(const struct item *it)
 static bool head_moves(
     const struct daemon *d, const struct epool *p, const struct item *head)
 {
-    if (queue_blocks(p, head) <= p->p.free)
+    if (head->batch->blocks <= p->p.free)
         return false; /* it should have them */
     LIST_FOREACH (n, &p->held) {
         const struct item *it = LIST_ENTRY(n, struct item, in_held);

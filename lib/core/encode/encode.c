@@ -20,6 +20,8 @@ static void carve(struct encoded *e, struct slab *s)
     slots_init(&e->room_slots, s, e->rooms_max);
     slots_init(&e->dst_slots, s, e->rooms_max);
     slots_init(&e->item_slots, s, e->rooms_max);
+    slots_init(&e->batch_slots, s, e->rooms_max);
+    e->batches = slab_take(s, e->rooms_max, sizeof(*e->batches));
     e->items = slab_take(s, e->rooms_max, sizeof(*e->items));
     e->open_batch = slab_take(s, share_connections(c), sizeof(struct item *));
     e->acked = slab_take(s, e->b.peers.max, sizeof(*e->acked));

@@ -45,6 +45,12 @@ enum item_life {
 #include "core/encode/life.def"
 };
 
+/* Items that get blocks together, and what they add up to. */
+struct ebatch {
+    struct item *first;
+    uint32_t items, blocks, victims, full;
+};
+
 struct item {
     uint8_t life; /* enum item_life; item_move changes it */
     uint8_t storage;
@@ -53,6 +59,8 @@ struct item {
      * overtaken, and asks for its grants early (item_asks); victim: it was
      * revoked once, and gets blocks only with all grants. */
     bool keyed, ahead, victim;
+    bool full;                   /* counts in batch->full */
+    struct ebatch *batch;        /* until it has its blocks */
     uint32_t uid, refs, leaving; /* rooms on it; of these, leaving */
     uint32_t unclaimed;          /* its rooms on the pool's list `unclaimed` */
     uint32_t conn;               /* connection with its open batch */
@@ -229,7 +237,8 @@ struct encoded {
     struct acked *acked;      /* by peer */
     struct list acked_pending;
     uint64_t acked_ns; /* when the pending ACKED are sent; TIME_NEVER */
-    struct slots room_slots, dst_slots, item_slots;
+    struct ebatch *batches;
+    struct slots room_slots, dst_slots, item_slots, batch_slots;
     struct share share;     /* of rooms: per user that announces, per peer that
                                asks */
     struct share dst_share; /* of destinations, by peer */
@@ -474,8 +483,6 @@ bool item_firm(const struct item *it);
 uint64_t queue_turn(const struct epool *p);
 /* Returns the first full item that waits for blocks, or NULL. */
 struct item *queue_firm(const struct epool *p);
-/* Returns how many blocks `first` and the rest of its batch need together. */
-uint32_t queue_blocks(const struct epool *p, const struct item *first);
 /* True if epool_revoke ended this room, or an item with this key. */
 bool queue_remembers(
     const struct encoded *e, const struct local_announce *n, uint32_t uid);

@@ -76,17 +76,30 @@ static bool holds_there(const struct item *it)
     return false;
 }
 
-/* True if the batch is full: blocks at a langd are idle until it gets source
- * blocks. */
-static bool batch_full(const struct item *first)
+/* Counts in its batch whether the item is full: blocks at a langd are idle
+ * until it gets source blocks. */
+static void count_full(struct item *it)
 {
-    LIST_FOREACH (n, &first->in_batch) {
-        const struct item *it = LIST_ENTRY(n, struct item, in_batch);
+    it->batch->full -= it->full;
+    it->full = holds_there(it) && item_firm(it);
+    it->batch->full += it->full;
+}
 
-        if (holds_there(it) && item_firm(it))
-            return true;
-    }
-    return holds_there(first) && item_firm(first);
+/* Counts the item in its batch, or no more. */
+static void count_item(struct encoded *e, struct item *it, bool in)
+{
+    uint32_t one = in ? 1 : UINT32_MAX;
+    struct ebatch *b = it->batch;
+
+    CHECK(b->items + one < e->rooms_max + 1, "a batch of %u items", b->items);
+    b->items += one;
+    b->blocks += one * div_up(it->max_rows, e->pools[it->pool].block_rows);
+    b->victims += one * it->victim;
+    b->full -= it->full;
+    if (!in)
+        it->batch = NULL;
+    if (b->items == 0)
+        slots_give(&e->batch_slots, (uint32_t)(b - e->batches));
 }
 
 /* the queue */
@@ -98,38 +111,19 @@ static struct item *first_of(const struct heap *h)
     return n ? CONTAINER_OF(n, struct item, in_queue) : NULL;
 }
 
-static void put(struct epool *p, struct item *first, enum queue q)
-{
-    CHECK(!heap_linked(&first->in_queue), "an item is in queue %u already",
-        first->queue);
-    first->queue = (uint8_t)q;
-    heap_set(&p->queues[q], &first->in_queue, first->turn);
-}
-
-static void unput(struct epool *p, struct item *first)
-{
-    heap_remove(&p->queues[first->queue], &first->in_queue);
-}
-
 /* Puts the first of a batch into the batch's queue. A batch with a victim is in
  * no queue until it is full. */
 static void place(struct epool *p, struct item *first)
 {
-    bool victim = first->victim, ahead = first->ahead;
-
-    CHECK(first->life == ITEM_QUEUED, "an item of state %u is placed",
-        first->life);
-    LIST_FOREACH (n, &first->in_batch) {
-        const struct item *it = LIST_ENTRY(n, struct item, in_batch);
-
-        victim |= it->victim;
-        ahead |= it->ahead;
-    }
-    unput(p, first);
-    if (batch_full(first))
-        put(p, first, QUEUE_FIRM);
-    else if (!victim)
-        put(p, first, ahead ? QUEUE_AHEAD : QUEUE_PLAIN);
+    CHECK(first->life == ITEM_QUEUED && first->batch->first == first,
+        "an item of state %u is placed", first->life);
+    heap_remove(&p->queues[first->queue], &first->in_queue);
+    if (first->batch->full == 0 && first->batch->victims > 0)
+        return;
+    first->queue = first->batch->full > 0 ? QUEUE_FIRM
+                   : first->ahead         ? QUEUE_AHEAD
+                                          : QUEUE_PLAIN;
+    heap_set(&p->queues[first->queue], &first->in_queue, first->turn);
 }
 
 static void enqueue(struct encoded *e, struct item *first, uint64_t turn)
@@ -149,14 +143,20 @@ enum err item_queue(
         "an item of state %u is queued for connection %u", it->life, conn);
     if (first && first->pool != it->pool)
         return ERR_MALFORMED;
-    if (queue_blocks(p, it) + (first ? queue_blocks(p, first) : 0) >
+    if (div_up(it->max_rows, p->block_rows) +
+            (first ? first->batch->blocks : 0) >
         p->p.blocks)
         return ERR_TOO_LARGE;
     it->conn = conn;
-    if (first)
+    if (first) {
         list_insert_before(&first->in_batch, &it->in_batch);
-    else
+        it->batch = first->batch;
+    } else {
         first = it;
+        it->batch = &e->batches[slots_take(&e->batch_slots)];
+        *it->batch = (struct ebatch){.first = it};
+    }
+    count_item(e, it, true);
     e->open_batch[conn] = more ? first : NULL;
     if (!more)
         enqueue(e, first, first->age);
@@ -196,8 +196,11 @@ void queue_leave(struct encoded *e, struct item *it, enum item_life to)
     if (e->open_batch[it->conn] == it)
         e->open_batch[it->conn] = next;
     list_remove(&it->in_batch);
-    if (queued)
-        unput(&e->pools[it->pool], it);
+    if (it->batch && it->batch->first == it)
+        it->batch->first = next;
+    if (it->batch)
+        count_item(e, it, false);
+    heap_remove(&e->pools[it->pool].queues[it->queue], &it->in_queue);
     if (queued && to == ITEM_FREE)
         count_wait(e, it);
     item_move(e, it, to);
@@ -208,16 +211,13 @@ void queue_leave(struct encoded *e, struct item *it, enum item_life to)
 void queue_place(struct encoded *e, struct item *it)
 {
     struct epool *p = &e->pools[it->pool];
-    struct item *first = it->life == ITEM_QUEUED ? it : NULL;
 
     if (item_held(it))
         return;
-    LIST_FOREACH (n, &it->in_batch)
-        if (LIST_ENTRY(n, struct item, in_batch)->life == ITEM_QUEUED)
-            first = LIST_ENTRY(n, struct item, in_batch);
-    if (!first)
+    count_full(it);
+    if (it->batch->first->life != ITEM_QUEUED)
         return; /* its batch is still open and not queued */
-    place(p, first);
+    place(p, it->batch->first);
     epool_serve(e, p);
 }
 
@@ -248,16 +248,6 @@ struct item *queue_firm(const struct epool *p)
     return first_of(&p->queues[QUEUE_FIRM]);
 }
 
-uint32_t queue_blocks(const struct epool *p, const struct item *head)
-{
-    uint32_t n = div_up(head->max_rows, p->block_rows);
-
-    LIST_FOREACH (i, &head->in_batch)
-        n += div_up(
-            LIST_ENTRY(i, struct item, in_batch)->max_rows, p->block_rows);
-    return n;
-}
-
 /* Makes the oldest plain item, which `by` overtakes, ask for its grants ahead
  * of its rows: langd's queue goes by age and will not pass it over. One item
  * for each that overtakes, so that only as many ask ahead as are served early.
@@ -268,14 +258,11 @@ static void overtake(struct encoded *e, struct epool *p, const struct item *by)
 
     if (queue_firm(p) != by || !it || it->in_queue.key > by->in_queue.key)
         return;
-    it->ahead = true;
-    item_touch(e, it);
-    LIST_FOREACH (n, &it->in_batch) {
-        struct item *o = LIST_ENTRY(n, struct item, in_batch);
-
-        o->ahead = true;
-        item_touch(e, o);
-    }
+    do {
+        it->ahead = true;
+        item_touch(e, it);
+        it = LIST_ENTRY(it->in_batch.next, struct item, in_batch);
+    } while (it != it->batch->first);
     place(p, it);
 }
 
@@ -370,7 +357,7 @@ void epool_serve(struct encoded *e, struct epool *p)
     struct item *head;
 
     while ((head = queue_head(p))) {
-        uint32_t n = queue_blocks(p, head);
+        uint32_t n = head->batch->blocks;
 
         if (n > p->p.free) {
             start_clock(e, p, head);

@@ -120,7 +120,7 @@ void epool_revoke(struct encoded *e, struct epool *p)
     uint64_t after = e->b.c.conf->timeout_revoke_after, coming = p->p.free;
 
     p->revoke_ns = e->b.now_ns + (after > NS_PER_MS ? after : NS_PER_MS);
-    if (!head || queue_blocks(p, head) <= p->p.free) {
+    if (!head || head->batch->blocks <= p->p.free) {
         p->head_since_ns = p->revoke_ns = TIME_NEVER;
         epool_serve(e, p);
         return;
@@ -135,7 +135,7 @@ void epool_revoke(struct encoded *e, struct epool *p)
         else if (prey(e, it) && (!victim || it->age > victim->age))
             victim = it;
     }
-    if (victim && coming < queue_blocks(p, head))
+    if (victim && coming < head->batch->blocks)
         end_item(e, victim);
 }
 
