@@ -79,7 +79,7 @@ void debts_watch(const struct daemon *d, uint32_t i)
     look(d, "a time to say it again",
         o->debt.owe && peer_up(p) && !edst_ended(o),
         o->debt.retry_ns != TIME_NEVER &&
-            o->debt.retry_ns <= W.now_ns + 3 * NS_PER_S,
+            o->debt.retry_ns <= d->now_ns + 3 * NS_PER_S,
         o);
 }
 

@@ -46,7 +46,7 @@ static void see_outcomes(struct daemon *d, const struct encoded *e)
         const struct tomb *t = memory_at(ended, i);
         uint8_t at_l = langd_outcome(t->memo.id);
 
-        if (!t->memo.used || t->memo.until_ns != W.now_ns + ended->keep_ns)
+        if (!t->memo.used || t->memo.until_ns != d->now_ns + ended->keep_ns)
             continue; /* it ended in another step */
         trace("%s: g%llx ends %u reason %u", d->conf->name,
             (unsigned long long)t->memo.id & 0xffffff, t->state, t->reason);
@@ -90,7 +90,7 @@ static void see_life(
         d->conf->name, (unsigned long long)m->r.id, m->life, known, item,
         m->r.state, list_linked(&m->in_kept), m->active);
     t = m->life == EROOM_AWAITED
-            ? memory_get(&e->ended_rooms, W.now_ns, m->r.id, m->name)
+            ? memory_get(&e->ended_rooms, d->now_ns, m->r.id, m->name)
             : NULL;
     HOLDS(!t || t->reason == ERR_NO_BLOCKS || m->active == 0,
         "who asks after the end hears so", "%s room %llu ended as %s",

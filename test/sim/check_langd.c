@@ -405,8 +405,8 @@ static void see_cells(struct daemon *d, const struct langd *l)
 /* RULES 8.3 */
 static void see_deadlines(const struct daemon *d, const struct lroom *m)
 {
-    HOLDS(m->total_ns > W.now_ns && m->bootstrap_ns > W.now_ns &&
-              m->stall_ns > W.now_ns,
+    HOLDS(m->total_ns > d->now_ns && m->bootstrap_ns > d->now_ns &&
+              m->stall_ns > d->now_ns,
         "a deadline ends its room", "%s room %llu lives", d->conf->name,
         (unsigned long long)m->r.id);
 }
@@ -429,13 +429,13 @@ static void see_progress(const struct daemon *d, const struct langd *l,
         !lroom_closing(m) && m->held.blocks > 0 && m->from + m->landed < ready;
     if (!due || !s->due || s->landed != m->landed ||
         s->generation != m->generation || s->attempt != m->attempt)
-        s->since_ns = W.now_ns;
+        s->since_ns = d->now_ns;
     s->due = due;
-    HOLDS(W.now_ns - s->since_ns <= w->most_ns || d->last != EV_TIME,
+    HOLDS(d->now_ns - s->since_ns <= w->most_ns || d->last != EV_TIME,
         "rows that are ready come",
         "%s room %llu: %u of %u landed, for %llu ms", d->conf->name,
         (unsigned long long)m->r.id, m->from + m->landed, ready,
-        (unsigned long long)((W.now_ns - s->since_ns) / MS));
+        (unsigned long long)((d->now_ns - s->since_ns) / MS));
 }
 
 /* Rows that landed in order are shown at once where the promise is kept, and
@@ -465,7 +465,7 @@ static void see_stream(const struct daemon *d, const struct langd *l,
 
 static void see_times(struct daemon *d, const struct langd *l, struct watch *w)
 {
-    HOLDS(d->last != EV_TIME || d->full || brain_deadline(&l->b) > W.now_ns,
+    HOLDS(d->last != EV_TIME || d->full || brain_deadline(&l->b) > d->now_ns,
         "what is due is done", "%s has a deadline that has passed",
         d->conf->name);
     for (uint32_t i = 0; i < l->rooms_max; i++) {

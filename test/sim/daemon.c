@@ -161,6 +161,22 @@ static void shard_make(struct daemon *d, uint32_t k)
     }
 }
 
+/* True if the memory of the pool can be had, by chance. */
+static bool has_memory(struct daemon *d, uint32_t i)
+{
+    uint64_t *from = W.from;
+    bool has = true;
+
+    draw_from(PART_MEMORY, (uint64_t)d->index << 16 | d->life << 4 | i);
+    if (!W.healing && chance(W.is.no_memory)) {
+        trace("%s: pool %u gets no memory", d->conf->name, i);
+        d->spoilt = d->draining = true;
+        has = false;
+    }
+    W.from = from;
+    return has;
+}
+
 static void pool_fix(struct daemon *d, uint32_t i, bool start)
 {
     uint64_t offsets[LAYOUT_FIELDS_MAX] = {0};
@@ -180,6 +196,8 @@ static void pool_fix(struct daemon *d, uint32_t i, bool start)
         else
             sending_pool_set(d->shards[k].sending, i, &sp);
     }
+    if (!has_memory(d, i))
+        ev.memory = NULL;
     quiet_step(d, &ev);
 }
 
@@ -206,6 +224,7 @@ void daemon_start(struct daemon *d)
         memory_free(d);
     d->life++;
     d->alive = true;
+    d->draining = d->spoilt = false;
     d->bc.conf = d->conf;
     d->bc.epoch = draw() | 1;
     d->bc.seed = draw();
@@ -237,7 +256,6 @@ void daemon_start(struct daemon *d)
         if (layout_of(d, i)->count)
             pool_fix(d, i, true);
     addresses_make(d);
-    d->draining = false;
     d->fixing = 0;
     for (uint32_t k = 0; k < d->shards_count; k++)
         d->backlog[k].at = d->backlog[k].len = 0;
@@ -568,7 +586,7 @@ static void quiet_step(struct daemon *d, struct event *ev)
 {
     struct out *o = &d->out;
 
-    ev->now_ns = W.now_ns;
+    ev->now_ns = d->now_ns = clock_of(d, W.now_ns);
     o->count = 0;
     o->bytes.len = 0;
     o->cap = OUT_ACTIONS;
@@ -583,7 +601,7 @@ static void one_step(struct daemon *d, struct event *ev)
     struct out *o = &d->out;
     bool tight = chance(W.is.tight_out);
 
-    ev->now_ns = W.now_ns;
+    ev->now_ns = d->now_ns = clock_of(d, W.now_ns);
     o->count = 0;
     o->bytes.len = 0;
     o->bytes.failed = false;
@@ -639,8 +657,12 @@ static void time_comes(void *p, uint64_t life, uint64_t no)
         return;
     if (!d->alive || d->life != life || d->timer_no != no)
         return;
+    if (clock_of(d, W.now_ns) < d->timer_ns) { /* it stands still */
+        at_leisure(clock_shows(d, d->timer_ns), time_comes, d, life, no);
+        return;
+    }
     d->timer_ns = TIME_NEVER;
-    if (W.sparse && brain_deadline(d->brain) > W.now_ns)
+    if (W.sparse && brain_deadline(d->brain) > clock_of(d, W.now_ns))
         arm(d); /* it was moved */
     else
         daemon_step(d, &ev);
@@ -655,7 +677,13 @@ static void arm(struct daemon *d)
     d->timer_ns = due;
     d->timer_no++;
     if (due != TIME_NEVER)
-        at_leisure(due, time_comes, d, d->life, d->timer_no);
+        at_leisure(clock_shows(d, due), time_comes, d, d->life, d->timer_no);
+}
+
+void daemon_clocked(struct daemon *d)
+{
+    d->timer_ns = TIME_NEVER;
+    arm(d);
 }
 
 void daemon_step(struct daemon *d, struct event *ev)

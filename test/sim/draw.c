@@ -88,9 +88,21 @@ static void draw_swarm(struct nature *n)
     n->reload_ms = W.seed % 4 == 3 ? 100 + (uint32_t)(W.seed * 7 % 1900) : 0;
 }
 
+/* What came later, so that older seeds stay what they are. */
+static void draw_more(struct nature *n)
+{
+    uint64_t *from = W.from;
+
+    draw_from(PART_CLOCK, 0);
+    n->clock_ms = chance(150) ? (uint32_t)between(300, 4000) : 0;
+    n->no_memory = chance(100) ? (uint32_t)between(50, 500) : 0;
+    W.from = from;
+}
+
 void draw_nature(void)
 {
     draw_swarm(&W.is);
+    draw_more(&W.is);
     options_apply(&W.is);
 }
 

@@ -413,9 +413,8 @@ static void answered(struct econn *c, const struct local_msg *m)
             "pool %u instead of %u", m->pool_info.pool, c->pools);
         c->block_rows[c->pools] = m->pool_info.block_rows;
         next_pool(c);
-    } else if (m->type == LOCAL_ANSWER && s->type == LOCAL_POOL &&
-               m->answer.err == ERR_NOT_OWNER) {
-        next_pool(c); /* it is for other users */
+    } else if (m->type == LOCAL_ANSWER && s->type == LOCAL_POOL) {
+        next_pool(c); /* it is for other users, or has no memory */
     } else if (m->type == LOCAL_ANSWER && s->h) {
         if (m->answer.err)
             trace("%s/%u: %s refused, %s: %.*s", c->d->conf->name, c->number,

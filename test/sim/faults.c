@@ -15,6 +15,8 @@
 #define MESSAGES 6              /* of each type, in turn */
 #define SOON     (8 * NS_PER_S) /* a few repetitions, of 2 s at most */
 #define LATE_MS  330            /* a message that nobody repeats */
+#define STILL_MS 20             /* a clock, before it jumps */
+#define JUMP_NS  (4 * NS_PER_S) /* short of timeouts.unreachable and such */
 
 static uint32_t rooms_wanted;
 
@@ -42,6 +44,27 @@ static void plain(void)
     request(l0, e0, 3, 6)->readers = 0;
     good(4, 16, true, 40);
     request(l0, e0, 4, 30)->rows = 16;
+}
+
+/* Rooms of another pool beside those. */
+static void pools(void)
+{
+    struct daemon *of[2];
+
+    plain();
+    of[0] = e0;
+    of[1] = l0;
+    for (uint32_t i = 0; i < ARRAY_LEN(of); i++) {
+        conf_give(of[i]->conf, "pools[1].name=more");
+        conf_give(of[i]->conf, "pools[1].blocks=64");
+        conf_give(of[i]->conf, "pools[1].layout=" ROW_4K);
+        of[i]->conf->pools[1].block_rows = 16;
+    }
+    for (uint64_t r = 11; r <= 13; r++) {
+        good(r, 100, r % 2, 10 * (r - 10));
+        prods_all()->pool = 1;
+        request(l0, e0, r, 11)->pool = 1;
+    }
 }
 
 /* More than the pool holds: queues, grants taken back. */
@@ -217,7 +240,9 @@ static const struct {
     /* RULES 1.5 */
     {"break", breaking, 1, 100},
     /* RULES 5.12 */
-    {"victim", ended_for_others, 1, 135}, {"drain", drained, 1, 1465}};
+    {"victim", ended_for_others, 1, 135}, {"drain", drained, 1, 1465},
+    /* RULES 6.6 */
+    {"pools", pools, 1, 110}};
 
 /* The first of them: no room in them needs another. */
 #define PLAIN_WORLDS 4
@@ -372,6 +397,77 @@ static void gone_fault(void)
     world_finish(LIMIT);
 }
 
+/* A clock that stands still, and jumps: no room is lost by it. */
+static void clock_stops(void *p, uint64_t a, uint64_t b)
+{
+    (void)a;
+    (void)b;
+    clock_stands(p, STILL_MS * MS, JUMP_NS);
+}
+
+static void clock_fault(void)
+{
+    prepare();
+    at(W.fault.when_ns, clock_stops, W.daemons[W.fault.k], 0, 0);
+    run_to_end(STILL_MS * MS + message_costs());
+    HOLDS(W.succeeded >= rooms_wanted, "a clock costs no room",
+        "%u of %u rooms succeeded", W.succeeded, rooms_wanted);
+    world_finish(LIMIT);
+}
+
+static void pool_is_lost(void *p, uint64_t a, uint64_t b)
+{
+    struct event ev = {.type = EV_NOTE, .note = {.type = NOTE_POOL_LOST}};
+
+    (void)a;
+    (void)b;
+    for (struct prod *of = prods_all(); of && p == e0; of = of->next)
+        if (of->pool == 0 && of->max_rows > 0 && !of->final_sent)
+            of->expected = ERR_INTERNAL;
+    daemon_step(p, &ev);
+}
+
+static bool refused(const struct handle *h)
+{
+    return h && h->refused;
+}
+
+/* Each room is over, but where an engine at its other side found no pool. */
+static void look_at_pools(void)
+{
+    for (const struct cons *c = cons_all(); c; c = c->next)
+        for (const struct prod *p = prods_of_room(c->room); p; p = p->in_room)
+            HOLDS(p->room != c->room || ((c->over || refused(p->h[0])) &&
+                                            (p->over || refused(c->h[0]))),
+                "every room ends soon", "room %llu waits",
+                (unsigned long long)c->room);
+}
+
+/* The first pool's memory works no more: its rooms end, others succeed. */
+static void pool_fault(void)
+{
+    struct daemon *d;
+
+    prepare();
+    d = W.daemons[W.fault.k];
+    for (struct prod *p = prods_all(); p; p = p->next)
+        p->must_succeed = p->pool == 1;
+    for (struct cons *c = cons_all(); c; c = c->next)
+        c->must_succeed = c->pool == 1;
+    rooms_wanted = 3;
+    at(W.fault.when_ns, pool_is_lost, d, 0, 0);
+    (void)run_until(worlds[W.fault.world].ends_ms * MS);
+    look_at_pools();
+    for (const struct prod *p = prods_all(); p; p = p->next)
+        HOLDS(!p->expected || !prod_saw_done(p), "a lost pool's rooms end",
+            "room %llu succeeds", (unsigned long long)p->room);
+    HOLDS(W.succeeded >= rooms_wanted, "a lost pool ends its own rooms",
+        "%u of %u rooms succeeded", W.succeeded, rooms_wanted);
+    daemon_crash(d);
+    daemon_start(d);
+    world_finish(LIMIT);
+}
+
 static void engine_dies(void *p, uint64_t session, uint64_t b)
 {
     struct prod *of = p;
@@ -463,6 +559,13 @@ void faults_list(fault_runner start)
                 W.fault.k = k;
                 W.fault.when_ns = ms * MS + 500000;
                 one(start, crash_fault, "%s/crash-%u-%u", name, k, ms);
+                W.fault.k = k;
+                W.fault.when_ns = ms * MS;
+                one(start, clock_fault, "%s/clock-%u-%u", name, k, ms);
+                W.fault.k = k;
+                W.fault.when_ns = ms * MS;
+                if (worlds[i].make == pools)
+                    one(start, pool_fault, "%s/lost-%u-%u", name, k, ms);
             }
     }
 }

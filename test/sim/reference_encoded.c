@@ -241,7 +241,7 @@ static struct look look_at(const struct item *it)
 
 static bool rested(const struct ebook *k, uint64_t moved_ns)
 {
-    return W.now_ns - moved_ns >= k->e->b.c.conf->timeout_progress;
+    return k->d->now_ns - moved_ns >= k->e->b.c.conf->timeout_progress;
 }
 
 /* True if it stands, by what it was before the step and the time that it is
@@ -258,8 +258,9 @@ static void see_ended(struct ebook *k, const struct ewas *b)
 {
     HOLDS(stood(k, b), "what is ended stands", "%s item of age %llu",
         k->d->conf->name, (unsigned long long)b->age);
-    HOLDS(k->pools[b->pool].head && k->pools[b->pool].lacks_ns <= W.now_ns &&
-              W.now_ns - k->pools[b->pool].head_ns >=
+    HOLDS(k->pools[b->pool].head &&
+              k->pools[b->pool].lacks_ns <= k->d->now_ns &&
+              k->d->now_ns - k->pools[b->pool].head_ns >=
                   k->e->b.c.conf->timeout_revoke_after,
         "a full head waits before one is ended for it", "%s item of age %llu",
         k->d->conf->name, (unsigned long long)b->age);
@@ -359,12 +360,12 @@ static void see_head(struct ebook *k, uint32_t pool)
     see_let_go(k, pool, head.first ? head.blocks : 0, left);
     turn = head.first && head.full ? head.first->turn + 1 : 0;
     if (turn != k->pools[pool].head)
-        k->pools[pool].head_ns = W.now_ns;
+        k->pools[pool].head_ns = k->d->now_ns;
     if (turn != k->pools[pool].head || !turn || goes || drains || !stands ||
         coming >= head.blocks)
         k->pools[pool].stuck_ns = 0;
     else if (!k->pools[pool].stuck_ns)
-        k->pools[pool].stuck_ns = W.now_ns;
+        k->pools[pool].stuck_ns = k->d->now_ns;
     k->pools[pool].head = turn;
     k->pools[pool].lacks_ns = !head.first || goes               ? TIME_NEVER
                               : drains || coming >= head.blocks ? rests_ns
@@ -373,7 +374,7 @@ static void see_head(struct ebook *k, uint32_t pool)
     k->after_ns =
         max_u64(k->after_ns, max_u64(MS, k->e->b.c.conf->timeout_revoke_after));
     HOLDS(!k->pools[pool].stuck_ns || k->d->last != EV_TIME ||
-              W.now_ns - k->pools[pool].stuck_ns <= k->after_ns,
+              k->d->now_ns - k->pools[pool].stuck_ns <= k->after_ns,
         "a full head gets its blocks", "%s item of age %llu waits",
         k->d->conf->name, (unsigned long long)head.first->age);
 }
@@ -397,7 +398,7 @@ static void see_unclaimed(struct ebook *k, uint32_t i, bool ended)
     bool gave_way =
         was && ended && !eroom_serves(m) && m->fail_reason == ERR_GONE;
 
-    HOLDS(!gave_way || W.now_ns - k->bare[i].room_ns + 1 >= patience,
+    HOLDS(!gave_way || k->d->now_ns - k->bare[i].room_ns + 1 >= patience,
         "rows that none asked for stay a while", "%s room %llu ends",
         k->d->conf->name, (unsigned long long)m->r.id);
     HOLDS(!gave_way || !look_at(k->bare[i].item).held ||
@@ -405,17 +406,17 @@ static void see_unclaimed(struct ebook *k, uint32_t i, bool ended)
         "rows stay whose blocks would not come", "%s room %llu ends",
         k->d->conf->name, (unsigned long long)m->r.id);
     if (!one || !was)
-        k->bare[i].room_ns = one ? W.now_ns + 1 : 0;
+        k->bare[i].room_ns = one ? k->d->now_ns + 1 : 0;
     if (!all || !was || !k->bare[i].item_ns)
-        k->bare[i].item_ns = all ? W.now_ns + 1 : 0;
+        k->bare[i].item_ns = all ? k->d->now_ns + 1 : 0;
     k->bare[i].opened_ns = opened;
     if (one) {
         k->bare[i].item = m->item;
         k->bare[i].age = m->item->age;
     }
     HOLDS(!all || k->d->last != EV_TIME || !k->pools[m->item->pool].ends ||
-              brain_deadline(&k->e->b) <= W.now_ns || /* at once */
-              W.now_ns - k->bare[i].item_ns + 1 < patience,
+              brain_deadline(&k->e->b) <= k->d->now_ns || /* at once */
+              k->d->now_ns - k->bare[i].item_ns + 1 < patience,
         "rows that none asked for give way", "%s room %llu stays",
         k->d->conf->name, (unsigned long long)m->r.id);
 }
@@ -429,8 +430,8 @@ static void count_back(struct ebook *k, uint32_t i)
     bool here = it->life != ITEM_FREE && it->age + 1 == b->age;
     bool back = b->blocks && (!here || it->leaving == it->refs);
     const struct tomb *t =
-        b->kept && b->kept_ns > W.now_ns
-            ? memory_get(&k->e->ended_rooms, W.now_ns, b->room, b->name)
+        b->kept && b->kept_ns > k->d->now_ns
+            ? memory_get(&k->e->ended_rooms, k->d->now_ns, b->room, b->name)
             : NULL;
 
     if (back && t && t->reason == ERR_GONE)

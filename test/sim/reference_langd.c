@@ -284,7 +284,7 @@ static void see_taken(
     HOLDS(!b->firm && (!b->led || landed) && m->exposed == 0 && age < own,
         "what the head has, what is firm and what is shown stays",
         "%s room %llu had %u blocks", THE(m), b->held);
-    HOLDS(!landed || !q->spares || W.now_ns >= spared_until(k, m->pool),
+    HOLDS(!landed || !q->spares || k->d->now_ns >= spared_until(k, m->pool),
         "rows are spared while others may end", "%s room %llu", THE(m));
     for (uint32_t i = 0; i < k->count; i++)
         HOLDS(!spared(k, m, landed, k->live[i]), "the youngest gives way first",
@@ -366,7 +366,8 @@ static void see_giving(const struct lbook *k, uint32_t pool,
 
         if (m->pool != pool || m == head || (!spec && m->age < head->age))
             continue;
-        HOLDS(!spec && (!rows || W.now_ns < until), "the head gets its blocks",
+        HOLDS(!spec && (!rows || k->d->now_ns < until),
+            "the head gets its blocks",
             "%s room %llu lacks %u, room %llu has %u", THE(head), lacks,
             (unsigned long long)m->r.id, m->held.blocks);
         HOLDS(!rows || brain_deadline(&k->l->b) <= until,
@@ -394,7 +395,7 @@ static void see_queue(struct lbook *k, uint32_t pool)
         "what groups keep is spare, and free", "%s: %u, not %u, free %u",
         k->d->conf->name, p->spare, spare, p->p.free);
     if (!head || k->head_age[pool] != head->age + 1)
-        k->head_ns[pool] = W.now_ns;
+        k->head_ns[pool] = k->d->now_ns;
     k->head_age[pool] = head ? head->age + 1 : 0;
     HOLDS(!m || n + spare > p->p.free,
         head ? "a head that fits is served" : "what could be used is given",

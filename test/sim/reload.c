@@ -216,7 +216,7 @@ static void see_left(const struct daemon *d, const struct langd *l, uint32_t i)
         return;
     }
     if (s->life != d->life || s->serial != p->serial)
-        *s = (struct left){d->life, p->serial, W.now_ns};
+        *s = (struct left){d->life, p->serial, d->now_ns};
     LIST_FOREACH (n, &p->rooms) {
         const struct lroom *m = LIST_ENTRY(n, struct lroom, in_peer);
 

@@ -83,7 +83,9 @@ enum part {
     PART_RELOAD,
     PART_GHOST,
     PART_PROOF,
-    PART_LEAVE
+    PART_LEAVE,
+    PART_CLOCK,
+    PART_MEMORY /* by daemon, life and pool */
 };
 
 /* From now on it is drawn from this one. */
@@ -168,6 +170,7 @@ struct daemon {
     uint32_t life;  /* counts starts; what is of an older life is void */
     uint32_t host;
     bool alive, draining;
+    bool spoilt;       /* for this life: a pool has no memory, or lost it */
     struct conf *conf; /* shared by lives */
     struct brain_conf bc;
     void *brain;
@@ -178,6 +181,7 @@ struct daemon {
     struct landing_pool lpools[CONF_POOLS_MAX];
     uint64_t *tags[CONF_POOLS_MAX];  /* by row: what lies there */
     uint16_t *reads[CONF_POOLS_MAX]; /* by block: sends and copies of it */
+    uint64_t now_ns;                 /* by its clock, at its last step */
     uint64_t timer_ns;
     uint32_t timer_no;
     uint8_t last; /* event of the last step */
@@ -199,6 +203,8 @@ struct daemon *daemon_new(uint8_t role, struct conf *conf, uint32_t shards);
 void daemon_start(struct daemon *d);
 void daemon_crash(struct daemon *d);
 void daemon_step(struct daemon *d, struct event *ev);
+/* Its clock has jumped. */
+void daemon_clocked(struct daemon *d);
 /* The step is about this slot, too. */
 void daemon_touches(struct daemon *d, uint32_t slot);
 uint32_t daemon_blocks_free(const struct daemon *d, uint32_t pool);
@@ -225,6 +231,12 @@ bool stands_still(struct daemon *d, uint32_t part, happening fn, void *p,
 void stand_still(struct daemon *d, uint32_t part, uint64_t for_ns);
 void stand_one_still(void);
 void all_go_on(void);
+/* What the monotonic clock of the daemon's host shows then, and when it shows
+ * that. */
+uint64_t clock_of(const struct daemon *d, uint64_t world_ns);
+uint64_t clock_shows(const struct daemon *d, uint64_t when_ns);
+/* It stands still, and is ahead by so much more when it goes on. */
+void clock_stands(const struct daemon *d, uint64_t for_ns, uint64_t by_ns);
 
 /* net.c: between daemons */
 

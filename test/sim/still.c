@@ -19,6 +19,45 @@ struct waiting {
 
 static struct waiting parts[DAEMONS_MAX][1 + SHARDS_MAX];
 
+static struct {
+    uint64_t at_ns, until_ns, ahead_ns; /* ahead of the world's time */
+} clocks[DAEMONS_MAX];                  /* by host */
+
+uint64_t clock_of(const struct daemon *d, uint64_t world_ns)
+{
+    bool stands = world_ns < clocks[d->host].until_ns;
+
+    return clocks[d->host].ahead_ns +
+           (stands ? clocks[d->host].at_ns : world_ns);
+}
+
+uint64_t clock_shows(const struct daemon *d, uint64_t when_ns)
+{
+    return max_u64(clocks[d->host].until_ns,
+        when_ns - min_u64(when_ns, clocks[d->host].ahead_ns));
+}
+
+static void clock_jumps(void *p, uint64_t host, uint64_t by_ns)
+{
+    (void)p;
+    clocks[host].ahead_ns += by_ns;
+    for (uint32_t i = 0; i < W.daemons_count; i++)
+        if (W.daemons[i]->host == host && W.daemons[i]->alive)
+            daemon_clocked(W.daemons[i]);
+}
+
+void clock_stands(const struct daemon *d, uint64_t for_ns, uint64_t by_ns)
+{
+    if (W.now_ns < clocks[d->host].until_ns)
+        return;
+    trace("the clock of %s stands still for %llu ms, and jumps %llu ms",
+        d->conf->name, (unsigned long long)(for_ns / MS),
+        (unsigned long long)(by_ns / MS));
+    clocks[d->host].at_ns = W.now_ns;
+    clocks[d->host].until_ns = W.now_ns + for_ns;
+    at(W.now_ns + for_ns, clock_jumps, NULL, d->host, by_ns);
+}
+
 bool stands_still(struct daemon *d, uint32_t part, happening fn, void *p,
     uint64_t a, uint64_t b)
 {
@@ -64,6 +103,8 @@ void stand_still(struct daemon *d, uint32_t part, uint64_t for_ns)
 
 void all_go_on(void)
 {
+    for (uint32_t i = 0; i < DAEMONS_MAX; i++)
+        clocks[i].until_ns = 0;
     for (uint32_t i = 0; i < DAEMONS_MAX; i++)
         for (uint32_t k = 0; k <= SHARDS_MAX; k++)
             if (parts[i][k].until_ns > W.now_ns) {

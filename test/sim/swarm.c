@@ -84,7 +84,18 @@ static void still_comes(void *p, uint64_t a, uint64_t b)
     at(in_about(W.is.still_ms), still_comes, p, 0, 0);
 }
 
-static uint32_t spoilt[DAEMONS_MAX]; /* the life in which a pool was lost */
+static void clock_comes(void *p, uint64_t a, uint64_t b)
+{
+    const struct daemon *d = W.daemons[between(0, W.daemons_count - 1)];
+
+    (void)a;
+    (void)b;
+    if (W.healing)
+        return;
+    clock_stands(d, between(0, chance(300) ? 10000 : 500) * MS,
+        between(0, chance(300) ? 10000 : 500) * MS);
+    at(in_about(W.is.clock_ms), clock_comes, p, 0, 0);
+}
 
 /* A pool's memory works no more, for the rest of the daemon's life. */
 static void pool_is_lost(void *p, uint64_t a, uint64_t b)
@@ -99,8 +110,7 @@ static void pool_is_lost(void *p, uint64_t a, uint64_t b)
         return;
     ev.note.first = (uint32_t)between(0, d->conf->pools_count - 1);
     trace("%s: pool %u is lost", d->conf->name, ev.note.first);
-    d->draining = true; /* it is started anew when all heals */
-    spoilt[d->index] = d->life;
+    d->spoilt = d->draining = true; /* it is started anew when all heals */
     daemon_step(d, &ev);
 }
 
@@ -151,7 +161,7 @@ static void undrain(void *p, uint64_t life, uint64_t b)
     if (!d->alive || d->life != life)
         return;
     trace("%s drains no longer", d->conf->name);
-    d->draining = spoilt[d->index] == d->life;
+    d->draining = d->spoilt;
     daemon_step(d, &ev);
 }
 
@@ -209,6 +219,9 @@ static void schedule(void)
     draw_from(PART_FAULT, ARRAY_LEN(faults));
     if (chance(W.is.pool_lost))
         at(between(0, W.is.faults_ms) * MS, pool_is_lost, NULL, 0, 0);
+    draw_from(PART_CLOCK, 1);
+    if (W.is.clock_ms)
+        at(in_about(W.is.clock_ms), clock_comes, NULL, 0, 0);
     reloads_start();
     ghosts_start();
 }

@@ -201,7 +201,9 @@ void tickets_watch(const struct daemon *d, const void *tickets)
         for (uint32_t k = 0; k < t->tickets_max && since[i] &&
                              t->tickets[i].used && t->tickets[i].held;
              k++)
-            HOLDS(!t->tickets[k].used || t->tickets[k].held ||
+            /* Whose time ended in this step waits no more. */
+            HOLDS(!list_linked(&t->tickets[k].in_space) ||
+                      !t->tickets[k].used || t->tickets[k].held ||
                       t->tickets[k].space != t->tickets[i].space ||
                       since[k] == 0 || since[k] > since[i],
                 "who waits first gets the id first", "%s: %s before %s",
