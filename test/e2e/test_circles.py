@@ -6,8 +6,8 @@ from pair import Case, eventually
 # Each is longer than a step of a test may take.
 LONG = {"timeouts": {name: "10m" for name in (
     "bootstrap", "progress", "total")}}
-LANGD = {"timeouts": {**LONG["timeouts"], "first_byte": "10m",
-                      "consumer": "10m", "unreachable": "10m"}}
+LANGD = {"timeouts": {**LONG["timeouts"], "consumer": "10m",
+                      "unreachable": "10m"}}
 
 
 class Circles(Case):

@@ -421,8 +421,7 @@ static void see_progress(const struct daemon *d, const struct langd *l,
     const struct conf *c = l->b.c.conf;
     bool due;
 
-    w->most_ns = max_u64(
-        w->most_ns, max_u64(c->timeout_first_byte, c->timeout_progress));
+    w->most_ns = max_u64(w->most_ns, c->timeout_progress);
     if (ready < m->total)
         ready -= ready % l->pools[m->pool].unit_rows;
     due =

@@ -349,8 +349,8 @@ static void expose(struct langd *l, struct out *out, struct lroom *m)
 
 /* settling */
 
-/* Runs the first-byte or progress clock while rows are due; stops it otherwise
- * and while shards are closing. */
+/* Runs the progress clock while rows are due; stops it otherwise and while
+ * shards are closing. */
 static void run_stall_clock(struct langd *l, struct lroom *m)
 {
     uint32_t ready = min_u32(m->granted, m->committed);
@@ -364,9 +364,7 @@ static void run_stall_clock(struct langd *l, struct lroom *m)
     if (!due || lroom_closing(m))
         m->stall_ns = TIME_NEVER;
     else if (m->stall_ns == TIME_NEVER)
-        m->stall_ns =
-            l->b.now_ns + (m->landed ? l->b.c.conf->timeout_progress
-                                     : l->b.c.conf->timeout_first_byte);
+        m->stall_ns = l->b.now_ns + l->b.c.conf->timeout_progress;
 }
 
 /* Fails a stream that has neither owner nor readers: nothing would ever be
