@@ -102,7 +102,7 @@ class GivenUp(Case):
 class Flood(Case):
     # RULES 5.19
     def test_declines_fill_no_table_of_rooms(self):
-        limits = {"limits": {"rooms": 64, "declines": 64}}
+        limits = {"limits": {"rooms": 64, "tombstones": 64}}
         e, d = self.pair(encoded=limits)
         enc, lm = self.engines(e, d)
         eventually(lambda: self.taken(lm, 1), "langd has connected")

@@ -246,10 +246,10 @@ static void anything(struct rig *e, uint32_t cell)
 TEST(whatever_langds_say_is_taken)
 {
     for (uint64_t seed = 1; seed <= 12; seed++) {
-        struct rig *e = BRAIN(ROLE_ENCODED, "limits.peers=5",
-            "limits.connections=12", "limits.tombstones=16",
-            "limits.declines=16", "timeouts.bootstrap=800ms",
-            seed % 2 ? "pools[0].uids=7" : "log=info");
+        struct rig *e =
+            BRAIN(ROLE_ENCODED, "limits.peers=5", "limits.connections=12",
+                "limits.tombstones=16", "timeouts.bootstrap=800ms",
+                seed % 2 ? "pools[0].uids=7" : "log=info");
 
         any_begin(seed);
         opened = 0;

@@ -276,7 +276,7 @@ TEST(a_langd_whose_place_was_anothers_gives_up_once)
 /* RULES 5.19 */
 TEST(declines_take_no_places_of_rooms)
 {
-    struct rig *e = encoded("limits.rooms=8", "limits.declines=16");
+    struct rig *e = encoded("limits.rooms=8", "limits.tombstones=16");
 
     for (uint64_t r = 1; r <= 40; r++)
         brain_hear(e, 0, about(100 + r, 0, PEER_DECLINE));
@@ -303,7 +303,7 @@ static struct local_msg withdraw(uint64_t room)
 /* RULES 5.19 */
 TEST(a_user_that_withdraws_much_evicts_its_own)
 {
-    struct rig *e = encoded("limits.declines=32", NULL);
+    struct rig *e = encoded("limits.tombstones=32", NULL);
     struct local_msg a = announce(2, 1, 8, 8);
 
     brain_user(e, 1, 4001, "router");

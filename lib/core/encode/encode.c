@@ -34,8 +34,8 @@ static void carve(struct encoded *e, struct slab *s)
         c->timeout_tombstone);
     memory_init(&e->victims, s, tombs, sizeof(struct tomb), e->b.c.seed,
         c->timeout_total);
-    memory_init(&e->declines, s, (uint32_t)c->limit_declines,
-        sizeof(struct decline), e->b.c.seed + 3, c->timeout_bootstrap);
+    memory_init(&e->declines, s, tombs, sizeof(struct decline), e->b.c.seed + 3,
+        c->timeout_bootstrap);
     heap_init(&e->room_timers, s, e->rooms_max);
     heap_init(&e->dst_timers, s, e->rooms_max);
     for (uint32_t i = 0; i < c->pools_count; i++) {
