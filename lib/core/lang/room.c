@@ -185,7 +185,7 @@ void lroom_check_group(struct langd *l, struct lroom *m)
                 UINT32_MAX - 1),
             p->cap_whole * p->block_rows,
             "the group is larger than the pool lets its rooms hold");
-    if (m->group && g->sums[OF_AUX] > l->b.aux.share.limit)
+    if (g && m->group && g->sums[OF_AUX] > l->b.aux.share.limit)
         fail_group(l, g, ERR_TOO_LARGE,
             (uint32_t)min_u64(g->sums[OF_AUX] * AUX_CHUNK, UINT32_MAX),
             l->b.aux.share.limit * AUX_CHUNK,
