@@ -21,8 +21,9 @@ void ring_fini(struct ring *r);
 
 /* Producer: copies one record in. False: full, nothing changed. */
 bool ring_push(struct ring *r, const void *record);
-/* Producer: returns how many records can be pushed now. */
-uint32_t ring_space(struct ring *r);
+/* Producer: returns how many records can be pushed now; when that is `enough`,
+ * maybe fewer, as many as it last saw. */
+uint32_t ring_space(struct ring *r, uint32_t enough);
 /* Consumer: copies one record out. False: empty. */
 bool ring_pop(struct ring *r, void *record);
 /* Consumer: returns the next record, valid until it is popped. NULL: empty. */

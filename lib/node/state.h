@@ -14,6 +14,10 @@
 
 #define SHARDS_MAX 64
 
+/* Places in each ring that a step has to find: for all its actions, and for
+ * links that come and go before the next look. */
+#define STEP_ORDERS(conf) (OUT_ACTIONS + 4 * share_peers(conf))
+
 struct node_conn {
     struct list notified; /* linked: its events are to be pulled */
     bool greeted;         /* WELCOME went out */

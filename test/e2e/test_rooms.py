@@ -610,6 +610,7 @@ class Reasons(Case):
         lm.request(1, "enc0")
         enc.announce(1, 100, 100)
         enc.granted(1)
+        lm.conn.wait(lambda: lm.rooms[1].total == 100, 10)
         with self.assertRaisesRegex(TimeoutError, enc.conn.path) as got:
             enc.conn.wait(lambda: False, 0.01)
         enc.rooms[1].abort("timeout", str(got.exception))

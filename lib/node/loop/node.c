@@ -169,10 +169,6 @@ static bool gpu_pools(const struct conf *c)
     return false;
 }
 
-/* Orders of more than one step, and of links that come and go meanwhile. */
-#define ORDERS_MORE 2048
-#define NOTES       8192
-
 static enum err start_shard(struct node *n, uint32_t k)
 {
     const struct conf *c = n->conf;
@@ -195,8 +191,8 @@ static enum err start_shard(struct node *n, uint32_t k)
         .slots = share_total(c, c->limit_rooms),
         .peers = share_peers(c),
         .window_bytes = (uint32_t)c->transfer_window,
-        .orders = ORDERS_MORE + OUT_ACTIONS + 4 * share_peers(c),
-        .notes = NOTES,
+        .orders = 2048 + STEP_ORDERS(c), /* 2048: that wait meanwhile */
+        .notes = 8192,
         .cpu = pinned ? atoi(c->transfer_cpus.items[k]) : -1,
         .may_inline = n->carriers.any_thread && !pinned && !gpu_pools(c),
         .gpu = gpu_pools(c),

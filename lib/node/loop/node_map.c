@@ -545,6 +545,7 @@ void node_maps_serve(struct node *n)
 {
     n->maps_seen = false;
     for (uint64_t i = 0; n->maps && i < share_peers(n->conf); i++)
-        if (n->maps[i])
+        if (n->maps[i] && !node_congested(n))
             serve(n->maps[i]);
+    n->maps_seen |= node_congested(n); /* some were left out */
 }

@@ -45,19 +45,19 @@ void node_order(struct node *n, const struct order *o)
         shard_order(n->shards[k], o);
 }
 
-/* Returns the number of orders that every shard takes now. */
-static uint32_t orders_space(const struct node *n)
+/* Returns the number of orders that every shard takes now, or `enough`. */
+static uint32_t orders_space(const struct node *n, uint32_t enough)
 {
-    uint32_t space = UINT32_MAX;
+    uint32_t space = enough;
 
     for (uint32_t k = 0; k < n->shards_count; k++)
-        space = min_u32(space, shard_space(n->shards[k]));
+        space = min_u32(space, shard_space(n->shards[k], enough));
     return space;
 }
 
 bool node_congested(const struct node *n)
 {
-    return orders_space(n) < OUT_ACTIONS;
+    return orders_space(n, STEP_ORDERS(n->conf)) < STEP_ORDERS(n->conf);
 }
 
 static void order_addresses(struct node *n, const struct action *a)
@@ -297,7 +297,7 @@ static void step(struct node *n, struct event *ev)
 {
     ev->now_ns = n->steps++ % STEPS_A_LOOK ? n->now_ns : node_clock_ns(n);
     n->event = ev;
-    n->out.cap = min_u32(OUT_ACTIONS, orders_space(n));
+    n->out.cap = orders_space(n, OUT_ACTIONS);
     brain_step(n->brain, ev, &n->out);
     n->event = NULL;
     CHECK(!n->out.bytes.failed, "the list of actions did not fit: %u",
