@@ -151,7 +151,7 @@ static void rooms_kept(uint32_t n)
     }
 }
 
-/* One group, in a pool of so many blocks. */
+/* A group of n rooms, in a langd pool of `blocks` blocks. */
 static void group_in(uint32_t n, uint32_t blocks)
 {
     make_both(n, n / 4 + 1, blocks);
@@ -219,7 +219,9 @@ static const struct {
     void (*make)(uint32_t n);
     uint32_t most;
     double growth; /* of what a step costs; heaps are deeper in larger worlds */
-    uint32_t longest, each; /* of a step: so much, and for each room */
+    /* The longest step may count `longest` blocks of code, and `each` more for
+     * every room. */
+    uint32_t longest, each;
 } worlds[] = {{"rooms that wait", rooms_wait, 10000, 1.2, 2000, 0},
     {"rooms that are kept", rooms_kept, 10000, 1.2, 2000, 0},
     {"rooms that are copied", rooms_copied, 10000, 1.3, 2000, 0},

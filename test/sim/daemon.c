@@ -657,7 +657,7 @@ static void time_comes(void *p, uint64_t life, uint64_t no)
         return;
     if (!d->alive || d->life != life || d->timer_no != no)
         return;
-    if (clock_of(d, W.now_ns) < d->timer_ns) { /* it stands still */
+    if (clock_of(d, W.now_ns) < d->timer_ns) { /* the clock is stopped */
         at_leisure(clock_shows(d, d->timer_ns), time_comes, d, life, no);
         return;
     }

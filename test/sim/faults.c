@@ -14,8 +14,8 @@
 
 #define MESSAGES 6              /* of each type, in turn */
 #define SOON     (8 * NS_PER_S) /* a few repetitions, of 2 s at most */
-#define LATE_MS  330            /* a message that nobody repeats */
-#define STILL_MS 20             /* a clock, before it jumps */
+#define LATE_MS  330            /* what a fault of a DECLINE may cost */
+#define STILL_MS 20             /* how long a stopped clock stands */
 #define JUMP_NS  (4 * NS_PER_S) /* short of timeouts.unreachable and such */
 
 static uint32_t rooms_wanted;
@@ -232,7 +232,8 @@ static void drained(void)
 static const struct {
     const char *name;
     void (*make)(void);
-    uint32_t langds, ends_ms; /* when all is over if nothing goes wrong */
+    uint32_t langds;
+    uint32_t ends_ms; /* without a fault every room has ended by then */
 } worlds[] = {{"plain", plain, 1, 100}, {"pressure", pressure, 1, 80},
     {"two", to_two, 2, 70}, {"stream", streams, 1, 60},
     /* RULES 5.7 */
@@ -264,7 +265,8 @@ enum fault_how fault_of(struct span frame)
     return f->how;
 }
 
-/* All is over as soon as without a fault, and what that costs. */
+/* Runs until every room has ended: the time of the world without a fault, and
+ * costs_ns more. */
 static void run_to_end(uint64_t costs_ns)
 {
     uint64_t end = worlds[W.fault.world].ends_ms * MS + costs_ns;
@@ -397,7 +399,7 @@ static void gone_fault(void)
     world_finish(LIMIT);
 }
 
-/* A clock that stands still, and jumps: no room is lost by it. */
+/* Stops the clock of one host, then lets it jump forward: no room may fail. */
 static void clock_stops(void *p, uint64_t a, uint64_t b)
 {
     (void)a;
@@ -432,7 +434,8 @@ static bool refused(const struct handle *h)
     return h && h->refused;
 }
 
-/* Each room is over, but where an engine at its other side found no pool. */
+/* Each room has ended, unless the engine at its other end was refused the pool.
+ */
 static void look_at_pools(void)
 {
     for (const struct cons *c = cons_all(); c; c = c->next)

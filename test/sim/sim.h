@@ -231,11 +231,11 @@ bool stands_still(struct daemon *d, uint32_t part, happening fn, void *p,
 void stand_still(struct daemon *d, uint32_t part, uint64_t for_ns);
 void stand_one_still(void);
 void all_go_on(void);
-/* What the monotonic clock of the daemon's host shows then, and when it shows
- * that. */
+/* The monotonic clock of the daemon's host: what it shows at a time of the
+ * world, and at which time of the world it shows when_ns. */
 uint64_t clock_of(const struct daemon *d, uint64_t world_ns);
 uint64_t clock_shows(const struct daemon *d, uint64_t when_ns);
-/* It stands still, and is ahead by so much more when it goes on. */
+/* Stops that clock for for_ns; then it jumps forward by by_ns. */
 void clock_stands(const struct daemon *d, uint64_t for_ns, uint64_t by_ns);
 
 /* net.c: between daemons */

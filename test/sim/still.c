@@ -50,7 +50,7 @@ void clock_stands(const struct daemon *d, uint64_t for_ns, uint64_t by_ns)
 {
     if (W.now_ns < clocks[d->host].until_ns)
         return;
-    trace("the clock of %s stands still for %llu ms, and jumps %llu ms",
+    trace("the clock of %s stops for %llu ms, then jumps by %llu ms",
         d->conf->name, (unsigned long long)(for_ns / MS),
         (unsigned long long)(by_ns / MS));
     clocks[d->host].at_ns = W.now_ns;

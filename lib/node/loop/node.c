@@ -191,7 +191,8 @@ static enum err start_shard(struct node *n, uint32_t k)
         .slots = share_total(c, c->limit_rooms),
         .peers = share_peers(c),
         .window_bytes = (uint32_t)c->transfer_window,
-        .orders = 2048 + STEP_ORDERS(c), /* 2048: that wait meanwhile */
+        /* 2,048 may wait while the loop takes another step. */
+        .orders = 2048 + STEP_ORDERS(c),
         .notes = 8192,
         .cpu = pinned ? atoi(c->transfer_cpus.items[k]) : -1,
         .may_inline = n->carriers.any_thread && !pinned && !gpu_pools(c),

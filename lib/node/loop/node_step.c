@@ -1,5 +1,6 @@
-/* node_step.c - gives the brain an event and carries out what it asks for, in
- * the order in which it asked.
+/* node_step.c - gives the brain an event and carries out what it asks for:
+ * first what reaches the shards, then the rest, each in the order in which it
+ * asked.
  *
  * Invariants: carrying out never steps the brain; commands reach each shard
  * in order (shard_order.c), and nothing is lost: no step is taken while a ring
@@ -210,7 +211,7 @@ static void connect_link(struct node *n, const struct action *a)
             (int)address.len, (const char *)address.p);
 }
 
-/* Carries out what reaches the shards. */
+/* Carries out what reaches the shards, and no other action. */
 static void act_inside(struct node *n, const struct action *a)
 {
     switch ((enum action_type)a->type) {
@@ -238,7 +239,7 @@ static void act_inside(struct node *n, const struct action *a)
     }
 }
 
-/* Carries out what others may see. */
+/* Carries out the other actions: what engines, peers and the log get. */
 static void act_outside(struct node *n, const struct action *a)
 {
     switch ((enum action_type)a->type) {

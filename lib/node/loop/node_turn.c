@@ -16,8 +16,8 @@
 
 #include <sys/prctl.h>
 
-#define NOTES_TURN 4096            /* served before peers and engines */
-#define BEHIND_US  100             /* to the next look at a full ring */
+#define NOTES_TURN 4096 /* served before peers and engines */
+#define BEHIND_US  100  /* pause while a ring is full; up to SLACK_NS more */
 #define SLACK_NS   (4 * NS_PER_MS) /* a tick, where it comes 250 times a s */
 /* Commits after which rows leave, while the next are read: of many small rooms
  * the peer has the first before the last is committed. */
@@ -352,7 +352,7 @@ static void on_prepare(uv_prepare_t *h)
         return;
     wake_sleep(&n->wake);
     if (node_congested(n))
-        usleep(BEHIND_US); /* at least; polls would return at once */
+        usleep(BEHIND_US); /* the poll would not wait: nothing is read */
     /* Notes since the turn get a turn of their own; later ones write to the
      * wake. */
     else if (serve_notes(n) == 0 && !local_busy(n->local) &&
