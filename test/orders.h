@@ -9,7 +9,7 @@
 
 static inline bool shard_push(struct shard *s, const struct data_cmd *cmd)
 {
-    if (shard_space(s, 1) == 0)
+    if (shard_space(s) == 0)
         return false;
     shard_command(s, cmd);
     return true;
@@ -17,7 +17,7 @@ static inline bool shard_push(struct shard *s, const struct data_cmd *cmd)
 
 static inline bool order_push(struct shard *s, const struct order *o)
 {
-    if (shard_space(s, 1) == 0)
+    if (shard_space(s) == 0)
         return false;
     shard_order(s, o);
     return true;

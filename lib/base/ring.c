@@ -35,12 +35,11 @@ void ring_fini(struct ring *r)
     r->records = NULL;
 }
 
-uint32_t ring_space(struct ring *r, uint32_t enough)
+uint32_t ring_space(struct ring *r)
 {
     uint32_t tail = atomic_load_explicit(&r->tail, memory_order_relaxed);
 
-    if (r->mask + 1 - (tail - r->head_seen) < enough)
-        r->head_seen = atomic_load_explicit(&r->head, memory_order_acquire);
+    r->head_seen = atomic_load_explicit(&r->head, memory_order_acquire);
     CHECK(tail - r->head_seen <= r->mask + 1, "%u records in a ring of %u",
         tail - r->head_seen, r->mask + 1);
     return r->mask + 1 - (tail - r->head_seen);
@@ -50,7 +49,7 @@ bool ring_push(struct ring *r, const void *record)
 {
     uint32_t tail = atomic_load_explicit(&r->tail, memory_order_relaxed);
 
-    if (ring_space(r, 1) == 0)
+    if (tail - r->head_seen > r->mask && ring_space(r) == 0)
         return false;
     memcpy(r->records + (size_t)(tail & r->mask) * r->size, record, r->size);
     atomic_store_explicit(&r->tail, tail + 1, memory_order_release);

@@ -21,9 +21,8 @@ void ring_fini(struct ring *r);
 
 /* Producer: copies one record in. False: full, nothing changed. */
 bool ring_push(struct ring *r, const void *record);
-/* Producer: returns how many records can be pushed now. Exact below `enough`;
- * else at least `enough`, without a look at what the consumer did. */
-uint32_t ring_space(struct ring *r, uint32_t enough);
+/* Producer: returns how many records can be pushed now. */
+uint32_t ring_space(struct ring *r);
 /* Consumer: copies one record out. False: empty. */
 bool ring_pop(struct ring *r, void *record);
 /* Consumer: returns the next record, valid until it is popped. NULL: empty. */

@@ -225,6 +225,8 @@ enum action_type {
                        behind it word bytes: the encoder's name, whose key is
                        said; word 0: any encoder's */
     ACT_DISCONNECT, /* link: close and forget */
+    ACT_ENDED,      /* a room ended: log row number `word` of the history */
+    ACT_WARN,       /* log the line at bytes[at..at+len) */
     ACT_PEER_DATA,  /* peer = index: these are its data addresses, as in
                        HELLO, then its data_key, at bytes[at..at+len); word: its
                        segment_max and, << 32, the carrier that they are for,
@@ -239,8 +241,8 @@ enum action_type {
                        token word; shards and EV_MAP hear of each */
     ACT_UNMAP,      /* langd: peer = index: no longer */
     ACT_POOL_FIX,   /* pool = index: its layout is now known; get its memory */
-    ACT_ENDED,      /* a room ended: log row number `word` of the history */
-    ACT_WARN        /* log the line at bytes[at..at+len) */
+
+    ACT_INSIDE = ACT_PEER_DATA /* from here on: what reaches the shards */
 };
 
 /* The descriptor that goes with a frame. FD_CELLS: of `index` new cells; word

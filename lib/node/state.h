@@ -14,10 +14,6 @@
 
 #define SHARDS_MAX 64
 
-/* Places in each ring that a step has to find: for all its actions, and for
- * links that come and go before the next look. */
-#define STEP_ORDERS(conf) (OUT_ACTIONS + 4 * share_peers(conf))
-
 struct node_conn {
     struct list notified; /* linked: its events are to be pulled */
     bool greeted;         /* WELCOME went out */
@@ -107,6 +103,10 @@ struct node {
     uint64_t maps_room;    /* bytes of pools that may be mapped on top */
 
     struct out out;
+    /* Orders that every ring takes, at least; and how many that has to be for a
+     * step: all its actions, and links that come and go before the next look.
+     */
+    uint32_t places, step_orders;
     bool ending, stopping; /* after the drain; now */
     bool lines_lost;       /* omitted log lines are not reported yet */
     uint64_t drain_ns;     /* deadline of the drain */

@@ -527,7 +527,7 @@ TEST(orders_that_fill_the_ring_come_in_order)
         T_CHECK(t_now_ns() < end, "%u of %u orders", seen, orders);
         while (c.attempt < orders && shard_push(w.l.shard, &c))
             c.attempt++;
-        full += shard_space(w.l.shard, 256) == 0;
+        full += shard_space(w.l.shard) == 0;
         shard_work(w.l.shard);
         shard_flush(w.l.shard);
         for (; shard_note(w.l.shard, &n); seen++) {
@@ -549,7 +549,7 @@ TEST(orders_that_still_wait_at_the_end_are_freed)
     start(&w.l, ROLE_LANGD, &data_mem, 65536, 65536);
     for (uint32_t i = 0; i < 256; i++)
         T_TRUE(shard_peer(w.l.shard, PEER, span_of(blob, sizeof(blob)), 4096));
-    T_EQ_U64(shard_space(w.l.shard, 256), 0);
+    T_EQ_U64(shard_space(w.l.shard), 0);
     stop(&w.l);
     wake_fini(&w.wake);
 }

@@ -115,7 +115,7 @@ static enum err take_memory(struct node *n)
     n->mems = calloc(c->pools_count, sizeof(*n->mems));
     n->recorder = calloc(1, sizeof(*n->recorder));
     n->out.actions = calloc(OUT_ACTIONS, sizeof(*n->out.actions));
-    n->out.cap = OUT_ACTIONS;
+    n->step_orders = OUT_ACTIONS + 4 * share_peers(c);
     n->out.bytes = writer_of(malloc(OUT_BYTES), OUT_BYTES);
     if (!n->conns || !n->pools || !n->mems || !n->recorder || !n->out.actions ||
         !n->out.bytes.p)
@@ -192,7 +192,7 @@ static enum err start_shard(struct node *n, uint32_t k)
         .peers = share_peers(c),
         .window_bytes = (uint32_t)c->transfer_window,
         /* 2,048 may wait while the loop takes another step. */
-        .orders = 2048 + STEP_ORDERS(c),
+        .orders = 2048 + n->step_orders,
         .notes = 8192,
         .cpu = pinned ? atoi(c->transfer_cpus.items[k]) : -1,
         .may_inline = n->carriers.any_thread && !pinned && !gpu_pools(c),
@@ -219,6 +219,7 @@ static enum err start_shards(struct node *n)
         n->shards_count += e == OK;
     }
     pthread_sigmask(SIG_SETMASK, &old, NULL);
+    n->places = 0; /* not looked at */
     return e == OK ? node_carriers_opened(n) : e;
 }
 

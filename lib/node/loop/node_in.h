@@ -31,7 +31,7 @@ void node_work(
 void node_order(struct node *n, const struct order *o);
 /* True if only what cannot wait may be told to the brain: a shard is far
  * behind, and its ring might not hold all that a step orders. */
-bool node_congested(const struct node *n);
+bool node_congested(struct node *n);
 
 /* node_inline.c */
 MUST_CHECK enum err node_inline_open(struct node *n);

@@ -42,23 +42,19 @@ void node_work(
 
 void node_order(struct node *n, const struct order *o)
 {
+    n->places -= n->places > 0;
     for (uint32_t k = 0; k < n->shards_count; k++)
         shard_order(n->shards[k], o);
 }
 
-/* Returns the number of orders that every shard takes now, or `enough`. */
-static uint32_t orders_space(const struct node *n, uint32_t enough)
+bool node_congested(struct node *n)
 {
-    uint32_t space = enough;
-
+    if (n->places >= n->step_orders)
+        return false;
+    n->places = UINT32_MAX;
     for (uint32_t k = 0; k < n->shards_count; k++)
-        space = min_u32(space, shard_space(n->shards[k], enough));
-    return space;
-}
-
-bool node_congested(const struct node *n)
-{
-    return orders_space(n, STEP_ORDERS(n->conf)) < STEP_ORDERS(n->conf);
+        n->places = min_u32(n->places, shard_space(n->shards[k]));
+    return n->places < n->step_orders;
 }
 
 static void order_addresses(struct node *n, const struct action *a)
@@ -235,7 +231,7 @@ static void act_inside(struct node *n, const struct action *a)
         node_fix_pool(n, a->index);
         return;
     default:
-        return;
+        CHECK(false, "action %u", a->type);
     }
 }
 
@@ -267,13 +263,6 @@ static void act_outside(struct node *n, const struct action *a)
     case ACT_DISCONNECT:
         links_disconnect(n->links, a->link);
         return;
-    case ACT_PEER_DATA:
-    case ACT_PEER_KEY:
-    case ACT_DATA:
-    case ACT_MAP:
-    case ACT_UNMAP:
-    case ACT_POOL_FIX:
-        return;
     case ACT_ENDED:
         log_ended(n, a->word);
         return;
@@ -281,8 +270,9 @@ static void act_outside(struct node *n, const struct action *a)
         log_rated(&warnings, "%.*s", (int)a->len,
             (const char *)n->out.bytes.p + a->at);
         return;
+    default:
+        CHECK(false, "action %u", a->type);
     }
-    CHECK(false, "action %u", a->type);
 }
 
 uint64_t node_clock_ns(struct node *n)
@@ -298,15 +288,19 @@ static void step(struct node *n, struct event *ev)
 {
     ev->now_ns = n->steps++ % STEPS_A_LOOK ? n->now_ns : node_clock_ns(n);
     n->event = ev;
-    n->out.cap = orders_space(n, OUT_ACTIONS);
+    (void)node_congested(n); /* a look at the rings, when one is due */
+    n->out.cap = min_u32(OUT_ACTIONS, n->places);
     brain_step(n->brain, ev, &n->out);
     n->event = NULL;
     CHECK(!n->out.bytes.failed, "the list of actions did not fit: %u",
         n->out.count);
+    n->places -= n->out.count;
     for (uint32_t i = 0; i < n->out.count; i++)
-        act_inside(n, &n->out.actions[i]);
+        if (n->out.actions[i].type >= ACT_INSIDE)
+            act_inside(n, &n->out.actions[i]);
     for (uint32_t i = 0; i < n->out.count; i++)
-        act_outside(n, &n->out.actions[i]);
+        if (n->out.actions[i].type < ACT_INSIDE)
+            act_outside(n, &n->out.actions[i]);
     n->out.count = 0;
     n->out.bytes.len = 0;
 }

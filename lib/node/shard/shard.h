@@ -95,9 +95,8 @@ void shard_order(struct shard *s, const struct order *o);
 /* The same for a command; carries it out if the loop owns the shard and the
  * ring is empty. Rows move with shard_flush. */
 void shard_command(struct shard *s, const struct data_cmd *cmd);
-/* Returns the number of orders for which there is a place now: exact below
- * `enough`, else at least that. */
-uint32_t shard_space(struct shard *s, uint32_t enough);
+/* Returns the number of orders for which there is a place now. */
+uint32_t shard_space(struct shard *s);
 /* Runs or wakes the shard if any order was passed on since the last call. At
  * least once per turn of the loop. */
 void shard_flush(struct shard *s);

@@ -85,9 +85,9 @@ void shard_command(struct shard *s, const struct data_cmd *cmd)
     s->pushed = true; /* it may have rows sent */
 }
 
-uint32_t shard_space(struct shard *s, uint32_t enough)
+uint32_t shard_space(struct shard *s)
 {
-    return ring_space(&s->in, enough);
+    return ring_space(&s->in);
 }
 
 void orders_free(struct shard *s)
