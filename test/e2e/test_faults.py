@@ -244,30 +244,30 @@ class Reconnect(Case):
     # RULES 9.3
     def test_fd_stays_and_wakes_a_loop(self):
         import select
-        e, _ = self.pair()
-        enc = self.world.engine(e)
+        e, d = self.pair()
+        enc, lm = self.engines(e, d)
         conn, epoch = enc.conn, enc.conn.epoch
         self.assertEqual([x.link for x in conn.step()], [mmx.Link.UP])
         fd = conn.fd
         poll = select.poll()
         poll.register(fd, select.POLLIN)
         seen = []
-        for away in (e.kill, e.stop):
+        for room, away in enumerate((e.kill, e.stop), 1):
+            self.deliver(enc, lm, room, 10)
             away()
             e.start()
             end = time.monotonic() + 10
             while mmx.Link.UP not in seen:
                 self.assertLess(time.monotonic(), end)
                 if poll.poll(5000):
-                    seen += [x.link for x in conn.step()]
+                    seen += [x.link for x in conn.step() if x.link]
             self.assertEqual(conn.fd, fd)
             self.assertNotEqual(conn.epoch, epoch)
             self.assertEqual(seen, [mmx.Link.DOWN, mmx.Link.UP])
             epoch = conn.epoch
             seen.clear()
-        enc.announce(1, 10)  # the pool follows
-        enc.granted(1)
-        enc.release(1)
+            enc.map_pool()
+        self.deliver(enc, lm, 3, 10)
 
     # RULES 9.3
     def test_calls_while_the_daemon_is_away(self):
