@@ -84,6 +84,7 @@ TEST(ucx_environment_does_not_override)
     side_fill(p, 255 * KIB, 0);
     T_OK(side_post(&a, 0, 0, p, 255 * KIB));
     side_until(&a, &b, &b.arrived_count, 1);
+    side_until(&a, &b, &a.made_count, 1);
     T_EQ_STR(side_goes(&a, 0), "ucx:tcp/lo");
     side_close(&a);
     side_close(&b);
@@ -114,7 +115,7 @@ TEST(ucx_over_shared_memory)
     side_fill(p, 255 * KIB, 0);
     T_OK(side_post(&a, 0, 0, p, 255 * KIB));
     side_until(&a, &b, &b.arrived_count, 1);
-    side_until(&a, &b, &a.done_count, 1);
+    side_until(&a, &b, &a.made_count, 1);
     T_HAS(side_goes(&a, 0), "posix");
     side_close(&a);
     side_close(&b);
