@@ -144,10 +144,6 @@ class Engine:
         self.rooms[room] = self.conn.request(
             mmx.Reference(room, secret), self.pool, encoder, **more)
 
-    def request_group(self, rooms, group, **more):
-        for room in rooms:
-            self.request(room, "enc0", group=(group, len(rooms)), **more)
-
     def attach(self, room, encoder="", rights=mmx.READ,
                secret=mmx.NO_SECRET, **more):
         self.rooms[room] = self.conn.attach(

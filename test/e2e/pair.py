@@ -259,17 +259,10 @@ class Remote:
             raise AssertionError(answer["trace"])
         return answer["ok"]
 
-    def start(self, do: str, **args) -> None:
-        """Begins a command; finish() waits for its result."""
-        self._send({"do": do, **args})
-
-    def finish_start(self):
-        return self._result()
-
     def __getattr__(self, do: str):
         def call(*args, **more):
             names = getattr(Engine, do).__code__.co_varnames[1:]
-            self.start(do, **dict(zip(names, args)), **more)
+            self._send({"do": do, **dict(zip(names, args)), **more})
             return self._result()
         return call
 

@@ -4,7 +4,7 @@ never given to anybody they are not for."""
 import os
 import unittest
 
-from pair import Case, eventually
+from pair import Case
 
 import mmx
 
@@ -271,21 +271,6 @@ class Kept(Keys):
         self.fetch(self.lm, 2, 100, 7)
         self.end(self.enc, 2)
 
-    def test_preempted_and_fetched_again(self):
-        self.start()
-        self.keep(1, 7)
-        for _ in range(3):
-            self.fetch(self.lm, 1, 100, 7)
-        self.assertEqual(self.e.free(), (3, 4))
-
-    def test_another_key_does_not_fetch_it(self):
-        self.start()
-        self.keep(1, 7)
-        self.lm.request(1, "enc0", key=key(8))
-        self.assertEqual(self.lm.failed(1), "item-mismatch")
-        self.lm.release(1)
-        self.fetch(self.lm, 1, 100, 7)
-
     def test_two_turns_of_a_chat(self):
         # Turn 2 has the picture of turn 1 in its prefix cache and declines;
         # in turn 3 the cache has lost it and fetches.
@@ -459,14 +444,6 @@ class Declines(Keys):
         self.assertEqual(e.free(), (0, 8))  # it may still write
         enc.release(1)
         e.all_free()
-
-    def test_before_the_announce(self):
-        e, d = self.pair()
-        enc, lm = self.engines(e, d)
-        self.decline(lm, 1)
-        enc.announce(1, 100, 100)
-        self.assertEqual(enc.failed(1), "declined")
-        enc.release(1)
 
     # RULES 7.4
     def test_another_key_declines_nothing(self):

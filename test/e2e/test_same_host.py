@@ -305,20 +305,6 @@ class Ends(SameHost):
         self.killed(e, d, enc, lm)
         self.deliver(enc, lm, 10, 1500)
 
-    def test_langd_killed(self):
-        e, d, enc, lm = self.both()
-        self.halfway(enc, lm)
-        d.kill()
-        self.assertEqual(enc.failed(1), "peer-lost")
-        enc.release(1)
-        e.all_free()
-        d.start()
-        lm.conn.wait(lambda: lm.conn.connected, 10)
-        lm.map_pool()
-        self.deliver(enc, lm, 2, 1500)
-        self.copying(e, d)
-        self.deliver(enc, lm, 3, 1500)
-
     def silent(self):
         """A langd that stands still with a room of 640 rows copied; its peer
         is lost and the engine is through with the room."""

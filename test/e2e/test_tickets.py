@@ -1,21 +1,17 @@
-"""Sequence ids: one engine, many processes and threads, engines that die,
-and the seed's list: an id is never shared, nobody waits for ever, nobody is
-given a negative one."""
+"""Sequence ids: one engine, many processes, engines that die. An id is never
+shared, and no request waits for ever."""
 
-import ctypes
 import json
 import os
 import subprocess
 import sys
-import threading
 import time
 
 from engine import LIMIT
-from pair import BUILD, HERE, Case, eventually
+from pair import HERE, Case, eventually
 from test_reload import reload
 
 import mmx
-from mmx import errors
 
 
 def work(socket: str, session: str, ids: int, count: int) -> None:
@@ -133,41 +129,6 @@ class One(Tickets):
         d.release()
         self.assertEqual(space.acquire("e", LIMIT).seq, 0)
 
-    def test_late_release(self):
-        conn = self.connect(self.langd())
-        space = conn.space("ctx", 1)
-        old = space.acquire("a")
-        generation = old.generation
-        old.release()
-        new = space.acquire("a")
-        self.assertGreater(new.generation, generation)
-        with self.assertRaises(errors.Stale):
-            conn.wait(space.release("a", generation), LIMIT)
-        self.assertEqual(space.query("a"), (0, new.generation))
-        conn.wait(space.release("a", new.generation), LIMIT)
-        self.assertTrue(new.released)
-        with space.acquire("b") as b:
-            with self.assertRaises(errors.UnknownRoom):
-                conn.wait(space.release("a", new.generation), LIMIT)
-            self.assertEqual(space.query("b"), (0, b.generation))
-
-    def test_caps(self):
-        d = self.langd(limits={"sequences": 4, "sequence_spaces": 1,
-                               "sequence_requests": 3})
-        conn = self.connect(d)
-        self.refusal("malformed", conn.space, "ctx", 5)
-        self.refusal("malformed", conn.space, "ctx", 0)
-        space = conn.space("ctx", 2)
-        self.refusal("malformed", conn.space, "ctx", 3)
-        self.refusal("quota", conn.space, "more", 1)
-        tickets = [space.ask(r) for r in "abcd"]
-        self.assertEqual(tickets[0].wait(LIMIT).seq, 0)
-        self.refusal("quota", tickets[3].wait, LIMIT)
-        self.refusal("malformed", space.acquire, "")
-        encoded = self.world.encoded("enc1")
-        with mmx.connect("encoded", encoded.socket) as other:
-            self.refusal("malformed", other.space, "ctx", 1)
-
 
 class Ends(Tickets):
     def test_timeout_in_line(self):
@@ -231,23 +192,6 @@ class Ends(Tickets):
         again = self.connect(d, "engine").space("ctx", 1)
         self.assertEqual(again.acquire("new").seq, 0)
 
-    def test_process_in_line_dies(self):
-        """The turn of one who is gone goes to the next."""
-        d = self.langd()
-        conn = self.connect(d)
-        space = conn.space("ctx", 1)
-        a = space.acquire("a")
-        p = Worker(d.socket, "s", 1, 1)
-        self.addCleanup(p.end)
-        self.assertEqual(p.line(), "ready\n")
-        p.go()
-        eventually(lambda: self.rows(d, state="waiting"), "it waits")
-        b = space.ask("b")
-        p.end()
-        eventually(lambda: len(self.rows(d, state="waiting")) == 1, "b waits")
-        a.release()
-        self.assertEqual(b.wait(LIMIT).seq, 0)
-
     def test_daemon_lost(self):
         d = self.langd()
         conn = self.connect(d)
@@ -266,39 +210,6 @@ class Ends(Tickets):
 
 class Many(Tickets):
     limit_s = 600
-
-    def test_eleven_requests_on_eight_ids(self):
-        """The seed's hang: the ninth never came to its turn."""
-        conn = self.connect(self.langd())
-        space = conn.space("ctx", 8)
-        line = [space.ask(f"req-{i}") for i in range(11)]
-        conn.wait(lambda: not any(t._asks for t in line), LIMIT)
-        self.assertEqual(sorted(t.seq for t in line[:8]), list(range(8)))
-        self.assertTrue(all(t.pending for t in line[8:]))
-        for t in line:
-            self.assertIn(t.wait(LIMIT).seq, range(8))
-            t.release()
-        self.assertEqual(space.acquire("last").seq, 3)
-
-    def test_cycle_of_10000(self):
-        d = self.langd()
-        conn = self.connect(d)
-        space = conn.space("ctx", 8)
-        uses = [0] * 8
-        line = [space.ask(f"r{i}") for i in range(16)]
-        for i in range(16, 10016):
-            t = line.pop(0).wait(LIMIT)
-            uses[t.seq] += 1
-            t.release()
-            line.append(space.ask(f"r{i}"))
-        for t in line:
-            t.release()
-        self.assertIsNone(space.query("r10015"))
-        self.assertEqual(sum(uses), 10000)
-        self.assertGreater(min(uses), 1000)
-        row, = self.rows(d, name="ctx")
-        self.assertEqual((row["held"], row["idle"], row["waiting"]),
-                         (0, 8, 0))
 
     def test_eight_processes(self):
         d = self.langd()
@@ -324,20 +235,6 @@ class Many(Tickets):
         self.assertEqual((row["held"], row["idle"], row["waiting"]),
                          (0, 3, 0))
 
-    def test_two_engines(self):
-        d = self.langd()
-        a = self.connect(d, "one").space("ctx", 2)
-        b = self.connect(d, "two").space("ctx", 1)
-        self.assertEqual([a.acquire("x").seq, a.acquire("y").seq], [0, 1])
-        self.assertEqual(b.acquire("x").seq, 0)
-        self.assertIsNone(b.query("y"))
-        waiting = b.ask("y")
-        a.conn.close()
-        eventually(lambda: len(self.rows(d, name="ctx")) == 1, "one is gone")
-        self.assertTrue(waiting.pending)
-        b.release("x", b.query("x").generation)
-        self.assertEqual(waiting.wait(LIMIT).seq, 0)
-
     def test_mmxctl(self):
         d = self.langd()
         conn = self.connect(d)
@@ -356,71 +253,6 @@ class Many(Tickets):
                          [("a", "held", 0), ("b", "held", 1),
                           ("c", "waiting", None)])
         self.assertEqual(conn.query("sequences"), d.show("sequences"))
-
-
-# --- the C library, by hand -------------------------------------------------
-class Opt(ctypes.Structure):
-    _fields_ = [("size", ctypes.c_size_t), ("role", ctypes.c_int),
-                ("socket", ctypes.c_char_p), ("engine", ctypes.c_char_p),
-                ("session", ctypes.c_char_p), ("cells", ctypes.c_uint32),
-                ("timeout_ms", ctypes.c_int), ("why", ctypes.c_char_p),
-                ("why_size", ctypes.c_size_t)]
-
-
-class Ask(ctypes.Structure):
-    _fields_ = [("size", ctypes.c_size_t), ("space", ctypes.c_int),
-                ("request", ctypes.c_char_p), ("wait_ms", ctypes.c_uint32),
-                ("hold_ms", ctypes.c_uint32), ("room", ctypes.c_uint32 * 2),
-                ("user", ctypes.c_void_p)]
-
-
-class Seq(ctypes.Structure):
-    _fields_ = [("held", ctypes.c_int), ("id", ctypes.c_uint32),
-                ("generation", ctypes.c_uint32)]
-
-
-class Threads(Tickets):
-    def test_eight_threads_on_one_handle(self):
-        d = self.langd()
-        lib = ctypes.CDLL(os.path.join(BUILD, "libmmx.so.0"))
-        m = ctypes.c_void_p()
-        opt = Opt(size=ctypes.sizeof(Opt), role=2, socket=d.socket.encode(),
-                  session=b"s", timeout_ms=10000)
-        self.assertEqual(lib.mmx_open(ctypes.byref(opt), ctypes.byref(m)), 0)
-        self.addCleanup(lib.mmx_close, ctypes.byref(m))
-        space = lib.mmx_space(m, b"ctx", 3, 10000)
-        self.assertEqual(space, 0)
-        holders, wrong, done = [0] * 3, [], []
-
-        def run(n):
-            for i in range(100):
-                name = f"{n}-{i}".encode()
-                ask = Ask(size=ctypes.sizeof(Ask), space=space, request=name)
-                seq = Seq()
-                err = lib.mmx_ticket(m, ctypes.byref(ask)) \
-                    or lib.mmx_ticket_wait(m, space, name, 20000,
-                                           ctypes.byref(seq))
-                if err or seq.id > 2 or holders[seq.id]:
-                    wrong.append((name, err, seq.id))
-                    return
-                holders[seq.id] += 1
-                holders[seq.id] -= 1
-                err = lib.mmx_ticket_release(m, space, name, seq.generation)
-                if err:
-                    wrong.append((name, err))
-                done.append(name)
-
-        threads = [threading.Thread(target=run, args=(n,)) for n in range(8)]
-        for t in threads:
-            t.start()
-        for t in threads:
-            t.join()
-        self.assertEqual((wrong, len(done)), ([], 800))
-        seq = Seq()
-        self.assertEqual(lib.mmx_ticket_query(m, space, b"0-0", 10000,
-                                              ctypes.byref(seq)), -5)
-        row, = self.rows(d, name="ctx")
-        self.assertEqual((row["held"], row["idle"]), (0, 3))
 
 
 if __name__ == "__main__":

@@ -229,8 +229,10 @@ TEST(commits_that_change_nothing)
     m.commit.total = 15;
     T_ERR(brain_say(e, 0, m), ERR_MALFORMED);
     T_ERR(brain_say(e, 0, commit(1, 0, 1)), ERR_UNKNOWN_ROOM);
+    T_OK(brain_say(e, 0, attach(1, 1, RIGHT_WATCH)));
+    T_ERR(brain_say(e, 0, commit(1, 0, 1)), ERR_NOT_OWNER);
     T_EQ_U64(cell_rows(e->cells[0][0]), 12);
-    T_EQ_U64(brain_stat(e, "refused"), 7);
+    T_EQ_U64(brain_stat(e, "refused"), 8);
 }
 
 /* RULES 1.6, 4.2 */

@@ -426,6 +426,12 @@ TEST(group_takes_no_more_members_than_it_has)
     r.request.group = 9;
     r.request.group_size = 2;
     T_ERR(brain_say(l, 0, r), ERR_MALFORMED);
+    r.request.group = 8;
+    r.request.mode = MODE_STREAM;
+    T_ERR(brain_say(l, 0, r), ERR_MALFORMED);
+    r = request(3, 2, MODE_WHOLE);
+    r.request.group = 9;
+    r.request.group_size = 2;
     T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
     T_OK(brain_say(l, 0, release(1, ROWS_UNKNOWN)));
     T_OK(brain_say(l, 0, r)); /* the id is free again */
