@@ -6,7 +6,7 @@ import signal
 import subprocess
 import unittest
 
-from pair import BUILD, LIMIT, Case, eventually, free_port, keygen, merged
+from pair import BUILD, LIMIT, Case, eventually, keygen, merged
 from test_reload import Rooms, reload, write
 
 
@@ -83,14 +83,6 @@ class Identities(Case):
         self.assertEqual(e.tail().count("of lang1"), 1)  # one link, all along
         self.assertIn(epoch, [p.get("epoch") for p in e.show("peers")])
 
-    def test_an_encoder_that_is_taken_out(self):
-        e, (d, _), _, (lm, _) = self.fleet()
-        eventually(lambda: d.show("peers")[0]["state"] == "up", "up")
-        self.list("enc0")
-        d.ctl("reload")
-        self.refused(d, "key (control.identities has none of such an encoder)")
-        self.assertTrue(e.alive())
-
     # RULES 1.9
     def test_a_langd_under_the_name_of_another(self):
         e = self.world.encoded(control=self.control("enc0"))
@@ -108,40 +100,6 @@ class Identities(Case):
         d.start()
         self.refused(d, "its key is that of langd lang0")
         self.refused(e, "its key is that of langd lang0")
-
-    def test_a_langds_key_that_serves(self):
-        port = free_port()
-        mine = self.who + ".mine"
-        with open(mine, "w") as f:
-            f.write(self.lines["lang1"].replace("lang1 langd", "enc0 encoded"))
-            f.write(self.lines["lang0"])
-        e = self.world.encoded(control={
-            "keys": [self.own("lang1")], "identities": mine,
-            "listen": f"tcp://127.0.0.1:{port}"})
-        e.address = f"tcp://127.0.0.1:{port}"
-        named = self.world.langd([e], name="lang0",
-                                 control=self.control("lang0"))
-        self.refused(named, "control.identities has another key of it)")
-        self.assertEqual([p["state"] for p in e.show("peers")], ["refused"])
-
-    def test_a_shared_key_on_one_side(self):
-        e = self.world.encoded(control=self.control("enc0"))
-        d = self.world.langd([e])
-        self.refused(d, "none of control.keys is its own, or it has "
-                        "control.identities")
-        self.assertNotEqual(d.show("peers")[0]["state"], "up")
-
-    def test_files_that_do_not_fit(self):
-        d = self.world.langd([], name="lang0", start=False,
-                             control=self.control("lang0"))
-        self.assertEqual(self.check(d).returncode, 0)
-        with open(self.who, "a") as f:
-            f.write("enc1 encoder " + self.lines["enc0"].split()[2])
-        self.assertIn("line 4: expected `NAME encoded|langd KEY`",
-                      self.check(d).stderr)
-        write(d, control={"keys": [self.own("lang0"), self.own("lang1")]})
-        self.assertIn("control.keys has 2 files, expected one",
-                      self.check(d).stderr)
 
     def check(self, daemon):
         write(daemon)

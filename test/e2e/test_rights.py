@@ -84,40 +84,6 @@ class Secrets(Case):
             lm.release(room)
             enc.release(room)
 
-    # RULES 10.1
-    def test_a_reader_attaches_with_it(self):
-        e, d = self.pair()
-        enc = self.world.engine(e)
-        lm, rank = (self.world.engine(d, session="tp") for _ in range(2))
-        key = mmx.secret()
-        rank.attach(7, "enc0", secret=key)
-        lm.request(7, "enc0", readers=1, secret=key)
-        enc.encode(7, 500, secret=key)
-        for reader in (lm, rank):
-            reader.ready(7)
-            self.good(reader, 7)
-            reader.release(7)
-        enc.done(7)
-        enc.release(7)
-
-    # RULES 10.3
-    def test_a_program_of_either_host_withdraws(self):
-        e, d = self.pair()
-        enc, lm = self.engines(e, d)
-        key = mmx.secret()
-        for conn, encoder in ((self.world.engine(e).conn, ""),
-                              (lm.conn, "enc0")):
-            enc.announce(7, 500, 500, secret=key)
-            enc.granted(7)
-            for secret in mmx.secret(), key:
-                self.assertEqual(enc.state(7)[2], "")
-                conn.wait(conn.decline(mmx.Reference(7, secret), encoder), 10)
-            self.assertEqual(enc.failed(7), "declined")
-            enc.release(7)
-            e.all_free()
-        reply = enc.conn.decline(7, "")
-        self.refusal("not-owner", enc.conn.wait, reply, 10)
-
 
 @unittest.skipIf(os.geteuid(), "to be another user takes root")
 class Users(Case):
@@ -162,24 +128,6 @@ class Users(Case):
         self.deliver(enc, self.other(d, [1, GROUP]), 7, 500)
 
     # RULES 10.2
-    def test_before_the_announce_too(self):
-        _, d, enc, lm = self.fenced()
-        other = self.other(d)
-        self.deliver(enc, lm, 1, 10)  # langd has shown its user
-        other.request(7, "enc0")
-        eventually(lambda: other.state(7)[0] == "BOOTSTRAPPING", "it waits")
-        enc.announce(7, 500, 500)
-        self.assertEqual(other.failed(7), "not-owner")
-        other.release(7)
-        enc.granted(7)
-        lm.request(7, "enc0")
-        enc.finish(7, 0, 500)
-        lm.ready(7)
-        enc.done(7)
-        enc.release(7)
-        lm.release(7)
-
-    # RULES 10.2
     def test_another_host_needs_the_secret(self):
         # A langd that does not map shows no user, as one elsewhere.
         e, d, enc, lm = self.fenced(
@@ -198,22 +146,6 @@ class Users(Case):
         enc.release(8)
         lm.release(8)
         self.assertEqual([r["path"] for r in e.show("peers")], ["sent"])
-
-    # RULES 10.3
-    def test_another_user_declines_nothing(self):
-        e, d, enc, lm = self.fenced()
-        other = self.other(d)
-        self.deliver(enc, lm, 1, 10)
-        enc.announce(7, 500, 500)
-        enc.granted(7)
-        for who in (other, lm):
-            self.assertEqual(enc.state(7)[2], "")
-            reply = who.conn.decline(7, "enc0")
-            who.conn.wait(lambda r=reply: r.done, 10)
-            self.assertEqual(reply.error, None)
-            eventually(lambda: e.stats()["declines_ignored"] == 1, "one is")
-        self.assertEqual(enc.failed(7), "declined")
-        enc.release(7)
 
 
 class Copies(Case):

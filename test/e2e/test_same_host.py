@@ -191,27 +191,6 @@ class Sent(SameHost):
         self.assertIn("copy: another user serves its socket",
                       d.show("peers")[0]["not_by"])
 
-    def differ(self, encoded, langd):
-        def sent(carrier):
-            return {"transfer": {"same_host": "off", "carrier": carrier}}
-        e, d = self.pair(encoded=sent(encoded), langd={
-            **sent(langd), "timeouts": {"progress": "1s"}})
-        enc, lm = self.engines(e, d)
-        lm.request(1, "enc0")
-        enc.announce(1, 100, 100)
-        enc.granted(1)
-        enc.write(1, 0, 100)
-        enc.commit(1, 0, 100, final=True)
-        self.assertEqual(lm.failed(1), "incompatible-layout")
-        lm.release(1)
-        enc.release(1)
-
-    def test_ucx_to_tcp(self):
-        self.differ("ucx", "tcp")
-
-    def test_tcp_to_ucx(self):
-        self.differ("tcp", "ucx")
-
     # RULES 3.4
     def test_a_token_cannot_be_guessed(self):
         e, d, enc, lm = self.both()

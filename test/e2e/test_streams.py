@@ -9,7 +9,7 @@ import subprocess
 import unittest
 
 from engine import LIMIT
-from pair import Case, SENT, yaml
+from pair import Case, SENT
 
 FIELDS = "embedding:u8:8192"
 ROOM = 2048  # rows: 16 MiB
@@ -80,27 +80,6 @@ class Streams(Case):
             fixed = [line for line in mine if re.search(
                 r"\brb196608\b.*\btb196608\b", line)]
             self.assertTrue(fixed, mine)
-
-    def test_out_of_range(self):
-        e, _ = self.pair(langd={"start": False}, encoded={"start": False})
-        e.conf["transfer"] = {"streams": 65}
-        with self.assertRaises(AssertionError) as caught:
-            e.start()
-        self.assertIn("transfer.streams", str(caught.exception))
-        self.assertIn("65", str(caught.exception))
-        e.process = None
-
-    def test_a_device_that_is_not_there(self):
-        e, _ = self.pair(langd={"start": False}, encoded={"start": False})
-        with open(e.config, "w", encoding="utf-8") as f:
-            f.write(yaml({**e.conf,
-                          "transfer": {"devices": "lo,nosuch0"}}))
-        got = subprocess.run([e.binary, "--config", e.config,
-                              "--check-config"], capture_output=True,
-                             text=True, timeout=LIMIT)
-        self.assertEqual(got.returncode, 78)
-        self.assertIn("transfer.devices: this host has no device `nosuch0`",
-                      got.stderr)
 
 
 @unittest.skipIf(SENT == "ucx", "streams are of TCP")
