@@ -211,9 +211,7 @@ class VllmCase(Case):
         """Has langd meet encoded: what is declined is said to those that it
         knows."""
         r = self.hand_over("before", ("first", 3))
-        self.consumer.admit(r)
-        self.consumer.step(r)
-        self.consumer.finish(r)
+        self.consumer.serve(r)
 
     def declined(self, said):
         """Declines an offer that its engine has no use for any more."""
@@ -226,6 +224,13 @@ class VllmCase(Case):
             for f in request.mm_features:
                 np.testing.assert_array_equal(
                     cache[f.identifier], tensor(f.identifier, f.rows))
+
+    def fetch(self, request):
+        """A whole request of the consumer, which gets the pictures' rows."""
+        self.consumer.admit(request)
+        self.consumer.step(request)
+        self.check(self.consumer, request)
+        self.consumer.finish(request)
 
     def opened(self):
         return self.d.stats()["rooms_opened"]

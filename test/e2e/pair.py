@@ -418,6 +418,11 @@ class Case(unittest.TestCase):
         e = self.world.encoded(**{**both, **(encoded or {})})
         return e, self.world.langd([e], **{**both, **(langd or {})})
 
+    def at_work(self, **how):
+        """The same with an engine of each; (encoded, langd, enc, lm)."""
+        e, d = self.pair(**how)
+        return e, d, *self.engines(e, d)
+
     def joined(self, langd):
         """Waits until all that langd opens for its encoder is open: before a
         test that counts descriptors."""
@@ -453,9 +458,19 @@ class Case(unittest.TestCase):
         self.assertEqual(lm.ready(room), rows)
         self.assertEqual(lm.aux(room), aux)
         self.good(lm, room)
+        self.over(enc, lm, room)
+
+    def over(self, enc, lm, room=1):
+        """The room has been served; both sides release it."""
         self.assertEqual(enc.done(room), [1, 0])
         lm.release(room)
         enc.release(room)
+
+    def comes(self, enc, lm, room, rows):
+        """All of its rows come, and the room is over."""
+        self.assertEqual(lm.ready(room), rows)
+        self.good(lm, room)
+        self.over(enc, lm, room)
 
     def refusal(self, reason, call, *args, **more):
         """The call is refused with this reason; the error."""

@@ -40,9 +40,7 @@ class Vllm(VllmCase):
             self.producer.admit(r)
             self.producer.step(r)
             r.ec_transfer_params = self.producer.finish(r)
-            self.consumer.admit(r)
-            self.consumer.step(r)
-            self.consumer.finish(r)
+            self.consumer.serve(r)
             for daemon in (self.e, self.d):
                 self.assertEqual(
                     daemon.ended(room_of(r, name)).get("traceparent"),
@@ -92,9 +90,7 @@ class Vllm(VllmCase):
     def test_resident_is_not_fetched_again(self):
         self.start()
         r = self.hand_over("r1", ("cat", 300))
-        self.consumer.admit(r)
-        self.consumer.step(r)
-        self.consumer.finish(r)
+        self.consumer.serve(r)
         again = self.hand_over("r2", ("cat", 300))
         self.assertTrue(self.consumer.ready(again))
         self.consumer.step(again)
@@ -172,10 +168,7 @@ class Vllm(VllmCase):
         self.consumer = self.engine_of(self.d, "consumer", self.RANKS,
                                        mmx_patience_s=60, **extra)
         r = self.hand_over("r", ("cat", 300))
-        self.consumer.admit(r)
-        self.consumer.step(r)
-        self.check(self.consumer, r)
-        self.consumer.finish(r)
+        self.fetch(r)
         self.assertEqual(self.consumer.encoded, [])
 
     def test_an_engine_that_starts_again_has_no_rows_of_the_last(self):
@@ -235,9 +228,7 @@ class Vllm(VllmCase):
             rs.remove(r)
             self.producer.step(r)
             r.ec_transfer_params = self.producer.finish(r)
-            self.consumer.admit(r)
-            self.consumer.step(r)
-            self.consumer.finish(r)
+            self.consumer.serve(r)
         self.assertEqual(self.consumer.encoded, [])
 
     def test_an_aborted_request_gives_its_blocks_back(self):
@@ -260,10 +251,7 @@ class Vllm(VllmCase):
         a.status = "FINISHED_ABORTED"
         self.producer.finish(a)
         b.ec_transfer_params = self.producer.serve(b)
-        self.consumer.admit(b)
-        self.consumer.step(b)
-        self.check(self.consumer, b)
-        self.consumer.finish(b)
+        self.fetch(b)
 
     def test_an_abort_before_a_worker_writes(self):
         """vLLM aborts a request while its step is at the workers."""
@@ -339,10 +327,7 @@ class Vllm(VllmCase):
         self.consumer.step(liar)
         self.assertEqual(self.consumer.encoded, ["dog"])
         self.consumer.finish(liar)
-        self.consumer.admit(r)
-        self.consumer.step(r)
-        self.check(self.consumer, r)
-        self.consumer.finish(r)
+        self.fetch(r)
 
     def test_langd_ends_between_ready_and_load(self):
         """A failed load would end vLLM: whether a worker has the map already,
@@ -368,10 +353,7 @@ class Vllm(VllmCase):
                 self.consumer.finish(r)
                 self.consumer.caches = [{} for _ in links]
                 r = self.hand_over(f"s{n}", (f"dog{n}", 300))
-                self.consumer.admit(r)
-                self.consumer.step(r)
-                self.check(self.consumer, r)
-                self.consumer.finish(r)
+                self.fetch(r)
                 self.assertEqual(self.consumer.encoded, [])
 
     def test_a_load_asks_langd_for_nothing(self):
@@ -429,10 +411,7 @@ class Vllm(VllmCase):
         finally:
             for d in (self.e, self.d):
                 os.kill(d.pid, signal.SIGCONT)
-        self.consumer.admit(r)
-        self.consumer.step(r)
-        self.check(self.consumer, r)
-        self.consumer.finish(r)
+        self.fetch(r)
         self.producer.close()  # the request of before
         self.world.engines.remove(self.producer)
         self.producer = self.engine_of(self.e, "producer", 1)

@@ -19,8 +19,7 @@ WHATS = ("status", "rooms", "pools", "peers", "conf", "stats", "ends")
 
 class Ctl(Case):
     def test_everything_as_text_and_json(self):
-        e, d = self.pair()
-        enc, lm = self.engines(e, d)
+        e, d, enc, lm = self.at_work()
         self.deliver(enc, lm, 1, 300)
         lm.request(2, "enc0")
         for daemon in (e, d):
@@ -210,8 +209,7 @@ class Config(Case):
 class Service(Case):
     # RULES 9.5
     def test_sigterm_waits_for_open_rooms(self):
-        e, d = self.pair(timeouts={"drain": "20s"})
-        enc, lm = self.engines(e, d)
+        e, d, enc, lm = self.at_work(timeouts={"drain": "20s"})
         lm.request(1, "enc0", mode="stream")
         enc.announce(1, 600, 600)
         enc.granted(1)
@@ -228,18 +226,14 @@ class Service(Case):
             self.assertEqual(engine.failed(2), "draining")
             engine.release(2)
         enc.commit(1, 300, 600, final=True)
-        self.assertEqual(lm.ready(1), 600)
-        self.good(lm, 1)
-        enc.done(1)
-        enc.release(1)
-        lm.release(1)
+        self.comes(enc, lm, 1, 600)
         for daemon in (e, d):
             self.assertEqual(daemon.process.wait(10), 0)
 
     def test_drain_has_an_end(self):
         # Nothing else ends a room before the test's own limits.
-        e, d = self.pair(timeouts={"drain": "100ms", "bootstrap": "10m"})
-        enc, lm = self.engines(e, d)
+        e, d, enc, lm = self.at_work(
+            timeouts={"drain": "100ms", "bootstrap": "10m"})
         lm.request(1, "enc0")
         enc.announce(1, 100)
         enc.granted(1)
@@ -284,8 +278,7 @@ class Service(Case):
                     pass
 
     def test_idle_daemons_do_not_spin(self):
-        e, d = self.pair()
-        enc, lm = self.engines(e, d)
+        e, d, enc, lm = self.at_work()
         self.deliver(enc, lm, 1, 1500)
         hertz = os.sysconf("SC_CLK_TCK")
 
@@ -301,8 +294,7 @@ class Service(Case):
                        f"{daemon.name} rests")
 
     def test_one_log_line_for_a_room(self):
-        e, d = self.pair(log="debug")
-        enc, lm = self.engines(e, d)
+        e, d, enc, lm = self.at_work(log="debug")
         self.deliver(enc, lm, 0xABCDE, 1500)
         for daemon in (e, d):
             eventually(lambda: daemon.tail(50), "a log")
@@ -311,8 +303,7 @@ class Service(Case):
             self.assertEqual(len(lines), 1, daemon.tail(50))
 
     def test_rooms_that_end_together_have_a_line_each(self):
-        e, d = self.pair()
-        enc, lm = self.engines(e, d)
+        e, d, enc, lm = self.at_work()
         rooms = range(0xABC0, 0xABC5)
         for room in rooms:  # one turn of the clock ends all of them
             enc.announce(room, 100, deadline=0.1)

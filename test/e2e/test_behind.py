@@ -63,11 +63,7 @@ class Behind(Case):
         for room in ROOMS:
             enc.encode(room, ROWS)
         for room in ROOMS:
-            self.assertEqual(lm.ready(room), ROWS)
-            self.good(lm, room)
-            lm.release(room)
-            enc.done(room)
-            enc.release(room)
+            self.comes(enc, lm, room, ROWS)
         self.assertEqual(d.stats()["segments_dropped"], 0)
         for s in holders:
             s.close()

@@ -81,9 +81,7 @@ class Cuda(Case):
         return enc, lm
 
     def finish(self, enc, lm, room):
-        self.assertEqual(enc.done(room), [1, 0])
-        lm.release(room)
-        enc.release(room)
+        self.over(enc, lm, room)
 
 
 class Adapters(Cuda):
@@ -348,11 +346,7 @@ class Faults(Cuda):
         enc.announce(3, 1100, 1100)  # more than that: it waits
         dying.kill()
         enc.commit(2, 0, 600, final=True)
-        self.assertEqual(lm.ready(2), 600)
-        self.good(lm, 2)
-        enc.done(2)
-        lm.release(2)
-        enc.release(2)
+        self.comes(enc, lm, 2, 600)
         lm.request(3, "enc0")
         enc.granted(3)  # with its blocks
         enc.write(3, 0, 1100)

@@ -36,8 +36,7 @@ class Doctor(Case):
         return {r["check"]: r for r in rows}
 
     def test_a_pair_that_works(self):
-        e, d = self.pair()
-        enc, lm = self.engines(e, d)
+        e, d, enc, lm = self.at_work()
         self.deliver(enc, lm, 1, 300)
         for daemon, role in ((e, "encoded"), (d, "langd")):
             with self.subTest(role=role):
@@ -95,8 +94,7 @@ class Doctor(Case):
                           if r["result"] == "fail"], [])
 
     def test_two_daemons_of_one_name(self):
-        e, d = self.pair()
-        enc, lm = self.engines(e, d)
+        e, d, enc, lm = self.at_work()
         self.deliver(enc, lm, 1, 10)
         d2 = self.world.langd([e], name="other", start=False)
         d2.conf["name"] = d.name

@@ -75,8 +75,7 @@ class Scraped(Case):
 
 class Exporter(Scraped):
     def test_metrics_of_a_pair(self):
-        e, d = self.pair()
-        enc, lm = self.engines(e, d)
+        e, d, enc, lm = self.at_work()
         for room in range(1, 4):
             self.deliver(enc, lm, room, 300)
         enc.announce(9, 10)
@@ -123,8 +122,7 @@ class Exporter(Scraped):
         self.assertIn(">draining<", self.get(url + "/"))
 
     def test_histograms(self):
-        e, d = self.pair()
-        enc, lm = self.engines(e, d)
+        e, d, enc, lm = self.at_work()
         for room in range(1, 4):
             self.deliver(enc, lm, room, 300)
         url = self.start("--encoded", e.socket, "--langd", d.socket)
@@ -381,8 +379,7 @@ class Dashboard(Scraped):
     def test_every_panel_shows_something(self):
         if not shutil.which("prometheus"):
             self.skipTest("no prometheus")
-        e, d = self.pair()
-        enc, lm = self.engines(e, d)
+        e, d, enc, lm = self.at_work()
         url = self.start("--encoded", e.socket, "--langd", d.socket)
         api = self.prometheus(url.removeprefix("http://"))
         with open(os.path.join(ROOT, "conf/grafana-dashboard.json")) as f:

@@ -25,8 +25,7 @@ class Kills(Case):
 
     # RULES 9.2
     def test_encoded(self):
-        e, d = self.pair()
-        enc, lm = self.engines(e, d)
+        e, d, enc, lm = self.at_work()
         self.halfway(enc, lm)
         fd = enc.conn.fd
         e.kill()
@@ -45,8 +44,7 @@ class Kills(Case):
 
     # RULES 9.1
     def test_langd(self):
-        e, d = self.pair()
-        enc, lm = self.engines(e, d)
+        e, d, enc, lm = self.at_work()
         self.halfway(enc, lm)
         d.kill()
         self.assertEqual(self.within(SOON, enc.failed, 1), "peer-lost")
@@ -115,9 +113,7 @@ class Sleeper(Case):
             lm.request(room, "enc0")
             enc.encode(room, 512)
             lm.ready(room)
-            lm.release(room)
-            enc.done(room)
-            enc.release(room)
+            self.over(enc, lm, room)
         sleeper.signal(signal.SIGCONT)
         self.assertEqual(sleeper.wrong(1, 0, 256), [])
         self.assertEqual(sleeper.failed(1), "timeout")
@@ -128,8 +124,7 @@ class Reconnect(Case):
     # RULES 9.3
     def test_fd_stays_and_wakes_a_loop(self):
         import select
-        e, d = self.pair()
-        enc, lm = self.engines(e, d)
+        e, d, enc, lm = self.at_work()
         conn, epoch = enc.conn, enc.conn.epoch
         self.assertEqual([x.link for x in conn.step()], [mmx.Link.UP])
         fd = conn.fd
@@ -190,8 +185,7 @@ class Reconnect(Case):
 
     # RULES 7.3
     def test_slow_engine_finds_the_right_state_in_its_cells(self):
-        e, d = self.pair(blocks=512, block_rows=8)
-        enc, lm = self.engines(e, d)
+        e, d, enc, lm = self.at_work(blocks=512, block_rows=8)
         rooms = range(1, 401)
         for room in rooms:  # more answers than its socket holds
             lm.request(room, "enc0", rows=5)
@@ -209,7 +203,5 @@ class Reconnect(Case):
         for room in rooms:
             lm.ready(room)
             self.good(lm, room)
-            lm.release(room)
-            enc.done(room)
-            enc.release(room)
+            self.over(enc, lm, room)
         self.assertTrue(lm.conn.connected)

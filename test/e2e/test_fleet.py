@@ -136,8 +136,7 @@ class Fleet(Case):
     def test_sessions_live_on(self):
         """A link that stands is not asked again: its connector's key may go
         from the disk."""
-        e, d = self.pair()
-        enc, lm = self.engines(e, d)
+        e, d, enc, lm = self.at_work()
         self.deliver(enc, lm, 1, 300)
         os.rename(self.world.key, self.world.key + ".gone")
         began = time.monotonic()

@@ -46,8 +46,8 @@ class Gone(Case):
 
     # RULES 8.4
     def test_an_encoder_that_restarts(self):
-        e, d = self.pair(langd={"timeouts": {"unreachable": "60s"}})
-        enc, lm = self.engines(e, d)
+        e, d, enc, lm = self.at_work(
+            langd={"timeouts": {"unreachable": "60s"}})
         self.deliver(enc, lm, 1, 300)
         e.kill()
         eventually(lambda: d.show("peers")[0]["state"] != "up",
@@ -56,11 +56,7 @@ class Gone(Case):
         e.start()
         enc = self.world.engine(e)
         enc.encode(2, 300)
-        self.assertEqual(lm.ready(2), 300)
-        self.good(lm, 2)
-        lm.release(2)
-        enc.done(2)
-        enc.release(2)
+        self.comes(enc, lm, 2, 300)
 
 
 class Slow(Case):

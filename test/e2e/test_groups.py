@@ -73,8 +73,7 @@ class Groups(Case):
         self.world.all_free()
 
     def test_a_group_of_one_and_the_null_encoder(self):
-        e, d = self.pair()
-        enc, lm = self.engines(e, d)
+        e, d, enc, lm = self.at_work()
         lm.request(1, "enc0", group=(1, 1))
         enc.encode(1, 300)
         self.assertEqual(lm.ready(1), 300)
@@ -91,8 +90,7 @@ class Groups(Case):
 
     def test_a_member_fails(self):
         # The others go on without it.
-        e, d = self.pair()
-        enc, lm = self.engines(e, d)
+        e, d, enc, lm = self.at_work()
         for room in (1, 2, 3):
             lm.request(room, "enc0", group=(9, 3))
         for room in (1, 2):

@@ -157,8 +157,7 @@ class Health(Looks):
 class Drain(Looks):
     # RULES 9.5
     def test_a_drain_lets_rooms_complete_and_is_taken_back(self):
-        e, d = self.pair()
-        enc, lm = self.engines(e, d)
+        e, d, enc, lm = self.at_work()
         self.halfway(enc, lm)
         for daemon in (e, d):
             got = daemon.ctl("drain").stdout

@@ -40,8 +40,7 @@ class Host(Case):
         return got
 
     def both(self):
-        e, d = self.pair()
-        enc, lm = self.engines(e, d)
+        e, d, enc, lm = self.at_work()
         self.deliver(enc, lm, 1, 300)
         self.daemons = [e, d]
         return e, d

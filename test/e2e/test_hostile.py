@@ -65,13 +65,13 @@ class Local(Case):
                 if pick.randrange(8):
                     s.send(hello())
                     self.assertEqual(answer(s).message, wire.WELCOME)
-            if self.over(s, garbage(pick)) or pick.randrange(8) == 0:
+            if self.is_over(s, garbage(pick)) or pick.randrange(8) == 0:
                 s.close()
                 s = None
         if s:
             s.close()
 
-    def over(self, s, packet):
+    def is_over(self, s, packet):
         """Sends it and reads the answer; true when the connection is over."""
         try:
             s.send(packet)
@@ -211,8 +211,7 @@ class Control(Case):
 
     def test_a_thousand_malformed_frames(self):
         self.world.insecure = True
-        e, d = self.pair()
-        enc, lm = self.engines(e, d)
+        e, d, enc, lm = self.at_work()
         self.deliver(enc, lm, 1, 300)
         for count, seed in ((200, 1), (1000, 2)):
             rss = e.rss_kib()
@@ -233,8 +232,7 @@ class Control(Case):
 
     def test_raw_garbage_and_many_parts(self):
         self.world.insecure = True
-        e, d = self.pair()
-        enc, lm = self.engines(e, d)
+        e, d, enc, lm = self.at_work()
         pick = random.Random(3)
         for _ in range(50):
             host, port = e.address[6:].split(":")

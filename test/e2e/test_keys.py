@@ -422,8 +422,7 @@ class Declines(Keys):
         lm.conn.wait(lm.conn.decline(room, "enc0", key(n)), 10)
 
     def test_the_source_goes_at_once(self):
-        e, d = self.pair(encoded={"blocks": 8})
-        enc, lm = self.engines(e, d)
+        e, d, enc, lm = self.at_work(encoded={"blocks": 8})
         for room in range(1, 6):
             enc.encode(room, 1000)  # all blocks: the next one needs them
             self.decline(lm, room)
@@ -433,8 +432,7 @@ class Declines(Keys):
             enc.release(room)
 
     def test_while_it_is_written(self):
-        e, d = self.pair(encoded={"blocks": 8})
-        enc, lm = self.engines(e, d)
+        e, d, enc, lm = self.at_work(encoded={"blocks": 8})
         enc.announce(1, 1000, 1000)
         enc.granted(1)
         enc.write(1, 0, 500)
@@ -447,8 +445,7 @@ class Declines(Keys):
 
     # RULES 7.4
     def test_another_key_declines_nothing(self):
-        e, d = self.pair()
-        enc, lm = self.engines(e, d)
+        e, d, enc, lm = self.at_work()
         self.write(enc, 1, 100, 7)
         self.decline(lm, 1, 8)
         self.fetch(lm, 1, 100, 7)

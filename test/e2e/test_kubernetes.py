@@ -131,11 +131,7 @@ class Kubernetes(Case):
         enc, lm = self.engines(e, d)
         lm.request(7, f"tcp://127.0.0.1:{self.port}")
         enc.encode(7, 500, aux="grid")
-        self.assertEqual(lm.ready(7), 500)
-        self.good(lm, 7)
-        enc.done(7)
-        lm.release(7)
-        enc.release(7)
+        self.comes(enc, lm, 7, 500)
         for role, (daemon, container) in started.items():
             eventually(lambda: self.probe(container, "readinessProbe", at,
                                           role) == 0, f"{role} is ready")

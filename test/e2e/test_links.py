@@ -46,8 +46,7 @@ class Floods(Case):
             room += 1
 
     def attack(self, beat, frames):
-        e, d = self.pair(control={"heartbeat": beat})
-        enc, lm = self.engines(e, d)
+        e, d, enc, lm = self.at_work(control={"heartbeat": beat})
         self.deliver(enc, lm, 1, 300)
         before = e.rss_kib()
 
@@ -115,8 +114,7 @@ class Strangers(Case):
         return sent
 
     def test_messages_without_an_end(self):
-        e, d = self.pair()
-        enc, lm = self.engines(e, d)
+        e, d, enc, lm = self.at_work()
         before = e.rss_kib()
         for first in (None, hello()):
             self.assertLess(self.endless(e, first), 400 * MIB)
@@ -131,8 +129,7 @@ class Strangers(Case):
         libc.srand(1)
         low, high = libc.rand(), libc.rand() << 31
         first = (low | high) & 0xffffffff
-        e, d = self.pair()
-        enc, lm = self.engines(e, d)
+        e, d, enc, lm = self.at_work()
         self.deliver(enc, lm, 1, 300)
         crowd = [Dealer(e.address, b"\0" + struct.pack(">I", first + n))
                  for n in range(20, 60)]
@@ -256,9 +253,7 @@ class Names(Case):
             before.accept()[0].close()
         move("127.0.0.1")
         self.assertEqual(lm.ready(1), 300)
-        self.assertEqual(enc.done(1), [1, 0])
-        lm.release(1)
-        enc.release(1)
+        self.over(enc, lm)
 
 
 class Descriptors(Case):

@@ -37,9 +37,7 @@ class Refused(Case):
         for room in rooms:
             lm.ready(room)
             self.good(lm, room)
-            lm.release(room)
-            enc.done(room)
-            enc.release(room)
+            self.over(enc, lm, room)
         mend()
         self.world.all_free()
         self.assertEqual(d.stats()["broken"], 0)

@@ -69,9 +69,8 @@ class Pressure(Case):
 
     # RULES 5.1
     def test_rooms_of_all_sizes(self):
-        e, d = self.pair(encoded={"blocks": 40}, langd={"blocks": 24},
-                         block_rows=32)
-        enc, lm = self.engines(e, d)
+        e, d, enc, lm = self.at_work(
+            encoded={"blocks": 40}, langd={"blocks": 24}, block_rows=32)
         pick = random.Random(2)
         rows = {r: pick.choice((0, 1, 31, 32, 33, 100, 300, 700))
                 for r in range(1, 121)}
@@ -117,13 +116,10 @@ class Fleet(Case):
         for i, (enc, lm) in enumerate(zip(encs, lms)):
             self.assertEqual(lm.ready(5), 1100 + i)
             self.good(lm, 5)
-            enc.done(5)
-            lm.release(5)
-            enc.release(5)
+            self.over(enc, lm, 5)
 
     def test_four_shards(self):
-        e, d = self.pair(fields="embedding:bf16:4096",
-                         transfer={"shards": 4}, blocks=20)
-        enc, lm = self.engines(e, d)
+        e, d, enc, lm = self.at_work(
+            fields="embedding:bf16:4096", transfer={"shards": 4}, blocks=20)
         for room, rows in ((1, 2000), (2, 700), (3, 1)):
             self.deliver(enc, lm, room, rows)

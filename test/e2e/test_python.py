@@ -198,8 +198,7 @@ class Ahead(Case):
 
 class Process(Case):
     def test_a_fork_is_noticed(self):
-        e, d = self.pair()
-        enc, lm = self.engines(e, d)
+        e, d, enc, lm = self.at_work()
         lm.request(1, "enc0")
         pid = os.fork()
         if pid == 0:  # the child: no test framework from here on
@@ -217,19 +216,14 @@ class Process(Case):
         _, status = os.waitpid(pid, 0)
         self.assertEqual(os.waitstatus_to_exitcode(status), 0)
         enc.encode(1, 300)  # the parent's connection has not noticed
-        self.assertEqual(lm.ready(1), 300)
-        self.good(lm, 1)
-        enc.done(1)
-        for x in (enc, lm):
-            x.release(1)
+        self.comes(enc, lm, 1, 300)
 
 
 class Views(Case):
     def test_release_with_a_view_raises(self):
-        e, d = self.pair(langd={"pools": [
+        e, d, enc, lm = self.at_work(langd={"pools": [
             {"name": "vit", "blocks": 16, "layout": "embedding:u8:64",
              "engine_access": "write"}]})
-        enc, lm = self.engines(e, d)
         lm.request(1, "enc0")
         enc.encode(1, 300)
         lm.ready(1)
@@ -242,9 +236,7 @@ class Views(Case):
             with self.assertRaises(mmx.ViewInUse):
                 room.release()
             holders.pop()
-        enc.done(1)
-        for x in (enc, lm):
-            x.release(1)
+        self.over(enc, lm)
 
     def test_a_populated_pool_takes_no_faults(self):
         e, d = self.pair()
@@ -263,8 +255,7 @@ class Views(Case):
                 self.assertGreaterEqual(rss * 1024, size)
 
     def test_read_only_rows_cannot_be_written(self):
-        e, d = self.pair()
-        enc, lm = self.engines(e, d)
+        e, d, enc, lm = self.at_work()
         lm.request(1, "enc0")
         enc.encode(1, 300)
         lm.ready(1)
@@ -274,9 +265,7 @@ class Views(Case):
         with self.assertRaises(ValueError):
             view.setflags(write=True)
         del view
-        enc.done(1)
-        for x in (enc, lm):
-            x.release(1)
+        self.over(enc, lm)
 
 
 class Dropped(Case):
@@ -342,8 +331,7 @@ class Lent(Case):
     """Rooms that are released with the last array over their rows."""
 
     def lend(self, how, dtype="f32", **more):
-        e, d = self.pair(fields=f"embedding:{dtype}:16,mask:u8:4")
-        enc, lm = self.engines(e, d)
+        e, d, enc, lm = self.at_work(fields=f"embedding:{dtype}:16,mask:u8:4")
         lm.request(1, "enc0", **more)
         enc.encode(1, 300)
         lm.ready(1)
@@ -470,8 +458,7 @@ class Follows(Case):
         conn.wait(lambda: conn.connected, LIMIT)
 
     def test_a_pool_follows_its_name(self):
-        e, d = self.pair()
-        enc, lm = self.engines(e, d)
+        e, d, enc, lm = self.at_work()
         self.deliver(enc, lm, 1, 300)
         lm.request(2, "enc0")
         enc.encode(2, 300)

@@ -97,8 +97,7 @@ class Commands(Case):
 
     # RULES 9.8
     def test_rooms_and_rows_are_ended_by_order(self):
-        e, d = self.pair()
-        enc, lm = self.engines(e, d)
+        e, d, enc, lm = self.at_work()
         for number in (7, 8):
             lm.request(number, "enc0")
         got = json.loads(d.ctl("--json", "kill", "7").stdout)
@@ -352,11 +351,7 @@ class Peers(Case):
         self.assertIn("leaving", [r["state"] for r in d.show("peers")])
         self.not_had(lm, 6, "enc1")
         enc.finish(5, 0, 300)
-        self.assertEqual(lm.ready(5), 300)
-        self.good(lm, 5)
-        lm.release(5)
-        enc.done(5)
-        enc.release(5)
+        self.comes(enc, lm, 5, 300)
         eventually(lambda: [r["name"] for r in d.show("peers")] == ["enc0"],
                    "it is forgotten after its last room")
         eventually(lambda: other.show("status")[0]["peers_up"] == 0,
@@ -364,8 +359,7 @@ class Peers(Case):
 
     # RULES 9.7
     def test_named_by_its_address_it_proves_the_key(self):
-        e, d = self.pair(langd={"peers": []})
-        enc, lm = self.engines(e, d)
+        e, d, enc, lm = self.at_work(langd={"peers": []})
         self.not_had(lm, 1, e.address)
         self.assertEqual(reload(d, control={"allow": ["key"]}),
                          {"control.allow": "changed"})

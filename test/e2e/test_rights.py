@@ -65,8 +65,7 @@ class Closed(Case):
 class Secrets(Case):
     # RULES 10.1
     def test_it_goes_with_the_id(self):
-        e, d = self.pair()
-        enc, lm = self.engines(e, d)
+        e, d, enc, lm = self.at_work()
         thief = self.world.engine(d)
         key = mmx.secret()
         thief.request(7, "enc0", deadline=1)
@@ -117,9 +116,7 @@ class Users(Case):
         enc.finish(7, 0, 500)
         lm.ready(7)
         self.good(lm, 7)
-        self.assertEqual(enc.done(7), [1, 0])
-        lm.release(7)
-        enc.release(7)
+        self.over(enc, lm, 7)
         self.assertEqual(e.stats()["rights_refused"], 1)
 
     # RULES 10.2
@@ -142,9 +139,7 @@ class Users(Case):
         enc.encode(8, 500, secret=key)
         lm.ready(8)
         self.good(lm, 8)
-        enc.done(8)
-        enc.release(8)
-        lm.release(8)
+        self.over(enc, lm, 8)
         self.assertEqual([r["path"] for r in e.show("peers")], ["sent"])
 
 
@@ -152,9 +147,8 @@ class Copies(Case):
     # RULES 10.5
     def test_a_langd_that_only_says_pong_holds_its_share(self):
         self.world.insecure = True
-        e, d = self.pair(encoded={
-            "timeouts": {"drain": "1s", "bootstrap": "6s"}, **COPY})
-        enc, lm = self.engines(e, d)
+        e, d, enc, lm = self.at_work(
+            encoded={"timeouts": {"drain": "1s", "bootstrap": "6s"}, **COPY})
         rooms = range(1, 9)
         for room in rooms:  # eight of 64 blocks each
             enc.announce(room, 1024, 1024)

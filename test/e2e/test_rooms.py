@@ -14,21 +14,19 @@ WIDE = ("embedding:bf16:8192,fill_ids:i32:1,mrope_t:i32:1,mrope_h:i32:1,"
 
 class Lengths(Case):
     def test_10000_rows_stream_through_2048(self):
-        e, d = self.pair(encoded={"blocks": 100}, langd={"blocks": 16})
-        enc, lm = self.engines(e, d)
+        e, d, enc, lm = self.at_work(
+            encoded={"blocks": 100}, langd={"blocks": 16})
         lm.request(1, "enc0", mode="stream")
         enc.encode(1, 10000, aux="long")
         rows, bad, _ = lm.stream(1, 512)
         self.assertEqual((rows, bad, lm.aux(1)), (10000, [], "long"))
-        self.assertEqual(enc.done(1), [1, 0])
-        for x in (enc, lm):
-            x.release(1)
+        self.over(enc, lm)
         self.assertGreaterEqual(d.ended(1)["resumes"], 4)
 
     # RULES 5.9
     def test_10000_rows_whole_are_too_large(self):
-        e, d = self.pair(encoded={"blocks": 100}, langd={"blocks": 16})
-        enc, lm = self.engines(e, d)
+        e, d, enc, lm = self.at_work(
+            encoded={"blocks": 100}, langd={"blocks": 16})
         lm.request(1, "enc0")
         enc.announce(1, 10000, 10000)
         self.assertEqual(lm.failed(1), "too-large")
@@ -41,8 +39,8 @@ class Lengths(Case):
             x.release(1)
 
     def test_lengths_around_blocks_and_units(self):
-        e, d = self.pair(block_rows=16, langd={"default_blocks": 2})
-        enc, lm = self.engines(e, d)
+        e, d, enc, lm = self.at_work(
+            block_rows=16, langd={"default_blocks": 2})
         for room, rows in enumerate(
                 (1, 15, 16, 17, 31, 32, 33, 48, 511, 512, 513, 1024), 1):
             with self.subTest(rows=rows):
@@ -50,24 +48,18 @@ class Lengths(Case):
 
     # RULES 4.1
     def test_expected_rows_are_granted_at_once(self):
-        e, d = self.pair()
-        enc, lm = self.engines(e, d)
+        e, d, enc, lm = self.at_work()
         lm.request(1, "enc0", rows=2000)
         enc.encode(1, 2000, known=False)
-        self.assertEqual(lm.ready(1), 2000)
-        self.good(lm, 1)
-        enc.done(1)
-        for x in (enc, lm):
-            x.release(1)
+        self.comes(enc, lm, 1, 2000)
         self.assertEqual(d.ended(1)["resumes"], 0)
 
 
 class Fields(Case):
     def test_all_fields_and_aux(self):
         # 300 rows of 65,552 bytes: about 20 MB.
-        e, d = self.pair(fields=WIDE, blocks=8,
-                         langd={"default_blocks": 1})
-        enc, lm = self.engines(e, d)
+        e, d, enc, lm = self.at_work(
+            fields=WIDE, blocks=8, langd={"default_blocks": 1})
         self.assertEqual(lm.pool.fields["embedding"].row_bytes, 16384)
         for room, known in ((1, True), (2, False)):
             lm.request(room, "enc0")
@@ -75,9 +67,7 @@ class Fields(Case):
             self.assertEqual(lm.ready(room), 300)
             self.assertEqual(lm.aux(room), "g" * 32768)
             self.good(lm, room)
-            enc.done(room)
-            for x in (enc, lm):
-                x.release(room)
+            self.over(enc, lm, room)
 
     def test_layout_by_the_first_engine(self):
         e, d = self.pair(fields="engine")
@@ -91,8 +81,7 @@ class Fields(Case):
         self.assertIn("bf16:64", said.text)
 
     def test_two_layouts_are_refused(self):
-        e, d = self.pair(langd={"fields": "embedding:u8:32"})
-        enc, lm = self.engines(e, d)
+        e, d, enc, lm = self.at_work(langd={"fields": "embedding:u8:32"})
         lm.request(1, "enc0")
         enc.announce(1, 100, 100)
         self.assertEqual(lm.failed(1), "incompatible-layout")
@@ -130,9 +119,7 @@ class Fields(Case):
         with self.assertRaises(mmx.ViewInUse):
             room.release()
         del part
-        lm.release(1)
-        enc.done(1)
-        enc.release(1)
+        self.over(enc, lm)
 
 
 class Orders(Case):
@@ -175,9 +162,7 @@ class Edges(Case):
         lm.conn.wait(lambda: lm.rooms[1].total, LIMIT)
         lm.rooms[1].wait_rows(10**6, LIMIT)
         self.good(lm, 1, 0, 300)
-        enc.done(1)
-        for x in (enc, lm):
-            x.release(1)
+        self.over(enc, lm)
 
     def test_a_refused_argument_takes_nothing(self):
         e, d = self.pair()
@@ -288,8 +273,7 @@ class Aborts(Case):
 
     # RULES 4.9
     def test_by_the_language_engine(self):
-        e, d = self.pair()
-        enc, lm = self.engines(e, d)
+        e, d, enc, lm = self.at_work()
         for room, state in enumerate(
                 ("requested", "waiting", "transferring"), 1):
             for how in ("abort", "release"):

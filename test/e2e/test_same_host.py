@@ -38,8 +38,7 @@ class SameHost(Case):
 
     def both(self, **conf):
         """A pair that copies, with an engine on either side."""
-        e, d = self.pair(**conf)
-        enc, lm = self.engines(e, d)
+        e, d, enc, lm = self.at_work(**conf)
         self.deliver(enc, lm, 10000, 3)
         self.copying(e, d)
         return e, d, enc, lm
@@ -75,11 +74,7 @@ class Copies(SameHost):
         e, d, enc, lm = self.both()
         lm.request(1, "enc0")
         enc.encode(1, 3000, known=False, step=700, aux="late")
-        self.assertEqual(lm.ready(1), 3000)
-        self.good(lm, 1)
-        enc.done(1)
-        enc.release(1)
-        lm.release(1)
+        self.comes(enc, lm, 1, 3000)
 
     def test_stream_through_a_small_pool(self):
         e = self.world.encoded(blocks=64)
@@ -91,9 +86,7 @@ class Copies(SameHost):
         enc.encode(1, 5000, step=400)
         end, wrong, _ = lm.stream(1)
         self.assertEqual((end, wrong), (5000, []))
-        enc.done(1)
-        enc.release(1)
-        lm.release(1)
+        self.over(enc, lm)
 
     def test_two_of_each(self):
         es = [self.world.encoded(f"enc{i}") for i in range(2)]
@@ -119,9 +112,7 @@ class Copies(SameHost):
         enc.encode(1, 300)
         lm.ready(1)
         self.good(lm, 1)
-        enc.done(1)
-        enc.release(1)
-        lm.release(1)
+        self.over(enc, lm)
         self.copying(e, d)
         self.deliver(enc, lm, 2, 1000)
         self.assertGreater(self.copied(d), 0)
@@ -279,8 +270,7 @@ class Ends(SameHost):
     # RULES 9.2
     def test_encoded_killed_while_it_sends(self):
         off = {"transfer": {"same_host": "off"}}
-        e, d = self.pair(fields=WIDE, blocks=24, encoded=off)
-        enc, lm = self.engines(e, d)
+        e, d, enc, lm = self.at_work(fields=WIDE, blocks=24, encoded=off)
         self.killed(e, d, enc, lm)
         self.deliver(enc, lm, 10, 1500)
 

@@ -64,8 +64,8 @@ class Streams(Case):
         if not shutil.which("ss"):
             self.skipTest("no ss")
         buffer = {"transfer": {"buffer": "96KiB", "same_host": "off"}}
-        e, d = self.pair(fields=FIELDS, encoded=buffer, langd=buffer)
-        enc, lm = self.engines(e, d)
+        e, d, enc, lm = self.at_work(
+            fields=FIELDS, encoded=buffer, langd=buffer)
         self.deliver(enc, lm, 1, 10)
         said = subprocess.run(["ss", "-Htmnp", "state", "established"],
                               stdout=subprocess.PIPE, text=True, timeout=LIMIT,

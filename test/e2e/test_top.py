@@ -100,8 +100,7 @@ class Terminal:
 
 class Top(Case):
     def loaded(self):
-        e, d = self.pair()
-        enc, lm = self.engines(e, d)
+        e, d, enc, lm = self.at_work()
         for room in range(1, 4):
             self.deliver(enc, lm, room, 300)
         return e, d
@@ -192,8 +191,7 @@ class Top(Case):
 
 class Tables(Case):
     def test_tables_fit_the_terminal(self):
-        e, d = self.pair()
-        enc, lm = self.engines(e, d)
+        e, d, enc, lm = self.at_work()
         self.deliver(enc, lm, 1, 300)
         for width in (40, 80, 132):
             for what in ("status", "rooms", "pools", "peers", "stats",
@@ -206,8 +204,7 @@ class Tables(Case):
                     self.assertLessEqual(max(map(len, lines)), width, lines)
 
     def test_what_matters_is_shown_in_80_columns(self):
-        e, d = self.pair()
-        enc, lm = self.engines(e, d)
+        e, d, enc, lm = self.at_work()
         self.deliver(enc, lm, 2**63 + 12345, 300)
         for daemon, what, columns in (
                 (d, "pools", "pool state blocks free ready oldest_ready "
@@ -232,8 +229,7 @@ class Tables(Case):
 
     def test_times_are_those_of_people(self):
         """The daemons' clock counts from the start of the host."""
-        e, d = self.pair()
-        enc, lm = self.engines(e, d)
+        e, d, enc, lm = self.at_work()
         self.deliver(enc, lm, 1, 300)
         before = datetime.now(timezone.utc)
         for daemon in (e, d):

@@ -41,8 +41,7 @@ LIVES = (
 
 class Trace(Case):
     def delivered(self, rooms=(7,)):
-        e, d = self.pair()
-        enc, lm = self.engines(e, d)
+        e, d, enc, lm = self.at_work()
         for room in rooms:
             self.deliver(enc, lm, room, 300)
         return e, d
@@ -106,8 +105,7 @@ class Trace(Case):
     # RULES 10.1
     def test_a_room_as_the_log_names_it(self):
         """By half of its id, which is not enough to ask for the room."""
-        e, d = self.pair()
-        enc, lm = self.engines(e, d)
+        e, d, enc, lm = self.at_work()
         lm.request(0xfedcba9876543210, "enc0", deadline=0.1)
         lm.failed(0xfedcba9876543210)
         with open(d.log, encoding="utf-8") as f:
@@ -147,8 +145,7 @@ class Trace(Case):
         self.assertGreaterEqual(len(flows), 3)
 
     def test_perfetto_of_rooms_at_once(self):
-        e, d = self.pair()
-        enc, lm = self.engines(e, d)
+        e, d, enc, lm = self.at_work()
         for room in (1, 2, 3):
             enc.announce(room, 10)
         for room in (1, 2, 3):
@@ -167,8 +164,7 @@ class Trace(Case):
         enc.release(4)
 
     def test_follow(self):
-        e, d = self.pair()
-        enc, lm = self.engines(e, d)
+        e, d, enc, lm = self.at_work()
         self.deliver(enc, lm, 7, 300)
         got = subprocess.Popen(
             [MMXCTL, "--socket", e.socket, "trace", "--follow"],
@@ -234,8 +230,7 @@ class Merge(Case):
                         r"\(messages: ([0-9]+) there, ([0-9]+) back\)\n")
 
     def recordings(self, skew_ns):
-        e, d = self.pair()
-        enc, lm = self.engines(e, d)
+        e, d, enc, lm = self.at_work()
         for room in range(1, 21):
             self.deliver(enc, lm, room, 300)
         paths = [os.path.join(self.world.dir, x.name) for x in (e, d)]
@@ -299,8 +294,8 @@ class Context(Case):
         src.release()
 
     def test_from_either_side(self):
-        e, d = self.pair(encoded={"log": "debug"}, langd={"log": "debug"})
-        enc, lm = self.engines(e, d)
+        e, d, enc, lm = self.at_work(
+            encoded={"log": "debug"}, langd={"log": "debug"})
         enc.map_pool()
         lm.map_pool()
         self.deliver_with(enc, lm, 1, CONTEXT, "")
@@ -318,8 +313,7 @@ class Context(Case):
             self.assertIn(f"; traceparent {CONTEXT}\n", ends[0])
 
     def test_a_bad_one_is_refused(self):
-        e, d = self.pair()
-        enc, lm = self.engines(e, d)
+        e, d, enc, lm = self.at_work()
         for bad in (CONTEXT[:-1], CONTEXT.upper(), "0" * 55):
             with self.assertRaisesRegex(ValueError, "a traceparent is 00-"):
                 enc.conn.announce(1, enc.pool, 10, traceparent=bad)
@@ -329,8 +323,7 @@ class Context(Case):
 
 class Crash(Case):
     def dies_of(self, number):
-        e, d = self.pair()
-        enc, lm = self.engines(e, d)
+        e, d, enc, lm = self.at_work()
         self.deliver(enc, lm, 7, 300)
         for daemon in (e, d):
             daemon.killed = True

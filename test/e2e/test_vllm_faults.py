@@ -106,9 +106,7 @@ class Clients(VllmCase):
             self.consumer.step(r)
         for n in range(3):
             r = self.hand_over(f"r{n}", ("cat", 300), ("dog", 20))
-            self.consumer.admit(r)
-            self.consumer.step(r)
-            self.consumer.finish(r)
+            self.consumer.serve(r)
         for r in both:
             self.consumer.finish(r)
         side = self.consumer.scheduler._consumer
@@ -137,9 +135,7 @@ class Clients(VllmCase):
             liar.ec_transfer_params = {"cat": {
                 **r.ec_transfer_params["cat"],
                 "room": f"{room_of(r, 'cat'):016x}-{odd}"}}
-            self.consumer.admit(liar)
-            self.consumer.step(liar)
-            self.consumer.finish(liar)
+            self.consumer.serve(liar)
             self.consumer.caches = [{} for _ in self.consumer.ranks]
         self.assertEqual(self.consumer.encoded, ["cat", "cat"])
         self.consumer.scheduler.settings.patience = 60
@@ -179,10 +175,7 @@ class Clients(VllmCase):
         self.start()
         for _ in range(3):
             r = self.hand_over("the same", ("cat", 300), ("dog", 20))
-            self.consumer.admit(r)
-            self.consumer.step(r)
-            self.check(self.consumer, r)
-            self.consumer.finish(r)
+            self.fetch(r)
             self.consumer.step(Request("other"), evict=["cat", "dog"])
         self.assertEqual(self.consumer.encoded, [])
 
@@ -224,10 +217,7 @@ class Clients(VllmCase):
     def test_a_reference_is_served(self):
         self.start()
         r = self.hand_over("r1", ("cat", 300), reference=True)
-        self.consumer.admit(r)
-        self.consumer.step(r)
-        self.check(self.consumer, r)
-        self.consumer.finish(r)
+        self.fetch(r)
 
     def test_a_reference_without_rows_fails_alone(self):
         self.start()
@@ -334,10 +324,7 @@ class Router(VllmCase):
         said = r.ec_transfer_params
         self.assertNotIn("room", said["long"])
         self.assertEqual({str(x["metadata"]) for x in said.values()}, {"{}"})
-        self.consumer.admit(r)
-        self.consumer.step(r)
-        self.check(self.consumer, r)
-        self.consumer.finish(r)
+        self.fetch(r)
 
     def test_a_host_of_another_engine_hears_of_the_grid(self):
         self.start(ranks=1)
@@ -357,9 +344,7 @@ class Router(VllmCase):
         self.start(ranks=1)
         r = self.hand_over("r1", ("cat", 300), ("none", 0))
         self.assertNotIn("room", r.ec_transfer_params["none"])
-        self.consumer.admit(r)
-        self.consumer.step(r)
-        self.consumer.finish(r)
+        self.consumer.serve(r)
         np.testing.assert_array_equal(self.consumer.caches[0]["cat"],
                                       tensor("cat", 300))
 
@@ -367,9 +352,7 @@ class Router(VllmCase):
         self.start()
         self.assertIsNone(self.consumer.scheduler.get_ec_connector_stats())
         r = self.hand_over("r1", ("cat", 300), ("dog", 200))
-        self.consumer.admit(r)
-        self.consumer.step(r)
-        self.consumer.finish(r)
+        self.consumer.serve(r)
         self.assertEqual(counts(self.producer), {"rooms_announced": 2})
         got = counts(self.consumer)
         took = got.pop("fetch_ms")
@@ -485,9 +468,7 @@ class Pools(VllmCase):
                    "the consumer has its pool again")
         back = self.hand_over("back", ("fox", 3))
         self.consumer.scheduler.settings.patience = 60
-        self.consumer.admit(back)
-        self.consumer.step(back)
-        self.consumer.finish(back)
+        self.consumer.serve(back)
         for n, r in enumerate(picture):
             self.declined(r.ec_transfer_params[f"cat{n}"])
 
@@ -507,9 +488,7 @@ class Pools(VllmCase):
                         3)
         self.d.start()
         for r in rs:
-            self.consumer.admit(r)
-            self.consumer.step(r)
-            self.consumer.finish(r)
+            self.consumer.serve(r)
         self.assertEqual(self.consumer.encoded, [])
 
     def test_an_answer_of_an_earlier_run_is_not_taken(self):
@@ -710,9 +689,7 @@ class Gone(VllmCase):
         self.start(ranks=1)
         self.producer.scheduler.settings.patience = 0.3
         r = self.hand_over("r1", ("cat", 300))
-        self.consumer.admit(r)
-        self.consumer.step(r)
-        self.consumer.finish(r)
+        self.consumer.serve(r)
         os.kill(self.e.pid, signal.SIGSTOP)
         self.addCleanup(os.kill, self.e.pid, signal.SIGCONT)
         with self.assertLogs(LOGGER, "WARNING") as said:
@@ -752,10 +729,7 @@ class Gone(VllmCase):
         other.release(77)
         self.producer.scheduler.settings.patience = 60
         r = self.hand_over("r2", ("dog", 300))
-        self.consumer.admit(r)
-        self.consumer.step(r)
-        self.check(self.consumer, r)
-        self.consumer.finish(r)
+        self.fetch(r)
 
     def test_a_reference_waits_for_its_encoder(self):
         self.start()
@@ -765,10 +739,7 @@ class Gone(VllmCase):
             self.assertFalse(self.consumer.ready(r))
             time.sleep(0.01)
         self.goes_on()
-        self.consumer.admit(r)
-        self.consumer.step(r)
-        self.check(self.consumer, r)
-        self.consumer.finish(r)
+        self.fetch(r)
 
 
 class Steps(VllmCase):
@@ -862,7 +833,5 @@ class Steps(VllmCase):
         """True if a picture comes through; its rows go again."""
         n = self.tries = getattr(self, "tries", 0) + 1
         r = self.hand_over(f"t{n}", (f"try{n}", 3))
-        self.consumer.admit(r)
-        self.consumer.step(r)
-        self.consumer.finish(r)
+        self.consumer.serve(r)
         return f"try{n}" not in self.consumer.encoded
