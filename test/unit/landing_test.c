@@ -14,10 +14,11 @@ static const struct landing_pool POOL = {64, 16, 4, 32, ROW};
 static struct landing *make(uint32_t shard, uint32_t shards,
     const struct landing_pool *pools, uint32_t n)
 {
+    static struct landing *l; /* takes the place of the one before */
     struct slab s = {0};
-    struct landing *l =
-        landing_init(&s, SLOTS, LANDINGS_MIN, shard, shards, pools, n);
 
+    free(l);
+    l = landing_init(&s, SLOTS, LANDINGS_MIN, shard, shards, pools, n);
     T_CHECK(!l, "a count gave %p", (void *)l);
     s = (struct slab){.p = aligned_alloc(SLAB_ALIGN, s.used), .cap = s.used};
     memset(s.p, 0, s.cap);
@@ -30,13 +31,6 @@ static struct landing *make(uint32_t shard, uint32_t shards,
 static struct landing *make_one(void)
 {
     return make(0, 1, &POOL, 1);
-}
-
-/* In a case's process nothing else needs the slab than this one object,
- * whose first piece it begins with. */
-static void drop(struct landing *l)
-{
-    free(l);
 }
 
 static struct data_cmd cmd_of(uint8_t type, uint64_t generation)
@@ -72,6 +66,16 @@ static bool run(struct landing *l, uint64_t g, uint32_t block, uint32_t blocks)
     c.a = block;
     c.b = blocks;
     return give(l, c, NULL);
+}
+
+/* Use 11 is open, attempt 0, and has the first blocks. */
+static struct landing *with_blocks(uint32_t blocks)
+{
+    struct landing *l = make_one();
+
+    open_use(l, 11, 0);
+    run(l, 11, 0, blocks);
+    return l;
 }
 
 static bool trim(struct landing *l, uint64_t g, uint32_t rows)
@@ -120,12 +124,23 @@ static enum err begin(struct landing *l, struct segment s, struct begun *b)
     return begin_by(l, NONE, s, b);
 }
 
+static struct data_note note, quiet; /* of the landing that ended last */
+
+/* Ends a landing whose bytes are there, which answers so many fences; true if
+ * its rows count. */
+static bool ended(struct landing *l, const struct begun *b, uint32_t answers)
+{
+    uint32_t quiets;
+    bool counts = landing_end(l, b->token, true, &note, &quiets, &quiet);
+
+    T_EQ_U64(quiets, answers);
+    return counts;
+}
+
 /* Begins and ends at once. */
 static enum err land(struct landing *l, struct segment s)
 {
-    struct data_note note, quiet;
     struct begun b;
-    uint32_t quiets;
     enum err e = begin(l, s, &b);
 
     if (e != OK) {
@@ -133,8 +148,7 @@ static enum err land(struct landing *l, struct segment s)
         T_EQ_U64(b.token, 77);
         return e;
     }
-    T_TRUE(landing_end(l, b.token, true, &note, &quiets, &quiet));
-    T_EQ_U64(quiets, 0);
+    T_TRUE(ended(l, &b, 0));
     T_EQ_U64(note.type, NOTE_LANDED);
     T_EQ_U64(note.slot, s.generation % SLOTS);
     T_EQ_U64(note.generation, s.generation);
@@ -173,7 +187,6 @@ TEST(lands_where_granted)
     T_EQ_U64(b.n, 1); /* neighbours: one piece over two blocks */
     T_EQ_U64(b.pieces[0].at, 12);
     T_EQ_U64(b.pieces[0].rows, 20);
-    drop(l);
 }
 
 TEST(straddles_runs)
@@ -197,7 +210,6 @@ TEST(straddles_runs)
     T_OK(begin(l, seg(3, 0, 0, 8), &b)); /* and back */
     T_EQ_U64(b.pieces[0].block, 9);
     T_EQ_U64(b.pieces[0].at, 0);
-    drop(l);
 }
 
 /* RULES 3.1 */
@@ -217,7 +229,6 @@ TEST(stale_refusals)
     T_OK(land(l, seg(11, 2, 8, 4)));
     bad(l, seg(11, 2, 8, 4), ERR_STALE, NONE); /* again */
     bad(l, seg(11, 2, 8, 8), ERR_STALE, NONE); /* partly again */
-    drop(l);
 }
 
 TEST(stale_uses)
@@ -243,17 +254,14 @@ TEST(stale_uses)
     T_TRUE(close_use(l, 11));
     bad(l, seg(11, 2, 0, 4), ERR_STALE, NONE); /* closed */
     T_FALSE(run(l, 11, 4, 1));
-    drop(l);
 }
 
 /* RULES 3.1 */
 TEST(malformed_refusals)
 {
-    struct landing *l = make_one();
+    struct landing *l = with_blocks(4);
     struct segment s;
 
-    open_use(l, 11, 0);
-    run(l, 11, 0, 4);
     bad(l, seg(11, 0, 2, 4), ERR_MALFORMED, NONE);  /* not at a unit */
     bad(l, seg(11, 0, 0, 6), ERR_MALFORMED, NONE);  /* does not end at one */
     bad(l, seg(11, 0, 0, 0), ERR_MALFORMED, NONE);  /* nothing */
@@ -273,17 +281,14 @@ TEST(malformed_refusals)
     s.total = 7;
     bad(l, s, ERR_MALFORMED, NONE); /* half a unit that is not the end */
     T_OK(land(l, seg(11, 0, 0, 32)));
-    drop(l);
 }
 
 TEST(totals)
 {
-    struct landing *l = make_one();
+    struct landing *l = with_blocks(3);
     struct data_cmd c = cmd_of(LAND_TOTAL, 11);
     struct segment s = seg(11, 0, 40, 2);
 
-    open_use(l, 11, 0);
-    run(l, 11, 0, 3);
     s.total = 42;
     T_OK(land(l, s)); /* the end of the item, before its length was told */
     c.total = 42;
@@ -300,7 +305,6 @@ TEST(totals)
     s = seg(11, 0, 4, 4);
     s.total = 42;
     T_OK(land(l, s));
-    drop(l);
 }
 
 /* RULES 3.1 */
@@ -308,10 +312,8 @@ TEST(hostile_numbers)
 {
     static const uint32_t odd[] = {0, 1, 3, 4, 16, 31, 32, 0x7ffffffc,
         0x80000000, 0xfffffff0, 0xfffffffc, 0xfffffffe, 0xffffffff};
-    struct landing *l = make_one();
+    struct landing *l = with_blocks(1);
 
-    open_use(l, 11, 0);
-    run(l, 11, 0, 1);
     for (size_t a = 0; a < ARRAY_LEN(odd); a++)
         for (size_t b = 0; b < ARRAY_LEN(odd); b++)
             for (size_t c = 0; c < ARRAY_LEN(odd); c++) {
@@ -327,7 +329,6 @@ TEST(hostile_numbers)
             }
     bad(l, (struct segment){.generation = UINT64_MAX, .rows = 4}, ERR_STALE,
         NONE);
-    drop(l);
 }
 
 TEST(too_many_pieces)
@@ -344,7 +345,6 @@ TEST(too_many_pieces)
     T_OK(begin(l, seg(11, 0, 3, PIECES_MAX), &b));
     T_EQ_U64(b.n, PIECES_MAX);
     T_EQ_U64(b.pieces[63].block, 132);
-    drop(l);
 }
 
 TEST(unknown_layout_takes_units_later)
@@ -361,7 +361,6 @@ TEST(unknown_layout_takes_units_later)
         T_OK(land(l, seg(11, 0, i, 1)));
     for (uint32_t i = 0; i < 128; i++)
         bad(l, seg(11, 0, i, 1), ERR_STALE, NONE);
-    drop(l);
 }
 
 /* What landed under an older attempt does not stand in the way of a new one,
@@ -369,53 +368,41 @@ TEST(unknown_layout_takes_units_later)
 /* RULES 3.2 */
 TEST(new_attempt)
 {
-    struct landing *l = make_one();
-    struct data_note note, quiet;
+    struct landing *l = with_blocks(2);
     struct begun b;
-    uint32_t quiets;
 
-    open_use(l, 11, 0);
-    run(l, 11, 0, 2);
     T_OK(land(l, seg(11, 0, 0, 4)));
     T_OK(begin(l, seg(11, 0, 4, 4), &b));
     open_use(l, 11, 1);
     run(l, 11, 2, 2);
-    T_FALSE(landing_end(l, b.token, true, &note, &quiets, &quiet));
-    T_EQ_U64(quiets, 0);
+    T_FALSE(ended(l, &b, 0));
     T_OK(land(l, seg(11, 1, 0, 4)));
     T_OK(land(l, seg(11, 1, 4, 4)));
     bad(l, seg(11, 0, 8, 4), ERR_STALE, NONE);
     open_use(l, 11, 2);
     run(l, 11, 0, 2); /* granted again: claims of before are gone */
     T_OK(land(l, seg(11, 2, 0, 4)));
-    drop(l);
 }
 
 /* RULES 3.2 */
 TEST(failed_landing_counts_nothing)
 {
-    struct landing *l = make_one();
-    struct data_note note, quiet;
+    struct landing *l = with_blocks(2);
     struct begun b;
     uint32_t quiets;
 
-    open_use(l, 11, 0);
-    run(l, 11, 0, 2);
     T_OK(begin(l, seg(11, 0, 4, 4), &b));
     T_FALSE(landing_end(l, b.token, false, &note, &quiets, &quiet));
     T_EQ_U64(landing_active(l), 0);
     T_FALSE(landing_full(l, 3));
-    drop(l);
 }
 
 /* RULES 4.3 */
 TEST(trim_takes_rows_back)
 {
-    struct landing *l = make_one();
+    struct landing *l = with_blocks(2);
     struct begun b;
 
-    open_use(l, 11, 0);
-    run(l, 11, 0, 2);
     run(l, 11, 10, 3);
     T_TRUE(trim(l, 11, 48));
     bad(l, seg(11, 0, 48, 4), ERR_STALE, NONE);
@@ -425,107 +412,77 @@ TEST(trim_takes_rows_back)
     T_EQ_U64(b.pieces[0].block, 20);
     T_EQ_U64(b.pieces[0].at, 0);
     close_use(l, 11);
-    drop(l);
 }
 
 TEST(trim_to_nothing)
 {
-    struct landing *l = make_one();
+    struct landing *l = with_blocks(2);
     struct begun b;
 
-    open_use(l, 11, 0);
-    run(l, 11, 0, 2);
     T_TRUE(trim(l, 11, 0));
     bad(l, seg(11, 0, 0, 4), ERR_STALE, NONE);
     run(l, 11, 7, 1);
     T_OK(begin(l, seg(11, 0, 0, 4), &b));
     T_EQ_U64(b.pieces[0].block, 7);
-    drop(l);
 }
 
 /* A landing that goes on in a trimmed block neither counts nor is forgotten. */
 TEST(trim_with_a_landing)
 {
-    struct landing *l = make_one();
-    struct data_note note, quiet;
+    struct landing *l = with_blocks(4);
     struct begun in, out, half;
-    uint32_t quiets;
 
-    open_use(l, 11, 0);
-    run(l, 11, 0, 4);
     T_OK(begin(l, seg(11, 0, 8, 4), &in));
     T_OK(begin(l, seg(11, 0, 48, 4), &out));
     T_OK(begin(l, seg(11, 0, 12, 20), &half));
     T_FALSE(trim(l, 11, 16));
     run(l, 11, 20, 4); /* the same rows again, elsewhere */
-    T_FALSE(landing_end(l, out.token, true, &note, &quiets, &quiet));
-    T_EQ_U64(quiets, 0);
-    T_TRUE(landing_end(l, half.token, true, &note, &quiets, &quiet));
+    T_FALSE(ended(l, &out, 0));
+    T_TRUE(ended(l, &half, 0));
     T_EQ_U64(note.first, 12);
     T_EQ_U64(note.rows, 4);
-    T_EQ_U64(quiets, 0);
-    T_TRUE(landing_end(l, in.token, true, &note, &quiets, &quiet));
-    T_EQ_U64(quiets, 1);
+    T_TRUE(ended(l, &in, 1));
     T_EQ_U64(quiet.type, NOTE_LAND_QUIET);
     T_EQ_U64(quiet.slot, 3);
     T_EQ_U64(quiet.generation, 11);
     T_OK(land(l, seg(11, 0, 48, 4)));
-    drop(l);
 }
 
 /* TRIM and CLOSE are answered once each, by the last landing before them. */
 TEST(every_fence_is_answered)
 {
-    struct landing *l = make_one();
-    struct data_note note, quiet;
+    struct landing *l = with_blocks(4);
     struct begun a, b, c;
-    uint32_t quiets;
 
-    open_use(l, 11, 0);
-    run(l, 11, 0, 4);
     T_OK(begin(l, seg(11, 0, 0, 4), &a));
     T_OK(begin(l, seg(11, 0, 4, 4), &b));
     T_FALSE(trim(l, 11, 32)); /* waits for a and b */
     T_OK(begin(l, seg(11, 0, 8, 4), &c));
-    T_TRUE(landing_end(l, b.token, true, &note, &quiets, &quiet));
-    T_EQ_U64(quiets, 0);
+    T_TRUE(ended(l, &b, 0));
     T_FALSE(close_use(l, 11)); /* waits for a and c */
-    T_FALSE(landing_end(l, a.token, true, &note, &quiets, &quiet));
-    T_EQ_U64(quiets, 1);
-    T_FALSE(landing_end(l, c.token, true, &note, &quiets, &quiet));
-    T_EQ_U64(quiets, 1);
+    T_FALSE(ended(l, &a, 1));
+    T_FALSE(ended(l, &c, 1));
     T_TRUE(close_use(l, 11)); /* unknown now: quiet at once */
-    drop(l);
 }
 
 TEST(two_fences_on_one_landing)
 {
-    struct landing *l = make_one();
-    struct data_note note, quiet;
+    struct landing *l = with_blocks(4);
     struct begun a;
-    uint32_t quiets;
 
-    open_use(l, 11, 0);
-    run(l, 11, 0, 4);
     T_OK(begin(l, seg(11, 0, 0, 4), &a));
     T_FALSE(trim(l, 11, 32));
     T_FALSE(close_use(l, 11));
-    T_FALSE(landing_end(l, a.token, true, &note, &quiets, &quiet));
-    T_EQ_U64(quiets, 2);
-    drop(l);
+    T_FALSE(ended(l, &a, 2));
 }
 
 /* The slot is used again before the old landings are over. */
 TEST(quiet_of_an_older_generation)
 {
-    struct landing *l = make_one();
-    struct data_note note, quiet;
+    struct landing *l = with_blocks(2);
     struct begun a, b;
-    uint32_t quiets;
     uint64_t next = 11 + SLOTS;
 
-    open_use(l, 11, 0);
-    run(l, 11, 0, 2);
     T_OK(begin(l, seg(11, 0, 0, 4), &a));
     T_FALSE(close_use(l, 11));
     open_use(l, next, 0);
@@ -533,33 +490,28 @@ TEST(quiet_of_an_older_generation)
     T_OK(begin(l, seg(next, 0, 0, 4), &b));
     T_FALSE(close_use(l, next));
     T_FALSE(close_use(l, 11)); /* asked again: answered again */
-    T_FALSE(landing_end(l, b.token, true, &note, &quiets, &quiet));
-    T_EQ_U64(quiets, 1);
+    T_FALSE(ended(l, &b, 1));
     T_EQ_U64(quiet.generation, next);
-    T_FALSE(landing_end(l, a.token, true, &note, &quiets, &quiet));
-    T_EQ_U64(quiets, 2);
+    T_FALSE(ended(l, &a, 2));
     T_EQ_U64(quiet.generation, 11);
-    drop(l);
 }
 
 TEST(close_without_reply_is_silent)
 {
     struct landing *l = make_one();
-    bool quiet;
+    bool answered;
 
     open_use(l, 11, 0);
-    T_TRUE(give(l, cmd_of(LAND_CLOSE, 11), &quiet));
-    T_FALSE(quiet);
-    T_FALSE(give(l, cmd_of(LAND_CLOSE, 11), &quiet));
-    T_FALSE(quiet);
-    drop(l);
+    T_TRUE(give(l, cmd_of(LAND_CLOSE, 11), &answered));
+    T_FALSE(answered);
+    T_FALSE(give(l, cmd_of(LAND_CLOSE, 11), &answered));
+    T_FALSE(answered);
 }
 
 TEST(landings_are_bounded)
 {
     struct landing_pool pool = {2048, 1, 1, 4096, ROW};
     struct landing *l = make(0, 1, &pool, 1);
-    struct data_note note, quiet;
     struct begun b;
     uint32_t quiets;
 
@@ -571,18 +523,15 @@ TEST(landings_are_bounded)
     T_TRUE(landing_end(l, 500, true, &note, &quiets, &quiet));
     T_OK(begin(l, seg(11, 0, 2000, 1), &b)); /* it was not claimed */
     T_EQ_U64(landing_active(l), LANDINGS_MIN);
-    drop(l);
 }
 
 /* A stream gives back what was read: blocks wholly below the base. */
 TEST(base_moves)
 {
-    struct landing *l = make_one();
+    struct landing *l = with_blocks(4);
     struct data_cmd c = cmd_of(LAND_BASE, 11);
     struct begun b;
 
-    open_use(l, 11, 0);
-    run(l, 11, 0, 4);
     run(l, 11, 8, 2);
     for (uint32_t r = 0; r < 96; r += 16)
         T_OK(land(l, seg(11, 0, r, 16)));
@@ -602,7 +551,6 @@ TEST(base_moves)
     run(l, 11, 30, 1);
     T_OK(begin(l, seg(11, 0, 128, 4), &b));
     T_EQ_U64(b.pieces[0].block, 30);
-    drop(l);
 }
 
 /* A new attempt of a stream starts behind what was read. */
@@ -622,7 +570,6 @@ TEST(open_with_a_base)
     T_EQ_U64(b.pieces[0].block, 6);
     T_EQ_U64(b.pieces[0].at, 4);
     T_ERR(begin(l, seg(11, 1, 64, 4), &b), ERR_STALE);
-    drop(l);
 }
 
 /* Of every part exactly one shard of n takes the rows. */
@@ -645,7 +592,6 @@ TEST(parts_belong_to_one_shard)
                     takes[p] += e == OK;
                 }
                 T_TRUE(landing_full(l, (uint32_t)(g % SLOTS)));
-                drop(l);
             }
             for (uint32_t p = 0; p < 16; p++)
                 T_EQ_U64(takes[p], 1);
@@ -668,7 +614,6 @@ TEST(full_means_our_share)
     s.total = 130;
     T_OK(land(l, s));
     T_TRUE(landing_full(l, 4));
-    drop(l);
 }
 
 /* Random grants, sizes, orders, duplicates: every row lands once, where its
@@ -701,8 +646,7 @@ static void random_room(uint64_t *seed)
             held++;
         }
         if (begin(l, seg(g, 0, first, rows), &b) == OK) {
-            struct data_note note, quiet;
-            uint32_t row = first, quiets;
+            uint32_t row = first;
 
             for (uint32_t i = 0; i < b.n; i++)
                 for (uint32_t r = 0; r < b.pieces[i].rows; r++, row++) {
@@ -712,14 +656,13 @@ static void random_room(uint64_t *seed)
                     T_EQ_U64(landed[row], 1);
                 }
             T_EQ_U64(row, first + rows);
-            T_TRUE(landing_end(l, b.token, true, &note, &quiets, &quiet));
+            T_TRUE(ended(l, &b, 0));
         }
     }
     for (uint32_t r = 0; r < held * 16; r += 4)
         if (!landed[r])
             T_OK(land(l, seg(g, 0, r, 4)));
     T_TRUE(landing_full(l, (uint32_t)(g % SLOTS)));
-    drop(l);
 }
 
 /* RULES 3.2 */
@@ -756,7 +699,6 @@ TEST(peers_and_what_counts)
     T_FALSE(close_use(l, 5));
     T_FALSE(landing_counts(l, b[0].token));
     T_FALSE(landing_peer(l, 5, &peer, &pool));
-    drop(l);
 }
 
 /* A sender that is known lands rows of its own rooms alone, and takes nothing
@@ -781,5 +723,4 @@ TEST(rows_come_from_the_peer_of_the_room)
     T_OK(begin_by(l, 3, seg(5, 0, 0, 16), &b));
     T_OK(begin_by(l, NONE, seg(5, 0, 16, 16), &b));
     T_ERR(begin_by(l, 3, seg(5, 0, 16, 16), &b), ERR_STALE);
-    drop(l);
 }

@@ -30,7 +30,6 @@ TEST(copies_are_large)
     }
     T_EQ_U64(rows, 1600);
     T_FALSE(sending_next(d, &batch, &token));
-    free(d);
 }
 
 TEST(kinds_have_messages_of_their_own)
@@ -46,7 +45,6 @@ TEST(kinds_have_messages_of_their_own)
         copies += batch.copy;
     }
     T_EQ_U64(copies, 2);
-    free(d);
 }
 
 TEST(a_rewind_changes_the_kind)
@@ -63,7 +61,6 @@ TEST(a_rewind_changes_the_kind)
     T_TRUE(sending_next(d, &batch, &token) && !batch.copy);
     T_EQ_U64(batch.segments[0].attempt, 1);
     T_EQ_U64(batch.bytes, 32 * ROW);
-    free(d);
 }
 
 TEST(copies_of_many_pieces)
@@ -97,5 +94,4 @@ TEST(copies_of_many_pieces)
         done(d, token);
     }
     T_EQ_U64(rows, 1600);
-    free(d);
 }

@@ -8,7 +8,6 @@ TEST(nothing_to_send)
 
     nothing(d);
     T_EQ_U64(sending_active(d), 0);
-    free(d);
 }
 
 TEST(segments_of_one_job)
@@ -40,7 +39,6 @@ TEST(segments_of_one_job)
     done(d, t);
     nothing(d);
     T_EQ_U64(sending_active(d), 0);
-    free(d);
 }
 
 TEST(only_whole_units_until_the_end)
@@ -55,7 +53,6 @@ TEST(only_whole_units_until_the_end)
     T_EQ_U64(batch.segments[0].total, 7);
     limit(d, 0, 9, 64, 7);
     nothing(d);
-    free(d);
 }
 
 TEST(limit_needs_generation_and_attempt)
@@ -75,7 +72,6 @@ TEST(limit_needs_generation_and_attempt)
     nothing(d);
     limit(d, 0, 9, 8, ROWS_UNKNOWN);
     done(d, expect(d, 0, 4, 4));
-    free(d);
 }
 
 TEST(source_runs)
@@ -106,7 +102,6 @@ TEST(source_runs)
                         batch.segments[batch.count - 1].rows <=
                     112,
             "row %u", batch.segments[batch.count - 1].first);
-    free(d);
 }
 
 /* Rows in one place are a message of their own; what is less than that, or of
@@ -135,7 +130,6 @@ TEST(rows_in_one_place_go_alone)
         T_EQ_U64(sending_next(d, &batch, &t), i < 3);
     }
     T_EQ_U64(rows, 64 + 12);
-    free(d);
 }
 
 /* Of two peers one is read where the rows lie: messages of their own, in the
@@ -167,7 +161,6 @@ TEST(peers_are_served_as_their_carriers_read)
     }
     T_EQ_U64(counts[1], 1);
     T_EQ_U64(counts[2], 2);
-    free(d);
 }
 
 /* Two destinations of one extent: the same runs come twice. */
@@ -193,7 +186,6 @@ TEST(two_jobs_share_an_extent)
         T_EQ_U64(batch.pieces[0].block, 7);
         T_EQ_U64(batch.pieces[1].block, 3);
     }
-    free(d);
 }
 
 /* RULES 5.9 */
@@ -214,7 +206,6 @@ TEST(window_holds)
     done(d, t[2]);
     T_TRUE(sending_next(d, &batch, &t[2]));
     nothing(d);
-    free(d);
 }
 
 /* A window of one endpoint says nothing about another. */
@@ -235,7 +226,6 @@ TEST(windows_are_per_endpoint)
     limit(d, 5, 9, 16, 16);
     done(d, expect(d, 5, 0, 16));
     T_EQ_U64(batch.peer, 2);
-    free(d);
 }
 
 /* One message may always go: a unit beyond every limit, a window too small. */
@@ -258,7 +248,6 @@ TEST(a_unit_beyond_the_limits)
         done(d, t);
     }
     nothing(d);
-    free(d);
 }
 
 /* The receiver has to fetch each of them, and has places for a few. */
@@ -284,7 +273,6 @@ TEST(units_larger_than_a_message_are_few_at_once)
     for (uint32_t i = 0; i < 2; i++)
         T_TRUE(sending_next(d, &batch, &next));
     nothing(d);
-    free(d);
 }
 
 TEST(peers_message_size_counts)
@@ -294,7 +282,6 @@ TEST(peers_message_size_counts)
     sending_peer(d, 1, 1, 10 * KIB);
     job(d, 0, 9, 4, 64, ROWS_UNKNOWN);
     done(d, expect(d, 0, 0, 8));
-    free(d);
 }
 
 /* A huge room and small ones: each turn of the endpoint has one segment of
@@ -318,7 +305,6 @@ TEST(jobs_take_turns)
         done(d, t);
     }
     T_CHECK(messages <= 3, "%u messages", messages);
-    free(d);
 }
 
 /* RULES 5.9 */
@@ -338,7 +324,6 @@ TEST(two_large_jobs_share_evenly)
     }
     T_EQ_U64(rows[0], 128);
     T_EQ_U64(rows[1], 128);
-    free(d);
 }
 
 TEST(small_jobs_travel_together)
@@ -359,7 +344,6 @@ TEST(small_jobs_travel_together)
     T_TRUE(sending_next(d, &batch, &t));
     T_EQ_U64(batch.count, 100 - SEGMENTS_MAX);
     nothing(d);
-    free(d);
 }
 
 /* The next message has these two slots' rows; NONE: but one. */
@@ -389,7 +373,6 @@ TEST(small_jobs_share_no_message_with_large_ones)
     expect_slots(d, 3, 0);
     expect_slots(d, 3, NONE);
     nothing(d);
-    free(d);
 }
 
 /* With headers a message never exceeds what both ends agreed on, and its
@@ -430,7 +413,6 @@ TEST(messages_fit)
         done(d, t);
     }
     T_EQ_U64(n, 240);
-    free(d);
 }
 
 /* A segment has few units, so that it lands in few blocks of the peer. */
@@ -451,7 +433,6 @@ TEST(segments_have_few_units)
     T_EQ_U64(batch.count, 8); /* 512 units may be in as many places */
     for (uint32_t i = 0; i < batch.count; i++)
         T_EQ_U64(batch.segments[i].rows, SEGMENT_UNITS_MAX * 2);
-    free(d);
 }
 
 /* RULES 1.4 */
@@ -476,7 +457,6 @@ TEST(rewind_goes_back)
     c.a = 20;
     T_FALSE(give(d, c));
     done(d, expect(d, 0, 16, 4));
-    free(d);
 }
 
 /* The length became known while the peer was away. */
@@ -492,7 +472,6 @@ TEST(rewind_tells_the_total)
     T_FALSE(give(d, c));
     done(d, expect(d, 0, 0, 7));
     T_EQ_U64(batch.segments[0].total, 7);
-    free(d);
 }
 
 TEST(close_when_nothing_is_out)
@@ -507,7 +486,6 @@ TEST(close_when_nothing_is_out)
     T_TRUE(give(d, cmd_of(SEND_CLOSE, 0, 9)));
     T_TRUE(give(d, cmd_of(SEND_CLOSE, 0, 8)));
     T_TRUE(give(d, cmd_of(SEND_CLOSE, 7, 1)));
-    free(d);
 }
 
 TEST(close_waits_for_what_is_out)
@@ -528,7 +506,6 @@ TEST(close_waits_for_what_is_out)
     T_EQ_U64(quiets, 2);
     T_EQ_U64(last_quiet.slot, 0);
     T_EQ_U64(last_quiet.generation, 9);
-    free(d);
 }
 
 /* The slot serves another generation before the old messages are done. */
@@ -555,7 +532,6 @@ TEST(close_of_an_older_generation)
     T_EQ_U64(quiets, 3);
     T_EQ_U64(last_quiet.generation, 10);
     T_TRUE(give(d, cmd_of(SEND_CLOSE, 0, 9)));
-    free(d);
 }
 
 TEST(broken_peer_stands_still)
@@ -580,7 +556,6 @@ TEST(broken_peer_stands_still)
     done(d, expect(d, 0, 0, 8));
     job(d, 2, 11, 1, 4, 4); /* what is opened after the break goes */
     done(d, expect(d, 2, 0, 4));
-    free(d);
 }
 
 TEST(closed_peer)
@@ -604,7 +579,6 @@ TEST(closed_peer)
     T_FALSE(give(d, c));
     done(d, expect(d, 0, 0, 52));
     T_EQ_U64(batch.address, 1); /* generation 9, part 0, of two */
-    free(d);
 }
 
 /* A peer that asks for nonsense gets nothing, and nobody is hurt. */
@@ -634,7 +608,6 @@ TEST(hostile_geometry)
                 }
                 T_TRUE(give(d, cmd_of(SEND_CLOSE, 0, 9 + u)));
             }
-    free(d);
 }
 
 /* More source pieces in a unit than a message may have: it stands still. */
@@ -652,7 +625,6 @@ TEST(units_of_a_pool_that_bounds_them)
     nothing(d);
     job(d, 1, 10, 2, 32, 32); /* units of 4 */
     done(d, expect(d, 1, 0, 32));
-    free(d);
 }
 
 TEST(unit_in_too_many_blocks)
@@ -687,7 +659,6 @@ TEST(unit_in_too_many_blocks)
         done(d, t);
     }
     nothing(d);
-    free(d);
 }
 
 /* A job of that peer whose rows spread over all its addresses. */
@@ -735,7 +706,6 @@ TEST(a_stuck_peer_leaves_messages_for_others)
     while (sending_next(d, &batch, &t)) /* it is alone */
         n++;
     T_EQ_U64(n, SEND_MESSAGES_MAX);
-    free(d);
 }
 
 TEST(messages_are_bounded)
@@ -759,7 +729,6 @@ TEST(messages_are_bounded)
     T_CHECK(n <= SEND_MESSAGES_MAX, "%u messages", n);
     T_EQ_U64(n, sending_active(d));
     T_TRUE(n <= PEERS * SEND_MESSAGES_EP);
-    free(d);
 }
 
 /* peers that copy for themselves */
