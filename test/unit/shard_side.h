@@ -1,0 +1,380 @@
+/* shard_side.h - whole shards of two sides, encoded's and langd's, in threads
+ * or served as the loop does it: pools, commands, rows of which each has bytes
+ * of its own, and what the shards tell. Each program has its own. */
+#ifndef MMX_TEST_SHARD_SIDE_H
+#define MMX_TEST_SHARD_SIDE_H
+
+#include "node/shard/shard.h"
+#include "core/move/landing.h"
+#include "core/move/sending.h"
+#include "test/data_mem.h"
+#include "test/orders.h"
+#include "test/t.h"
+
+#include <poll.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#define SHARDS   3
+#define SLOTS    64
+#define FROM     16 /* rows of a block, encoded's pool */
+#define TO       8  /* langd's */
+#define ROWS_MAX 8192
+#define SEGMENT  32768u
+
+struct side {
+    struct shard *shards[SHARDS];
+    uint32_t count;
+    struct shard_pool pool;
+    struct mem mem;
+};
+
+/* What the brains would know of one room; landed in rows. */
+struct seen {
+    uint8_t row[ROWS_MAX];
+    uint32_t landed, land_quiet, land_bad, send_quiet, gone;
+};
+
+static struct world {
+    struct wake wake;
+    struct side e, l;
+    struct shard_conf conf; /* of the next to start */
+    struct seen seen[SLOTS];
+    uint32_t broken;
+    bool scattered; /* rows lie in blocks that are no neighbours */
+    bool sent;      /* rows are not copied */
+    bool may_inline;
+} w;
+
+/* the two sides */
+
+static inline void pool_make(
+    struct side *s, const char *layout, uint32_t blocks, uint32_t block_rows)
+{
+    struct mem_opt opt = {.name = "test",
+        .kind = "host",
+        .numa_node = -1,
+        .engines_write = s == &w.e};
+    uint32_t at;
+
+    s->pool.blocks = blocks;
+    s->pool.block_rows = block_rows;
+    T_OK(layout_parse(span_str(layout), &s->pool.layout, &at));
+    T_TRUE(layout_place(&s->pool.layout, (uint64_t)blocks * block_rows, 4096,
+        s->pool.offsets, &opt.bytes));
+    T_OK(mem_host.open(&s->mem, &opt));
+    s->pool.mem = &s->mem;
+}
+
+/* Pools of so many blocks, and a configuration that may be changed. */
+static inline void world_conf(const struct data_ops *carrier,
+    const char *layout, uint32_t e_blocks, uint32_t l_blocks)
+{
+    T_OK(wake_init(&w.wake));
+    pool_make(&w.e, layout, e_blocks, FROM);
+    pool_make(&w.l, layout, l_blocks, TO);
+    w.conf = (struct shard_conf){.carriers = {carrier},
+        .data = {.segment_bytes = SEGMENT, .stall_ms = T_NEVER_MS},
+        .slots = SLOTS,
+        .peers = 4,
+        .window_bytes = 131072,
+        .orders = 4096,
+        .notes = 4096,
+        .cpu = -1,
+        .may_inline = w.may_inline,
+        .pools_count = 1,
+        .wake = &w.wake};
+}
+
+static inline void start(struct side *s, uint32_t count)
+{
+    struct shard_conf c = w.conf;
+
+    c.role = s == &w.e ? ROLE_ENCODED : ROLE_LANGD;
+    c.count = s->count = count;
+    c.pools = &s->pool;
+    for (c.index = 0; c.index < count; c.index++)
+        T_OK(shard_start(&s->shards[c.index], &c));
+}
+
+static inline void world_start(uint32_t es, uint32_t ls)
+{
+    start(&w.e, es);
+    start(&w.l, ls);
+}
+
+static inline void world_stop(void)
+{
+    for (uint32_t i = 0; i < SHARDS; i++) {
+        shard_stop(&w.e.shards[i]);
+        shard_stop(&w.l.shards[i]);
+        T_TRUE(w.e.shards[i] == NULL && w.l.shards[i] == NULL);
+    }
+    mem_host.close(&w.e.mem);
+    mem_host.close(&w.l.mem);
+    wake_fini(&w.wake);
+}
+
+/* the loop's part */
+
+static inline void on_note(const struct data_note *n)
+{
+    struct seen *s = &w.seen[n->slot];
+
+    T_CHECK(n->type != NOTE_LANDED ||
+                (n->rows > 0 && (uint64_t)n->first + n->rows <= ROWS_MAX),
+        "rows %u + %u", n->first, n->rows);
+    switch (n->type) {
+    case NOTE_LANDED:
+        for (uint32_t r = n->first; r < n->first + n->rows; r++)
+            T_EQ_U64(++s->row[r], 1);
+        s->landed += n->rows;
+        break;
+    case NOTE_LAND_BAD:
+        s->land_bad++;
+        break;
+    case NOTE_LAND_QUIET:
+        s->land_quiet++;
+        break;
+    case NOTE_LAND_GONE:
+        s->gone++;
+        break;
+    case NOTE_SEND_QUIET:
+        s->send_quiet++;
+        break;
+    case NOTE_PEER_BROKEN:
+        w.broken++;
+        break;
+    default:
+        T_FAIL("note of type %u", n->type);
+    }
+}
+
+static inline struct shard *shard_of(uint32_t i)
+{
+    return (i < SHARDS ? &w.e : &w.l)->shards[i % SHARDS];
+}
+
+/* Does what is ours to do. */
+static inline void work(void)
+{
+    for (uint32_t i = 0; i < 2 * SHARDS; i++)
+        if (shard_of(i))
+            shard_work(shard_of(i));
+}
+
+static inline uint32_t drain(void)
+{
+    struct data_note n;
+    uint32_t count = 0;
+
+    work();
+    for (uint32_t i = 0; i < 2 * SHARDS; i++)
+        for (; shard_of(i) && shard_note(shard_of(i), &n); count++)
+            on_note(&n);
+    return count;
+}
+
+/* Sleeps as the loop does, until cond holds. */
+static inline void wait_for(
+    bool (*cond)(const void *), const void *ud, const char *what)
+{
+    uint64_t end = t_end_ns(T_WAIT_MS);
+
+    for (;;) {
+        struct pollfd fd = {.fd = w.wake.fd, .events = POLLIN};
+
+        drain();
+        if (cond(ud))
+            return;
+        T_CHECK(t_now_ns() < end,
+            "%s: slot 1 landed %u, quiet %u %u; broken %u", what,
+            w.seen[1].landed, w.seen[1].land_quiet, w.seen[1].send_quiet,
+            w.broken);
+        wake_sleep(&w.wake);
+        if (drain() == 0)
+            poll(&fd, 1, w.may_inline ? 1 : 10);
+        wake_clear(&w.wake);
+    }
+}
+
+struct want {
+    const uint32_t *value;
+    uint32_t at_least;
+};
+
+static inline bool reached(const void *ud)
+{
+    const struct want *want = ud;
+
+    return *want->value >= want->at_least;
+}
+
+#define WAIT(field, n)                                                         \
+    wait_for(reached, &(struct want){&(field), (n)}, #field " >= " #n)
+
+static inline uint64_t sum(const struct side *s, size_t offset)
+{
+    uint64_t n = 0;
+
+    for (uint32_t i = 0; i < s->count; i++)
+        n += atomic_load(
+            (_Atomic uint64_t *)(void *)((uintptr_t)shard_stats(s->shards[i]) +
+                                         offset));
+    return n;
+}
+#define SUM(side, name) sum(&(side), offsetof(struct shard_stats, name))
+
+/* commands */
+
+static inline void push(struct side *s, struct data_cmd c)
+{
+    for (uint32_t i = 0; i < s->count; i++) {
+        T_TRUE(shard_push(s->shards[i], &c));
+        shard_flush(s->shards[i]);
+    }
+}
+
+/* langd is peer 1 of encoded, encoded is peer 2 of langd. */
+static inline void peer_open(void)
+{
+    uint8_t blob[8192];
+    struct writer b = writer_of(blob, sizeof(blob));
+
+    for (uint32_t i = 0; i < w.l.count; i++)
+        put_span(&b, shard_address(w.l.shards[i], data_mem.number), 2, 4096);
+    for (uint32_t i = 0; i < w.e.count; i++)
+        T_TRUE(shard_peer(w.e.shards[i], 1, span_of(b.p, b.len), SEGMENT));
+    push(&w.e, (struct data_cmd){.type = PEER_OPEN, .peer = 1});
+}
+
+static inline struct data_cmd cmd_of(uint8_t type, uint64_t g)
+{
+    const struct layout *l = &w.l.pool.layout;
+    uint32_t unit = layout_unit_rows(l, TO);
+
+    return (struct data_cmd){.type = type,
+        .slot = (uint32_t)(g % SLOTS),
+        .generation = g,
+        .room = g ^ 0x5555,
+        .peer = type >= SEND_OPEN ? 1 : 2,
+        .unit_rows = unit,
+        .part_rows = layout_part_rows(l, unit),
+        .total = ROWS_UNKNOWN,
+        .copy = !w.sent,
+        .reply = true};
+}
+
+/* Gives a side the blocks that rows of a room need, the first of them `block`.
+ */
+static inline void runs(
+    struct side *s, uint64_t g, uint32_t block, uint32_t rows)
+{
+    uint32_t blocks = div_up(rows, s->pool.block_rows);
+    struct data_cmd c = cmd_of(s == &w.e ? SEND_RUN : LAND_RUN, g);
+
+    c.b = w.scattered ? 1 : blocks;
+    for (uint32_t i = 0; i < (w.scattered ? blocks : 1); i++) {
+        c.a = s == &w.e ? block + 2 * i : block - i;
+        push(s, c);
+    }
+}
+
+/* rows */
+
+/* Where a row of a room is: encoded's are in every second block, langd's in
+ * blocks that go down, or all in a row. */
+static inline uint64_t row_at(
+    const struct side *s, uint32_t block, uint32_t row)
+{
+    uint32_t n = s->pool.block_rows, i = row / n;
+
+    if (w.scattered)
+        block = s == &w.e ? block + 2 * i : block - i;
+    else
+        block += i;
+    return (uint64_t)block * n + row % n;
+}
+
+static inline uint8_t *place_of(
+    struct side *s, uint32_t f, uint32_t block, uint32_t row)
+{
+    return s->mem.base + s->pool.offsets[f] +
+           row_at(s, block, row) * s->pool.layout.fields[f].row_bytes;
+}
+
+/* Every row, field and room has bytes of its own. */
+static inline void row_fill(
+    uint8_t *out, uint32_t bytes, uint64_t g, uint32_t field, uint32_t row)
+{
+    uint64_t x = g * 1000003 + field * 100003 + row;
+
+    for (uint32_t i = 0; i < bytes; i++)
+        out[i] = (uint8_t)((x * UINT64_C(0x9e3779b97f4a7c15)) >> (i % 56));
+}
+
+static inline void source_fill(uint64_t g, uint32_t block, uint32_t rows)
+{
+    for (uint32_t f = 0; f < w.e.pool.layout.count; f++)
+        for (uint32_t r = 0; r < rows; r++)
+            row_fill(place_of(&w.e, f, block, r),
+                w.e.pool.layout.fields[f].row_bytes, g, f, r);
+}
+
+/* Rows from `first` on are there, the first of them at the block's begin. */
+static inline void place_check(
+    uint64_t g, uint32_t block, uint32_t first, uint32_t rows)
+{
+    uint8_t wanted[8192];
+
+    for (uint32_t f = 0; f < w.l.pool.layout.count; f++) {
+        uint32_t bytes = w.l.pool.layout.fields[f].row_bytes;
+
+        for (uint32_t r = 0; r < rows; r++) {
+            row_fill(wanted, bytes, g, f, first + r);
+            T_EQ_MEM(place_of(&w.l, f, block, r), wanted, bytes);
+        }
+    }
+}
+
+/* rooms */
+
+static inline void send_open(uint64_t g, uint32_t block, uint32_t rows)
+{
+    struct data_cmd c = cmd_of(SEND_OPEN, g);
+
+    source_fill(g, block, rows);
+    c.total = rows;
+    push(&w.e, c);
+    runs(&w.e, g, block, rows);
+}
+
+static inline void send_limit(uint64_t g, uint32_t rows, uint32_t total)
+{
+    struct data_cmd c = cmd_of(SEND_LIMIT, g);
+
+    c.a = rows;
+    c.total = total;
+    push(&w.e, c);
+}
+
+static inline void sends(uint64_t g, uint32_t block, uint32_t rows)
+{
+    send_open(g, block, rows);
+    send_limit(g, rows, rows);
+}
+
+static inline void lands(uint64_t g, uint32_t block, uint32_t rows)
+{
+    push(&w.l, cmd_of(LAND_OPEN, g));
+    runs(&w.l, g, block, rows);
+}
+
+/* A whole room from source block to destination block. */
+static inline void room(uint64_t g, uint32_t from, uint32_t to, uint32_t rows)
+{
+    lands(g, to, rows);
+    sends(g, from, rows);
+}
+
+#endif
