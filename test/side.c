@@ -272,6 +272,12 @@ void side_close(struct side *s)
     T_TRUE(s->d == NULL);
 }
 
+void side_close_both(struct side *first, struct side *second)
+{
+    side_close(first);
+    side_close(second);
+}
+
 enum err side_post_iov(struct side *s, uint32_t ep, uint32_t id,
     const struct iovec *iov, uint32_t iovs, uint32_t header_len)
 {
@@ -298,6 +304,12 @@ enum err side_post(struct side *s, uint32_t ep, uint32_t id, void *p, size_t n)
     struct iovec iov = {p, n};
 
     return side_post_iov(s, ep, id, &iov, 1, 48);
+}
+
+void side_send(struct side *s, uint32_t ep, uint32_t id, uint8_t *p, size_t n)
+{
+    side_fill(p, n, id);
+    T_OK(side_post(s, ep, id, p, n));
 }
 
 const char *side_goes(const struct side *s, uint32_t ep)

@@ -57,6 +57,7 @@ void side_open(struct side *s, const struct data_ops *ops);
 void side_open_with(
     struct side *s, const struct data_ops *ops, const struct data_conf *c);
 void side_close(struct side *s);
+void side_close_both(struct side *first, struct side *second);
 /* Opens both; a's endpoint 0 leads to b. */
 void side_pair(struct side *a, struct side *b, const struct data_ops *ops);
 
@@ -64,6 +65,8 @@ void side_pair(struct side *a, struct side *b, const struct data_ops *ops);
 void side_fill(uint8_t *p, size_t n, uint32_t id);
 MUST_CHECK enum err side_post(
     struct side *s, uint32_t ep, uint32_t id, void *p, size_t n);
+/* Fills the message with what its number says, and posts it. */
+void side_send(struct side *s, uint32_t ep, uint32_t id, uint8_t *p, size_t n);
 /* The header is at least 8 bytes. */
 MUST_CHECK enum err side_post_iov(struct side *s, uint32_t ep, uint32_t id,
     const struct iovec *iov, uint32_t iovs, uint32_t header_len);

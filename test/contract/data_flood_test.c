@@ -94,8 +94,7 @@ TEST(half_open_proofs_are_bounded)
         T_TRUE(data_tcp.counts(b.d)->strangers >= FLOOD - 512);
         for (int i = 0; i < FLOOD; i++)
             close(fds[i]);
-        side_close(&a);
-        side_close(&b);
+        side_close_both(&a, &b);
     }
 }
 
@@ -143,8 +142,7 @@ TEST(a_peer_whose_answers_take_long_proves_its_key_in_a_flood)
             if (r.up.sent > 0)
                 flood(&b, &r.to, encrypt);
         }
-        side_close(&a);
-        side_close(&b);
+        side_close_both(&a, &b);
         relay_close(&r);
     }
 }
@@ -194,8 +192,7 @@ TEST(a_peer_that_speaks_late_proves_its_key_beside_silent_ones)
         relay_until(&r, &a, &b, &b.arrived_count, 1);
         T_EQ_U64(b.arrived_count, 1);
         crowd_ends(fds, SILENT);
-        side_close(&a);
-        side_close(&b);
+        side_close_both(&a, &b);
         relay_close(&r);
     }
 }
@@ -240,8 +237,7 @@ TEST(a_name_that_was_heard_spares_no_crowd)
         relay_until(&r, &a, &b, &b.arrived_count, 1);
         T_EQ_U64(b.arrived_count, 1);
         crowd_ends(fds, NAMED + SILENT);
-        side_close(&a);
-        side_close(&b);
+        side_close_both(&a, &b);
         relay_close(&r);
     }
 }

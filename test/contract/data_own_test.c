@@ -31,8 +31,7 @@ TEST(mem_fault_break)
     T_OK(side_post(&a, 0, 0, p, 8));
     side_until(&a, &b, &b.arrived_count, 1);
     T_EQ_U64(b.arrived[0], 1);
-    side_close(&a);
-    side_close(&b);
+    side_close_both(&a, &b);
 }
 
 TEST(mem_fault_delay_lets_others_pass)
@@ -51,8 +50,7 @@ TEST(mem_fault_delay_lets_others_pass)
     T_ERR(data_mem.arm(a.d), ERR_BUSY);
     side_until(&a, &b, &b.arrived_count, 2);
     T_EQ_U64(b.arrived[0], 1);
-    side_close(&a);
-    side_close(&b);
+    side_close_both(&a, &b);
 }
 
 /* Source bytes are read after side_post(): a too early reuse has to show. */
@@ -65,8 +63,7 @@ TEST(mem_reads_the_source_late)
     T_OK(side_post(&a, 0, 3, p, 8));
     side_fill(p, 8, 3);
     side_until(&a, &b, &b.arrived_count, 1);
-    side_close(&a);
-    side_close(&b);
+    side_close_both(&a, &b);
 }
 
 /* What the config says holds, whatever the environment says. */
@@ -81,13 +78,11 @@ TEST(ucx_environment_does_not_override)
     setenv("UCX_TCP_TX_SEG_SIZE", "4k", 1);
     setenv("UCX_TCP_RX_SEG_SIZE", "1k", 1);
     side_pair(&a, &b, &data_ucx);
-    side_fill(p, 255 * KIB, 0);
-    T_OK(side_post(&a, 0, 0, p, 255 * KIB));
+    side_send(&a, 0, 0, p, 255 * KIB);
     side_until(&a, &b, &b.arrived_count, 1);
     side_until(&a, &b, &a.made_count, 1);
     T_EQ_STR(side_goes(&a, 0), "ucx:tcp/lo");
-    side_close(&a);
-    side_close(&b);
+    side_close_both(&a, &b);
     free(p);
 }
 
@@ -112,13 +107,11 @@ TEST(ucx_over_shared_memory)
     side_open_with(&a, &data_ucx, &c);
     side_open_with(&b, &data_ucx, &c);
     T_OK(data_ucx.connect(a.d, 0, data_ucx.address(b.d), NO_KEY));
-    side_fill(p, 255 * KIB, 0);
-    T_OK(side_post(&a, 0, 0, p, 255 * KIB));
+    side_send(&a, 0, 0, p, 255 * KIB);
     side_until(&a, &b, &b.arrived_count, 1);
     side_until(&a, &b, &a.made_count, 1);
     T_HAS(side_goes(&a, 0), "posix");
-    side_close(&a);
-    side_close(&b);
+    side_close_both(&a, &b);
     free(p);
 }
 
@@ -175,8 +168,7 @@ TEST(ucx_sends_zeros_for_pages_that_go_after_post)
     side_until(&a, &b, &b.arrived_count, 2);
     side_until(&a, &b, &a.done_count, 2);
     T_EQ_U64(b.broken_count, 0);
-    side_close(&a);
-    side_close(&b);
+    side_close_both(&a, &b);
     munmap(p, 64 * KIB);
     close(fd);
 }
@@ -231,8 +223,7 @@ TEST(ucx_replaces_a_stuck_worker)
     T_EQ_I64(data_ucx.fd(b.d), fd);
     T_FALSE(span_eq(data_ucx.address(b.d), span_of(old, address.len)));
     worker_works(&a, &b, p);
-    side_close(&a);
-    side_close(&b);
+    side_close_both(&a, &b);
     free(p);
 }
 
@@ -267,8 +258,7 @@ TEST(ucx_opens_a_worker_later)
     data_ucx.tick(b.d, now_ns + NS_PER_S);
     T_EQ_U64(data_ucx.counts(b.d)->replaced, 1);
     worker_works(&a, &b, p);
-    side_close(&a);
-    side_close(&b);
+    side_close_both(&a, &b);
     free(p);
 }
 
@@ -297,8 +287,7 @@ TEST(ucx_that_gets_no_answer_says_so)
     T_OK(data_ucx.connect(a.d, 0, data_ucx.address(b.d), NO_KEY));
     side_until(&a, &b, &a.made_count, 1);
     T_EQ_U64(data_ucx.state(a.d, 0, &text), TROUBLE_NONE);
-    side_close(&a);
-    side_close(&b);
+    side_close_both(&a, &b);
 }
 
 /* a peer that is killed */
@@ -337,8 +326,7 @@ static void peer_killed(const struct data_ops *ops)
     c.keepalive_ms = 60000;
     side_open_with(&a, ops, &c);
     T_OK(ops->connect(a.d, 0, span_of(address, (size_t)n), NO_KEY));
-    side_fill(p, 1000, 300);
-    T_OK(side_post(&a, 0, 300, p, 1000));
+    side_send(&a, 0, 300, p, 1000);
     side_until(&a, NULL, &a.done_count, 1);
     side_fill(p, 200 * KIB, 0);
     T_EQ_I64(kill(child, SIGSTOP), 0);

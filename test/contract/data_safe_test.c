@@ -76,8 +76,7 @@ static void refused_with(bool encrypt, const uint8_t *key, size_t len)
     T_EQ_U64(unproven, 1);
     T_EQ_U64(b.arrived_count, 0);
     T_EQ_U64(data_tcp.counts(a.d)->unproven, 1);
-    side_close(&a);
-    side_close(&b);
+    side_close_both(&a, &b);
 }
 
 TEST(a_wrong_key_is_refused)
@@ -112,8 +111,7 @@ TEST(without_a_key_nobody_is_connected_to)
         data_tcp.connect(a.d, 0, data_tcp.address(b.d), NO_KEY), ERR_PEER_LOST);
     T_ERR(data_tcp.connect(a.d, 0, data_tcp.address(b.d), side_key(false)),
         ERR_PEER_LOST);
-    side_close(&a);
-    side_close(&b);
+    side_close_both(&a, &b);
 }
 
 TEST(the_token_is_not_enough)
@@ -152,8 +150,7 @@ TEST(neither_way_is_taken_for_the_other)
         T_OK(side_post(&a, 0, 1, p, sizeof(p)));
         side_until(&a, &b, &a.broken_count, 1);
         T_EQ_U64(b.arrived_count, 0);
-        side_close(&a);
-        side_close(&b);
+        side_close_both(&a, &b);
     }
 }
 
@@ -176,8 +173,7 @@ TEST(a_key_may_come_after_its_connection)
         data_tcp.admit(b.d, 0, side_key(encrypt));
         side_until(&a, &b, &b.arrived_count, 1);
         T_EQ_U64(a.broken_count, 0);
-        side_close(&a);
-        side_close(&b);
+        side_close_both(&a, &b);
     }
 }
 
@@ -190,8 +186,7 @@ TEST(a_key_that_is_replaced_ends_its_connections)
         side_open(&a, by(encrypt));
         side_open_soon(&b, by(encrypt));
         T_OK(a.ops->connect(a.d, 0, b.ops->address(b.d), NO_KEY));
-        side_fill(p, sizeof(p), 1);
-        T_OK(side_post(&a, 0, 1, p, sizeof(p)));
+        side_send(&a, 0, 1, p, sizeof(p));
         side_until(&a, &b, &b.arrived_count, 1);
         memcpy(key, side_key(encrypt).p, SIDE_KEY);
         key[1] ^= 1;
@@ -203,8 +198,7 @@ TEST(a_key_that_is_replaced_ends_its_connections)
         T_OK(side_post(&a, 0, 1, p, sizeof(p)));
         side_until(&a, &b, &a.broken_count, 2);
         T_EQ_U64(b.arrived_count, 1);
-        side_close(&a);
-        side_close(&b);
+        side_close_both(&a, &b);
     }
 }
 
@@ -276,8 +270,7 @@ TEST(what_was_heard_cannot_be_said_again)
         T_EQ_U64(b.arrived_count, 1);
         T_EQ_U64(data_tcp.counts(b.d)->unproven, 1);
         close(fd);
-        side_close(&a);
-        side_close(&b);
+        side_close_both(&a, &b);
         relay_close(&r);
         free(p);
     }
@@ -305,8 +298,7 @@ TEST(a_byte_that_is_flipped_comes_nowhere)
         relay_until(&r, &a, &b, &a.broken_count, 1);
         T_EQ_U64(a.broken_count, 1);
         T_EQ_U64(b.fetched_count, b.failed_count);
-        side_close(&a);
-        side_close(&b);
+        side_close_both(&a, &b);
         relay_close(&r);
         free(p);
     }
@@ -328,8 +320,7 @@ TEST(a_proof_that_is_changed_is_none)
         through(&r, &a, &b, p, sizeof(p));
         T_EQ_U64(a.broken_count, 1);
         T_EQ_U64(b.arrived_count, 0);
-        side_close(&a);
-        side_close(&b);
+        side_close_both(&a, &b);
         relay_close(&r);
     }
 }
@@ -356,8 +347,7 @@ TEST(what_is_cut_comes_again_whole)
         through(&r, &a, &b, p, 64 * KIB);
         T_EQ_U64(b.fetched_count, 2);
         T_EQ_U64(b.failed_count, 1);
-        side_close(&a);
-        side_close(&b);
+        side_close_both(&a, &b);
         relay_close(&r);
         free(p);
     }
@@ -381,8 +371,7 @@ TEST(connections_cannot_be_swapped)
         through(&r, &a, &c, p, sizeof(p));
         T_EQ_U64(a.broken_count, 1);
         T_EQ_U64(c.arrived_count, 0);
-        side_close(&a);
-        side_close(&b);
+        side_close_both(&a, &b);
         side_close(&c);
         relay_close(&r);
     }
@@ -404,8 +393,7 @@ TEST(only_encrypted_rows_are_hidden)
         T_EQ_U64(b.fetched_count, 1);
         seen = memmem(r.up.heard, r.up.len, p + 1000, 16) != NULL;
         T_TRUE(seen == !encrypt);
-        side_close(&a);
-        side_close(&b);
+        side_close_both(&a, &b);
         relay_close(&r);
         free(p);
     }
@@ -490,8 +478,7 @@ TEST(a_number_beyond_those_of_a_peer_is_refused)
         T_EQ_U64(side_post_many(&a, 0, p, SIDE_SEGMENT), SIDE_MESSAGES);
         side_until(&a, &b, &a.broken_count, 1);
         T_TRUE(data_tcp.counts(b.d)->refused > 0);
-        side_close(&a);
-        side_close(&b);
+        side_close_both(&a, &b);
         free(p);
     }
 }

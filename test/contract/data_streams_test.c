@@ -386,7 +386,6 @@ TEST(buffers_are_as_configured)
         side_until(&a, &b, &b.arrived_count, 1);
         T_EQ_U64(descriptors(), 2);
         T_EQ_U64(buffers_of(sizes[i]), 2);
-        side_close(&a);
-        side_close(&b);
+        side_close_both(&a, &b);
     }
 }

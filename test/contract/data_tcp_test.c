@@ -218,13 +218,11 @@ TEST(silent_strangers_give_way)
         side_settle(&a, NULL);
     }
     T_OK(data_tcp.connect(b.d, 0, data_tcp.address(a.d), NO_KEY));
-    side_fill(p, 8, 2);
-    T_OK(side_post(&b, 0, 2, p, 8));
+    side_send(&b, 0, 2, p, 8);
     side_until(&a, &b, &a.arrived_count, 1);
     for (size_t i = 0; i < ARRAY_LEN(fds); i++)
         close(fds[i]);
-    side_close(&a);
-    side_close(&b);
+    side_close_both(&a, &b);
 }
 
 /* Peers that come in one turn, after as many silent ones as there are places:
@@ -334,12 +332,10 @@ TEST(without_any_descriptor_connections_wait)
     T_EQ_U64(data_tcp.progress(a.d), 0);
     T_EQ_I64(setrlimit(RLIMIT_NOFILE, &old), 0);
     T_EQ_I64(poll(&p, 1, 0), 0); /* and does not keep us awake */
-    side_fill(bytes, 8, 2);
-    T_OK(side_post(&b, 0, 2, bytes, 8));
+    side_send(&b, 0, 2, bytes, 8);
     side_until(&a, &b, &a.arrived_count, 1);
     T_EQ_U64(data_tcp.counts(a.d)->refused, 0);
-    side_close(&a);
-    side_close(&b);
+    side_close_both(&a, &b);
 }
 
 /* Rows of which some pages are gone when they are sent: zeros go, and the
@@ -361,12 +357,10 @@ static void some_pages_left(size_t bytes, size_t left)
     T_EQ_U64(b.failed_count, 0);
     side_until(&a, &b, &a.done_count, 1);
     b.any_bytes = false;
-    side_fill(other, 8, 2);
-    T_OK(side_post(&a, 0, 2, other, 8));
+    side_send(&a, 0, 2, other, 8);
     side_until(&a, &b, &b.arrived_count, 2);
     T_EQ_U64(a.broken_count, 0);
-    side_close(&a);
-    side_close(&b);
+    side_close_both(&a, &b);
     munmap(p, bytes);
     close(file);
 }
@@ -427,8 +421,7 @@ TEST(the_same_where_rows_are_encrypted)
     side_until(&a, &b, &a.broken_count, 1);
     T_EQ_U64(data_tcp.counts(b.d)->malformed, 0);
     munmap(b.memory, MIB);
-    side_close(&a);
-    side_close(&b);
+    side_close_both(&a, &b);
 }
 
 TEST(more_connections_of_peers_than_agreed_are_refused)
@@ -461,11 +454,9 @@ TEST(who_only_sends_has_no_address)
     side_open(&b, &data_tcp);
     T_EQ_U64(data_tcp.address(a.d).len, 0);
     T_OK(data_tcp.connect(a.d, 0, data_tcp.address(b.d), NO_KEY));
-    side_fill(p, 8, 1);
-    T_OK(side_post(&a, 0, 1, p, 8));
+    side_send(&a, 0, 1, p, 8);
     side_until(&a, &b, &b.arrived_count, 1);
-    side_close(&a);
-    side_close(&b);
+    side_close_both(&a, &b);
 }
 
 TEST(says_what_cannot_be_had)
@@ -509,14 +500,12 @@ TEST(a_message_is_brought_whole_when_asked)
     side_pair(&a, &b, &data_tcp);
     b.whole = true;
     for (uint32_t i = 0; i < ARRAY_LEN(sizes); i++) {
-        side_fill(p, sizes[i], i);
-        T_OK(side_post(&a, 0, i, p, sizes[i]));
+        side_send(&a, 0, i, p, sizes[i]);
         side_until(&a, &b, &a.done_count, i + 1);
     }
     side_until(&a, &b, &b.arrived_count, ARRAY_LEN(sizes));
     T_EQ_U64(b.fetched_count, 0);
-    side_close(&a);
-    side_close(&b);
+    side_close_both(&a, &b);
     free(p);
 }
 

@@ -103,8 +103,7 @@ EACH(sizes_both_ways)
     side_pair(&a, &b, ops);
     T_OK(ops->connect(b.d, 7, ops->address(a.d), NO_KEY));
     for (uint32_t i = 0; i < ARRAY_LEN(sizes); i++) {
-        side_fill(p, sizes[i], i);
-        T_OK(side_post(&a, 0, i, p, sizes[i]));
+        side_send(&a, 0, i, p, sizes[i]);
         side_until(&a, &b, &a.done_count, i + 1);
         side_until(&a, &b, &b.arrived_count, i + 1);
         T_OK(side_post(&b, 7, i, p, sizes[i]));
@@ -124,8 +123,7 @@ EACH(sizes_both_ways)
     T_EQ_U64(b.fetched_count, fetched);
     T_EQ_U64(a.failed_count + b.failed_count, 0);
     T_EQ_U64(a.broken_count + b.broken_count, 0);
-    side_close(&a);
-    side_close(&b);
+    side_close_both(&a, &b);
     free(p);
 }
 
@@ -165,8 +163,7 @@ EACH(many_pieces)
     send_pieces(&a, &b, 4, DATA_IOV_MAX, 9000, 2568); /* a rendezvous */
     side_until(&a, &b, &b.fetched_count, ops->number == CARRIER_TCP ? 3 : 1);
     T_EQ_U64(b.failed_count, 0);
-    side_close(&a);
-    side_close(&b);
+    side_close_both(&a, &b);
 }
 
 EACH(source_is_free_after_done)
@@ -184,8 +181,7 @@ EACH(source_is_free_after_done)
             if (next >= 4 && !a.done[next - 4])
                 break;
             memset(slot, 0xee, SIDE_SEGMENT);
-            side_fill(slot, 100 * KIB, next);
-            T_OK(side_post(&a, 0, next, slot, 100 * KIB));
+            side_send(&a, 0, next, slot, 100 * KIB);
             next++;
         }
         side_turn(&a, &b);
@@ -197,8 +193,7 @@ EACH(source_is_free_after_done)
         T_EQ_U64(a.done[i], 1);
         T_EQ_U64(b.arrived[i], 1);
     }
-    side_close(&a);
-    side_close(&b);
+    side_close_both(&a, &b);
 }
 
 EACH(more_than_messages_max_is_busy)
@@ -222,8 +217,7 @@ EACH(more_than_messages_max_is_busy)
     T_OK(side_post(&a, 0, id, p, 0));
     side_until(&a, &b, &a.done_count, SIDE_MESSAGES + 1);
     side_until(&a, &b, &b.arrived_count, SIDE_MESSAGES + 1);
-    side_close(&a);
-    side_close(&b);
+    side_close_both(&a, &b);
     free(p);
 }
 
@@ -239,13 +233,11 @@ EACH(dropped_messages_complete)
     side_until(&a, &b, &a.done_count, 2);
     side_until(&a, &b, &b.arrived_count, 2);
     b.drop = false;
-    side_fill(p, 2 * MIB, 2);
-    T_OK(side_post(&a, 0, 2, p, 2 * MIB));
+    side_send(&a, 0, 2, p, 2 * MIB);
     side_until(&a, &b, &a.done_count, 3);
     side_until(&a, &b, &b.fetched_count, 1);
     T_EQ_U64(b.failed_count, 0);
-    side_close(&a);
-    side_close(&b);
+    side_close_both(&a, &b);
     free(p);
 }
 
@@ -263,13 +255,11 @@ EACH(post_inside_arrived)
     side_pair(&a, &b, ops);
     T_OK(ops->connect(b.d, 0, ops->address(a.d), NO_KEY));
     b.heard = answer;
-    side_fill(p, sizeof(p), 5);
-    T_OK(side_post(&a, 0, 5, p, sizeof(p)));
+    side_send(&a, 0, 5, p, sizeof(p));
     side_until(&a, &b, &a.arrived_count, 1);
     side_until(&a, &b, &b.done_count, 1);
     T_EQ_U64(a.arrived[5], 1);
-    side_close(&a);
-    side_close(&b);
+    side_close_both(&a, &b);
 }
 
 EACH(many_endpoints)
@@ -317,8 +307,7 @@ EACH(peer_closes_with_messages_outstanding)
     uint32_t posted;
 
     side_pair(&a, &b, ops);
-    side_fill(p, 1000, 100);
-    T_OK(side_post(&a, 0, 100, p, 1000));
+    side_send(&a, 0, 100, p, 1000);
     side_until(&a, &b, &b.arrived_count, 1);
     side_until(&a, &b, &a.done_count, 1);
     posted = side_post_many(&a, 0, p, 200 * KIB);
@@ -336,8 +325,7 @@ EACH(peer_closes_with_messages_outstanding)
     side_open(&b2, ops);
     ops->disconnect(a.d, 0);
     T_OK(ops->connect(a.d, 0, ops->address(b2.d), NO_KEY));
-    side_fill(p, 1000, 201);
-    T_OK(side_post(&a, 0, 201, p, 1000));
+    side_send(&a, 0, 201, p, 1000);
     side_until(&a, &b2, &b2.arrived_count, 1);
     side_settle(&a, &b2);
     T_EQ_U64(a.done[201], 1);
@@ -480,8 +468,7 @@ EACH(an_idle_endpoint_hears_of_the_end)
     uint8_t p[8];
 
     side_pair(&a, &b, ops);
-    side_fill(p, 8, 0);
-    T_OK(side_post(&a, 0, 0, p, 8));
+    side_send(&a, 0, 0, p, 8);
     side_until(&a, &b, &b.arrived_count, 1);
     side_until(&a, &b, &a.done_count, 1);
     side_close(&b);
@@ -526,8 +513,7 @@ EACH(an_endpoint_without_progress_breaks)
     side_until(&a, NULL, &a.done_count, posted);
     T_ERR(side_post(&a, 0, 200, p, 10), ERR_PEER_LOST);
     T_EQ_U64(ops->counts(a.d)->replaced, 0);
-    side_close(&a);
-    side_close(&b);
+    side_close_both(&a, &b);
     free(p);
 }
 
@@ -538,8 +524,7 @@ EACH(close_completes_everything)
     uint32_t posted;
 
     side_pair(&a, &b, ops);
-    side_fill(p, 8, 300);
-    T_OK(side_post(&a, 0, 300, p, 8));
+    side_send(&a, 0, 300, p, 8);
     side_until(&a, &b, &b.arrived_count, 1);
     T_OK(side_post(&a, 0, 301, p, 2 * MIB));
     posted = 2 + side_post_many(&a, 0, p, 200 * KIB);
@@ -574,14 +559,12 @@ EACH(a_number_can_be_used_again_at_once)
         T_EQ_U64(a.done[i], 1);
     b.drop = false;
     b.arrived_count = 0;
-    side_fill(p, 100, 300);
-    T_OK(side_post(&a, 0, 300, p, 100));
+    side_send(&a, 0, 300, p, 100);
     side_until(&a, &b, &b.arrived_count, 1);
     side_settle(&a, &b);
     T_EQ_U64(b.arrived[300], 1);
     T_EQ_U64(a.broken_count, 0);
-    side_close(&a);
-    side_close(&b);
+    side_close_both(&a, &b);
     free(p);
 }
 
@@ -594,8 +577,7 @@ EACH(a_fetch_from_a_closed_sender_ends)
     uint64_t tick = NS_PER_S;
 
     side_pair(&a, &b, ops);
-    side_fill(p, 8 * MIB, 0);
-    T_OK(side_post(&a, 0, 0, p, 8 * MIB));
+    side_send(&a, 0, 0, p, 8 * MIB);
     while (b.arrived_count == 0 && t_now_ns() < limit)
         side_turn(&a, &b);
     T_EQ_U64(b.fetched_count, 0);
@@ -618,8 +600,7 @@ EACH(close_ends_fetches)
     uint8_t *p = malloc(8 * MIB);
 
     side_pair(&a, &b, ops);
-    side_fill(p, 8 * MIB, 0);
-    T_OK(side_post(&a, 0, 0, p, 8 * MIB));
+    side_send(&a, 0, 0, p, 8 * MIB);
     side_until(&a, &b, &b.arrived_count, 1);
     T_EQ_U64(b.fetched_count, 0);
     side_close(&b);
@@ -652,8 +633,7 @@ EACH(transport_has_a_name)
     side_until(&a, &b, &b.arrived_count, 1);
     side_until(&a, &b, &a.made_count, 1);
     T_EQ_STR(side_goes(&a, 0), name_of(ops));
-    side_close(&a);
-    side_close(&b);
+    side_close_both(&a, &b);
 }
 
 /* sleeping */
