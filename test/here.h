@@ -86,6 +86,22 @@ static inline struct peer_msg init(
     return m;
 }
 
+/* Of a room that two langds have to ask for. */
+static inline struct peer_msg two(struct peer_msg m)
+{
+    m.init.required_dst = 2;
+    return m;
+}
+
+static inline struct local_msg announce_for(
+    uint16_t required, uint64_t room, uint32_t cell, uint32_t rows)
+{
+    struct local_msg m = announce(room, cell, rows, rows);
+
+    m.announce.required_dst = required;
+    return m;
+}
+
 static inline struct peer_msg resume(uint64_t room, uint64_t generation,
     uint32_t attempt, uint32_t granted, uint32_t from)
 {

@@ -13,6 +13,16 @@ struct local_msg request(uint64_t room, uint32_t cell, uint8_t mode)
     return m;
 }
 
+struct local_msg request_in(
+    uint64_t room, uint32_t cell, uint64_t group, uint16_t size)
+{
+    struct local_msg m = request(room, cell, MODE_WHOLE);
+
+    m.request.group = group;
+    m.request.group_size = size;
+    return m;
+}
+
 struct local_msg attach(uint64_t room, uint32_t cell, uint8_t rights)
 {
     struct local_msg m = {.type = LOCAL_ATTACH};
@@ -167,4 +177,17 @@ uint32_t there_blocks(const struct local_event *e)
         n += get_u32(&r);
     }
     return n;
+}
+
+struct there member(struct rig *l, uint64_t room, uint16_t size)
+{
+    return ask(l, 0, request_in(room, (uint32_t)room - 1, 9, size));
+}
+
+void wants(struct rig *l, struct there *t, uint32_t granted, uint32_t total)
+{
+    brain_hear(l, 0, length(t, total, total, true));
+    told(l, t);
+    brain_hear(l, 0, want(t, 0, granted, total));
+    told(l, t);
 }

@@ -12,6 +12,9 @@ struct there {
 };
 
 struct local_msg request(uint64_t room, uint32_t cell, uint8_t mode);
+/* A room of a group of so many. */
+struct local_msg request_in(
+    uint64_t room, uint32_t cell, uint64_t group, uint16_t size);
 struct local_msg attach(uint64_t room, uint32_t cell, uint8_t rights);
 struct local_msg release(uint32_t cell, uint32_t rows);
 struct local_msg abort_of(uint32_t cell);
@@ -31,6 +34,10 @@ void told(struct rig *l, struct there *t);
 /* Requests, and answers INIT as the encoder. */
 struct there ask(struct rig *l, uint32_t conn, struct local_msg m);
 struct there ask_room(struct rig *l, uint64_t room, uint32_t cell);
+/* Member of group 9: the room in cell room - 1. */
+struct there member(struct rig *l, uint64_t room, uint16_t size);
+/* A room whose committed rows wait: LENGTH, then WANT. */
+void wants(struct rig *l, struct there *t, uint32_t granted, uint32_t total);
 /* Announced, granted and landed whole. */
 void fill(struct rig *l, struct there *t, uint32_t total);
 /* Blocks that the runs of an event cover. */

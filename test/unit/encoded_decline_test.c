@@ -5,26 +5,12 @@
 
 #define ENGINE_UID 7 /* as brain_conn() has it */
 
-static struct peer_msg two(struct peer_msg m)
-{
-    m.init.required_dst = 2;
-    return m;
-}
-
 static struct peer_msg abort_of(
     uint64_t room, uint64_t generation, enum err why)
 {
     struct peer_msg m = about(room, generation, PEER_ABORT);
 
     m.abort.reason = (uint8_t)why;
-    return m;
-}
-
-static struct local_msg announce_for(uint16_t required)
-{
-    struct local_msg m = announce(1, 0, 16, 16);
-
-    m.announce.required_dst = required;
     return m;
 }
 
@@ -36,7 +22,7 @@ TEST(a_decline_is_one_destination_of_two)
     struct rig *e = encoded(NULL, NULL);
 
     brain_hear(e, 0, about(1, 0, PEER_DECLINE));
-    T_OK(brain_say(e, 0, announce_for(2)));
+    T_OK(brain_say(e, 0, announce_for(2, 1, 0, 16)));
     brain_hear(e, 1, two(init(e, 1, 71, 0)));
     T_TRUE(brain_said(e, PEER_WANT, 0) != NULL);
     brain_hear(e, 1, resume(1, 71, 0, 16, 0));
@@ -54,7 +40,7 @@ TEST(the_other_may_ask_before_the_announce)
 
     brain_hear(e, 0, about(1, 0, PEER_DECLINE));
     brain_hear(e, 1, two(init(e, 1, 71, 0)));
-    T_OK(brain_say(e, 0, announce_for(2)));
+    T_OK(brain_say(e, 0, announce_for(2, 1, 0, 16)));
     T_TRUE(brain_said(e, PEER_WANT, 0) != NULL);
 }
 
@@ -62,7 +48,7 @@ TEST(the_other_may_ask_before_the_announce)
 TEST(an_open_room_ignores_declines)
 {
     struct rig *e = encoded(NULL, NULL);
-    struct local_msg a = announce_for(0);
+    struct local_msg a = announce_for(0, 1, 0, 16);
 
     brain_hear(e, 0, about(1, 0, PEER_DECLINE));
     a.announce.flags = FLAG_OPEN;
@@ -80,7 +66,7 @@ static void given_up(enum err why, uint16_t required)
     brain_hear(e, 0, init(e, 1, 70, 16));
     brain_hear(e, 0, abort_of(1, 70, why));
     T_EQ_U64(brain_shown(e, "status", "rooms_held", 0), 0);
-    T_OK(brain_say(e, 0, announce_for(required)));
+    T_OK(brain_say(e, 0, announce_for(required, 1, 0, 16)));
     T_EQ_U64(brain_reason(e, 0, 0), why);
     T_OK(brain_say(e, 0, release(0)));
     T_EQ_U64(brain_free(e), 16);
@@ -129,7 +115,8 @@ TEST(one_of_two_gave_up)
     brain_hear(e, 0, two(init(e, 1, 70, 0)));
     brain_hear(e, 0, abort_of(1, 70, ERR_ABORTED));
     brain_hear(e, 0, about(1, 0, PEER_DECLINE)); /* it counts once */
-    T_OK(brain_say(e, 0, announce_for(0)));      /* two, as its INIT said */
+    T_OK(
+        brain_say(e, 0, announce_for(0, 1, 0, 16))); /* two, as its INIT said */
     T_EQ_U64(brain_shown(e, "rooms", "failed", 0), 1);
     brain_hear(e, 1, init(e, 1, 72, 0));
     T_EQ_U64(brain_said(e, PEER_FAILED, 0)->failed.reason,
@@ -143,7 +130,7 @@ TEST(an_init_that_did_not_get_in_counts_too)
     struct rig *e = encoded(NULL, NULL);
 
     brain_hear(e, 0, abort_of(1, 70, ERR_ABORTED));
-    T_OK(brain_say(e, 0, announce_for(1)));
+    T_OK(brain_say(e, 0, announce_for(1, 1, 0, 16)));
     T_EQ_U64(brain_reason(e, 0, 0), ERR_ABORTED);
 }
 
@@ -155,7 +142,7 @@ TEST(to_ask_again_takes_it_back)
     brain_hear(e, 0, init(e, 1, 70, 16));
     brain_hear(e, 0, abort_of(1, 70, ERR_TIMEOUT));
     brain_hear(e, 0, init(e, 1, 71, 16));
-    T_OK(brain_say(e, 0, announce_for(1)));
+    T_OK(brain_say(e, 0, announce_for(1, 1, 0, 16)));
     T_OK(brain_say(e, 0, commit(0, 0, 16)));
     ack(e, 0, 1, 71);
     T_EQ_U64(brain_state(e, 0, 0), ROOM_SUCCESS);
@@ -168,7 +155,7 @@ TEST(also_as_one_of_two)
     brain_hear(e, 0, two(init(e, 1, 70, 0)));
     brain_hear(e, 0, abort_of(1, 70, ERR_TIMEOUT));
     brain_hear(e, 0, two(init(e, 1, 71, 0)));
-    T_OK(brain_say(e, 0, announce_for(2)));
+    T_OK(brain_say(e, 0, announce_for(2, 1, 0, 16)));
     T_EQ_U64(brain_shown(e, "rooms", "failed", 0), 0);
     T_EQ_U64(brain_shown(e, "rooms", "asked", 0), 1);
     T_EQ_U64(brain_shown(e, "status", "declines_held", 0), 0);
@@ -183,7 +170,7 @@ TEST(a_langd_that_is_lost_has_given_nothing_up)
     brain_hear(e, 0, init(e, 1, 70, 16));
     rig_step(e, &down);
     brain_pass(e, 600);
-    T_OK(brain_say(e, 0, announce_for(1)));
+    T_OK(brain_say(e, 0, announce_for(1, 1, 0, 16)));
     brain_hello(e, 0, "a", 0x9999);
     brain_hear(e, 0, init(e, 1, 71, 16)); /* its engine asks again */
     T_EQ_U64(brain_state(e, 0, 0), ROOM_WAITING);
@@ -196,7 +183,7 @@ TEST(declines_are_forgotten_in_time)
 
     brain_hear(e, 0, about(1, 0, PEER_DECLINE));
     brain_pass(e, 1100);
-    T_OK(brain_say(e, 0, announce_for(1)));
+    T_OK(brain_say(e, 0, announce_for(1, 1, 0, 16)));
     T_EQ_U64(brain_state(e, 0, 0), ROOM_BOOTSTRAPPING);
 }
 
@@ -206,11 +193,11 @@ TEST(what_a_room_counted_ends_with_it)
 {
     struct rig *e = encoded(NULL, NULL);
 
-    T_OK(brain_say(e, 0, announce_for(2)));
+    T_OK(brain_say(e, 0, announce_for(2, 1, 0, 16)));
     brain_hear(e, 0, about(1, 0, PEER_DECLINE));
     T_OK(brain_say(e, 0, release(0)));
     brain_hear(e, 1, about(1, 0, PEER_DECLINE)); /* late */
-    T_OK(brain_say(e, 0, announce_for(1)));
+    T_OK(brain_say(e, 0, announce_for(1, 1, 0, 16)));
     T_EQ_U64(brain_state(e, 0, 0), ROOM_BOOTSTRAPPING);
 }
 
@@ -218,12 +205,12 @@ TEST(what_is_said_of_the_next_room_counts_there)
 {
     struct rig *e = encoded("timeouts.tombstone=1s", NULL);
 
-    T_OK(brain_say(e, 0, announce_for(2)));
+    T_OK(brain_say(e, 0, announce_for(2, 1, 0, 16)));
     brain_hear(e, 0, about(1, 0, PEER_DECLINE));
     T_OK(brain_say(e, 0, release(0)));
     brain_pass(e, 2000);
     brain_hear(e, 0, about(1, 0, PEER_DECLINE));
-    T_OK(brain_say(e, 0, announce_for(1)));
+    T_OK(brain_say(e, 0, announce_for(1, 1, 0, 16)));
     T_EQ_U64(brain_reason(e, 0, 0), ERR_DECLINED);
 }
 
@@ -233,7 +220,7 @@ TEST(what_is_said_of_the_next_room_counts_there)
 TEST(a_langd_counts_once)
 {
     struct rig *e = encoded(NULL, NULL);
-    struct local_msg a = announce_for(3);
+    struct local_msg a = announce_for(3, 1, 0, 16);
     struct peer_msg m = init(e, 1, 70, 0);
 
     T_OK(brain_say(e, 0, a));
@@ -283,7 +270,7 @@ TEST(declines_take_no_places_of_rooms)
     T_EQ_U64(brain_shown(e, "status", "rooms_held", 0), 0);
     T_EQ_U64(brain_shown(e, "status", "declines_held", 0), 16);
     T_EQ_U64(brain_stat(e, "declines_forgotten"), 24);
-    T_OK(brain_say(e, 0, announce_for(1)));
+    T_OK(brain_say(e, 0, announce_for(1, 1, 0, 16)));
     T_OK(brain_say(e, 0, announce(140, 1, 8, 8))); /* the youngest is known */
     T_EQ_U64(brain_reason(e, 0, 1), ERR_DECLINED);
     T_OK(brain_say(e, 0, announce(101, 2, 8, 8))); /* the eldest is not */
@@ -314,7 +301,7 @@ TEST(a_user_that_withdraws_much_evicts_its_own)
         T_OK(brain_say(e, 2, withdraw(room)));
     T_EQ_U64(brain_shown(e, "status", "declines_held", 0), 32);
     T_EQ_U64(brain_stat(e, "declines_forgotten"), 70);
-    T_OK(brain_say(e, 0, announce_for(1)));
+    T_OK(brain_say(e, 0, announce_for(1, 1, 0, 16)));
     T_EQ_U64(brain_reason(e, 0, 0), ERR_DECLINED);
     a.announce.secret = withdraw(2).decline.secret;
     T_OK(brain_say(e, 0, a));
@@ -328,7 +315,7 @@ TEST(another_user_of_this_host_declines_nothing)
     struct peer_msg m = about(1, 0, PEER_DECLINE);
 
     m.decline.who = ENGINE_UID + 2;
-    T_OK(brain_say(e, 0, announce_for(1)));
+    T_OK(brain_say(e, 0, announce_for(1, 1, 0, 16)));
     brain_hear(e, 0, m);
     T_EQ_U64(brain_state(e, 0, 0), ROOM_BOOTSTRAPPING);
     T_EQ_U64(brain_stat(e, "declines_ignored"), 1);
@@ -349,7 +336,7 @@ TEST(another_user_of_this_host_declines_nothing)
 TEST(an_open_room_may_be_asked_for_before_it_is_announced)
 {
     struct rig *e = encoded(NULL, NULL);
-    struct local_msg a = announce_for(0);
+    struct local_msg a = announce_for(0, 1, 0, 16);
 
     brain_hear(e, 0, init(e, 1, 70, 16));
     brain_hear(e, 1, init(e, 1, 71, 16));
@@ -376,7 +363,7 @@ TEST(the_first_that_fits_has_a_room_of_one)
     brain_hear(e, 1, init(e, 1, 71, 16));
     brain_hello(e, 2, "c", L_EPOCH + 2);
     brain_hear(e, 2, init(e, 1, 72, 16));
-    T_OK(brain_say(e, 0, announce_for(0)));
+    T_OK(brain_say(e, 0, announce_for(0, 1, 0, 16)));
     T_EQ_U64(brain_said_count(e, PEER_FAILED), 2);
     T_EQ_U64(
         brain_said(e, PEER_FAILED, 0)->failed.reason, ERR_INCOMPATIBLE_LAYOUT);
@@ -392,7 +379,7 @@ TEST(to_give_up_an_announced_room_is_heard_without_its_init)
 {
     struct rig *e = encoded(NULL, NULL);
 
-    T_OK(brain_say(e, 0, announce_for(1)));
+    T_OK(brain_say(e, 0, announce_for(1, 1, 0, 16)));
     brain_hear(e, 0, abort_of(1, 71, ERR_ENGINE_LOST));
     T_TRUE(brain_said(e, PEER_DRAINED, 0) != NULL);
     T_EQ_U64(brain_state(e, 0, 0), ROOM_FAILED);
@@ -404,7 +391,7 @@ TEST(each_langd_gives_up_once_and_may_ask_again)
 {
     struct rig *e = encoded(NULL, NULL);
 
-    T_OK(brain_say(e, 0, announce_for(2)));
+    T_OK(brain_say(e, 0, announce_for(2, 1, 0, 16)));
     brain_hear(e, 0, abort_of(1, 71, ERR_ABORTED));
     brain_hear(e, 0, abort_of(1, 72, ERR_ABORTED));
     T_TRUE(brain_state(e, 0, 0) != ROOM_FAILED);
@@ -426,7 +413,7 @@ TEST(what_a_langd_that_has_the_rows_gave_up_before_is_not_heard)
     struct event quiet = {
         .type = EV_NOTE, .note = {.type = NOTE_SEND_QUIET, .generation = 73}};
 
-    T_OK(brain_say(e, 0, announce_for(2)));
+    T_OK(brain_say(e, 0, announce_for(2, 1, 0, 16)));
     brain_hear(e, 0, two(init(e, 1, 73, 16)));
     T_OK(brain_say(e, 0, commit(0, 0, 16)));
     ack(e, 0, 1, 73);

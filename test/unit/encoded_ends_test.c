@@ -685,20 +685,12 @@ TEST(rooms_of_two_do_not_hold_each_others_places)
     struct rig *e = encoded("limits.rooms=8", "limits.reserve=0");
     uint32_t asked = 0, rounds = 0;
 
-    for (uint64_t r = 1; r <= 8; r++) {
-        struct local_msg a = announce(r, (uint32_t)r, 8, 8);
-
-        a.announce.required_dst = 2;
-        T_OK(brain_say(e, 0, a));
-    }
+    for (uint32_t r = 1; r <= 8; r++)
+        T_OK(brain_say(e, 0, announce_for(2, r, r, 8)));
     while (rounds++ < 2)
         for (uint32_t link = 0; link < 2; link++)
             for (uint64_t r = 1; r <= 8; r++) {
-                uint64_t g = r + 100 * (link + 1);
-                struct peer_msg m = init(e, r, g, 0);
-
-                m.init.required_dst = 2;
-                brain_hear(e, link, m);
+                brain_hear(e, link, two(init(e, r, r + 100 * (link + 1), 0)));
                 if (brain_said(e, PEER_WANT, 0)) {
                     asked++;
                     brain_hear(e, 0, about(r, 100 + r, PEER_ACK));
@@ -712,11 +704,9 @@ TEST(rooms_of_two_do_not_hold_each_others_places)
 TEST(more_destinations_than_places_are_refused)
 {
     struct rig *e = encoded("limits.rooms=8", NULL);
-    struct local_msg a = announce(1, 0, 8, 8);
     struct peer_msg m = init(e, 2, 70, 0);
 
-    a.announce.required_dst = 9;
-    T_ERR(brain_say(e, 0, a), ERR_QUOTA);
+    T_ERR(brain_say(e, 0, announce_for(9, 1, 0, 8)), ERR_QUOTA);
     T_EQ_U64(brain_answer(e)->a, 8);
     T_EQ_U64(brain_answer(e)->b, 9);
     m.init.required_dst = 9;

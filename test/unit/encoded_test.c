@@ -490,20 +490,13 @@ TEST(a_refused_destination_does_not_stop_the_clock)
 TEST(destinations_disagree)
 {
     struct rig *e = encoded(NULL, NULL);
-    struct local_msg a = announce(1, 0, 8, 8);
-    struct peer_msg m = init(e, 1, 70, 0);
 
-    a.announce.required_dst = 2;
-    T_OK(brain_say(e, 0, a));
-    brain_hear(e, 0, m); /* says 1 */
+    T_OK(brain_say(e, 0, announce_for(2, 1, 0, 8)));
+    brain_hear(e, 0, init(e, 1, 70, 0)); /* says 1 */
     T_EQ_U64(brain_said(e, PEER_FAILED, 0)->failed.reason,
         ERR_DESTINATIONS_DISAGREE);
-    m = init(e, 2, 71, 0); /* the first INIT binds, too */
-    m.init.required_dst = 2;
-    brain_hear(e, 0, m);
-    a = announce(2, 1, 8, 8);
-    a.announce.required_dst = 3;
-    T_ERR(brain_say(e, 0, a), ERR_DESTINATIONS_DISAGREE);
+    brain_hear(e, 0, two(init(e, 2, 71, 0))); /* the first INIT binds, too */
+    T_ERR(brain_say(e, 0, announce_for(3, 2, 1, 8)), ERR_DESTINATIONS_DISAGREE);
     brain_hear(e, 1, init(e, 2, 72, 0));
     T_EQ_U64(brain_said(e, PEER_FAILED, 0)->failed.reason,
         ERR_DESTINATIONS_DISAGREE);
@@ -518,18 +511,12 @@ TEST(destinations_disagree)
 TEST(several_destinations_are_asked_in_order_of_name)
 {
     struct rig *e = encoded(NULL, NULL);
-    struct local_msg a = announce(1, 0, 16, 16);
-    struct peer_msg m;
+    struct peer_msg m = about(1, 71, PEER_ABORT);
 
-    a.announce.required_dst = 2;
-    T_OK(brain_say(e, 0, a));
-    m = init(e, 1, 71, 0);
-    m.init.required_dst = 2;
-    brain_hear(e, 1, m); /* b comes first */
+    T_OK(brain_say(e, 0, announce_for(2, 1, 0, 16)));
+    brain_hear(e, 1, two(init(e, 1, 71, 0))); /* b comes first */
     T_TRUE(brain_said(e, PEER_WANT, 0) == NULL);
-    m = init(e, 1, 70, 0);
-    m.init.required_dst = 2;
-    brain_hear(e, 0, m);
+    brain_hear(e, 0, two(init(e, 1, 70, 0)));
     T_EQ_U64(brain_said_count(e, PEER_WANT), 1);
     T_EQ_U64(brain_said(e, PEER_WANT, 0)->generation, 70);
     T_EQ_U64(brain_said(e, PEER_WANT, 0)->want.committed, 16); /* all of it */
@@ -541,7 +528,6 @@ TEST(several_destinations_are_asked_in_order_of_name)
     T_OK(brain_say(e, 0, commit(0, 0, 16)));
     ack(e, 0, 1, 70);
     T_EQ_U64(brain_state(e, 0, 0), ROOM_TRANSFERRING);
-    m = about(1, 71, PEER_ABORT);
     m.abort.reason = ERR_ENGINE_LOST;
     brain_hear(e, 1, m);
     T_TRUE(brain_said(e, PEER_DRAINED, 0) != NULL);
@@ -557,19 +543,14 @@ TEST(several_destinations_are_asked_in_order_of_name)
 TEST(later_grants_go_back_when_an_earlier_one_is_lost)
 {
     struct rig *e = encoded(NULL, NULL);
-    struct local_msg a = announce(1, 0, 16, 16);
-    struct peer_msg m = init(e, 1, 70, 0);
 
-    a.announce.required_dst = 2;
-    T_OK(brain_say(e, 0, a));
-    m.init.required_dst = 2;
-    brain_hear(e, 0, m);
-    m.generation = 71;
-    brain_hear(e, 1, m);
+    T_OK(brain_say(e, 0, announce_for(2, 1, 0, 16)));
+    brain_hear(e, 0, two(init(e, 1, 70, 0)));
+    brain_hear(e, 1, two(init(e, 1, 71, 0)));
     brain_hear(e, 0, resume(1, 70, 0, 16, 0));
     brain_hear(e, 1, resume(1, 71, 0, 16, 0));
-    m.generation = 72; /* the first langd's engine asks anew */
-    brain_hear(e, 0, m);
+    /* The first langd's engine asks anew. */
+    brain_hear(e, 0, two(init(e, 1, 72, 0)));
     T_EQ_U64(brain_said(e, PEER_BROKEN, 0)->generation, 71);
     T_EQ_U64(brain_said(e, PEER_BROKEN, 0)->broken.back, 1);
     T_EQ_U64(brain_said(e, PEER_WANT, 0)->generation, 72);
@@ -589,13 +570,9 @@ TEST(later_grants_go_back_when_an_earlier_one_is_lost)
 TEST(the_last_word_may_be_a_decline)
 {
     struct rig *e = encoded(NULL, NULL);
-    struct local_msg a = announce(1, 0, 16, 16);
-    struct peer_msg m = init(e, 1, 70, 0);
 
-    a.announce.required_dst = 2;
-    T_OK(brain_say(e, 0, a));
-    m.init.required_dst = 2;
-    brain_hear(e, 0, m);
+    T_OK(brain_say(e, 0, announce_for(2, 1, 0, 16)));
+    brain_hear(e, 0, two(init(e, 1, 70, 0)));
     T_TRUE(brain_said(e, PEER_WANT, 0) == NULL);
     brain_hear(e, 1, about(1, 0, PEER_DECLINE));
     T_EQ_U64(brain_said(e, PEER_WANT, 0)->generation, 70);

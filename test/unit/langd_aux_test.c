@@ -28,16 +28,6 @@ static void says(struct rig *l, struct there *t)
     told(l, t);
 }
 
-static struct there member(
-    struct rig *l, uint64_t room, uint32_t cell, uint64_t group, uint16_t n)
-{
-    struct local_msg r = request(room, cell, MODE_WHOLE);
-
-    r.request.group = group;
-    r.request.group_size = n;
-    return ask(l, 0, r);
-}
-
 /* True if L asks for the aux of t now; answers as the encoder does. */
 static bool asks(struct rig *l, struct there *t)
 {
@@ -132,7 +122,7 @@ TEST(two_groups_do_not_hold_aux_against_each_other)
     uint32_t ready = 0;
 
     for (uint32_t i = 0; i < 4; i++)
-        t[i] = member(l, i + 1, i, 1 + i / 2, 2);
+        t[i] = ask(l, 0, request_in(i + 1, i, 1 + i / 2, 2));
     for (uint32_t k = 0; k < 4; k++)
         says(l, &t[order[k]]);
     T_EQ_U64(brain_stat(l, "aux_taken_back"), 1);
@@ -157,7 +147,7 @@ TEST(a_group_with_more_aux_than_there_is_is_too_large)
     struct there t[3];
 
     for (uint32_t i = 0; i < 3; i++)
-        t[i] = member(l, i + 1, i, 9, 3);
+        t[i] = ask(l, 0, request_in(i + 1, i, 9, 3));
     for (uint32_t i = 0; i < 3; i++)
         if (brain_state(l, 0, 0) != ROOM_FAILED)
             says(l, &t[i]);

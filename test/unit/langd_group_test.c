@@ -4,25 +4,6 @@
  */
 #include "test/there.h"
 
-/* A room whose committed rows wait: LENGTH, then WANT. */
-static void wants(
-    struct rig *l, struct there *t, uint32_t granted, uint32_t total)
-{
-    brain_hear(l, 0, length(t, total, total, true));
-    told(l, t);
-    brain_hear(l, 0, want(t, 0, granted, total));
-    told(l, t);
-}
-
-static struct there member(struct rig *l, uint64_t room, uint16_t size)
-{
-    struct local_msg r = request(room, (uint32_t)room - 1, MODE_WHOLE);
-
-    r.request.group = 9;
-    r.request.group_size = size;
-    return ask(l, 0, r);
-}
-
 /* RULES 5.6 */
 TEST(group_that_grows_as_its_endpoints_break_is_too_large)
 {
@@ -58,13 +39,10 @@ TEST(a_group_that_is_begun_is_completed_in_a_drain)
     struct rig *l = langd_up(NULL, NULL);
     struct event drain = {.type = EV_DRAIN}, undrain = {.type = EV_UNDRAIN};
     struct there t = member(l, 1, 2);
-    struct local_msg other = request(3, 2, MODE_WHOLE);
 
     rig_step(l, &drain);
-    T_ERR(brain_say(l, 0, other), ERR_DRAINING);
-    other.request.group = 8;
-    other.request.group_size = 2;
-    T_ERR(brain_say(l, 0, other), ERR_DRAINING);
+    T_ERR(brain_say(l, 0, request(3, 2, MODE_WHOLE)), ERR_DRAINING);
+    T_ERR(brain_say(l, 0, request_in(3, 2, 8, 2)), ERR_DRAINING);
     (void)member(l, 2, 2);
     T_EQ_U64(brain_open_rooms(l->is), 2);
     brain_hear(l, 0, length(&t, 8, 8, true));

@@ -70,13 +70,8 @@ TEST(groups_wait_together)
     struct there a = ask_room(l, 1, 0), g[2];
 
     fill(l, &a, 128);
-    for (uint32_t i = 0; i < 2; i++) {
-        struct local_msg r = request(i + 2, i + 1, MODE_WHOLE);
-
-        r.request.group = 9;
-        r.request.group_size = 2;
-        g[i] = ask(l, 0, r);
-    }
+    for (uint32_t i = 0; i < 2; i++)
+        g[i] = member(l, i + 2, 2);
     for (uint32_t i = 0; i < 2; i++) {
         brain_pass(l, 100);
         brain_hear(l, 0, length(&g[i], 16, 16, true));

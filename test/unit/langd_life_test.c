@@ -216,11 +216,7 @@ TEST(a_declared_reader_of_no_rows_without_a_grant_may_be_late)
 
 TEST(a_declared_reader_of_no_rows_in_a_group_may_be_late)
 {
-    struct local_msg r = request(1, 0, MODE_WHOLE);
-
-    r.request.group = 7;
-    r.request.group_size = 1;
-    zero_rows(langd_up(NULL, NULL), r);
+    zero_rows(langd_up(NULL, NULL), request_in(1, 0, 7, 1));
 }
 
 TEST(a_declared_reader_of_no_rows_for_several_may_be_late)
@@ -378,12 +374,8 @@ TEST(a_stream_goes_on_when_no_more_readers_come)
 /* Requests a room of a group of two in cell 0, and gives it up again. */
 static void group_of_one(struct rig *l, uint64_t group)
 {
-    struct local_msg r = request(5000 + group, 0, MODE_WHOLE);
-    struct there t;
+    struct there t = ask(l, 0, request_in(5000 + group, 0, group, 2));
 
-    r.request.group = group;
-    r.request.group_size = 2;
-    t = ask(l, 0, r);
     T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
     brain_hear(l, 0, about(&t, PEER_DRAINED));
 }
@@ -392,17 +384,15 @@ static void group_of_one(struct rig *l, uint64_t group)
 TEST(groups_whose_last_member_never_came_give_way)
 {
     struct rig *l = langd_up("limits.rooms=8", NULL);
-    struct local_msg r = request(1, 0, MODE_WHOLE);
 
     for (uint32_t i = 1; i <= 100; i++)
         group_of_one(l, i);
     T_EQ_U64(brain_shown(l, "status", "rooms_held", 0), 0);
     T_EQ_U64(brain_shown(l, "status", "groups", 0), 10); /* with reserve */
-    r.request.group = 100; /* it is known still: one member was here */
-    r.request.group_size = 3;
-    T_ERR(brain_say(l, 0, r), ERR_MALFORMED);
-    r.request.group = 1; /* forgotten: the oldest gave way */
-    T_OK(brain_say(l, 0, r));
+    /* It is known still: one member was here. */
+    T_ERR(brain_say(l, 0, request_in(1, 0, 100, 3)), ERR_MALFORMED);
+    /* It is forgotten: the oldest gave way. */
+    T_OK(brain_say(l, 0, request_in(1, 0, 1, 3)));
 }
 
 /* RULES 5.7 */

@@ -5,16 +5,6 @@
 
 #include <stdio.h>
 
-/* A room whose committed rows wait: LENGTH, then WANT. */
-static void wants(
-    struct rig *l, struct there *t, uint32_t granted, uint32_t total)
-{
-    brain_hear(l, 0, length(t, total, total, true));
-    told(l, t);
-    brain_hear(l, 0, want(t, 0, granted, total));
-    told(l, t);
-}
-
 /* RULES 5.1 */
 TEST(head_only_no_overtaking)
 {
@@ -318,13 +308,9 @@ TEST(a_grant_goes_back_when_its_encoder_asks_for_that)
 TEST(a_group_keeps_its_blocks_whatever_its_encoder_asks)
 {
     struct rig *l = langd_up(NULL, NULL);
-    struct local_msg r = request(1, 0, MODE_WHOLE);
+    struct there a = member(l, 1, 1);
     struct peer_msg back;
-    struct there a;
 
-    r.request.group = 9;
-    r.request.group_size = 1;
-    a = ask(l, 0, r);
     brain_hear(l, 0, length(&a, 64, 64, true));
     T_EQ_U64(brain_free(l), 8);
     back = about(&a, PEER_BROKEN);
@@ -379,15 +365,6 @@ TEST(shown_rows_of_a_stream_that_waits_are_not_taken_back)
 
 /* groups */
 
-static struct there member(struct rig *l, uint64_t room, uint16_t size)
-{
-    struct local_msg r = request(room, (uint32_t)room - 1, MODE_WHOLE);
-
-    r.request.group = 9;
-    r.request.group_size = size;
-    return ask(l, 0, r);
-}
-
 static void announced(struct rig *l, struct there *t, uint32_t total)
 {
     brain_hear(l, 0, length(t, total, total, true));
@@ -419,22 +396,16 @@ TEST(group_is_admitted_whole_when_its_lengths_are_known)
 TEST(group_takes_no_more_members_than_it_has)
 {
     struct rig *l = langd_up(NULL, NULL);
-    struct local_msg r = request(3, 2, MODE_WHOLE);
+    struct local_msg stream = request_in(4, 3, 8, 2);
 
     (void)member(l, 1, 2);
     (void)member(l, 2, 2);
-    r.request.group = 9;
-    r.request.group_size = 2;
-    T_ERR(brain_say(l, 0, r), ERR_MALFORMED);
-    r.request.group = 8;
-    r.request.mode = MODE_STREAM;
-    T_ERR(brain_say(l, 0, r), ERR_MALFORMED);
-    r = request(3, 2, MODE_WHOLE);
-    r.request.group = 9;
-    r.request.group_size = 2;
+    T_ERR(brain_say(l, 0, request_in(3, 2, 9, 2)), ERR_MALFORMED);
+    stream.request.mode = MODE_STREAM;
+    T_ERR(brain_say(l, 0, stream), ERR_MALFORMED);
     T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
     T_OK(brain_say(l, 0, release(1, ROWS_UNKNOWN)));
-    T_OK(brain_say(l, 0, r)); /* the id is free again */
+    (void)member(l, 3, 2); /* the id is free again */
 }
 
 /* RULES 5.5 */
@@ -582,14 +553,11 @@ TEST(a_member_that_comes_after_one_lost_its_place_fails_too)
     struct rig *l = langd_up(NULL, NULL);
     struct there a = member(l, 1, 2);
     struct peer_msg m = about(&a, PEER_FAILED);
-    struct local_msg late = request(2, 1, MODE_WHOLE);
 
     m.failed.reason = ERR_NO_BLOCKS;
     brain_hear(l, 0, m);
     T_EQ_U64(brain_reason(l, 0, 0), ERR_NO_BLOCKS);
-    late.request.group = 9;
-    late.request.group_size = 2;
-    T_OK(brain_say(l, 0, late));
+    T_OK(brain_say(l, 0, request_in(2, 1, 9, 2)));
     T_EQ_U64(brain_state(l, 0, 1), ROOM_FAILED);
     T_EQ_U64(brain_reason(l, 0, 1), ERR_NO_BLOCKS);
 }
@@ -653,15 +621,11 @@ TEST(a_huge_group_fits_the_list_of_actions)
     struct rig *l = langd_up("limits.rooms=4096", "pools[0].blocks=4096");
     static struct there t[3000];
     uint32_t free_before = brain_free(l);
-    struct local_msg r;
 
     for (uint32_t i = 0; i < 3000; i++) {
         if (i % 500 == 0)
             brain_conn(l, 1 + i / 500, "s");
-        r = request(1 + i, i % 500, MODE_WHOLE);
-        r.request.group = 9;
-        r.request.group_size = 3000;
-        t[i] = ask(l, 1 + i / 500, r);
+        t[i] = ask(l, 1 + i / 500, request_in(1 + i, i % 500, 9, 3000));
         wants(l, &t[i], 0, 8);
     }
     T_EQ_U64(brain_free(l), free_before - 3000);
