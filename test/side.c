@@ -266,6 +266,14 @@ void side_open(struct side *s, const struct data_ops *ops)
     side_open_with(s, ops, &c);
 }
 
+void side_open_soon(struct side *s, const struct data_ops *ops)
+{
+    struct data_conf c = side_conf();
+
+    c.greeting_ms = SIDE_SOON_MS;
+    side_open_with(s, ops, &c);
+}
+
 void side_close(struct side *s)
 {
     s->ops->close(&s->d);

@@ -46,6 +46,10 @@ const struct data_ops *side_streams(void);
  * encrypted over several connections with new keys for each MiB. */
 const struct data_ops *side_proved(void);
 const struct data_ops *side_encrypted(void);
+static inline const struct data_ops *side_safe(bool encrypt)
+{
+    return encrypt ? side_encrypted() : side_proved();
+}
 /* Data_keys of HELLO. */
 #define NO_KEY   span_of(NULL, 0)
 #define SIDE_KEY 49
@@ -56,6 +60,9 @@ struct data_conf side_conf(void);
 void side_open(struct side *s, const struct data_ops *ops);
 void side_open_with(
     struct side *s, const struct data_ops *ops, const struct data_conf *c);
+/* It ends a connection whose proof does not come in this time. */
+#define SIDE_SOON_MS 1000
+void side_open_soon(struct side *s, const struct data_ops *ops);
 void side_close(struct side *s);
 void side_close_both(struct side *first, struct side *second);
 /* Opens both; a's endpoint 0 leads to b. */

@@ -21,22 +21,6 @@
 #define SANITIZED false
 #endif
 
-static const struct data_ops *by(bool encrypt)
-{
-    return encrypt ? side_encrypted() : side_proved();
-}
-
-#define SOON_MS 1000
-
-/* Opens a side that soon ends a connection whose proof does not come. */
-static void side_open_soon(struct side *s, const struct data_ops *ops)
-{
-    struct data_conf c = side_conf();
-
-    c.greeting_ms = SOON_MS;
-    side_open_with(s, ops, &c);
-}
-
 /* Returns bytes of this process that are in memory. */
 static size_t resident(void)
 {
@@ -75,8 +59,8 @@ TEST(half_open_proofs_are_bounded)
 
         c.inbound_max = 512;
         c.greeting_ms = T_NEVER_MS;
-        side_open(&a, by(encrypt));
-        side_open_with(&b, by(encrypt), &c);
+        side_open(&a, side_safe(encrypt));
+        side_open_with(&b, side_safe(encrypt), &c);
         T_OK(tcp_place_get(data_tcp.address(b.d), &place));
         before = resident();
         for (int i = 0; i < FLOOD; i++) {
@@ -96,6 +80,28 @@ TEST(half_open_proofs_are_bounded)
             close(fds[i]);
         side_close_both(&a, &b);
     }
+}
+
+/* Opens both ends with a relay between them; b has time for a greeting. */
+static void far_apart(
+    struct side *a, struct side *b, struct relay *r, bool encrypt)
+{
+    struct data_conf c = side_conf();
+
+    c.inbound_max = 512;
+    c.greeting_ms = T_NEVER_MS;
+    side_open(a, side_safe(encrypt));
+    side_open_with(b, side_safe(encrypt), &c);
+    relay_open(r, b);
+}
+
+/* Connects through the relay, for a message of 8 bytes. */
+static void send_through(struct side *a, const struct relay *r)
+{
+    static uint8_t p[8];
+
+    T_OK(a->ops->connect(a->d, 0, span_of(r->address, r->address_len), NO_KEY));
+    side_send(a, 0, 1, p, sizeof(p));
 }
 
 /* Strangers connect, more than there are places, and say a little. */
@@ -120,20 +126,12 @@ static void flood(struct side *b, const struct tcp_place *to, bool encrypt)
 TEST(a_peer_whose_answers_take_long_proves_its_key_in_a_flood)
 {
     for (int encrypt = 0; encrypt < 2; encrypt++) {
-        struct data_conf c = side_conf();
         uint64_t limit = t_end_ns(T_WAIT_MS);
         struct side a, b;
         struct relay r;
-        uint8_t p[8];
 
-        c.inbound_max = 512;
-        c.greeting_ms = T_NEVER_MS;
-        side_open(&a, by(encrypt));
-        side_open_with(&b, by(encrypt), &c);
-        relay_open(&r, &b);
-        side_fill(p, sizeof(p), 1);
-        T_OK(a.ops->connect(a.d, 0, span_of(r.address, r.address_len), NO_KEY));
-        T_OK(side_post(&a, 0, 1, p, sizeof(p)));
+        far_apart(&a, &b, &r, encrypt);
+        send_through(&a, &r);
         while (b.arrived_count == 0) {
             T_CHECK(a.broken_count == 0 && t_now_ns() < limit,
                 "it was closed after %zu bytes", r.up.sent);
@@ -171,24 +169,16 @@ TEST(a_peer_that_speaks_late_proves_its_key_beside_silent_ones)
 
     many_descriptors(8 * 1024 + 1);
     for (int encrypt = 0; encrypt < 2; encrypt++) {
-        struct data_conf c = side_conf();
         struct side a, b;
         struct relay r;
-        uint8_t p[8];
         int fds[SILENT];
 
-        c.inbound_max = 512;
-        c.greeting_ms = T_NEVER_MS;
-        side_open(&a, by(encrypt));
-        side_open_with(&b, by(encrypt), &c);
-        relay_open(&r, &b);
-        side_fill(p, sizeof(p), 1);
-        T_OK(a.ops->connect(a.d, 0, span_of(r.address, r.address_len), NO_KEY));
-        T_OK(side_post(&a, 0, 1, p, sizeof(p)));
+        far_apart(&a, &b, &r, encrypt);
+        send_through(&a, &r);
         while (r.up.from < 0)
             relay_accept(&r);
         side_settle(&b, NULL);
-        crowd(&b, &r.to, fds, SILENT, p, 0);
+        crowd(&b, &r.to, fds, SILENT, NULL, 0);
         relay_until(&r, &a, &b, &b.arrived_count, 1);
         T_EQ_U64(b.arrived_count, 1);
         crowd_ends(fds, SILENT);
@@ -205,20 +195,12 @@ TEST(a_name_that_was_heard_spares_no_crowd)
 
     many_descriptors(8 * 1024 + 1);
     for (int encrypt = 0; encrypt < 2; encrypt++) {
-        struct data_conf c = side_conf();
         struct side a, b;
         struct relay r;
-        uint8_t p[8];
         int fds[NAMED + SILENT];
 
-        c.inbound_max = 512;
-        c.greeting_ms = T_NEVER_MS;
-        side_open(&a, by(encrypt));
-        side_open_with(&b, by(encrypt), &c);
-        relay_open(&r, &b);
-        side_fill(p, sizeof(p), 1);
-        T_OK(a.ops->connect(a.d, 0, span_of(r.address, r.address_len), NO_KEY));
-        T_OK(side_post(&a, 0, 1, p, sizeof(p)));
+        far_apart(&a, &b, &r, encrypt);
+        send_through(&a, &r);
         while (r.up.sent == 0 || r.up.sent < r.up.len) {
             side_turn(&a, NULL);
             relay_turn(&r);
@@ -228,12 +210,11 @@ TEST(a_name_that_was_heard_spares_no_crowd)
         side_until(&a, &b, &a.broken_count, 1);
         a.broken_count = 0;
         a.ops->disconnect(a.d, 0);
-        T_OK(a.ops->connect(a.d, 0, span_of(r.address, r.address_len), NO_KEY));
-        T_OK(side_post(&a, 0, 1, p, sizeof(p)));
+        send_through(&a, &r);
         while (r.up.from < 0)
             relay_accept(&r);
         side_settle(&b, NULL);
-        crowd(&b, &r.to, fds + NAMED, SILENT, p, 0);
+        crowd(&b, &r.to, fds + NAMED, SILENT, NULL, 0);
         relay_until(&r, &a, &b, &b.arrived_count, 1);
         T_EQ_U64(b.arrived_count, 1);
         crowd_ends(fds, NAMED + SILENT);
@@ -252,7 +233,7 @@ TEST(a_slow_proof_ends)
         bool over = false;
         int fd;
 
-        side_open_soon(&b, by(encrypt));
+        side_open_soon(&b, side_safe(encrypt));
         T_OK(tcp_place_get(data_tcp.address(b.d), &place));
         T_OK(tcp_connect(&place, 0, 0, &fd));
         for (int i = 0; !over && i < 4000; i++) {
@@ -264,7 +245,7 @@ TEST(a_slow_proof_ends)
             side_turn(&b, NULL);
             over = poll(&p, 1, 25) == 1;
         }
-        T_TRUE(over && t_now_ns() - begun >= SOON_MS * NS_PER_MS);
+        T_TRUE(over && t_now_ns() - begun >= SIDE_SOON_MS * NS_PER_MS);
         T_EQ_U64(data_tcp.counts(b.d)->strangers, 1);
         close(fd);
         side_close(&b);

@@ -15,22 +15,6 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-static const struct data_ops *by(bool encrypt)
-{
-    return encrypt ? side_encrypted() : side_proved();
-}
-
-#define SOON_MS 1000
-
-/* Opens a side that soon ends a connection whose proof does not come. */
-static void side_open_soon(struct side *s, const struct data_ops *ops)
-{
-    struct data_conf c = side_conf();
-
-    c.greeting_ms = SOON_MS;
-    side_open_with(s, ops, &c);
-}
-
 /* Connects endpoint 0 through the relay, and sends message 1 of n bytes. */
 static void through(
     struct relay *r, struct side *a, struct side *b, uint8_t *p, size_t n)
@@ -66,8 +50,8 @@ static void refused_with(bool encrypt, const uint8_t *key, size_t len)
     uint8_t p[8];
     uint64_t unproven;
 
-    side_open(&a, by(encrypt));
-    side_open_soon(&b, by(encrypt));
+    side_open(&a, side_safe(encrypt));
+    side_open_soon(&b, side_safe(encrypt));
     side_fill(p, sizeof(p), 1);
     T_OK(data_tcp.connect(a.d, 0, b.ops->address(b.d), span_of(key, len)));
     T_OK(side_post(&a, 0, 1, p, sizeof(p)));
@@ -122,7 +106,7 @@ TEST(the_token_is_not_enough)
         struct tcp_place place;
         int fd;
 
-        side_open(&b, by(encrypt));
+        side_open(&b, side_safe(encrypt));
         at = data_tcp.address(b.d);
         T_OK(tcp_place_get(at, &place));
         T_OK(tcp_connect(&place, 0, 0, &fd));
@@ -143,7 +127,7 @@ TEST(neither_way_is_taken_for_the_other)
         uint8_t p[8];
 
         side_open(&a, side_proved());
-        side_open(&b, by(!encrypt));
+        side_open(&b, side_safe(!encrypt));
         side_fill(p, sizeof(p), 1);
         T_OK(
             data_tcp.connect(a.d, 0, data_tcp.address(b.d), side_key(encrypt)));
@@ -162,8 +146,8 @@ TEST(a_key_may_come_after_its_connection)
         struct side a, b;
         uint8_t p[8];
 
-        side_open(&a, by(encrypt));
-        side_open(&b, by(encrypt));
+        side_open(&a, side_safe(encrypt));
+        side_open(&b, side_safe(encrypt));
         data_tcp.admit(b.d, 0, span_of(NULL, 0));
         side_fill(p, sizeof(p), 1);
         T_OK(a.ops->connect(a.d, 0, b.ops->address(b.d), NO_KEY));
@@ -183,8 +167,8 @@ TEST(a_key_that_is_replaced_ends_its_connections)
         struct side a, b;
         uint8_t p[8], key[SIDE_KEY];
 
-        side_open(&a, by(encrypt));
-        side_open_soon(&b, by(encrypt));
+        side_open(&a, side_safe(encrypt));
+        side_open_soon(&b, side_safe(encrypt));
         T_OK(a.ops->connect(a.d, 0, b.ops->address(b.d), NO_KEY));
         side_send(&a, 0, 1, p, sizeof(p));
         side_until(&a, &b, &b.arrived_count, 1);
@@ -250,8 +234,8 @@ TEST(what_was_heard_cannot_be_said_again)
         uint8_t *p = malloc(64 * KIB);
         int fd;
 
-        side_open(&a, by(encrypt));
-        side_open(&b, by(encrypt));
+        side_open(&a, side_safe(encrypt));
+        side_open(&b, side_safe(encrypt));
         relay_open(&r, &b);
         through(&r, &a, &b, p, 64 * KIB);
         T_EQ_U64(b.fetched_count, 1);
@@ -333,8 +317,8 @@ TEST(what_is_cut_comes_again_whole)
         struct relay r;
         uint8_t *p = malloc(64 * KIB);
 
-        side_open(&a, by(encrypt));
-        side_open(&b, by(encrypt));
+        side_open(&a, side_safe(encrypt));
+        side_open(&b, side_safe(encrypt));
         relay_open(&r, &b);
         r.cut_at = 40 * KIB;
         through(&r, &a, &b, p, 64 * KIB);
@@ -362,9 +346,9 @@ TEST(connections_cannot_be_swapped)
         struct tcp_place other;
         uint8_t p[8];
 
-        side_open(&a, by(encrypt));
-        side_open(&b, by(encrypt));
-        side_open(&c, by(encrypt)); /* the same key, another token */
+        side_open(&a, side_safe(encrypt));
+        side_open(&b, side_safe(encrypt));
+        side_open(&c, side_safe(encrypt)); /* the same key, another token */
         relay_open(&r, &b);
         T_OK(tcp_place_get(data_tcp.address(c.d), &other));
         r.to.at[0] = other.at[0];
@@ -386,8 +370,8 @@ TEST(only_encrypted_rows_are_hidden)
         uint8_t *p = malloc(64 * KIB);
         bool seen;
 
-        side_open(&a, by(encrypt));
-        side_open(&b, by(encrypt));
+        side_open(&a, side_safe(encrypt));
+        side_open(&b, side_safe(encrypt));
         relay_open(&r, &b);
         through(&r, &a, &b, p, 64 * KIB);
         T_EQ_U64(b.fetched_count, 1);
@@ -439,10 +423,10 @@ TEST(a_newer_connection_ends_the_older_of_its_number)
         uint8_t p[8];
 
         c.inbound_max = 2;
-        side_open_with(&b, by(encrypt), &c);
+        side_open_with(&b, side_safe(encrypt), &c);
         side_fill(p, sizeof(p), 1);
         for (uint32_t i = 0; i < TIMES; i++) {
-            side_open(&a[i], by(encrypt));
+            side_open(&a[i], side_safe(encrypt));
             T_OK(a[i].ops->connect(a[i].d, 0, b.ops->address(b.d), NO_KEY));
             T_OK(side_post(&a[i], 0, 1, p, sizeof(p)));
             side_until(&a[i], &b, &b.arrived_count, i + 1);
@@ -467,9 +451,9 @@ TEST(a_number_beyond_those_of_a_peer_is_refused)
         struct writer w = writer_of(more, sizeof(more));
 
         c.streams = c.addresses = SIDE_STREAMS; /* one at each */
-        side_open_with(&b, by(encrypt), &c);
+        side_open_with(&b, side_safe(encrypt), &c);
         c.addresses = 1;
-        side_open_with(&a, by(encrypt), &c);
+        side_open_with(&a, side_safe(encrypt), &c);
         T_OK(tcp_place_get(data_tcp.address(b.d), &place));
         place.of = 1; /* takes it that all are at this one */
         tcp_place_put(&w, &place);
