@@ -33,6 +33,19 @@ static void refused(const char *path, const char *value, const char *text)
     T_EQ_MEM(&conf, &before, sizeof(conf));
 }
 
+/* Each of these is refused, with what is said of all of them. */
+static void none_of(const char *path, const char *const *values, const char *is)
+{
+    char text[256];
+
+    for (; *values; values++) {
+        snprintf(text, sizeof(text), "%s: `%s` %s", path, *values, is);
+        refused(path, *values, text);
+    }
+}
+#define NONE_OF(path, is, ...)                                                 \
+    none_of(path, (const char *const[]){__VA_ARGS__, NULL}, is)
+
 static void begin(uint8_t role)
 {
     conf_init(&conf, role);
@@ -80,21 +93,8 @@ TEST(numbers)
     begin(ROLE_ENCODED);
     set("transfer.shards", "64");
     T_EQ_U64(conf.transfer_shards, 64);
-    refused("transfer.shards", "0",
-        "transfer.shards: `0` is not a number from 1 to 64");
-    refused("transfer.shards", "65",
-        "transfer.shards: `65` is not a number from 1 to 64");
-    refused("transfer.shards", "",
-        "transfer.shards: `` is not a number from 1 to 64");
-    refused("transfer.shards", "-1",
-        "transfer.shards: `-1` is not a number from 1 to 64");
-    refused("transfer.shards", "01",
-        "transfer.shards: `01` is not a number from 1 to 64");
-    refused("transfer.shards", "4 ",
-        "transfer.shards: `4 ` is not a number from 1 to 64");
-    refused("transfer.shards", "99999999999999999999999",
-        "transfer.shards: `99999999999999999999999` is not a number from 1 "
-        "to 64");
+    NONE_OF("transfer.shards", "is not a number from 1 to 64", "0", "65", "",
+        "-1", "01", "4 ", "99999999999999999999999");
 }
 
 TEST(sizes)
@@ -106,21 +106,9 @@ TEST(sizes)
     set("transfer.segment", "4MiB");
     T_EQ_U64(conf.transfer_segment, 4u << 20);
     set("limits.aux_total", "1GiB");
-    refused("transfer.segment", "262144",
-        "transfer.segment: `262144` is not a size from 16KiB to 4MiB; units "
-        "are B KiB MiB GiB TiB");
-    refused("transfer.segment", "0",
-        "transfer.segment: `0` is not a size from 16KiB to 4MiB; units are B "
-        "KiB MiB GiB TiB");
-    refused("transfer.segment", "1TiB",
-        "transfer.segment: `1TiB` is not a size from 16KiB to 4MiB; units are "
-        "B KiB MiB GiB TiB");
-    refused("transfer.segment", "16kib",
-        "transfer.segment: `16kib` is not a size from 16KiB to 4MiB; units are "
-        "B KiB MiB GiB TiB");
-    refused("transfer.segment", "18446744073709551615KiB",
-        "transfer.segment: `18446744073709551615KiB` is not a size from 16KiB "
-        "to 4MiB; units are B KiB MiB GiB TiB");
+    NONE_OF("transfer.segment",
+        "is not a size from 16KiB to 4MiB; units are B KiB MiB GiB TiB",
+        "262144", "0", "1TiB", "16kib", "18446744073709551615KiB");
 }
 
 TEST(durations)
@@ -134,18 +122,11 @@ TEST(durations)
     T_EQ_U64(conf.timeout_linger, 120 * NS_PER_S);
     set("timeouts.linger", "1h");
     T_EQ_U64(conf.timeout_linger, 3600 * NS_PER_S);
-    refused("timeouts.linger", "5",
-        "timeouts.linger: `5` is not a duration from 0ms to 1h; units are ms "
-        "s m h");
-    refused("timeouts.linger", "3601s",
-        "timeouts.linger: `3601s` is not a duration from 0ms to 1h; units are "
-        "ms s m h");
-    refused("timeouts.linger", "1.5s",
-        "timeouts.linger: `1.5s` is not a duration from 0ms to 1h; units are "
-        "ms s m h");
-    refused("control.heartbeat", "99ms",
-        "control.heartbeat: `99ms` is not a duration from 100ms to 1m; units "
-        "are ms s m h");
+    NONE_OF("timeouts.linger",
+        "is not a duration from 0ms to 1h; units are ms s m h", "5", "3601s",
+        "1.5s");
+    NONE_OF("control.heartbeat",
+        "is not a duration from 100ms to 1m; units are ms s m h", "99ms");
 }
 
 TEST(words)
@@ -157,12 +138,9 @@ TEST(words)
     T_EQ_U64(conf.pools[0].engine_access, 1);
     set("insecure", "true");
     T_TRUE(conf.insecure);
-    refused("insecure", "yes", "insecure: `yes` is not true or false");
-    refused(
-        "log", "trace", "log: `trace` is not one of error, warn, info, debug");
-    refused("log", "", "log: `` is not one of error, warn, info, debug");
-    refused("log", "info|error",
-        "log: `info|error` is not one of error, warn, info, debug");
+    NONE_OF("insecure", "is not true or false", "yes");
+    NONE_OF("log", "is not one of error, warn, info, debug", "trace", "",
+        "info|error");
 }
 
 TEST(texts)
@@ -621,16 +599,19 @@ TEST(ports_and_cores)
 
 TEST(names_and_modes)
 {
+    static const char *const modes[] = {"0888", "4755", "660"};
+    char text[128];
+
     begin(ROLE_LANGD);
     set("name", "a/b");
     unfinished("name: `a/b` may only have letters, digits and . _ -");
     set("name", "a");
-    set("socket.mode", "0888");
-    unfinished("socket.mode: `0888` is not an octal mode such as 0660");
-    set("socket.mode", "4755");
-    unfinished("socket.mode: `4755` is not an octal mode such as 0660");
-    set("socket.mode", "660");
-    unfinished("socket.mode: `660` is not an octal mode such as 0660");
+    for (size_t i = 0; i < ARRAY_LEN(modes); i++) {
+        set("socket.mode", modes[i]);
+        snprintf(text, sizeof(text),
+            "socket.mode: `%s` is not an octal mode such as 0660", modes[i]);
+        unfinished(text);
+    }
     set("socket.mode", "0777");
     set("socket.orders", "/run/mmx/admin/l.sock");
     unfinished("socket.orders: `/run/mmx/admin/l.sock` lies in the folder of "
