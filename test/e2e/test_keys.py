@@ -116,38 +116,6 @@ class Together(Keys):
         for room in (1, 2, 3):
             enc.release(room)
 
-    def test_another_key_is_refused_without_rows(self):
-        enc, lm = self.enc, self.lm
-        self.write(enc, 1, 600, 7)
-        lm.request(1, "enc0", key=key(8))
-        self.assertEqual(lm.failed(1), "item-mismatch")
-        self.assertEqual(lm.rooms[1].rows, 0)
-        lm.release(1)
-        self.fetch(lm, 1, 600, 7)  # nothing happened to the room
-        self.end(enc, 1)
-
-    def test_the_writer_fails(self):
-        enc, lm = self.enc, self.lm
-        for how in ("abort", "release"):
-            with self.subTest(how=how):
-                self.keyed(enc, 1, 600, 7)
-                enc.granted(1)
-                self.keyed(enc, 2, 600, 7)
-                self.assertTrue(enc.have(2))
-                lm.request(2, "enc0", key=key(7))
-                lm.until(2, "WAITING")
-                getattr(enc, how)(1)
-                self.assertEqual(enc.failed(2), "gone")
-                self.assertEqual(lm.failed(2), "gone")
-                for room in (1, 2):
-                    if room in enc.rooms:
-                        enc.release(room)
-                lm.release(2)
-                self.e.all_free()
-        self.write(enc, 3, 600, 7)  # the key is free again
-        self.fetch(lm, 3, 600, 7)
-        self.end(enc, 3)
-
     def test_the_writer_is_killed(self):
         lm, other = self.lm, self.enc
         writer = self.world.process(self.e)
@@ -162,33 +130,6 @@ class Together(Keys):
         self.assertEqual(lm.failed(2), "engine-lost")
         other.release(2)
         lm.release(2)
-
-    def test_the_first_is_not_wanted_any_more(self):
-        # Its language engine gives up while rows are still missing; the
-        # other one hears at once, whichever way it goes on.
-        enc, lm = self.enc, self.lm
-        for how in ("abort", "decline"):
-            with self.subTest(how=how):
-                self.keyed(enc, 1, 600, 7)
-                enc.granted(1)
-                self.keyed(enc, 2, 600, 7)
-                self.assertTrue(enc.have(2))
-                lm.request(2, "enc0", key=key(7))
-                lm.until(2, "WAITING")
-                if how == "abort":
-                    lm.request(1, "enc0", key=key(7))
-                    lm.until(1, "WAITING")
-                    lm.release(1)
-                else:
-                    lm.conn.wait(lm.conn.decline(1, "enc0", key(7)), 10)
-                enc.until(1, "FAILED")
-                self.assertEqual(lm.failed(2), "gone")
-                self.assertEqual(lm.rooms[2].reason.advice, "encode-locally")
-                self.assertEqual(enc.failed(2), "gone")
-                for room in (1, 2):
-                    enc.release(room)
-                lm.release(2)
-                self.e.all_free()
 
     def test_the_first_is_declined_when_its_rows_are_there(self):
         enc, lm = self.enc, self.lm
@@ -270,23 +211,6 @@ class Kept(Keys):
         self.enc.conn.wait(lambda: self.enc.rooms[2].total == 100, 10)
         self.fetch(self.lm, 2, 100, 7)
         self.end(self.enc, 2)
-
-    def test_two_turns_of_a_chat(self):
-        # Turn 2 has the picture of turn 1 in its prefix cache and declines;
-        # in turn 3 the cache has lost it and fetches.
-        self.start()
-        enc, lm = self.enc, self.lm
-        lm.item((2, 3), 1)
-        self.keep(1, 7)
-        self.keyed(enc, 2, 100, 7, keep=True)
-        self.assertTrue(enc.have(2))
-        lm.conn.wait(lm.conn.decline(2, "enc0", key(7)), 10)
-        self.assertEqual(enc.failed(2), "declined")
-        enc.release(2)
-        self.keyed(enc, 3, 100, 7, keep=True)
-        self.assertTrue(enc.have(3))
-        self.fetch(lm, 3, 100, 7)
-        self.end(enc, 3)
 
     # RULES 1.7
     def test_gone_after_its_space_was_wanted(self):

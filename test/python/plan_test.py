@@ -14,8 +14,7 @@ import numpy as np  # noqa: E402
 
 import mmx  # noqa: E402
 from mmx import errors  # noqa: E402
-from mmx.plan import (LATER, NOW, SKIP, Placeholder, Rows,  # noqa: E402
-                      plan)
+from mmx.plan import Placeholder, Rows, plan  # noqa: E402
 
 
 def ones(text):
@@ -70,9 +69,6 @@ class Cases(unittest.TestCase):
         after = plan(3, 8, [Placeholder(1, 4, ones("1101"))])
         self.assertFalse(np.shares_memory(step.mask, after.mask))
 
-    def test_window_inside_an_item(self):
-        self.assertEqual(text(plan(10, 5, [Placeholder(3, 40)])), "0:7+5@0")
-
     def test_several_items(self):
         step = plan(4, 20, [Placeholder(2, 6), Placeholder(10, 3, room=1),
                             Placeholder(20, 9, room=2)])
@@ -89,27 +85,6 @@ class Cases(unittest.TestCase):
         step = plan(0, 20, [Placeholder(3, 4, storage="prompt"),
                             masked(0, 9, "101", storage="prompt")])
         self.assertEqual(text(step), "0:3+4@3 0:9+1@9 0:11+1@11")
-
-    def test_window_only_on_separators_needs_nothing(self):
-        step = plan(4, 3, [masked(0, 2, "1100011", absent=True)])
-        self.assertEqual((step.rows, step.needs[0].state), (0, LATER))
-        step.check([None])
-        step.run([None], "embedding", np.zeros((3, 2), np.int32))
-
-    def test_prefix_hit_inside_and_past_an_item(self):
-        items = [Placeholder(2, 8), Placeholder(20, 4, room=1)]
-        step = plan(6, 8, items, rooms=3)
-        self.assertEqual(text(step), "0:4+4@0")
-        self.assertEqual([n.state for n in step.needs], [NOW, LATER, SKIP])
-        step = plan(10, 8, items)
-        self.assertEqual(step.skipped, [0])
-
-    def test_the_same_item_twice(self):
-        items = [Placeholder(0, 4), Placeholder(10, 4)]
-        step = plan(1, 11, items)
-        self.assertEqual(text(step), "0:1+3@0 0:0+2@9")
-        self.assertEqual(step.needs[0], (NOW, 0, 4, 2))
-        self.assertEqual(plan(5, 2, items).needs[0], (LATER, 0, 0, 0))
 
     def test_audio_in_video(self):
         items = [masked(0, 0, "1100110011"), masked(1, 2, "1100110")]
@@ -132,17 +107,6 @@ class Cases(unittest.TestCase):
             self.assertEqual(text(plan(0, 8, items, shift=1)), "0:0+4@1")
         self.refused(errors.NotReady, 0, 8, [Placeholder(2, 4, absent=True)],
                      shift=1)
-
-    def test_an_indivisible_span_is_not_cut(self):
-        items = [Placeholder(4, 10, indivisible=True),
-                 Placeholder(20, 4, room=1)]
-        self.assertEqual(plan(0, 8, items).positions, 4)
-        self.assertEqual(text(plan(4, 10, items)), "0:0+10@0")
-        self.refused(errors.TooLarge, 4, 9, items)
-        self.refused(errors.Malformed, 5, 20, items)
-        items = [masked(0, 4, "111000", indivisible=True),
-                 masked(1, 7, "000111", indivisible=True)]
-        self.assertEqual(plan(0, 11, items).positions, 4)
 
     def test_planning_refuses(self):
         for bad in (Placeholder(2, 4, room=1), Placeholder(2**32 - 4, 4),

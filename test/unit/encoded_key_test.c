@@ -50,18 +50,28 @@ TEST(a_length_is_compared_when_it_is_known)
     T_OK(brain_say(e, 0, keyed(5, 4, 16, 8)));
 }
 
-/* The room that writes the rows ends before all of them are there: the others
- * of its key fail with it, and the key is free for a new item. */
+/* The room that writes the rows ends before all of them are there, by its
+ * engine or as its langd declines it: the others of its key fail with it, and
+ * the key is free for a new item. */
 TEST(rooms_fail_with_the_room_that_writes_their_rows)
 {
-    struct rig *e = encoded(NULL, NULL);
+    for (int declined = 0; declined < 2; declined++) {
+        struct rig *e = encoded(NULL, NULL);
 
-    T_OK(brain_say(e, 0, keyed(1, 0, 16, 16)));
-    T_OK(brain_say(e, 0, keyed(2, 1, 16, 16)));
-    T_OK(brain_say(e, 0, commit(0, 0, 8)));
-    T_OK(brain_say(e, 0, release(0)));
-    T_EQ_U64(brain_state(e, 0, 1), ROOM_FAILED);
-    T_EQ_U64(brain_reason(e, 0, 1), ERR_GONE);
-    T_OK(brain_say(e, 0, keyed(3, 2, 16, 16)));
-    T_TRUE(!(brain_events(e, 0, 2) & EVENT_HAVE));
+        T_OK(brain_say(e, 0, keyed(1, 0, 16, 16)));
+        T_OK(brain_say(e, 0, keyed(2, 1, 16, 16)));
+        T_OK(brain_say(e, 0, commit(0, 0, 8)));
+        if (declined) {
+            struct peer_msg m = about(1, 0, PEER_DECLINE);
+
+            m.decline.key.b[0] = 1;
+            brain_hear(e, 0, m);
+            T_EQ_U64(brain_reason(e, 0, 0), ERR_DECLINED);
+        } else
+            T_OK(brain_say(e, 0, release(0)));
+        T_EQ_U64(brain_state(e, 0, 1), ROOM_FAILED);
+        T_EQ_U64(brain_reason(e, 0, 1), ERR_GONE);
+        T_OK(brain_say(e, 0, keyed(3, 2, 16, 16)));
+        T_TRUE(!(brain_events(e, 0, 2) & EVENT_HAVE));
+    }
 }

@@ -471,55 +471,6 @@ TEST(cells_are_shared_and_cannot_be_written)
     stop();
 }
 
-static size_t resident(void)
-{
-    FILE *f = fopen("/proc/self/statm", "r");
-    unsigned long pages = 0;
-
-    T_TRUE(f && fscanf(f, "%*u %lu", &pages) == 1);
-    fclose(f);
-    return pages * 4096;
-}
-
-static void garbage(unsigned n, uint64_t *seed)
-{
-    static uint8_t p[LOCAL_PACKET_MAX];
-
-    for (unsigned i = 0; i < n; i++) {
-        uint32_t ended = seen.ended, dead = seen.dead;
-        size_t len = 1 + t_rand_below(seed, sizeof(p));
-        pid_t pid = fork();
-
-        if (pid == 0) {
-            int s = client();
-
-            t_rand_bytes(seed, p, len);
-            (void)!send(s, p, len, 0);
-            _exit(0);
-        }
-        wait_for(&seen.dead, dead + 1);
-        T_EQ_U64(seen.ended, ended + 1);
-        waitpid(pid, NULL, 0);
-    }
-}
-
-TEST(a_thousand_malformed_packets_leave_nothing_behind)
-{
-    uint64_t seed = 7;
-    size_t before, after;
-    unsigned fds;
-
-    start();
-    garbage(100, &seed);
-    before = resident();
-    fds = open_fds();
-    garbage(1000, &seed);
-    after = resident();
-    T_CHECK(after <= before + 262144, "resident %zu, then %zu", before, after);
-    T_EQ_U64(open_fds(), fds);
-    stop();
-}
-
 TEST(a_dead_socket_is_replaced_and_a_live_one_is_not)
 {
     struct local_opt opt = options();
