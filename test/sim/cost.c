@@ -151,15 +151,19 @@ static void rooms_kept(uint32_t n)
     }
 }
 
-/* A group of n rooms, in a langd pool of `blocks` blocks. */
-static void group_in(uint32_t n, uint32_t blocks)
+/* A group of n rooms, in a langd pool of `blocks` blocks; max_rows is what they
+ * announce, known: their length as well. */
+static void group_in(uint32_t n, uint32_t blocks, uint32_t max_rows, bool known)
 {
-    make_both(n, n / 4 + 1, blocks);
+    make_both(n, n / 2 + 1, blocks);
     start_all();
     for (uint32_t r = 1; r <= n; r++) {
         struct cons *c = request(l0, e0, r, 5 + r / 10);
+        struct prod *p = announce(e0, r, 16, 20 + n / 10 + r / 10);
 
-        announce(e0, r, 16, 20 + n / 10 + r / 10)->must_succeed = blocks >= n;
+        p->must_succeed = blocks >= n;
+        p->max_rows = max_rows;
+        p->known = known;
         c->must_succeed = blocks >= n;
         c->session = 2;
         c->group = 1;
@@ -169,13 +173,19 @@ static void group_in(uint32_t n, uint32_t blocks)
 
 static void one_group(uint32_t n)
 {
-    group_in(n, n);
+    group_in(n, n, 16, true);
+}
+
+/* Its max_rows are more than the pool: members get blocks as they have rows. */
+static void group_spares(uint32_t n)
+{
+    group_in(n, n, 32, false);
 }
 
 /* It is too large, and fails as a whole. */
 static void group_fails(uint32_t n)
 {
-    group_in(n, n / 2);
+    group_in(n, n / 2, 16, true);
 }
 
 /* One batch, and rooms beside it. */
@@ -227,6 +237,7 @@ static const struct {
     {"rooms that are copied", rooms_copied, 10000, 1.3, 2000, 0},
     /* They are admitted, served and ended as one. */
     {"a group", one_group, 1000, 1.2, 2000, 450},
+    {"a group that is larger", group_spares, 1000, 1.2, 2000, 450},
     {"a group that fails", group_fails, 1000, 1.2, 2000, 450},
     {"a batch", one_batch, 1000, 1.2, 2000, 450}};
 

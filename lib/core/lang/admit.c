@@ -55,10 +55,10 @@ void admit_sort(struct langd *l, struct lroom *m)
     m->landing_counted = landing;
     grant_count(l, m, true);
     if (m->group)
-        group_place(l, m->group);
+        group_sort(l, m);
     laux_classify(l, m);
-    p->dirty |=
-        queued || need || p->want.len || p->need.len || !list_empty(&p->capped);
+    p->dirty |= queued || need || p->want.len || p->need.len ||
+                !list_empty(&p->drawing);
 }
 
 /* the queue */
@@ -194,8 +194,8 @@ void admit_serve(struct langd *l, struct out *out, struct lpool *p, bool *again)
 {
     *again = false;
     p->revoke_ns = TIME_NEVER;
-    groups_draw(l, out, p);
-    while (serve_head(l, out, p) || serve_need(l, out, p)) {
+    while (groups_draw(l, out, p) || serve_head(l, out, p) ||
+           serve_need(l, out, p)) {
         if (!out_has_room(out)) {
             *again = p->dirty = true;
             return;

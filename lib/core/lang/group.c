@@ -35,7 +35,7 @@ static void uncap(struct langd *l, struct lgroup *g)
         p->spare);
     p->spare -= g->spare;
     g->spare = 0;
-    list_remove(&g->in_capped);
+    g->capped = false;
 }
 
 static void drop(struct langd *l, struct lgroup *g)
@@ -107,7 +107,6 @@ void group_join(struct langd *l, struct lroom *m, const struct local_request *n,
             .age = m->age};
         list_init(&g->members);
         list_init(&g->in_place);
-        list_init(&g->in_capped);
         list_push_tail(&l->session_groups[session], &g->in_session);
         (void)table_put(
             &l->group_ids, g->id, session, (uint32_t)(g - l->groups));
@@ -123,45 +122,11 @@ void group_join(struct langd *l, struct lroom *m, const struct local_request *n,
     grant_count(l, m, true);
 }
 
-/* Frees the spare blocks once all totals are known and all members have their
- * blocks. */
-static void settle_spare(struct langd *l, struct lgroup *g)
-{
-    if (g->sums[OF_GROWS] == 0)
-        uncap(l, g);
-}
-
 static void unqueue(struct langd *l, struct lgroup *g)
 {
     if (g->queued)
         heap_remove(&l->pools[g->pool].want, &g->queued->want_node);
     g->queued = NULL;
-}
-
-void group_leave(struct langd *l, struct lroom *m)
-{
-    struct lgroup *g = m->group;
-
-    if (!g)
-        return;
-    CHECK(!lroom_alive(m), "room %llx leaves its group",
-        (unsigned long long)m->r.id);
-    heap_remove(&l->pools[g->pool].want, &m->want_node);
-    if (m->r.state == ROOM_SUCCESS)
-        g->gone += m->held.blocks;
-    else
-        group_trimmed(l, m, m->held.blocks);
-    list_remove(&m->in_group);
-    grant_count(l, m, false);
-    m->group = NULL;
-    settle_spare(l, g);
-    group_place(l, g);
-    if (!list_empty(&g->members))
-        return;
-    if (g->joined == g->size)
-        drop(l, g); /* no further member comes */
-    else
-        list_push_tail(&l->groups_idle, &g->in_place);
 }
 
 void groups_session_over(struct langd *l, uint32_t session)
@@ -184,11 +149,15 @@ static bool ready(const struct lgroup *g)
            g->sums[OF_UNREADY] == 0 && !list_empty(&g->members);
 }
 
-void group_place(struct langd *l, struct lgroup *g)
+/* Puts the group into its pool's queue, or takes it out, and frees its spare
+ * blocks once all totals are known and all members have their blocks. */
+static void place(struct langd *l, struct lgroup *g)
 {
     struct lroom *first = LIST_FIRST(&g->members, struct lroom, in_group);
     bool queued = g->queued != NULL;
 
+    if (g->sums[OF_GROWS] == 0)
+        uncap(l, g);
     laux_place_group(l, g);
     if (!ready(g)) {
         unqueue(l, g);
@@ -205,6 +174,44 @@ void group_place(struct langd *l, struct lgroup *g)
             grant_clock(l, m, grant_wanted(l, m) > 0);
         }
     }
+}
+
+void group_leave(struct langd *l, struct lroom *m)
+{
+    struct lgroup *g = m->group;
+
+    if (!g)
+        return;
+    CHECK(!lroom_alive(m), "room %llx leaves its group",
+        (unsigned long long)m->r.id);
+    heap_remove(&l->pools[g->pool].want, &m->want_node);
+    list_remove(&m->in_drawing);
+    if (m->r.state == ROOM_SUCCESS)
+        g->gone += m->held.blocks;
+    else
+        group_trimmed(l, m, m->held.blocks);
+    list_remove(&m->in_group);
+    grant_count(l, m, false);
+    m->group = NULL;
+    place(l, g);
+    if (!list_empty(&g->members))
+        return;
+    if (g->joined == g->size)
+        drop(l, g); /* no further member comes */
+    else
+        list_push_tail(&l->groups_idle, &g->in_place);
+}
+
+void group_sort(struct langd *l, struct lroom *m)
+{
+    struct lgroup *g = m->group;
+    bool draws = g->admitted && g->capped && grant_wanted(l, m) > 0;
+
+    if (!draws)
+        list_remove(&m->in_drawing);
+    else if (!list_linked(&m->in_drawing))
+        list_push_tail(&l->pools[g->pool].drawing, &m->in_drawing);
+    place(l, g);
 }
 
 /* Gives each member the blocks that it wants, up to `left` in all. False: the
@@ -247,7 +254,6 @@ bool group_take(struct langd *l, struct out *out, struct lgroup *g)
     g->admitted = true;
     unqueue(l, g);
     if (g->capped) {
-        list_push_tail(&p->capped, &g->in_capped);
         CHECK(g->spare == 0 && before - p->p.free <= wanted,
             "group %llx took %u of %u blocks", (unsigned long long)g->id,
             before - p->p.free, wanted);
@@ -257,33 +263,27 @@ bool group_take(struct langd *l, struct out *out, struct lgroup *g)
     return true;
 }
 
-void groups_draw(struct langd *l, struct out *out, struct lpool *p)
+bool groups_draw(struct langd *l, struct out *out, struct lpool *p)
 {
-    LIST_FOREACH_SAFE (i, &p->capped) {
-        struct lgroup *g = LIST_ENTRY(i, struct lgroup, in_capped);
+    struct lroom *m = LIST_FIRST(&p->drawing, struct lroom, in_drawing);
+    uint32_t wanted = m ? grant_wanted(l, m) : 0;
 
-        LIST_FOREACH (n, &g->members) {
-            struct lroom *m = LIST_ENTRY(n, struct lroom, in_group);
-            uint32_t wanted = grant_wanted(l, m);
-
-            if (wanted == 0 || wanted > g->spare || !out_has_room(out) ||
-                !grant_take_own(l, out, m, wanted))
-                continue;
-            CHECK(wanted <= p->spare, "%u of %u spare blocks are taken", wanted,
-                p->spare);
-            g->spare -= wanted;
-            p->spare -= wanted;
-            m->want = false;
-        }
-        settle_spare(l, g);
-    }
+    if (!m || wanted > m->group->spare || !grant_take_own(l, out, m, wanted))
+        return false;
+    CHECK(wanted <= p->spare, "%u of %u spare blocks are taken", wanted,
+        p->spare);
+    m->group->spare -= wanted;
+    p->spare -= wanted;
+    m->want = false;
+    group_sort(l, m);
+    return true;
 }
 
 void group_trimmed(struct langd *l, struct lroom *m, uint32_t blocks)
 {
     struct lgroup *g = m->group;
 
-    if (!g || !list_linked(&g->in_capped))
+    if (!g || !g->admitted || !g->capped)
         return;
     g->spare += blocks;
     l->pools[g->pool].spare += blocks;

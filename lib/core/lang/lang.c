@@ -28,7 +28,7 @@ static void make_pool(struct langd *l, struct slab *s, uint32_t i)
         min_u32(max ? max : max_u32(blocks / 2, STREAM_MIN), blocks);
     p->hold_stream = max_u32(
         STREAM_MIN, min_u32((uint32_t)c->default_blocks, p->cap_stream));
-    list_init(&p->capped);
+    list_init(&p->drawing);
     p->head_since_ns = p->revoke_ns = TIME_NEVER;
 }
 

@@ -103,16 +103,15 @@ struct lgroup {
     bool used;
     uint16_t pool, size, joined;
     uint32_t session;
-    uint64_t id, age;     /* age: of its first member */
-    bool lost;            /* a member lost its place: all fail, late ones too */
-    bool admitted;        /* all members have blocks, or a share in `spare` */
-    bool capped;          /* sum of max_rows exceeds what it may hold */
-    uint32_t spare;       /* blocks reserved for its members */
-    uint32_t gone;        /* blocks of READY members */
+    uint64_t id, age; /* age: of its first member */
+    bool lost;        /* a member lost its place: all fail, late ones too */
+    bool admitted;    /* all members have blocks, or a share in `spare` */
+    bool capped;      /* max_rows exceed what it may hold; `spare` is used */
+    uint32_t spare;   /* blocks reserved for its members */
+    uint32_t gone;    /* blocks of READY members */
     struct lroom *queued; /* the member in the pool's queue for all; or NULL */
     struct list members;
     uint64_t sums[GROUP_SUMS]; /* over members */
-    struct list in_capped;     /* pool->capped, while `spare` may be used */
     struct list in_place;      /* langd.groups_idle or groups_free */
     struct list in_session;
     struct lroom *aux_queued; /* the member in langd.aux_queue for all */
@@ -135,7 +134,7 @@ struct lroom {
     uint8_t life;         /* enum life */
     uint16_t required;    /* destinations of the item */
     struct lgroup *group; /* NULL: none */
-    struct list in_group;
+    struct list in_group, in_drawing;
     uint32_t counts[GROUP_SUMS]; /* in group->sums */
     struct key key;
     struct secret secret;
@@ -223,8 +222,8 @@ struct lpool {
     struct heap need;   /* rooms without rows; oldest first */
     struct heap spec;   /* speculative grants, nothing landed; youngest first */
     struct heap victim; /* waiting rooms with landed rows; youngest first */
-    struct list capped; /* groups with spare blocks */
-    uint32_t spare;     /* free blocks reserved for their members */
+    struct list drawing; /* members that want spare blocks of their group */
+    uint32_t spare;      /* free blocks reserved for their members */
     uint32_t ready_rooms, landing_rooms, closing_blocks;
     uint64_t head_age;      /* age of the head that does not fit */
     uint64_t head_since_ns; /* since when it does not fit; TIME_NEVER */
@@ -427,14 +426,15 @@ void group_join(struct langd *l, struct lroom *m, const struct local_request *n,
     uint32_t session);
 /* Takes an ended room out of its group, if any. */
 void group_leave(struct langd *l, struct lroom *m);
-/* Puts the group into its pool's queue, or takes it out. */
-void group_place(struct langd *l, struct lgroup *g);
+/* Sorts its group, and the room among those that want spare blocks. */
+void group_sort(struct langd *l, struct lroom *m);
 /* Returns the number of blocks that the group wants at admission. */
 uint32_t group_wanted(const struct langd *l, const struct lgroup *g);
 /* Takes all the blocks that the group wants. False: they cannot be had. */
 bool group_take(struct langd *l, struct out *out, struct lgroup *g);
-/* Gives spare blocks to members that have more rows than blocks. */
-void groups_draw(struct langd *l, struct out *out, struct lpool *p);
+/* Gives spare blocks to the first member that has more rows than blocks. False:
+ * there is none, or they are not free yet. */
+bool groups_draw(struct langd *l, struct out *out, struct lpool *p);
 /* Reserves blocks that a member gave up for the rest of its group. */
 void group_trimmed(struct langd *l, struct lroom *m, uint32_t blocks);
 

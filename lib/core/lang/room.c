@@ -40,6 +40,7 @@ struct lroom *lroom_new(struct langd *l, uint64_t id, uint32_t peer,
     list_init(&m->in_peer);
     list_init(&m->tickets);
     list_init(&m->in_group);
+    list_init(&m->in_drawing);
     list_init(&m->in_settled);
     if (peer != NONE)
         list_push_tail(&l->b.peers.peers[peer].rooms, &m->in_peer);

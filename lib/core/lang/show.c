@@ -226,8 +226,8 @@ void langd_check(const void *brain)
         CHECK(p->p.free + blocks[i] == p->p.blocks,
             "pool %u: %u free, %u held, %u in all", i, p->p.free, blocks[i],
             p->p.blocks);
-        LIST_FOREACH (n, &p->capped)
-            spare += LIST_ENTRY(n, struct lgroup, in_capped)->spare;
+        for (uint32_t k = 0; k < l->groups_fresh; k++)
+            spare += l->groups[k].pool == i ? l->groups[k].spare : 0;
         CHECK(spare == p->spare, "pool %u: %u spare, counted %u", i, spare,
             p->spare);
         CHECK(closing[i] == p->closing_blocks, "pool %u: %u close, counted %u",
