@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 #include <zmq.h>
@@ -317,7 +318,7 @@ static void record(void)
     close(fd);
 }
 
-#define FLOOD 4096 /* more than a has places for */
+#define FLOOD 128 /* more than a has places for, where descriptors are few */
 
 /* Makes a connection to a that the record is said on, and is answered. The one
  * that was made FLOOD before it has been ended by a, and is closed. */
@@ -363,7 +364,11 @@ static bool answered_in_a_flood(const struct sockaddr_in *to)
 TEST(a_recorded_hello_pushes_none_out)
 {
     struct sockaddr_in to;
+    struct rlimit few;
 
+    T_TRUE(getrlimit(RLIMIT_NOFILE, &few) == 0);
+    few.rlim_cur = 512;
+    T_TRUE(setrlimit(RLIMIT_NOFILE, &few) == 0);
     T_TRUE(uv_loop_init(&loop) == 0);
     open_side(&a, "tcp://127.0.0.1:*", "0");
     links_endpoint(a.links, address, sizeof(address));
