@@ -153,6 +153,7 @@ TEST(workers_share_what_is_registered)
     data_ucx.memory(c.d, p, 16 * MIB, false);
     side_close(&a);
     T_OK(data_ucx.connect(c.d, 0, data_ucx.address(b.d), NO_KEY));
+    side_until(&c, &b, &c.made_count, 1);
     for (uint32_t i = 1; i <= 3; i++) {
         side_fill(p + i * MIB, ROWS, i);
         T_OK(side_post(&c, 0, i, p + i * MIB, ROWS));
@@ -249,6 +250,7 @@ static void killed(uint32_t turns)
     T_OK(data_ucx.connect(a.d, 0, span_of(address, (size_t)n), NO_KEY));
     T_OK(side_post(&a, 0, 500, p, 1000));
     side_until(&a, NULL, &a.done_count, 1);
+    side_until(&a, NULL, &a.made_count, 1);
     posted = side_post_many(&a, 0, p, ROWS);
     T_TRUE(posted > 8);
     while (waitpid(child, NULL, WNOHANG) == 0) /* a zombie is alive to UCX */

@@ -57,9 +57,7 @@ struct op {
 };
 
 struct endpoint {
-    struct data *d;
     ucp_ep_h h;
-    void *trying; /* UCX's request of a test, until the peer answers */
     char transport[48];
     uint32_t zero_copies; /* of its messages in flight */
     bool reaches;         /* the peer can read our memory in place */
@@ -219,7 +217,6 @@ static void endpoint_close(struct data *d, uint32_t i)
     struct op *op;
 
     ep->h = NULL;
-    ep->trying = NULL;
     while ((op = LIST_FIRST(ops, struct op, op.link)) != NULL) {
         op->since_ns = 0;
         op_leaves(op);
@@ -266,45 +263,35 @@ static enum err endpoint_create(struct data *d, uint32_t i, struct span address)
     return ERR_PEER_LOST;
 }
 
-static void on_tried(void *request, ucs_status_t s, void *ud)
+/* Sends `len` bytes without a header: 0 ask for an answer, which has 1. */
+static ucs_status_t send_bare(ucp_ep_h h, size_t len)
 {
-    struct endpoint *ep = ud;
-    uint32_t i = (uint32_t)(ep - ep->d->eps);
+    static const ucp_request_param_t param = {
+        .op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS,
+        .flags = UCP_AM_SEND_FLAG_EAGER | UCP_AM_SEND_FLAG_REPLY};
+    ucs_status_ptr_t r =
+        ucp_am_send_nbx(h, UCX_AM_ID, NULL, 0, "", len, &param);
 
-    if (ep->trying == request) { /* otherwise it was closed */
-        ep->trying = NULL;
-        if (s == UCS_OK)
-            carrier_made(&ep->d->c, i);
-        else
-            endpoint_fails(ep->d, i, s);
-    }
-    if (request)
-        ucp_request_free(request);
+    if (!UCS_PTR_IS_PTR(r))
+        return UCS_PTR_STATUS(r);
+    ucp_request_free(r); /* once it has ended */
+    return UCS_OK;
 }
 
-/* Tests whether the peer is alive by an empty message and a flush. The flush
- * ends when the peer's network card, or over TCP the peer itself, has received
- * the message. A flush alone sends nothing on transports that connect with the
- * first message. */
-static void endpoint_try(struct endpoint *ep)
+/* A message without a header: a peer's question, or the answer to ours, which
+ * comes by the endpoint that asked. A question at each connect is how we know
+ * that the peer lives. UCX's own flush and rendezvous say so, too, but 1.18
+ * over TCP ends the process if the peer goes before they have ended. */
+static void on_bare(struct data *d, ucp_ep_h from, size_t len)
 {
-    ucp_request_param_t eager = {.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS,
-        .flags = UCP_AM_SEND_FLAG_EAGER};
-    ucp_request_param_t flush = {.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK |
-                                                 UCP_OP_ATTR_FIELD_USER_DATA,
-        .cb.send = on_tried,
-        .user_data = ep};
-    ucs_status_ptr_t r =
-        ucp_am_send_nbx(ep->h, UCX_AM_ID, NULL, 0, NULL, 0, &eager);
-
-    if (UCS_PTR_IS_PTR(r))
-        ucp_request_free(r); /* once it has ended */
-    if (!UCS_PTR_IS_ERR(r))
-        r = ucp_ep_flush_nbx(ep->h, &flush);
-    if (UCS_PTR_IS_PTR(r))
-        ep->trying = r;
-    else
-        on_tried(NULL, UCS_PTR_STATUS(r), ep);
+    if (len == 0) {
+        (void)send_bare(from, 1); /* if it is gone, nobody asks any more */
+        return;
+    }
+    for (uint32_t i = 0; i < d->c.conf.endpoints_max; i++)
+        if (d->eps[i].h == from && !d->c.ends[i].failed &&
+            !d->c.ends[i].answered)
+            carrier_made(&d->c, i);
 }
 
 static ucs_status_t on_arrived(void *arg, const void *header, size_t header_len,
@@ -396,6 +383,7 @@ static enum err ucx_connect(
     struct data *d, uint32_t i, struct span address, struct span key)
 {
     enum err e = OK;
+    ucs_status_t s;
 
     (void)key; /* UCX has no proof by key */
     if (tcp_place_looks_so(address))
@@ -410,13 +398,13 @@ static enum err ucx_connect(
         return e;
     carrier_connect(&d->c, i);
     CHECK(!d->eps[i].h, "endpoint %u is UCX's still", i);
-    d->eps[i] = (struct endpoint){.d = d};
+    d->eps[i] = (struct endpoint){.h = NULL};
     snprintf(d->c.ends[i].why, sizeof(d->c.ends[i].why),
         "its UCX address by %.30s on %.30s", d->c.conf.tls, d->c.conf.devices);
     e = endpoint_create(d, i, address);
     d->c.ends[i].open = e == OK;
-    if (e == OK)
-        endpoint_try(&d->eps[i]);
+    if (e == OK && (s = send_bare(d->eps[i].h, 0)) != UCS_OK)
+        endpoint_fails(d, i, s);
     return e;
 }
 
@@ -562,10 +550,13 @@ static ucs_status_t on_arrived(void *arg, const void *header, size_t header_len,
         .who = NONE};
     bool kept;
 
-    /* While a worker is destroyed there is no receiver; an empty message is of
-     * endpoint_try(). */
-    if (d->c.inside || header_len == 0)
+    if (d->c.inside) /* while a worker is destroyed there is no receiver */
         return UCS_OK;
+    if (header_len == 0) {
+        if (param->recv_attr & UCP_AM_RECV_ATTR_FIELD_REPLY_EP)
+            on_bare(d, param->reply_ep, len);
+        return UCS_OK;
+    }
     d->in = &in;
     d->in_from = param->recv_attr & UCP_AM_RECV_ATTR_FIELD_REPLY_EP
                      ? param->reply_ep
