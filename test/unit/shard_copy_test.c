@@ -373,7 +373,7 @@ TEST(sources_are_checked)
     struct local_pool_info m, good;
     int fd;
 
-    pool_make(&w.e, LAYOUT, 4, FROM);
+    pool_make(&w.e, "host", LAYOUT, 4, FROM);
     good = m = info_of(fields);
     m.share = span_str("cuda-ipc");
     m.handle = span_of(bad, MEM_HANDLE_MAX + 1);

@@ -19,7 +19,7 @@
 #define SLOTS    64
 #define FROM     16 /* rows of a block, encoded's pool */
 #define TO       8  /* langd's */
-#define ROWS_MAX 8192
+#define ROWS_MAX 32768
 #define SEGMENT  32768u
 
 struct side {
@@ -27,6 +27,7 @@ struct side {
     uint32_t count;
     struct shard_pool pool;
     struct mem mem;
+    uint8_t *bytes; /* of the pool; a copy of them where a GPU has it */
 };
 
 /* What the brains would know of one room; landed in rows. */
@@ -37,10 +38,10 @@ struct seen {
 
 static struct world {
     struct wake wake;
-    struct side e, l;
-    struct shard_conf conf; /* of the next to start */
+    struct side e, l, other; /* other: a second langd */
+    struct shard_conf conf;  /* of the next to start */
     struct seen seen[SLOTS];
-    uint32_t broken;
+    uint32_t broken, lost;
     bool scattered; /* rows lie in blocks that are no neighbours */
     bool sent;      /* rows are not copied */
     bool may_inline;
@@ -48,11 +49,11 @@ static struct world {
 
 /* the two sides */
 
-static inline void pool_make(
-    struct side *s, const char *layout, uint32_t blocks, uint32_t block_rows)
+static inline void pool_make(struct side *s, const char *kind,
+    const char *layout, uint32_t blocks, uint32_t block_rows)
 {
     struct mem_opt opt = {.name = "test",
-        .kind = "host",
+        .kind = kind,
         .numa_node = -1,
         .engines_write = s == &w.e};
     uint32_t at;
@@ -62,17 +63,14 @@ static inline void pool_make(
     T_OK(layout_parse(span_str(layout), &s->pool.layout, &at));
     T_TRUE(layout_place(&s->pool.layout, (uint64_t)blocks * block_rows, 4096,
         s->pool.offsets, &opt.bytes));
-    T_OK(mem_host.open(&s->mem, &opt));
+    T_OK(mem_kind(kind)->open(&s->mem, &opt));
     s->pool.mem = &s->mem;
+    s->bytes = s->mem.gpu ? calloc(1, s->mem.bytes) : s->mem.base;
+    T_TRUE(s->bytes != NULL);
 }
 
-/* Pools of so many blocks, and a configuration that may be changed. */
-static inline void world_conf(const struct data_ops *carrier,
-    const char *layout, uint32_t e_blocks, uint32_t l_blocks)
+static inline void conf_make(const struct data_ops *carrier)
 {
-    T_OK(wake_init(&w.wake));
-    pool_make(&w.e, layout, e_blocks, FROM);
-    pool_make(&w.l, layout, l_blocks, TO);
     w.conf = (struct shard_conf){.carriers = {carrier},
         .data = {.segment_bytes = SEGMENT, .stall_ms = T_NEVER_MS},
         .slots = SLOTS,
@@ -84,6 +82,16 @@ static inline void world_conf(const struct data_ops *carrier,
         .may_inline = w.may_inline,
         .pools_count = 1,
         .wake = &w.wake};
+}
+
+/* Pools of so many blocks, and a configuration that may be changed. */
+static inline void world_conf(const struct data_ops *carrier,
+    const char *layout, uint32_t e_blocks, uint32_t l_blocks)
+{
+    T_OK(wake_init(&w.wake));
+    pool_make(&w.e, "host", layout, e_blocks, FROM);
+    pool_make(&w.l, "host", layout, l_blocks, TO);
+    conf_make(carrier);
 }
 
 static inline void start(struct side *s, uint32_t count)
@@ -103,15 +111,23 @@ static inline void world_start(uint32_t es, uint32_t ls)
     start(&w.l, ls);
 }
 
-static inline void world_stop(void)
+static inline void side_stop(struct side *s)
 {
     for (uint32_t i = 0; i < SHARDS; i++) {
-        shard_stop(&w.e.shards[i]);
-        shard_stop(&w.l.shards[i]);
-        T_TRUE(w.e.shards[i] == NULL && w.l.shards[i] == NULL);
+        shard_stop(&s->shards[i]);
+        T_TRUE(s->shards[i] == NULL);
     }
-    mem_host.close(&w.e.mem);
-    mem_host.close(&w.l.mem);
+    if (s->mem.gpu)
+        free(s->bytes);
+    if (s->mem.ops)
+        s->mem.ops->close(&s->mem);
+}
+
+static inline void world_stop(void)
+{
+    side_stop(&w.e);
+    side_stop(&w.l);
+    side_stop(&w.other);
     wake_fini(&w.wake);
 }
 
@@ -145,6 +161,9 @@ static inline void on_note(const struct data_note *n)
     case NOTE_PEER_BROKEN:
         w.broken++;
         break;
+    case NOTE_POOL_LOST:
+        w.lost++;
+        break;
     default:
         T_FAIL("note of type %u", n->type);
     }
@@ -152,13 +171,15 @@ static inline void on_note(const struct data_note *n)
 
 static inline struct shard *shard_of(uint32_t i)
 {
-    return (i < SHARDS ? &w.e : &w.l)->shards[i % SHARDS];
+    struct side *sides[] = {&w.e, &w.l, &w.other};
+
+    return sides[i / SHARDS]->shards[i % SHARDS];
 }
 
 /* Does what is ours to do. */
 static inline void work(void)
 {
-    for (uint32_t i = 0; i < 2 * SHARDS; i++)
+    for (uint32_t i = 0; i < 3 * SHARDS; i++)
         if (shard_of(i))
             shard_work(shard_of(i));
 }
@@ -169,7 +190,7 @@ static inline uint32_t drain(void)
     uint32_t count = 0;
 
     work();
-    for (uint32_t i = 0; i < 2 * SHARDS; i++)
+    for (uint32_t i = 0; i < 3 * SHARDS; i++)
         for (; shard_of(i) && shard_note(shard_of(i), &n); count++)
             on_note(&n);
     return count;
@@ -188,9 +209,9 @@ static inline void wait_for(
         if (cond(ud))
             return;
         T_CHECK(t_now_ns() < end,
-            "%s: slot 1 landed %u, quiet %u %u; broken %u", what,
+            "%s: slot 1 landed %u, quiet %u %u; broken %u, lost %u", what,
             w.seen[1].landed, w.seen[1].land_quiet, w.seen[1].send_quiet,
-            w.broken);
+            w.broken, w.lost);
         wake_sleep(&w.wake);
         if (drain() == 0)
             poll(&fd, 1, w.may_inline ? 1 : 10);
@@ -235,19 +256,27 @@ static inline void push(struct side *s, struct data_cmd c)
     }
 }
 
-/* langd is peer 1 of encoded, encoded is peer 2 of langd. */
-static inline void peer_open(void)
+/* Encoded hears of a peer and the addresses of its carrier. */
+static inline void meet(
+    uint32_t peer, struct side *s, uint8_t carrier, uint32_t segment)
 {
     uint8_t blob[8192];
     struct writer b = writer_of(blob, sizeof(blob));
 
-    for (uint32_t i = 0; i < w.l.count; i++)
-        put_span(&b, shard_address(w.l.shards[i], data_mem.number), 2, 4096);
+    for (uint32_t i = 0; i < s->count; i++)
+        put_span(&b, shard_address(s->shards[i], carrier), 2, 4096);
     for (uint32_t i = 0; i < w.e.count; i++)
-        T_TRUE(shard_peer(w.e.shards[i], 1, span_of(b.p, b.len), SEGMENT));
-    push(&w.e, (struct data_cmd){.type = PEER_OPEN, .peer = 1});
+        T_TRUE(shard_peer_by(
+            w.e.shards[i], peer, span_of(b.p, b.len), segment, carrier));
+    push(&w.e, (struct data_cmd){.type = PEER_OPEN, .peer = peer});
 }
 
+static inline void peer_open(void)
+{
+    meet(1, &w.l, data_mem.number, SEGMENT);
+}
+
+/* langd is peer 1 of encoded, encoded is peer 2 of langd. */
 static inline struct data_cmd cmd_of(uint8_t type, uint64_t g)
 {
     const struct layout *l = &w.l.pool.layout;
@@ -299,7 +328,7 @@ static inline uint64_t row_at(
 static inline uint8_t *place_of(
     struct side *s, uint32_t f, uint32_t block, uint32_t row)
 {
-    return s->mem.base + s->pool.offsets[f] +
+    return s->bytes + s->pool.offsets[f] +
            row_at(s, block, row) * s->pool.layout.fields[f].row_bytes;
 }
 
