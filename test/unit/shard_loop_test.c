@@ -59,6 +59,15 @@ static struct shard_conf conf_of(struct end *at, uint8_t role,
         .wake = &w.wake};
 }
 
+static void fill(struct end *at)
+{
+    for (uint64_t i = 0; i < at->mem.bytes; i += 8) {
+        uint64_t x = i * UINT64_C(0x9e3779b97f4a7c15);
+
+        memcpy(at->mem.base + i, &x, 8);
+    }
+}
+
 static void start_conf(struct end *at, const struct shard_conf *c)
 {
     uint64_t bytes;
@@ -71,23 +80,46 @@ static void start_conf(struct end *at, const struct shard_conf *c)
         &at->pool.layout, 256 * BLOCK_ROWS, 4096, at->pool.offsets, &bytes));
     at->mem = (struct mem){.base = calloc(1, bytes), .bytes = bytes};
     at->pool.mem = &at->mem;
+    if (at == &w.e)
+        fill(at);
     T_OK(shard_start(&at->shard, c));
 }
 
-static void start(struct end *at, uint8_t role, const struct data_ops *carrier,
+/* One shard each, or only of the side that has a carrier. */
+static void start(const struct data_ops *e, const struct data_ops *l,
     uint32_t window, uint32_t segment)
 {
-    struct shard_conf c = conf_of(at, role, carrier, NULL);
+    struct shard_conf of_e = conf_of(&w.e, ROLE_ENCODED, e, NULL);
+    struct shard_conf of_l = conf_of(&w.l, ROLE_LANGD, l, NULL);
 
-    c.window_bytes = window;
-    c.data.segment_bytes = segment;
-    start_conf(at, &c);
+    of_e.window_bytes = of_l.window_bytes = window;
+    of_e.data.segment_bytes = of_l.data.segment_bytes = segment;
+    T_OK(wake_init(&w.wake));
+    if (e)
+        start_conf(&w.e, &of_e);
+    if (l)
+        start_conf(&w.l, &of_l);
 }
 
-static void stop(struct end *at)
+/* Each shard has both carriers. */
+static void start_two(
+    const struct data_ops *first, const struct data_ops *second)
 {
-    shard_stop(&at->shard);
-    free(at->mem.base);
+    struct shard_conf e = conf_of(&w.e, ROLE_ENCODED, first, second);
+    struct shard_conf l = conf_of(&w.l, ROLE_LANGD, first, second);
+
+    T_OK(wake_init(&w.wake));
+    start_conf(&w.e, &e);
+    start_conf(&w.l, &l);
+}
+
+static void stop(void)
+{
+    shard_stop(&w.e.shard);
+    shard_stop(&w.l.shard);
+    free(w.e.mem.base);
+    free(w.l.mem.base);
+    wake_fini(&w.wake);
 }
 
 static struct data_cmd cmd_of(uint8_t type, uint32_t rows)
@@ -145,15 +177,6 @@ static void room(uint32_t rows)
     c.b = div_up(rows, BLOCK_ROWS);
     push(&w.l, c);
     push_sends(rows);
-}
-
-static void fill(struct end *at)
-{
-    for (uint64_t i = 0; i < at->mem.bytes; i += 8) {
-        uint64_t x = i * UINT64_C(0x9e3779b97f4a7c15);
-
-        memcpy(at->mem.base + i, &x, 8);
-    }
 }
 
 /* One turn of the loop for a shard: readable says what its descriptor says. */
@@ -214,18 +237,13 @@ static void moves(
 {
     const uint32_t rows = 1000;
 
-    T_OK(wake_init(&w.wake));
-    start(&w.e, ROLE_ENCODED, carrier, window, segment);
-    start(&w.l, ROLE_LANGD, carrier, window, segment);
-    fill(&w.e);
+    start(carrier, carrier, window, segment);
     peer_open(segment, carrier->number);
     room(rows);
     wait_for_rows(rows);
     T_EQ_U64(w.landed, rows);
     T_EQ_MEM(w.l.mem.base, w.e.mem.base, (size_t)rows * ROW_BYTES);
-    stop(&w.e);
-    stop(&w.l);
-    wake_fini(&w.wake);
+    stop();
 }
 
 #define MOVES(carrier, window_kib, segment_kib)                                \
@@ -242,25 +260,6 @@ MOVES(data_mem, 64, 64)
 MOVES(data_mem, 1024, 16)
 
 /* several carriers */
-
-static void start_two(
-    const struct data_ops *first, const struct data_ops *second)
-{
-    struct shard_conf e = conf_of(&w.e, ROLE_ENCODED, first, second);
-    struct shard_conf l = conf_of(&w.l, ROLE_LANGD, first, second);
-
-    T_OK(wake_init(&w.wake));
-    start_conf(&w.e, &e);
-    start_conf(&w.l, &l);
-    fill(&w.e);
-}
-
-static void stop_two(void)
-{
-    stop(&w.e);
-    stop(&w.l);
-    wake_fini(&w.wake);
-}
 
 /* Moves one row, in a slot of its own generation. */
 static void small_room(void)
@@ -302,7 +301,7 @@ TEST(small_rooms_by_tcp_need_no_thread_while_ucx_is_open)
         small_room();
     T_EQ_U64(w.e.handed, 0);
     T_EQ_U64(w.l.handed, 0);
-    stop_two();
+    stop();
 }
 
 /* What UCX has to do is its thread's, which then gives the work back; a peer
@@ -322,7 +321,7 @@ TEST(rooms_by_ucx_are_the_threads_and_the_loop_has_the_work_again)
         small_room();
         small_room();
     }
-    stop_two();
+    stop();
 }
 
 static unsigned progress_more(struct data *d)
@@ -346,7 +345,7 @@ TEST(what_comes_by_a_carrier_that_rests_is_seen)
     small_room();
     T_WAIT(both_are_back, NULL);
     T_TRUE(w.l.handed > 0);
-    stop_two();
+    stop();
 }
 
 static enum err not_opened(struct data **out, const struct data_conf *c,
@@ -373,14 +372,25 @@ TEST(a_carrier_that_does_not_open_is_left_out_but_for_the_last)
     peer_open(64 * KIB, data_mem.number);
     small_room();
     T_ERR(shard_start(&s, &c), ERR_INTERNAL);
-    stop_two();
+    stop();
+}
+
+static void peer_breaks(void)
+{
+    struct data_note n = {0};
+
+    for (uint64_t end = t_end_ns(T_WAIT_MS); n.type != NOTE_PEER_BROKEN;) {
+        T_CHECK(t_now_ns() < end, "the peer is not broken, note %u", n.type);
+        shard_flush(w.e.shard);
+        shard_work(w.e.shard);
+        (void)shard_note(w.e.shard, &n);
+    }
 }
 
 TEST(a_peer_whose_carrier_is_not_open_is_broken)
 {
     uint8_t blob[64];
     struct writer b = writer_of(blob, sizeof(blob));
-    struct data_note n = {0};
 
     start_two(&data_mem, NULL);
     T_WAIT(both_are_back, NULL);
@@ -389,13 +399,8 @@ TEST(a_peer_whose_carrier_is_not_open_is_broken)
         w.e.shard, PEER, span_of(b.p, b.len), 64 * KIB, CARRIER_UCX));
     push(&w.e, (struct data_cmd){.type = PEER_OPEN, .peer = PEER});
     push_sends(100);
-    for (uint64_t end = t_end_ns(T_WAIT_MS); n.type != NOTE_PEER_BROKEN;) {
-        T_CHECK(t_now_ns() < end, "the peer is not broken, note %u", n.type);
-        shard_flush(w.e.shard);
-        shard_work(w.e.shard);
-        (void)shard_note(w.e.shard, &n);
-    }
-    stop_two();
+    peer_breaks();
+    stop();
 }
 
 /* A carrier whose progress returns only when `stands` is false. A call
@@ -433,8 +438,7 @@ TEST(a_thread_that_stands_still_hangs)
     stuck.progress = no_progress;
     alone = true;
     stands = true; /* from its first turn on, which no wake-up is needed for */
-    T_OK(wake_init(&w.wake));
-    start(&w.l, ROLE_LANGD, &stuck, 65536, 65536);
+    start(NULL, &stuck, 65536, 65536);
     T_WAIT(it_stands, NULL);
     T_EQ_U64(
         shard_silent_ns(w.l.shard, T0), 0); /* its turn was counted already */
@@ -442,8 +446,7 @@ TEST(a_thread_that_stands_still_hangs)
     T_TRUE(shard_silent_ns(w.l.shard, T0 + 4 * NS_PER_S) > SHARD_HANGS_NS);
     stands = false;
     T_WAIT(it_goes_on, w.l.shard);
-    stop(&w.l);
-    wake_fini(&w.wake);
+    stop();
 }
 
 /* A carrier in whose turns a new key comes, before what has arrived. */
@@ -491,11 +494,8 @@ TEST(a_key_never_reaches_a_carrier_that_delivers)
     keyed.progress = progress_with_key;
     keyed.admit = take_key;
     loop = pthread_self();
-    T_OK(wake_init(&w.wake));
-    start(&w.e, ROLE_ENCODED, &data_mem, 65536, 4096);
-    start(&w.l, ROLE_LANGD, &keyed, 65536, 4096);
+    start(&data_mem, &keyed, 65536, 4096);
     T_WAIT(both_are_back, NULL);
-    fill(&w.e);
     peer_open(4096, data_mem.number);
     room(100);
     wait_for_rows(100);
@@ -504,9 +504,7 @@ TEST(a_key_never_reaches_a_carrier_that_delivers)
     order_key(1000000);
     shard_flush(w.l.shard);
     T_EQ_U64(admitted, 1000000);
-    stop(&w.e);
-    stop(&w.l);
-    wake_fini(&w.wake);
+    stop();
 }
 
 /* More commands than the ring holds: the loop carries the first out itself,
@@ -519,8 +517,7 @@ TEST(orders_that_fill_the_ring_come_in_order)
     struct data_note n;
     uint32_t seen = 0, full = 0;
 
-    T_OK(wake_init(&w.wake));
-    start(&w.l, ROLE_LANGD, &data_mem, 65536, 65536);
+    start(NULL, &data_mem, 65536, 65536);
     c = cmd_of(LAND_TRIM, 1); /* is answered */
     c.a = ROWS_UNKNOWN;
     for (uint64_t end = t_end_ns(T_WAIT_MS); seen < orders;) {
@@ -536,8 +533,7 @@ TEST(orders_that_fill_the_ring_come_in_order)
         }
     }
     T_TRUE(full > 0);
-    stop(&w.l);
-    wake_fini(&w.wake);
+    stop();
 }
 
 /* Orders that no shard carried out give back what they own. */
@@ -545,13 +541,11 @@ TEST(orders_that_still_wait_at_the_end_are_freed)
 {
     uint8_t blob[64] = {0};
 
-    T_OK(wake_init(&w.wake));
-    start(&w.l, ROLE_LANGD, &data_mem, 65536, 65536);
+    start(NULL, &data_mem, 65536, 65536);
     for (uint32_t i = 0; i < 256; i++)
         T_TRUE(shard_peer(w.l.shard, PEER, span_of(blob, sizeof(blob)), 4096));
     T_EQ_U64(shard_space(w.l.shard), 0);
-    stop(&w.l);
-    wake_fini(&w.wake);
+    stop();
 }
 
 /* A peer says addresses that cannot be read while messages wait for it: they
@@ -560,24 +554,16 @@ TEST(messages_for_an_address_that_has_gone_are_dropped)
 {
     uint8_t blob[64], bad[] = {9, 0, 'x'};
     struct writer b = writer_of(blob, sizeof(blob));
-    struct data_note n = {0};
 
-    T_OK(wake_init(&w.wake));
-    start(&w.e, ROLE_ENCODED, &data_mem, 65536, 65536);
+    start(&data_mem, NULL, 65536, 65536);
     put_span(&b, span_str("mem:1"), 2, 100);
     T_TRUE(shard_peer(w.e.shard, PEER, span_of(b.p, b.len), 65536));
     push(&w.e, (struct data_cmd){.type = PEER_OPEN, .peer = PEER});
     push_sends(100);
     T_TRUE(shard_peer(w.e.shard, PEER, span_of(bad, sizeof(bad)), 65536));
-    for (uint64_t end = t_end_ns(T_WAIT_MS); n.type != NOTE_PEER_BROKEN;) {
-        T_CHECK(t_now_ns() < end, "the peer is not broken, note %u", n.type);
-        shard_flush(w.e.shard);
-        shard_work(w.e.shard);
-        (void)shard_note(w.e.shard, &n);
-    }
+    peer_breaks();
     T_EQ_U64(shard_stats(w.e.shard)->messages_sent, 0);
-    stop(&w.e);
-    wake_fini(&w.wake);
+    stop();
 }
 
 /* A carrier that always has more, as a large room gives it. */
@@ -614,24 +600,19 @@ static void start_endless(void)
     endless.progress = progress_endless;
     endless.admit = take_order;
     alone = true;
-    T_OK(wake_init(&w.wake));
-    start(&w.e, ROLE_ENCODED, &data_mem, 65536, 65536);
-    start(&w.l, ROLE_LANGD, &endless, 65536, 65536);
+    start(&data_mem, &endless, 65536, 65536);
 }
 
 static void stop_endless(void)
 {
     goes_on = true;
-    stop(&w.e);
-    stop(&w.l);
-    wake_fini(&w.wake);
+    stop();
 }
 
 /* The thread waits behind the turn in which the room came. */
 TEST(the_loop_hears_of_a_small_room_while_a_large_one_goes_on)
 {
     start_endless();
-    fill(&w.e);
     peer_open(65536, data_mem.number);
     room(1);
     wait_for_rows(1);
