@@ -11,6 +11,7 @@ STALL_S = 3
 GREETING = (b"\xff" + bytes(8) + b"\x7f" + b"\x03\x00"
             + b"NULL".ljust(20, b"\0") + b"\0" + bytes(31))
 MAGIC = 0x50584D4D
+STATE, NACK = 12, 13  # kinds of frames
 HEADER = struct.Struct("<IBBHIIQQQQ")
 
 

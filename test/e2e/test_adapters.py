@@ -274,6 +274,15 @@ class Vllm(VllmCase):
             worker.clear_connector_metadata()
             self.e.all_free()
 
+    def test_a_dead_encoder_means_encoding_here(self):
+        self.start(mmx_deadline_s=0.3)
+        r = self.hand_over("r1", ("cat", 300))
+        self.e.kill()
+        self.consumer.admit(r)
+        self.consumer.step(r)
+        self.assertEqual(self.consumer.encoded, ["cat"])
+        self.consumer.finish(r)
+
     def test_without_an_encoder_here_the_request_is_named(self):
         self.start(mmx_deadline_s=0.3, mmx_local_encode=False)
         r = self.hand_over("r1", ("cat", 300))
@@ -299,6 +308,15 @@ class Vllm(VllmCase):
         self.assertEqual(self.consumer.encoded, ["cat"])
         self.consumer.finish(r)
         self.declined(said)
+
+    def test_a_stranger_has_nothing(self):
+        """A request that says nothing of mmx is the engine's own."""
+        self.start()
+        r = Request("r1", ("cat", 300))
+        self.assertTrue(self.consumer.ready(r))
+        self.consumer.step(r)
+        self.assertEqual(self.consumer.encoded, ["cat"])
+        self.consumer.finish(r)
 
     def test_another_picture_under_the_same_room_is_refused(self):
         self.start()

@@ -39,6 +39,17 @@ class Ctl(Case):
         self.assertIn("4 KiB pages", pool["mapped"])
         lm.release(2)
 
+    def test_many_rooms_take_several_reports(self):
+        _, d = self.pair()
+        lm = self.world.engine(d)
+        for room in range(1, 801):
+            lm.request(room, "enc0", rows=1)
+        lm.conn.wait(lm.rooms[800].opened, 10)
+        self.assertGreaterEqual(
+            len([r for r in d.show("rooms") if 0 < r["room"] <= 800]), 800)
+        for room in range(1, 801):
+            lm.release(room)
+
     def test_what_cannot_be_shown(self):
         e, _ = self.pair()
         got = e.ctl("nonsense", check=False)
@@ -185,6 +196,15 @@ class Config(Case):
         got = self.check(pools, "langd", "--set", "pools[0].blocks=16")
         self.assertEqual(got.returncode, 0, got.stderr)
 
+    def test_sample_files(self):
+        from pair import ROOT
+        for role in ("encoded", "langd"):
+            got = subprocess.run(
+                [os.path.join(BUILD, f"mmx-{role}"), "--check-config",
+                 os.path.join(ROOT, "conf", f"mmx-{role}.yaml"),
+                 *self.keys()], capture_output=True, text=True)
+            self.assertEqual(got.returncode, 0, got.stderr)
+
 
 class Service(Case):
     # RULES 9.5
@@ -209,6 +229,42 @@ class Service(Case):
         self.comes(enc, lm, 1, 600)
         for daemon in (e, d):
             self.assertEqual(daemon.process.wait(10), 0)
+
+    def test_drain_has_an_end(self):
+        # Nothing else ends a room before the test's own limits.
+        e, d, enc, lm = self.at_work(
+            timeouts={"drain": "100ms", "bootstrap": "10m"})
+        lm.request(1, "enc0")
+        enc.announce(1, 100)
+        enc.granted(1)
+        for daemon in (d, e):
+            self.assertEqual(daemon.stop(), 0)
+        self.assertEqual(enc.failed(1), "daemon-lost")
+
+    def test_restart_at_once(self):
+        e, d = self.pair()
+        for _ in range(3):
+            for daemon in (e, d):
+                self.assertEqual(daemon.stop(), 0)
+                daemon.start()
+        enc, lm = self.engines(e, d)
+        self.deliver(enc, lm, 1, 1500)
+
+    def test_systemd_is_told(self):
+        path = os.path.join(self.world.dir, "notify")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as s:
+            s.bind(path)
+            s.settimeout(10)
+            e = self.world.encoded(start=False)
+            e.start({"NOTIFY_SOCKET": path, "WATCHDOG_USEC": "400000",
+                     "WATCHDOG_PID": ""})
+            got = b""
+            while b"READY=1" not in got:  # a slow start asks for time before
+                got = s.recv(4096)
+            e.process.terminate()
+            while b"STOPPING=1" not in got:
+                got = s.recv(4096)
+            self.assertEqual(e.process.wait(10), 0)
 
     def test_watchdog_is_fed(self):
         path = os.path.join(self.world.dir, "notify")
@@ -260,3 +316,11 @@ class Service(Case):
             log = daemon.tail(50)
             self.assertEqual([log.count(f"room ..{room:08x}") for room in rooms],
                              [1] * 5, log)
+
+    def test_two_daemons_do_not_share_a_socket(self):
+        e, _ = self.pair()
+        got = subprocess.run([e.binary, "--config", e.config],
+                             capture_output=True, text=True, timeout=10)
+        self.assertNotEqual(got.returncode, 0)
+        self.assertTrue(got.stderr)
+        self.assertTrue(json.loads(e.ctl("status", "--json").stdout))

@@ -80,6 +80,9 @@ class Cuda(Case):
         self.assertEqual(lm.ready(room), rows)
         return enc, lm
 
+    def finish(self, enc, lm, room):
+        self.over(enc, lm, room)
+
 
 class Adapters(Cuda):
     """Rows go by way of host memory, and then where the model is."""
@@ -135,7 +138,7 @@ class Adapters(Cuda):
                 np.asarray(rows).view("u1").reshape(300, -1),
                 pattern(8, field, 0, 300))
             room.release()
-        self.over(enc, lm, 7)
+        self.finish(enc, lm, 7)
         enc.release(8)
 
 
@@ -144,7 +147,7 @@ class Rooms(Cuda):
         e, l = self.cuda_pair(source, dest, double)
         enc, lm = self.move(e, l, 7, 2001)
         self.good(lm, 7)
-        self.over(enc, lm, 7)
+        self.finish(enc, lm, 7)
         return e, l
 
     def test_gpu_to_gpu(self):
@@ -154,10 +157,20 @@ class Rooms(Cuda):
             self.assertIn("cuda-vmm, cuda:0", row["mapped"])
             self.assertEqual(row["memory"], "cuda:0")
 
+    def test_host_to_gpu(self):
+        self.check("host", "cuda:0")
+
+    def test_gpu_to_host(self):
+        self.check("cuda:0", "host")
+
     @unittest.skipIf(REAL, "with the driver's double only")
     def test_ipc_where_there_is_no_vmm(self):
         e, _ = self.check("cuda:0", "cuda:1", double="vmm=0")
         self.assertIn("cuda-ipc", e.show("pools")[0]["mapped"])
+
+    @unittest.skipIf(REAL, "with the driver's double only")
+    def test_slow_copies(self):
+        self.check("cuda:0", "cuda:1", double="delay_us=2000")
 
     def test_many_rooms(self):
         e, l = self.cuda_pair("cuda:0", "cuda:0")
@@ -174,7 +187,7 @@ class Rooms(Cuda):
         for room in rooms:
             self.assertEqual(lm.ready(room), room * 37 % 200)
             self.good(lm, room)
-            self.over(enc, lm, room)
+            self.finish(enc, lm, room)
 
 
 class Straight(Cuda):
@@ -188,7 +201,7 @@ class Straight(Cuda):
         for room in (7, 8):
             enc, lm = self.move(e, l, room, 5001)
             self.good(lm, room)
-            self.over(enc, lm, room)
+            self.finish(enc, lm, room)
         for d, memory, moved in ((e, source, "segments_sent"),
                                  (l, dest, "segments_landed")):
             if memory == "host":
@@ -239,12 +252,12 @@ class SameHost(Cuda):
 
     def check(self, source, dest, path, double=""):
         e, l = self.cuda_pair(source, dest, double)
-        self.over(*self.move(e, l, 6, 10), 6)  # they get to know each other
+        self.finish(*self.move(e, l, 6, 10), 6)  # they get to know each other
         if path == "copy":
             self.mapped(l)
         enc, lm = self.move(e, l, 7, 2001)
         self.good(lm, 7)
-        self.over(enc, lm, 7)
+        self.finish(enc, lm, 7)
         copied = l.stats()["segments_copied"]
         self.assertEqual(copied > 0, path == "copy")
         self.assertEqual(l.stats()["segments_dropped"], 0)
@@ -252,8 +265,15 @@ class SameHost(Cuda):
     def test_on_one_gpu(self):
         self.check("cuda:0", "cuda:0", "copy")
 
+    def test_from_host_to_gpu(self):
+        self.check("host", "cuda:0", "copy")
+
     def test_to_host_memory_they_are_staged(self):
         self.check("cuda:0", "host", "sent")
+
+    @unittest.skipIf(REAL, "not every host has two GPUs")
+    def test_between_two_gpus(self):
+        self.check("cuda:0", "cuda:1", "copy")
 
     @unittest.skipIf(REAL, "with the driver's double only")
     def test_between_two_gpus_by_ipc(self):
@@ -264,12 +284,16 @@ class SameHost(Cuda):
         self.check("cuda:0", "cuda:1", "sent", double="no_peers=1")
 
     @unittest.skipIf(REAL, "with the driver's double only")
+    def test_slow_copies(self):
+        self.check("cuda:0", "cuda:0", "copy", double="delay_us=3000")
+
+    @unittest.skipIf(REAL, "with the driver's double only")
     def test_by_ipc(self):
         self.check("cuda:0", "cuda:0", "copy", double="vmm=0")
 
     def test_an_encoder_that_is_killed(self):
         e, l = self.cuda_pair("cuda:0", "cuda:0")
-        self.over(*self.move(e, l, 6, 10), 6)
+        self.finish(*self.move(e, l, 6, 10), 6)
         self.mapped(l)
         enc, lm = self.move(e, l, 7, 2001)
         e.kill()
@@ -329,7 +353,7 @@ class Faults(Cuda):
         enc.commit(3, 0, 1100, final=True)
         self.assertEqual(lm.ready(3), 1100)
         self.good(lm, 3)
-        self.over(enc, lm, 3)
+        self.finish(enc, lm, 3)
         e.all_free()
 
     @unittest.skipIf(REAL, "with the driver's double only")
@@ -389,7 +413,7 @@ class Arrays(Cuda):
             room.release()
         del rows, got
         gc.collect()
-        self.over(enc, lm, 7)
+        self.finish(enc, lm, 7)
 
     def test_cuda_array_interface(self):
         enc, lm, room = self.ready()
@@ -399,7 +423,7 @@ class Arrays(Cuda):
         self.assertTrue(face["data"][1])  # read-only
         self.assertEqual(face["version"], 3)
         gc.collect()
-        self.over(enc, lm, 7)
+        self.finish(enc, lm, 7)
 
     def test_dlpack(self):
         enc, lm, room = self.ready()
@@ -439,7 +463,7 @@ class Arrays(Cuda):
         del managed
         gc.collect()
         self.assertEqual(len(tensor._live), before)
-        self.over(enc, lm, 7)
+        self.finish(enc, lm, 7)
 
     def test_torch(self):
         try:
@@ -458,7 +482,7 @@ class Arrays(Cuda):
             np.testing.assert_array_equal(got.reshape(want.shape), want)
         del rows, tensor, got
         gc.collect()
-        self.over(enc, lm, 7)
+        self.finish(enc, lm, 7)
 
     def test_a_map_goes_with_its_last_rows(self):
         if REAL:
@@ -488,7 +512,7 @@ class Arrays(Cuda):
         self.addCleanup(lib.double_set, b"no_read_only", ctypes.c_long(0))
         enc, lm, _ = self.ready()
         self.good(lm, 7)
-        self.over(enc, lm, 7)
+        self.finish(enc, lm, 7)
 
 
 class Order(Cuda):
@@ -515,7 +539,7 @@ class Order(Cuda):
         enc.conn.wait(lambda: fences.step() or made, LIMIT)
         self.assertEqual(len(fences), 0)
         self.assertEqual(lm.ready(7), 100)
-        self.over(enc, lm, 7)
+        self.finish(enc, lm, 7)
 
 
 class Kernels(Cuda):
@@ -587,7 +611,7 @@ class Kernels(Cuda):
         with driver.context(memory.gpu):
             driver.lib.cuMemFree_v2(address)
         for room in (7, 8):
-            self.over(enc, lm, room)
+            self.finish(enc, lm, room)
 
 
 class HostPools(Cuda):

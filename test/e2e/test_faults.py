@@ -60,13 +60,25 @@ class Kills(Case):
         lm.map_pool()
         self.deliver(enc, lm, 2, 1500)
 
-    # RULES 6.3
-    def test_final_rows_outlive_their_engine(self):
+    def test_encode_engine(self):
+        e, d = self.pair()
+        enc, lm = self.world.process(e), self.world.engine(d)
+        self.halfway(enc, lm)
+        enc.kill()
+        self.assertEqual(self.within(SOON, lm.failed, 1), "engine-lost")
+        e.all_free()
+        self.good(lm, 1, 0, 640)
+        self.assertLess(d.free()[0], 64)
+        lm.release(1)
+        self.world.all_free()
+        self.deliver(self.world.engine(e), lm, 2, 1500)
+
+    def outlives(self, end):
         """An engine ends after its final commit; langd asks later."""
         e, d = self.pair()
         enc, lm = self.world.process(e), self.world.engine(d)
         enc.encode(1, 1500, aux="grid")
-        enc.kill()
+        end(enc)
         eventually(lambda: e.show("status")[0]["attachments"] == 0,
                    "encoded has heard of its end")
         self.assertLess(e.free()[0], 64)
@@ -77,6 +89,61 @@ class Kills(Case):
         lm.release(1)
         self.world.all_free()
         self.assertEqual(e.ended(1)["served"], 1)
+
+    # RULES 6.3
+    def test_final_rows_outlive_their_engine(self):
+        self.outlives(lambda enc: enc.kill())
+
+    def test_final_rows_outlive_a_closed_connection(self):
+        self.outlives(lambda enc: enc.drop())  # its process lives on
+
+    def test_final_rows_outlive_a_bye(self):
+        self.outlives(lambda enc: enc.close())
+
+    def test_language_engine(self):
+        e, d = self.pair()
+        enc, lm = self.world.engine(e), self.world.process(d)
+        self.halfway(enc, lm)
+        lm.kill()
+        self.assertEqual(self.within(SOON, enc.failed, 1), "engine-lost")
+        d.all_free()
+        enc.release(1)
+        self.world.all_free()
+        self.deliver(enc, self.world.engine(d), 2, 1500)
+
+    def test_a_reader(self):
+        e, d = self.pair(blocks=8)
+        enc = self.world.engine(e)
+        owner = self.world.engine(d, "owner", session="s")
+        rank = self.world.process(d, "rank", session="s")
+        owner.request(1, "enc0", readers=1)
+        enc.encode(1, 600)
+        owner.ready(1)
+        rank.attach(1, "enc0")
+        rank.ready(1)
+        owner.release(1)
+        enc.done(1)
+        enc.release(1)
+        self.assertEqual(d.free(), (3, 8))
+        rank.kill()
+        self.within(SOON, d.all_free)
+
+    def test_owner_while_a_reader_reads(self):
+        e, d = self.pair(blocks=8)
+        enc = self.world.engine(e)
+        owner = self.world.process(d, "owner", session="s")
+        rank = self.world.engine(d, "rank", session="s")
+        rank.attach(1, "enc0")
+        owner.request(1, "enc0", readers=1)
+        enc.encode(1, 600)
+        rank.ready(1)
+        owner.kill()
+        enc.done(1)
+        enc.release(1)
+        self.good(rank, 1)
+        self.assertEqual(d.free(), (3, 8))
+        rank.release(1)
+        d.all_free()
 
     # RULES 6.5
     def test_a_closed_connection_is_not_a_dead_process(self):
@@ -93,8 +160,57 @@ class Kills(Case):
         d.all_free()
         enc.release(1)
 
+    # RULES 9.3
+    def test_a_restart_with_many_rooms_open(self):
+        e, d = self.pair()
+        enc, lm = self.engines(e, d)
+        for room in range(1, 41):
+            lm.request(room, "enc0", rows=10)
+            enc.announce(room, 10)
+        for room in range(1, 41):
+            lm.until(room, "WAITING")  # both daemons know of it
+        d.kill()
+        d.start()
+        for room in range(1, 41):
+            self.assertEqual(enc.failed(room), "peer-lost")
+            enc.release(room)
+        e.all_free()
+        lm.conn.wait(lambda: lm.conn.connected, 10)
+        lm.map_pool()
+        self.deliver(enc, lm, 99, 1500)
+
 
 class Sleeper(Case):
+    # RULES 6.2
+    def test_stopped_writer_cannot_touch_another_room(self):
+        # Two rooms fill the source pool but for one block; the sleeper's may
+        # not be given to anybody while it can still write.
+        e, d = self.pair(encoded={"blocks": 9})
+        sleeper, enc = self.world.process(e), self.world.engine(e)
+        lm = self.world.engine(d)
+        sleeper.announce(1, 500, 500, deadline=0.2)
+        sleeper.granted(1)
+        sleeper.signal(signal.SIGSTOP)
+        eventually(lambda: [r for r in e.show("rooms") if r["room"] == 1
+                            and r.get("ended")], "the sleeper's room ends")
+        self.assertEqual(e.free(), (5, 9))
+        lm.request(2, "enc0")
+        enc.announce(2, 600, 600)
+        enc.granted(2)
+        enc.write(2, 0, 600)
+        sleeper.signal(signal.SIGCONT)
+        sleeper.write(1, 0, 500)
+        enc.commit(2, 0, 600, final=True)
+        self.assertEqual(lm.ready(2), 600)
+        self.good(lm, 2)
+        self.assertEqual(sleeper.failed(1), "timeout")
+        enc.done(2)
+        for x in (enc, lm):
+            x.release(2)
+        self.assertEqual(e.free(), (5, 9))
+        sleeper.release(1)
+        e.all_free()
+
     # RULES 6.1
     def test_stopped_reader_keeps_its_rows(self):
         e, d = self.pair(langd={"blocks": 12})

@@ -1,14 +1,27 @@
 """What is known to be gone is not waited for: encoders that cannot be reached,
-and blocks that a slow engine keeps."""
+and rooms that their encoder does not have."""
 
 import time
 
 from pair import Case, eventually
 
+import mmx
 
-def up(langd):
-    eventually(lambda: langd.show("peers")[0]["state"] == "up",
-               "the encoder is there")
+# How far the engine that encodes has come, a step after the other.
+STEPS = (lambda enc, r: enc.announce(r, 300, 300),
+         lambda enc, r: enc.granted(r),
+         lambda enc, r: enc.write(r, 0, 100),
+         lambda enc, r: enc.commit(r, 0, 100),
+         lambda enc, r: enc.write(r, 100, 300),
+         lambda enc, r: enc.commit(r, 100, 300, final=True),
+         lambda enc, r: enc.done(r))
+FINAL = 6  # steps after which the rows need no engine
+
+
+def up(langd, name="enc0"):
+    eventually(lambda: [r for r in langd.show("peers")
+                        if (r["name"], r["state"]) == (name, "up")],
+               f"{name} is there")
 
 
 class Gone(Case):
@@ -44,6 +57,19 @@ class Gone(Case):
         d = self.world.langd([e], timeouts={"unreachable": "2s"})
         self.lost(self.world.engine(d), 1)
 
+    def test_an_encoder_that_ends(self):
+        e, d = self.pair(langd={"timeouts": {"unreachable": "2s"}})
+        up(d)
+        enc, lm = self.engines(e, d)
+        self.deliver(enc, lm, 1, 300)
+        lm.request(2, "enc0")
+        eventually(lambda: [r for r in e.show("rooms") if r["room"] == 2],
+                   "the encoder has heard of it")
+        e.kill()
+        self.assertEqual(lm.failed(2), "peer-lost")
+        lm.release(2)
+        self.lost(lm, 3)
+
     # RULES 8.4
     def test_an_encoder_that_restarts(self):
         e, d, enc, lm = self.at_work(
@@ -57,6 +83,101 @@ class Gone(Case):
         enc = self.world.engine(e)
         enc.encode(2, 300)
         self.comes(enc, lm, 2, 300)
+
+    # RULES 4.12
+    def test_a_room_that_is_unknown(self):
+        e, d = self.pair()
+        enc, lm = self.engines(e, d)
+        lm.request(1, "enc0", announced=True)
+        self.assertEqual(lm.failed(1), "unknown-room")
+        lm.release(1)
+        secret = "00112233445566778899aabbccddeeff"
+        enc.encode(2, 300, secret=bytes.fromhex(secret))
+        lm.request(2, "enc0", announced=True)  # this one has no secret
+        self.assertEqual(lm.failed(2), "unknown-room")
+        lm.release(2)
+        lm.request(2, "enc0", announced=True, secret=bytes.fromhex(secret))
+        self.assertEqual(lm.ready(2), 300)
+        self.good(lm, 2)
+        lm.release(2)
+        enc.done(2)
+        enc.release(2)
+        self.deliver(enc, lm, 1, 300)  # its id is as good as ever
+
+
+class Steps(Case):
+    """What encodes a room ends after each of its steps in turn. The room ends
+    in its reason, others go on, and every block is free."""
+
+    def upto(self, k, room, kill, others=lambda: None):
+        """A room whose encoding ends with k steps done; its end at langd."""
+        enc = self.world.process(self.e)
+        lm = self.world.engine(self.d)
+        lm.request(room, "enc0")
+        for step in STEPS[:k]:
+            step(enc, room)
+        if k > 0:  # one that asks later is told to encode again
+            eventually(lambda: [r for r in self.e.show("rooms")
+                                if (r["room"], r.get("asked")) == (room, 1)],
+                       "the encoder has heard of it")
+        others()
+        kill(enc)
+        if kill == self.engine and k == 0:
+            lm.abort(room)  # it was never announced: this side ends it
+        try:
+            self.assertEqual(lm.ready(room), 300)
+            self.good(lm, room)
+            end = "ready"
+        except mmx.MmxError as e:
+            end = e.reason
+        lm.release(room)
+        return end
+
+    def engine(self, enc):
+        enc.kill()
+
+    def test_an_engine_that_dies_at_every_step(self):
+        self.e, self.d = self.pair()
+        mine, its = self.engines(self.e, self.d)
+        for k in range(len(STEPS) + 1):
+            with self.subTest(k=k):
+                room = 100 + k
+
+                def begun():
+                    its.request(room, "enc0")
+                    mine.announce(room, 500, 500)
+                    mine.granted(room)
+                end = self.upto(k, 1 + k, self.engine, begun)
+                self.assertEqual(end, "aborted" if k == 0 else "ready"
+                                 if k >= FINAL else "engine-lost")
+                mine.finish(room, 0, 500)
+                self.assertEqual(its.ready(room), 500)
+                self.good(its, room)
+                its.release(room)
+                self.assertEqual(mine.done(room), [1, 0])
+                mine.release(room)
+                self.world.all_free()
+
+    # RULES 8.4
+    def test_a_daemon_that_dies_at_every_step(self):
+        self.e = self.world.encoded()
+        other = self.world.encoded("enc1")
+        self.d = self.world.langd([self.e, other],
+                                  timeouts={"unreachable": "2s"})
+        up(self.d)
+        mine, its = self.world.engine(other), self.world.engine(self.d)
+        for k in range(len(STEPS) + 1):
+            with self.subTest(k=k):
+                end = self.upto(k, 1 + k, lambda enc: self.e.kill())
+                if k < FINAL:
+                    self.assertEqual(end, "peer-lost")
+                elif k == len(STEPS):
+                    self.assertEqual(end, "ready")
+                self.deliver(mine, its, 100 + k, 500, "enc1")
+                self.e.start()
+                # until then each room ends at once
+                up(self.d)
+                self.world.all_free()
 
 
 class Slow(Case):

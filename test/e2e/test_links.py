@@ -12,7 +12,8 @@ import unittest
 
 from engine import LIMIT
 from pair import BUILD, Case, eventually, free_port, sanitized
-from rawpeer import PING, Dealer, cut, hello, part, pour, shake
+from rawpeer import (NACK, PING, STATE, Dealer, cut, frame, hello, init, part,
+                     pour, shake)
 
 MIB = 1 << 20
 # Frames of a message, which take far longer to look at than to send.
@@ -122,6 +123,24 @@ class Strangers(Case):
         self.assertLess(e.rss_kib() - before, 512 * 1024)
         self.deliver(enc, lm, 1, 300)
 
+    def test_who_says_no_hello_is_ended(self):
+        # Long enough for one that says it at once, however slow we are.
+        e, d = self.pair(encoded={"timeouts": {"hello": "3s"}})
+        enc, lm = self.engines(e, d)
+        silent = Dealer(e.address)
+        other = Dealer(e.address)
+        other.send(frame(7, bytes(27)))  # ours, but no HELLO
+        heard = Dealer(e.address)
+        heard.send(hello())
+        heard.answer(1)
+        self.assertTrue(silent.ended())
+        self.assertTrue(other.ended())
+        heard.send(hello())
+        heard.answer(1)
+        self.assertEqual(e.stats()["peer_ended_silent"], 2)
+        self.deliver(enc, lm, 1, 300)
+        heard.close()
+
     def test_routing_ids_cannot_be_guessed(self):
         # libzmq gives numbers that follow each other, from one that it draws
         # by rand() on, and aborts when a connection says that it has the next.
@@ -141,6 +160,66 @@ class Strangers(Case):
         self.deliver(enc, lm, 2, 300)
         for raw in crowd:
             raw.close()
+
+    # RULES 1.9
+    def test_names_that_ask_for_nothing_give_way(self):
+        e = self.world.encoded(limits={"peers": 2})
+        names = [Dealer(e.address) for _ in range(2)]
+        for n, raw in enumerate(names):
+            raw.send(hello(f"name{n}"))
+            raw.answer(1)
+        d = self.world.langd([e], timeouts={"unreachable": "60s"})
+        enc, lm = self.engines(e, d)
+        self.deliver(enc, lm, 1, 300)
+        self.assertEqual(e.stats()["peers_given_up"], 1)
+        for raw in names:
+            raw.close()
+
+    # RULES 1.9
+    def test_names_of_one_address_leave_places_to_others(self):
+        # All of them have a room that is never announced, so none is idle;
+        # they answer no heartbeat.
+        e = self.world.encoded(limits={"peers": 8},
+                               control={"heartbeat": "60s"})
+        names = [Dealer(e.address, own="127.0.0.2") for _ in range(9)]
+        for n, raw in enumerate(names):
+            raw.send(hello(f"name{n}", from_epoch=5 + n))
+            if n == 8:
+                raw.answer(NACK)
+                break
+            raw.send(init(1000 + n, raw.answer(1), from_epoch=5 + n))
+            raw.answer(STATE)
+        d = self.world.langd([e], timeouts={"unreachable": "60s"})
+        enc, lm = self.engines(e, d)
+        self.deliver(enc, lm, 1, 300)
+        self.assertEqual(e.stats()["peers_given_up"], 0)
+        for raw in names:
+            raw.close()
+
+    def test_what_is_not_ours_is_ended_at_once(self):
+        e, d = self.pair(encoded={"timeouts": {"hello": "10m"}})
+        enc, lm = self.engines(e, d)
+        for sent in (part(b"rubbish"), part(b""),
+                     part(b"two", more=True) + part(b"parts")):
+            raw = Dealer(e.address)
+            raw.s.sendall(sent)
+            self.assertTrue(raw.ended(), sent)
+        self.assertEqual(e.stats()["peer_ended_strange"], 3)
+        self.deliver(enc, lm, 1, 300)
+
+    def test_a_crowd_makes_nobody_deaf(self):
+        # More than there are places for, an eighth of the descriptors.
+        e = self.world.encoded(start=False, limits={"peers": 1},
+                               timeouts={"hello": "10m"})
+        e.nofile = (600, 600)
+        e.start()
+        crowd = [Dealer(e.address) for _ in range(120)]
+        d = self.world.langd([e])
+        enc, lm = self.engines(e, d)
+        self.deliver(enc, lm, 1, 300)
+        for raw in crowd:
+            raw.close()
+        self.deliver(enc, lm, 2, 300)
 
 
 class Silence(Case):
@@ -255,6 +334,28 @@ class Names(Case):
         self.assertEqual(lm.ready(1), 300)
         self.over(enc, lm)
 
+    def test_a_name_that_comes_late_is_found(self):
+        # The encoder's port answers only after langd has begun to try.
+        name = "localhost"
+        try:
+            socket.getaddrinfo(name, 1)
+        except OSError:
+            self.skipTest(f"this host does not know {name}")
+        e = self.world.encoded(start=False)
+        d = self.world.langd([e], start=False,
+                             timeouts={"unreachable": "60s"})
+        d.conf["peers"][0]["address"] = e.address.replace("127.0.0.1", name)
+        d.start()
+        lm = self.world.engine(d)
+        lm.request(1, "enc0")
+        e.start()
+        enc = self.world.engine(e)
+        enc.encode(1, 300)
+        self.assertEqual(lm.ready(1), 300)
+        self.assertEqual(enc.done(1), [1, 0])
+        lm.release(1)
+        enc.release(1)
+
 
 class Descriptors(Case):
     def limits(self, daemon):
@@ -275,3 +376,31 @@ class Descriptors(Case):
         e.start()
         self.assertIn("RLIMIT_NOFILE is 512, but limits.connections 256",
                       e.tail())
+
+    def test_without_descriptors_no_thread_spins(self):
+        e = self.world.encoded(start=False)
+        e.nofile = (80, 80)
+        e.start()
+        d = self.world.langd([e])
+        enc, lm = self.engines(e, d)
+        self.deliver(enc, lm, 1, 300)
+        host, port = e.address[6:].split(":")
+        crowd = []
+        for _ in range(100):
+            crowd.append(socket.create_connection((host, int(port)), LIMIT))
+
+        def calm():
+            before = e.cpu_ticks()
+            with self.assertRaises(TimeoutError):  # nothing comes here
+                idle.recv(1)
+            return e.cpu_ticks() - before < 15
+
+        idle, _ = socket.socketpair()
+        idle.settimeout(0.5)
+        eventually(calm, "no thread spins")
+        self.deliver(enc, lm, 2, 300)
+        for s in crowd:
+            s.close()
+        idle.close()
+        self.assertIn("connections are refused: no descriptor", e.tail())
+        self.deliver(enc, lm, 3, 300)

@@ -182,6 +182,27 @@ class Sent(SameHost):
         self.assertIn("copy: another user serves its socket",
                       d.show("peers")[0]["not_by"])
 
+    def differ(self, encoded, langd):
+        def sent(carrier):
+            return {"transfer": {"same_host": "off", "carrier": carrier}}
+        e, d = self.pair(encoded=sent(encoded), langd={
+            **sent(langd), "timeouts": {"progress": "1s"}})
+        enc, lm = self.engines(e, d)
+        lm.request(1, "enc0")
+        enc.announce(1, 100, 100)
+        enc.granted(1)
+        enc.write(1, 0, 100)
+        enc.commit(1, 0, 100, final=True)
+        self.assertEqual(lm.failed(1), "incompatible-layout")
+        lm.release(1)
+        enc.release(1)
+
+    def test_ucx_to_tcp(self):
+        self.differ("ucx", "tcp")
+
+    def test_tcp_to_ucx(self):
+        self.differ("tcp", "ucx")
+
     # RULES 3.4
     def test_a_token_cannot_be_guessed(self):
         e, d, enc, lm = self.both()
@@ -273,6 +294,20 @@ class Ends(SameHost):
         e, d, enc, lm = self.at_work(fields=WIDE, blocks=24, encoded=off)
         self.killed(e, d, enc, lm)
         self.deliver(enc, lm, 10, 1500)
+
+    def test_langd_killed(self):
+        e, d, enc, lm = self.both()
+        self.halfway(enc, lm)
+        d.kill()
+        self.assertEqual(enc.failed(1), "peer-lost")
+        enc.release(1)
+        e.all_free()
+        d.start()
+        lm.conn.wait(lambda: lm.conn.connected, 10)
+        lm.map_pool()
+        self.deliver(enc, lm, 2, 1500)
+        self.copying(e, d)
+        self.deliver(enc, lm, 3, 1500)
 
     def silent(self):
         """A langd that stands still with a room of 640 rows copied; its peer

@@ -49,6 +49,20 @@ class Ranks(Sessions):
             rank.release(1)
         d.all_free()
 
+    # RULES 7.2
+    def test_readers_that_never_come_are_given_up(self):
+        e, d = self.pair(blocks=32)
+        enc = self.world.engine(e)
+        owner, late = self.session(d, ("owner", "late"))
+        owner.request(1, "enc0", readers=2)
+        enc.encode(1, 1000)
+        owner.ready(1)
+        owner.conn.wait(owner.rooms[1].release(no_readers=True))
+        d.all_free()
+        late.attach(1, "enc0")
+        with self.assertRaises(mmx.errors.Gone):
+            late.ready(1)
+
     def test_prefix_goes_when_the_slowest_has_released_it(self):
         e, d = self.pair(encoded={"blocks": 32}, langd={"blocks": 16})
         enc = self.world.engine(e)
@@ -97,6 +111,24 @@ class Ranks(Sessions):
         for rank in (owner, one):
             rank.close()
         d.all_free()
+
+    def test_a_watcher_holds_nothing(self):
+        e, d = self.pair(blocks=16)
+        enc = self.world.engine(e)
+        owner, other = self.session(d, ("owner", "watcher"))
+        other.attach(1, "enc0", mmx.WATCH)
+        owner.request(1, "enc0")
+        enc.encode(1, 500)
+        owner.ready(1)
+        other.conn.wait(lambda: other.rooms[1].state == mmx.State.SUCCESS, 10)
+        other.conn.wait(lambda: other.rooms[1].complete, 10)
+        with self.assertRaises(IndexError):  # it is shown none
+            other.rooms[1].gather("embedding", 0, 500)
+        enc.done(1)
+        for x in (owner, enc):
+            x.release(1)
+        d.all_free()
+        other.release(1)
 
     def test_the_pool_is_told_by_events(self):
         pools = [{"name": n, "blocks": 16, "block_rows": r, "layout":
@@ -276,6 +308,20 @@ class EncodeSideDies(Sessions):
         for x in (worker, self.lm):
             x.release(1)
 
+    def test_the_writer_dies_and_the_owner_gives_up(self):
+        scheduler, worker = self.start(("worker",))
+        self.half(scheduler, worker)
+        worker.kill()
+        scheduler.abort(1)
+        self.assertEqual(scheduler.failed(1), "aborted")
+        self.assertEqual(self.lm.failed(1), "aborted")
+        scheduler.release(1)
+        self.e.all_free()
+        self.good(self.lm, 1, 0, 640)
+        self.refill(self.other, self.lm, 100)
+        self.good(self.lm, 1, 0, 640)
+        self.lm.release(1)
+
     def test_both_die(self):
         scheduler, worker = self.start(("scheduler", "worker"))
         self.half(scheduler, worker)
@@ -313,3 +359,18 @@ class EncodeSideDies(Sessions):
         worker.kill()
         self.e.all_free()
         lm.release(1)
+
+    def test_two_writers_one_dies_after_its_part(self):
+        # What it committed is good; the other one commits the rest.
+        scheduler, worker = self.start(("worker",))
+        second = self.world.engine(self.e, "second", session="tp")
+        second.attach(1, rights=mmx.WRITE)
+        self.half(scheduler, worker)
+        worker.kill()
+        second.granted(1)
+        second.finish(1, 640, 1000)
+        self.assertEqual(self.lm.ready(1), 1000)
+        self.good(self.lm, 1)
+        scheduler.done(1)
+        for x in (scheduler, second, self.lm):
+            x.release(1)

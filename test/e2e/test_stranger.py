@@ -8,7 +8,7 @@ import threading
 import time
 
 from engine import LIMIT
-from pair import Case, eventually
+from pair import Case, eventually, free_port
 from rawpeer import PING, cut, hello, part, pour
 from test_links import FEW, MANY, floods, together
 
@@ -19,20 +19,23 @@ CURVE = (b"\xff" + bytes(8) + b"\x7f" + b"\x03\x00"
          + b"CURVE".ljust(20, b"\0") + b"\0" + bytes(31))
 # The first command of CURVE, for a key that no daemon has.
 HELLO = b"\x04\xc8\x05HELLO\x01\x00" + bytes(72) + b"\x07" * 120
+# The first record of TLS, as far as its session id.
+CLIENT_HELLO = (b"\x16\x03\x01\x00\xe0\x01\x00\x00\xdc\x03\x03"
+                + b"\x07" * 32 + b"\x20" + b"\x07" * 32 + bytes(64))
 NULL = CURVE.replace(b"CURVE", b"NULL\0")
 
 
 class Attacked(Case):
-    """A pair at work, whose control port strangers reach."""
+    """A pair at work, one of whose ports strangers reach."""
     limit_s = 600
-    counted = ("peer_ended_strange", "peer_ended_silent", "peer_ended_crowded",
-               "peer_ended_flooded", "peer_refused", "peer_keys_refused")
+    counted = ()
+    more = {}  # of the configuration of a langd
 
     def connect(self):
         return socket.create_connection(("127.0.0.1", self.port), LIMIT)
 
-    def begin(self):
-        self.port = int(self.e.address.rsplit(":", 1)[1])
+    def begin(self, attacked, port):
+        self.attacked, self.port = attacked, port
         self.enc, self.lm = self.engines(self.e, self.d)
         self.room = 0
         self.took = []
@@ -49,18 +52,18 @@ class Attacked(Case):
     @contextlib.contextmanager
     def measured(self, what):
         """Rooms go on while the body attacks in other threads."""
-        rss, cpu = self.e.rss_kib(), self.e.cpu_ticks()
+        rss, cpu = self.attacked.rss_kib(), self.attacked.cpu_ticks()
         lost = self.d.stats()["peers_lost"]
         self.most = rss
         yield
         ms = sorted(1000 * t for t in self.took)
-        counted = {k: v for k, v in self.e.stats().items()
+        counted = {k: v for k, v in self.attacked.stats().items()
                    if v and k in self.counted}
         print(f"{what}: {len(ms)} rooms, p50 {ms[len(ms) // 2]:.1f} ms, p99 "
-              f"{ms[len(ms) * 99 // 100]:.1f} ms; {self.e.name}: "
+              f"{ms[len(ms) * 99 // 100]:.1f} ms; {self.attacked.name}: "
               f"{(self.most - rss) / 1024:.1f} MiB more, "
-              f"{10 * (self.e.cpu_ticks() - cpu)} ms of CPU; {counted}")
-        self.assertTrue(self.e.alive(), self.e.tail())
+              f"{10 * (self.attacked.cpu_ticks() - cpu)} ms of CPU; {counted}")
+        self.assertTrue(self.attacked.alive(), self.attacked.tail())
         self.assertEqual(self.d.stats()["peers_lost"], lost)
         # What was freed stays with a sanitizer for a while.
         self.assertLess(self.most - rss, 512 * 1024)
@@ -73,13 +76,14 @@ class Attacked(Case):
         thread.start()
         while thread.is_alive() or len(self.took) < 20:
             self.one()
-            self.most = max(self.most, self.e.rss_kib())
+            self.most = max(self.most, self.attacked.rss_kib())
         thread.join()
         self.assertEqual(len(ends), 1, "the attack has failed")
 
     def newcomer(self):
         """A daemon with a key comes in."""
-        late = self.world.langd([self.e], name=f"late{self.room}")
+        late = self.world.langd([self.e], name=f"late{self.room}",
+                                **self.more)
         lm = self.world.engine(late)
         self.deliver(self.enc, lm, 10**6 + self.room, 300)
 
@@ -117,10 +121,13 @@ class Attacked(Case):
 
 
 class Strangers(Attacked):
+    counted = ("peer_ended_strange", "peer_ended_silent", "peer_ended_crowded",
+               "peer_ended_flooded", "peer_refused", "peer_keys_refused")
+
     def setUp(self):
         super().setUp()
         self.e, self.d = self.pair(**BEAT)
-        self.begin()
+        self.begin(self.e, int(self.e.address.rsplit(":", 1)[1]))
 
     def endless(self, first):
         """Greeting, something, and parts of a message that never ends."""
@@ -184,6 +191,8 @@ class Strangers(Attacked):
 
 
 class Handshakes(Attacked):
+    counted = Strangers.counted
+
     def setUp(self):
         super().setUp()
         # Far fewer places than slow() has connections, however slowly these
@@ -192,7 +201,7 @@ class Handshakes(Attacked):
         self.e.nofile = (600, 600)
         self.e.start()
         self.d = self.world.langd([self.e], **BEAT)
-        self.begin()
+        self.begin(self.e, int(self.e.address.rsplit(":", 1)[1]))
 
     def test_a_slow_handshake(self):
         with self.measured("slow handshakes"):
@@ -200,3 +209,36 @@ class Handshakes(Attacked):
             stats = self.e.stats()
             self.assertGreater(stats["peer_ended_crowded"], 0)
         eventually(lambda: self.e.stats()["peer_keys_refused"] > 0, "counted")
+
+
+class Data(Attacked):
+    """The same at langd's data port, where rows go by."""
+    counted = ("data_strangers", "data_unproven", "data_malformed",
+               "data_refused")
+    encrypt = "off"
+
+    def setUp(self):
+        super().setUp()
+        port = free_port()
+        sent = {"same_host": "off", "carrier": "tcp", "encrypt": self.encrypt}
+        self.more = {"transfer": sent}
+        self.e = self.world.encoded(transfer=sent, **BEAT)
+        self.d = self.world.langd(
+            [self.e], transfer={**sent, "ports": f"{port}-{port}"}, **BEAT)
+        self.begin(self.d, port)
+
+    def test_five_thousand_that_say_nothing(self):
+        with self.measured(f"5,000 data connections, encrypt {self.encrypt}"):
+            self.until(lambda: self.hold(5000, b"", 0))
+
+    def test_five_thousand_that_begin(self):
+        with self.measured(f"5,000 data hellos, encrypt {self.encrypt}"):
+            self.until(lambda: self.hold(5000, CLIENT_HELLO[:60], 0))
+
+    def test_a_slow_proof(self):
+        with self.measured(f"slow proofs, encrypt {self.encrypt}"):
+            self.until(lambda: self.slow(CLIENT_HELLO))
+
+
+class EncryptedData(Data):
+    encrypt = "on"

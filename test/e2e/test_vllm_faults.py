@@ -214,6 +214,11 @@ class Clients(VllmCase):
             self.reclaim()
         self.assertEqual(self.consumer.encoded, [])
 
+    def test_a_reference_is_served(self):
+        self.start()
+        r = self.hand_over("r1", ("cat", 300), reference=True)
+        self.fetch(r)
+
     def test_a_reference_without_rows_fails_alone(self):
         self.start()
         r = self.hand_over("r1", ("cat", 300), reference=True)
