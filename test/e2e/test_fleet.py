@@ -146,7 +146,7 @@ class Rotation(Case):
         """Rooms, one after the other, until it is told to stop. A daemon that
         drains or starts again takes no new one: it is asked again."""
         room = 1000
-        while not self.over:
+        while not self.finished:
             room += 1
             try:
                 if not self.one(e, d, room):
@@ -188,7 +188,7 @@ class Rotation(Case):
                                  timeouts={"drain": "20s"})
         old = self.world.key
         new = keygen(os.path.join(self.world.dir, "new.key"))
-        self.over, self.failed, self.again, self.done = False, [], [], []
+        self.finished, self.failed, self.again, self.done = False, [], [], []
         self.calm = threading.Event()
         errors = []
 
@@ -212,7 +212,7 @@ class Rotation(Case):
                 self.deliver(enc, lm, 1, 300)
                 self.world.end_engines()
         finally:
-            self.over = True
+            self.finished = True
             thread.join(60)
         self.assertEqual(errors, [])
         self.assertEqual(self.failed, [])
