@@ -111,8 +111,8 @@ void grant_open(struct langd *l, struct out *out, struct lroom *m)
     lroom_move(m, LIFE_GRANTED);
 }
 
-static bool take(struct langd *l, struct out *out, struct lroom *m, uint32_t n,
-    enum grade grade)
+bool grant_take_own(struct langd *l, struct out *out, struct lroom *m,
+    uint32_t n, enum grade grade)
 {
     struct lpool *p = lroom_pool(l, m);
     uint32_t first_run;
@@ -149,13 +149,8 @@ bool grant_take(struct langd *l, struct out *out, struct lroom *m, uint32_t n,
 {
     const struct lpool *p = lroom_pool(l, m);
 
-    return (uint64_t)n + p->spare <= p->p.free && take(l, out, m, n, grade);
-}
-
-bool grant_take_own(
-    struct langd *l, struct out *out, struct lroom *m, uint32_t n)
-{
-    return take(l, out, m, n, GRADE_FIRM);
+    return (uint64_t)n + p->spare <= p->p.free &&
+           grant_take_own(l, out, m, n, grade);
 }
 
 uint8_t grant_firmness(struct langd *l, const struct lroom *m)

@@ -263,20 +263,25 @@ bool group_take(struct langd *l, struct out *out, struct lgroup *g)
     return true;
 }
 
+/* Free blocks may be too scattered for one member. Those behind it go on. */
 bool groups_draw(struct langd *l, struct out *out, struct lpool *p)
 {
-    struct lroom *m = LIST_FIRST(&p->drawing, struct lroom, in_drawing);
-    uint32_t wanted = m ? grant_wanted(l, m) : 0;
+    LIST_FOREACH (n, &p->drawing) {
+        struct lroom *m = LIST_ENTRY(n, struct lroom, in_drawing);
+        uint32_t wanted = grant_wanted(l, m);
 
-    if (!m || wanted > m->group->spare || !grant_take_own(l, out, m, wanted))
-        return false;
-    CHECK(wanted <= p->spare, "%u of %u spare blocks are taken", wanted,
-        p->spare);
-    m->group->spare -= wanted;
-    p->spare -= wanted;
-    m->want = false;
-    group_sort(l, m);
-    return true;
+        if (wanted > m->group->spare ||
+            !grant_take_own(l, out, m, wanted, GRADE_FIRM))
+            continue;
+        CHECK(wanted <= p->spare, "%u of %u spare blocks are taken", wanted,
+            p->spare);
+        m->group->spare -= wanted;
+        p->spare -= wanted;
+        m->want = false;
+        group_sort(l, m);
+        return true;
+    }
+    return false;
 }
 
 void group_trimmed(struct langd *l, struct lroom *m, uint32_t blocks)

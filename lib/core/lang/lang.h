@@ -395,9 +395,9 @@ static inline void grant_clock(
 /* Takes n more blocks, at the shards too. False: they cannot be had. */
 bool grant_take(struct langd *l, struct out *out, struct lroom *m, uint32_t n,
     enum grade grade);
-/* Takes n firm blocks that were reserved for the room. */
-bool grant_take_own(
-    struct langd *l, struct out *out, struct lroom *m, uint32_t n);
+/* The same with blocks that were reserved for the room. */
+bool grant_take_own(struct langd *l, struct out *out, struct lroom *m,
+    uint32_t n, enum grade grade);
 /* Returns FIRM_YES if the room keeps its blocks and needs no other room's. */
 uint8_t grant_firmness(struct langd *l, const struct lroom *m);
 /* Opens the present attempt at the shards with the room's blocks. */
@@ -432,8 +432,8 @@ void group_sort(struct langd *l, struct lroom *m);
 uint32_t group_wanted(const struct langd *l, const struct lgroup *g);
 /* Takes all the blocks that the group wants. False: they cannot be had. */
 bool group_take(struct langd *l, struct out *out, struct lgroup *g);
-/* Gives spare blocks to the first member that has more rows than blocks. False:
- * there is none, or they are not free yet. */
+/* Gives spare blocks to the first member for which there are enough. False:
+ * there is none. */
 bool groups_draw(struct langd *l, struct out *out, struct lpool *p);
 /* Reserves blocks that a member gave up for the rest of its group. */
 void group_trimmed(struct langd *l, struct lroom *m, uint32_t blocks);

@@ -305,7 +305,7 @@ static void released(struct langd *l, struct out *out, struct lroom *m)
         short_of = min_u32(short_of, p->hold_stream - m->held.blocks);
     else
         short_of = 0;
-    if (short_of > 0 && !grant_take_own(l, out, m, short_of))
+    if (short_of > 0 && !grant_take_own(l, out, m, short_of, GRADE_FIRM))
         l->b.stats[STAT_table_full]++;
     lroom_touch(l, m);
 }
