@@ -106,7 +106,7 @@ static void see_dst(const struct daemon *d, const struct encoded *e, uint32_t i)
     if (o->state == DST_FREE)
         return;
     g = o->state == DST_ACTIVE ? decline_find(e, o->room->r.id, o->room->name,
-                                     e->b.peers.peers[o->peer].e.langd)
+                                     e->b.peers.peers[o->peer].who)
                                : NULL;
     HOLDS(!g || g->served, "the last word of a langd counts",
         "%s room %llu: it has asked again", d->conf->name,

@@ -124,6 +124,62 @@ TEST(one_without_rooms_stays_the_same_under_another_name)
     T_EQ_U64(brain_said_count(l, PEER_DECLINE), 1);
 }
 
+/* RULES 9.4 */
+TEST(one_that_is_named_again_hears_the_declines_that_wait)
+{
+    struct rig *l = langd(NULL, NULL);
+
+    T_OK(decline(l, 2));
+    T_OK(decline(l, 3));
+    name_it(l, false);
+    T_TRUE(!peers(l));
+    name_it(l, true);
+    T_EQ_U64(brain_acts(l, ACT_CONNECT), 1);
+    T_OK(brain_say(l, 0, request(3, 0, MODE_WHOLE)));
+    brain_hello(l, 0, "enc", PEER_EPOCH);
+    T_EQ_U64(brain_said_count(l, PEER_DECLINE), 1);
+    T_EQ_U64(brain_said(l, PEER_DECLINE, 0)->room, 2);
+}
+
+/* RULES 9.4 */
+TEST(one_that_is_named_again_too_late_hears_none)
+{
+    struct rig *l = langd(NULL, NULL);
+
+    T_OK(decline(l, 2));
+    name_it(l, false);
+    brain_pass(l, 121000);
+    name_it(l, true);
+    T_EQ_U64(brain_acts(l, ACT_CONNECT), 0);
+}
+
+/* RULES 7.2 */
+TEST(a_reader_that_is_late_hears_so_wherever_the_encoder_is_now)
+{
+    struct rig *l = langd_up(NULL, NULL);
+    struct local_msg r = request(1, 0, MODE_WHOLE);
+    struct local_msg a = attach(1, 1, RIGHT_READ);
+    struct conf_peer *other = &l->conf.peers[0], enc = *other;
+    struct there t;
+
+    r.request.readers = 1;
+    t = ask(l, 0, r);
+    fill(l, &t, 8);
+    brain_hear(l, 0, acked(&t));
+    r = release(0, ROWS_UNKNOWN);
+    r.release.flags = FLAG_NO_READERS;
+    T_OK(brain_say(l, 0, r));
+    snprintf(other->name, 8, "other");
+    snprintf(other->address, 32, "tcp://127.0.0.1:7602");
+    take(l); /* it has the entry now */
+    l->conf.peers[1] = enc;
+    l->conf.peers_count = 2;
+    take(l);
+    a.attach.encoder = span_str("other");
+    T_OK(brain_say(l, 0, a));
+    T_ERR(brain_say(l, 0, attach(1, 2, RIGHT_READ)), ERR_GONE);
+}
+
 static void allow(struct rig *l, const char *address)
 {
     struct conf_list *list = &l->conf.control_allow;
@@ -394,6 +450,25 @@ TEST(the_oldest_that_has_not_answered_gives_way)
     T_EQ_U64(brain_state(l, 0, 1), ROOM_BOOTSTRAPPING);
     T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
     brain_check(l->is);
+}
+
+/* RULES 9.4 */
+TEST(one_that_gave_way_hears_declines_when_it_is_named_again)
+{
+    struct rig *l = many();
+    struct local_msg m = {.type = LOCAL_DECLINE};
+
+    m.decline.room = 9;
+    m.decline.encoder = span_str("tcp://127.0.0.1:8000");
+    T_OK(brain_say(l, 0, m));
+    T_EQ_U64(ask_many(l, 0, 1, 30), 30); /* its entry is another's */
+    T_OK(brain_say(l, 1, request_at("tcp://127.0.0.1:8000", 5, 0)));
+    for (uint32_t i = 1; i < 28; i++) {
+        answer(l, i);
+        T_EQ_U64(brain_said_count(l, PEER_DECLINE),
+            strcmp(brain_text(l, "peers", "address", i),
+                "tcp://127.0.0.1:8000") == 0);
+    }
 }
 
 /* Those that leave while they have rooms count, and may be more than there are

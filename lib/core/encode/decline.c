@@ -130,7 +130,7 @@ void encoded_on_decline(
         (struct decline){.memo = {.id = msg->room,
                              .scope = brain_name(&e->b, &msg->decline.secret)},
             .key = msg->decline.key,
-            .langd = p->e.langd,
+            .langd = p->who,
             .who = p->same_host ? msg->decline.who : 0,
             .pools = rights_of(e, p,
                 &(struct claim){
@@ -174,7 +174,7 @@ void encoded_never_asked(
     give_up(e, p, &msg->abort.secret,
         (struct decline){.memo = {.id = msg->room,
                              .scope = brain_name(&e->b, &msg->abort.secret)},
-            .langd = p->e.langd,
+            .langd = p->who,
             .pools = rights_of(e, p,
                 &(struct claim){
                     msg->abort.who, msg->abort.gids, &msg->abort.secret}),

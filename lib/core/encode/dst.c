@@ -72,8 +72,8 @@ void gens_end(struct encoded *e, const struct peer *p, uint64_t generation,
         (unsigned long long)generation);
     if (of && of->e.run == old->memo.scope) /* those of one run only grow */
         of->e.dead_to = max_u64(of->e.dead_to, old->memo.id);
-    tomb_put(&e->ended_gens, e->b.now_ns, generation, p->e.run, p->serial,
-        state, (uint8_t)reason)
+    tomb_put(&e->ended_gens, e->b.now_ns, generation, p->e.run, p->who, state,
+        (uint8_t)reason)
         ->owner = peer_index(&e->b.peers, p);
 }
 
@@ -163,7 +163,7 @@ static void remember_end(
     const struct eroom *m = d->room;
     struct decline g = {.memo = {.id = m->r.id, .scope = m->name},
         .key = d->key,
-        .langd = e->b.peers.peers[d->peer].e.langd,
+        .langd = e->b.peers.peers[d->peer].who,
         .required = d->required,
         .pools = d->pools,
         .reason = (uint8_t)reason,

@@ -208,7 +208,7 @@ struct epool {
 struct decline {
     struct memo memo;  /* (room, hash of its secret) */
     struct key key;    /* of the item; zero: not given */
-    uint32_t langd;    /* as in struct peer_of_encoded */
+    uint32_t langd;    /* its peer's who */
     uint32_t who;      /* uid + 1 of the declining engine; 0: unknown */
     uint32_t pools;    /* bit i: a room of pool i may count it */
     uint16_t required; /* required_dst of its INIT; 0: no INIT came */

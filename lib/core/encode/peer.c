@@ -235,7 +235,7 @@ static struct eroom *room_for(struct encoded *e, struct out *out,
 static struct edst *dst_for(struct encoded *e, struct out *out, struct peer *p,
     const struct peer_msg *msg, struct eroom *m)
 {
-    struct decline *before = decline_find(e, m->r.id, m->name, p->e.langd);
+    struct decline *before = decline_find(e, m->r.id, m->name, p->who);
     bool counted =
         before && before->counted && !before->served && eroom_serves(m);
     struct edst *d = NULL;
@@ -518,8 +518,9 @@ static struct peer *find(void *brain, struct out *out, uint32_t link,
     const struct peer_msg *m, const char **text)
 {
     struct encoded *e = brain;
-    struct peer *p = peer_named(&e->b.peers, m->hello.name);
-    uint64_t host = e->b.peers.link_host[link];
+    struct peers *all = &e->b.peers;
+    struct peer *p = peer_named(all, m->hello.name);
+    uint64_t host = all->link_host[link];
 
     /* A HELLO does not replace a link that is up. A message on that link lets
      * the kernel notice if its other end is gone. */
@@ -527,30 +528,17 @@ static struct peer *find(void *brain, struct out *out, uint32_t link,
         *text = "another daemon of this name is connected";
         if (p->epoch == m->from_epoch) {
             *text = "a link of this run is up already";
-            peer_hello(&e->b.peers, out, p->link, p->epoch, true);
+            peer_hello(all, out, p->link, p->epoch, true);
         }
         return NULL;
     }
     *text = "a daemon of this name was here just now, from another address";
     if (p && p->epoch && p->epoch != m->from_epoch && p->holder != host)
         return NULL;
-    *text = e->b.peers.why;
+    *text = all->why;
     if (!p)
-        return peer_place(&e->b.peers, out, host, link, e->b.now_ns);
-    return peer_returns(&e->b.peers, out, p, host, link, e->b.now_ns) ? p
-                                                                      : NULL;
-}
-
-/* The peer's generations begin anew with its epoch. */
-static void begin_run(struct encoded *e, struct peer *p)
-{
-    uint64_t name = span_hash(span_str(p->name));
-
-    p->e.langd = (uint32_t)sip_words(e->b.c.secret, name, 0) | 1;
-    p->e.run_epoch = p->epoch;
-    p->e.run = (uint32_t)sip_words(e->b.c.secret, name, p->epoch);
-    p->e.dead_to = 0;
-    p->e.map_by_ns = e->b.now_ns + e->b.c.conf->timeout_hello;
+        return peer_place(all, out, m->hello.name, host, link, e->b.now_ns);
+    return peer_returns(all, out, p, host, link, e->b.now_ns) ? p : NULL;
 }
 
 static void greeted(void *brain, struct out *out, uint32_t link, struct peer *p,
@@ -559,6 +547,7 @@ static void greeted(void *brain, struct out *out, uint32_t link, struct peer *p,
     struct encoded *e = brain;
     struct peers *peers = &e->b.peers;
     struct peer *before = peer_on(peers, link);
+    uint32_t run = (uint32_t)sip_words(e->b.c.secret, p->who, p->epoch);
 
     (void)was_up;
     if (before && before != p) { /* the daemon on this link changed its name */
@@ -570,8 +559,11 @@ static void greeted(void *brain, struct out *out, uint32_t link, struct peer *p,
     p->link = link;
     p->holder = peers->link_host[link];
     peers->link_peer[link] = peer_index(peers, p);
-    if (p->e.run_epoch != p->epoch)
-        begin_run(e, p);
+    if (p->e.run != run) { /* its generations begin anew */
+        p->e.run = run;
+        p->e.dead_to = 0;
+        p->e.map_by_ns = e->b.now_ns + e->b.c.conf->timeout_hello;
+    }
     if (m->hello.mapped & MAPS_NONE)
         p->e.map_by_ns = 0;
     p->mapped = p->e.map_conn != NONE && p->e.map_epoch == p->epoch

@@ -23,10 +23,26 @@ static void say(
         peer_index(&l->b.peers, p), ROWS_UNKNOWN);
 }
 
+void declines_serve(struct langd *l, struct out *out, struct peer *p)
+{
+    LIST_FOREACH_SAFE (n, &l->declines.by_age) {
+        struct ldecline *d = LIST_ENTRY(n, struct ldecline, memo.by_age);
+
+        if (d->memo.scope != p->who || d->memo.until_ns <= l->b.now_ns)
+            continue;
+        if (peer_up(p)) {
+            say(l, out, p, d);
+            memory_drop(&l->declines, d);
+        } else if (p->life == PEER_NAMED && !p->l.leaving) {
+            say_connect(l, out, p);
+        }
+    }
+}
+
 void decline_room(struct langd *l, struct out *out, struct peer *p,
     const struct conn *c, const struct local_decline *n)
 {
-    struct ldecline d = {.memo = {.id = n->room, .scope = p->serial},
+    struct ldecline d = {.memo = {.id = n->room, .scope = p->who},
         .key = n->key,
         .secret = n->secret,
         .uid = c->uid};
@@ -38,21 +54,7 @@ void decline_room(struct langd *l, struct out *out, struct peer *p,
     }
     (void)memory_put(&l->declines, l->b.now_ns, &d, c->uid);
     l->b.stats[STAT_declines_forgotten] = l->declines.forgotten;
-    if (p->life == PEER_NAMED && !p->l.leaving)
-        say_connect(l, out, p);
-}
-
-void declines_say(struct langd *l, struct out *out, struct peer *p)
-{
-    LIST_FOREACH_SAFE (n, &l->declines.by_age) {
-        struct ldecline *d = LIST_ENTRY(n, struct ldecline, memo.by_age);
-
-        if (d->memo.scope != p->serial)
-            continue;
-        if (d->memo.until_ns > l->b.now_ns)
-            say(l, out, p, d);
-        memory_drop(&l->declines, d);
-    }
+    declines_serve(l, out, p);
 }
 
 void declines_take_back(
@@ -60,7 +62,7 @@ void declines_take_back(
 {
     struct ldecline *d, *next;
 
-    d = memory_get(&l->declines, l->b.now_ns, n->room, p->serial);
+    d = memory_get(&l->declines, l->b.now_ns, n->room, p->who);
     for (; d; d = next) {
         next = memory_next(&l->declines, l->b.now_ns, d);
         if (secret_eq(&d->secret, &n->secret))

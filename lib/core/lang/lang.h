@@ -243,7 +243,7 @@ struct langd {
     struct memory tombs;     /* of ended generations: (generation, 0) */
     struct memory left;      /* of rooms that ended before all announced readers
                                 came: (room, scope); state: how many did not */
-    struct memory declines;  /* struct ldecline of (room, the peer's serial) */
+    struct memory declines;  /* struct ldecline of (room, the peer's who) */
     struct table keys;       /* (room, scope) -> slot */
     struct lroom *rooms;
     struct lgroup *groups;
@@ -266,15 +266,14 @@ struct langd {
     uint8_t scratch[AUX_MAX];
 };
 
-/* Returns the scope of a room in langd.keys and langd.left. It contains a hash
- * of the secret, so a request with another secret neither finds nor blocks the
- * room. */
+/* Returns the scope of a room in langd.keys and langd.left: hashes of who its
+ * encoder is, in whatever place, and of the secret, so that a request with
+ * another one neither finds nor blocks the room. */
 static inline uint32_t lroom_scope(
     const struct langd *l, uint32_t peer, const struct secret *secret)
 {
-    uint32_t name = brain_name(&l->b, secret);
-
-    return name ? name ^ peer * UINT32_C(0x9e3779b1) : peer;
+    return brain_name(&l->b, secret) ^
+           (peer == NONE ? 0 : l->b.peers.peers[peer].who);
 }
 
 /* Returns the lroom that contains a room of engines.c. All rooms of a langd are
@@ -468,8 +467,8 @@ void say_connect(struct langd *l, struct out *out, struct peer *p);
 /* Sends DECLINE for the room, or keeps it until its encoder is up. */
 void decline_room(struct langd *l, struct out *out, struct peer *p,
     const struct conn *c, const struct local_decline *n);
-/* Sends the kept declines for this encoder, which is up now. */
-void declines_say(struct langd *l, struct out *out, struct peer *p);
+/* Sends the kept declines for this encoder, or connects it for them. */
+void declines_serve(struct langd *l, struct out *out, struct peer *p);
 /* Drops the kept declines of a room that is requested now. */
 void declines_take_back(
     struct langd *l, const struct peer *p, const struct local_request *n);
@@ -532,11 +531,9 @@ bool named_spare(const void *brain, const struct peer *p);
 /* Ends everything that waits for an encoder that never answered. */
 void named_gives_way(void *brain, struct peer *p);
 /* Returns an encoder of this name that takes no new rooms and is not forgotten
- * yet; NULL: none. */
-struct peer *named_leaving(const struct langd *l, struct span name);
-/* Returns the removed encoder that has the room of an ATTACH; NULL: none. */
-struct peer *named_find_room(
-    const struct langd *l, const struct local_attach *n);
+ * yet; NULL: none. with: it has the room of this ATTACH. */
+struct peer *named_leaving(
+    const struct langd *l, struct span name, const struct local_attach *with);
 
 /* True if the encoder is connected and takes new rooms. */
 bool named_takes(const struct peer *p);

@@ -157,7 +157,7 @@ static void on_decline(struct langd *l, struct out *out, uint32_t conn,
     struct peer *p = named_find(l, out, c->uid, msg->decline.encoder, &text);
 
     if (!p) /* the room may be announced there and wait for this langd */
-        p = named_leaving(l, msg->decline.encoder);
+        p = named_leaving(l, msg->decline.encoder, NULL);
     if (!p) {
         head_refuse(&l->b, out, conn, msg,
             &(struct refusal){ERR_NOT_READY, 0, 0, text});
@@ -272,7 +272,7 @@ static enum err find(void *brain, struct out *out, uint32_t conn,
     uint32_t scope, slot;
 
     if (!span_eq(n->encoder, span_str("null"))) {
-        p = named_find_room(l, n);
+        p = named_leaving(l, n->encoder, n);
         if (!p)
             p = named_find(
                 l, out, l->b.engines.conns[conn].uid, n->encoder, text);

@@ -78,14 +78,13 @@ static struct peer *configured(
 
     while (p && strcmp(p->address, c->address) != 0)
         p = peers_next(&l->b.peers, p);
-    if (p && p->l.leaving) {
-        CHECK(l->leaving > 0, "an encoder leaves and is not counted");
-        l->leaving--;
-    }
     if (!p)
-        p = peer_place(&l->b.peers, out, HOLDER_OF_CONF, NONE, l->b.now_ns);
+        p = peer_place(&l->b.peers, out, span_str(c->address), HOLDER_OF_CONF,
+            NONE, l->b.now_ns);
     if (!p)
         return NULL;
+    CHECK(l->leaving >= p->l.leaving, "an encoder leaves and is not counted");
+    l->leaving -= p->l.leaving;
     if (out && !peer_up(p) && strcmp(p->label, c->name) != 0 &&
         l->b.c.conf->control_identities[0]) {
         /* Its name selects its key. Rooms that wait connect it again. */
@@ -98,6 +97,8 @@ static struct peer *configured(
     p->holder = HOLDER_OF_CONF;
     p->l.configured = true;
     p->l.leaving = false;
+    if (out)
+        declines_serve(l, out, p);
     return p;
 }
 
@@ -204,7 +205,7 @@ struct peer *named_find(struct langd *l, struct out *out, uint32_t uid,
     if (!allowed(l, name))
         return NULL;
     *text = l->b.peers.why;
-    p = peer_place(&l->b.peers, out, uid, NONE, l->b.now_ns);
+    p = peer_place(&l->b.peers, out, name, uid, NONE, l->b.now_ns);
     if (p) {
         span_copy_str(name, p->label, sizeof(p->label));
         span_copy_str(name, p->address, sizeof(p->address));
@@ -212,24 +213,18 @@ struct peer *named_find(struct langd *l, struct out *out, uint32_t uid,
     return p;
 }
 
-struct peer *named_leaving(const struct langd *l, struct span name)
-{
-    struct peer *p = leaving_next(l, NULL);
-
-    while (p && !named(p, name))
-        p = leaving_next(l, p);
-    return p;
-}
-
-struct peer *named_find_room(
-    const struct langd *l, const struct local_attach *n)
+struct peer *named_leaving(
+    const struct langd *l, struct span name, const struct local_attach *with)
 {
     for (struct peer *p = NULL; (p = leaving_next(l, p));) {
         uint32_t slot, i = peer_index(&l->b.peers, p);
 
-        if (!named(p, n->encoder))
+        if (!named(p, name))
             continue;
-        slot = table_get(&l->keys, n->room, lroom_scope(l, i, &n->secret));
+        if (!with)
+            return p;
+        slot =
+            table_get(&l->keys, with->room, lroom_scope(l, i, &with->secret));
         if (slot != NONE && l->rooms[slot].peer == i)
             return p;
     }

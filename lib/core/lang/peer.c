@@ -102,7 +102,7 @@ static void greeted(void *brain, struct out *out, uint32_t link, struct peer *p,
         p->link == link, "HELLO on link %u, the peer is on %u", link, p->link);
     map_pools(l, out, p, &m->hello);
     peer_look(&l->b.peers, out, p, l->b.now_ns);
-    declines_say(l, out, p);
+    declines_serve(l, out, p);
     LIST_FOREACH (n, &p->rooms) {
         struct lroom *r = LIST_ENTRY(n, struct lroom, in_peer);
 

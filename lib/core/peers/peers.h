@@ -54,11 +54,10 @@ enum peer_life {
 
 /* What encoded alone keeps of a langd. */
 struct peer_of_encoded {
-    /* Hashes, the same in every place: of its name, and of name and epoch,
-     * which is the scope of its generations. dead_to: the highest of those that
-     * ended and is not remembered any more. */
-    uint32_t langd, run;
-    uint64_t run_epoch, dead_to;
+    /* A hash of its name and epoch, the scope of its generations. dead_to: the
+     * highest of those that ended and is not remembered any more. */
+    uint32_t run;
+    uint64_t dead_to;
     /* Copies on one host: the connection on which it maps our pools, for which
      * run of it, and bit i: it was given pool i. */
     uint32_t map_conn, offered;
@@ -100,6 +99,8 @@ struct peer {
     uint64_t holder;
     uint64_t asked_ns; /* when it came up, or a room was last asked for */
     uint32_t serial;   /* of all peers that had a place: never used again */
+    uint32_t who; /* a hash of its name, at langd of its address; never 0. What
+                   * outlives its place is remembered by it */
     struct list rooms; /* langd: its rooms; encoded: its destinations */
     uint64_t rooms_moved, bytes_moved; /* of rooms that succeeded with it */
     struct heap_node timer;
@@ -250,12 +251,12 @@ static inline uint32_t peer_index(
  * nothing for longest, and for PEER_IDLE_NS at least. The peer on link `but`
  * stays. Places go to holders as entries of any table do (share.h); one that
  * may have no more takes those of its own that are idle. langd: an address that
- * is not the configuration's needs none until it answers. NULL: p->why says who
- * holds how many. */
+ * is not the configuration's needs none until it answers. who: the peer's name;
+ * langd: its address. NULL: p->why says who holds how many. */
 #define PEER_IDLE_NS   (5 * NS_PER_S)
 #define HOLDER_OF_CONF UINT64_MAX /* may have all */
-struct peer *peer_place(struct peers *p, struct out *out, uint64_t holder,
-    uint32_t but, uint64_t now_ns);
+struct peer *peer_place(struct peers *p, struct out *out, struct span who,
+    uint64_t holder, uint32_t but, uint64_t now_ns);
 /* langd: true if the peer, which says HELLO, has a place. */
 bool peer_proven(
     struct peers *p, struct out *out, const struct peer *peer, uint64_t now_ns);

@@ -19,6 +19,7 @@
 #include "core/peers/peers.h"
 
 #include "base/check.h"
+#include "base/sip.h"
 #include "core/share.h"
 
 #include <stdio.h>
@@ -74,7 +75,7 @@ static bool may(const struct peers *p, const struct places *n, uint64_t holder,
                n->used - given, n->own, 1);
 }
 
-static struct peer *vacant(struct peers *p, uint64_t holder)
+static struct peer *vacant(struct peers *p, struct span who, uint64_t holder)
 {
     for (uint32_t i = 0; i < p->max; i++) {
         struct peer *peer = &p->peers[i];
@@ -87,6 +88,8 @@ static struct peer *vacant(struct peers *p, uint64_t holder)
         peer_move(peer, PEER_NAMED);
         peer->holder = holder;
         peer->serial = ++p->serials;
+        peer->who =
+            (uint32_t)sip_words(p->self.c->secret, span_hash(who), 0) | 1;
         peer->link = peer->e.map_conn = NONE;
         peer->lost_ns = peer->hello_ns = peer->l.away_ns = TIME_NEVER;
         peer->e.try_ns = TIME_NEVER;
@@ -207,21 +210,20 @@ static bool admit(struct peers *p, struct out *out, uint64_t holder,
     return false;
 }
 
-struct peer *peer_place(struct peers *p, struct out *out, uint64_t holder,
-    uint32_t but, uint64_t now_ns)
+struct peer *peer_place(struct peers *p, struct out *out, struct span who,
+    uint64_t holder, uint32_t but, uint64_t now_ns)
 {
     bool unproven = p->ops->greets && holder != HOLDER_OF_CONF;
     struct peer *peer;
 
     if (!unproven && !admit(p, out, holder, but, now_ns))
         return NULL;
-    peer = vacant(p, holder);
+    peer = vacant(p, who, holder);
     if (!peer && give_way(p, out, holder))
-        peer = vacant(p, holder);
-    if (peer)
-        return peer;
-    say_why(p, holder);
-    return NULL;
+        peer = vacant(p, who, holder);
+    if (!peer)
+        say_why(p, holder);
+    return peer;
 }
 
 bool peer_proven(
