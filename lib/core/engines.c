@@ -211,26 +211,16 @@ void engine_dead(struct engines *g, uint32_t conn, uint64_t now_ns)
     c->state = CONN_FREE;
 }
 
-/* Returns the number; the configuration's check made sure that it is one. */
-static uint32_t number_of(const char *digits)
-{
-    uint32_t n = 0;
-
-    for (; *digits; digits++)
-        n = n * 10 + (uint32_t)(*digits - '0');
-    return n;
-}
-
 /* True if the list has one of the n ids. */
 static bool list_has(const struct conf_list *l, const uint32_t *ids, uint32_t n)
 {
-    for (uint32_t i = 0; i < l->count; i++) {
-        uint32_t named = number_of(l->items[i]);
+    uint64_t id;
 
-        for (uint32_t k = 0; k < n; k++)
-            if (ids[k] == named)
-                return true;
-    }
+    for (uint32_t i = 0; i < l->count; i++)
+        if (text_number(span_str(l->items[i]), UINT32_MAX, &id))
+            for (uint32_t k = 0; k < n; k++)
+                if (ids[k] == id)
+                    return true;
     return false;
 }
 

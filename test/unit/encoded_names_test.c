@@ -188,26 +188,60 @@ static void goes_away(struct rig *e, uint32_t link)
     brain_pass(e, 1000); /* it is lost */
 }
 
-/* RULES 1.2 */
-TEST(a_generation_stays_dead_while_another_has_its_langds_place)
+/* Asks as langd 0 for room 1, which is announced in that cell. */
+static void seventy(struct rig *e, uint32_t cell)
 {
-    struct rig *e = many();
     struct peer_msg m = init(e, 1, 70, 8);
 
     m.from_epoch = 100;
-    idles(e, 1, 0);
-    T_OK(brain_say(e, 0, announce(1, 0, 8, 8)));
+    T_OK(brain_say(e, 0, announce(1, cell, 8, 8)));
     brain_hear(e, 0, m);
+}
+
+/* Returns a rig in which generation 70 of langd 0 has ended. Its place is
+ * another's, and it is back in a second one. */
+static struct rig *moved(const char *setting)
+{
+    struct rig *e =
+        BRAIN(ROLE_ENCODED, "limits.peers=2", "limits.reserve=0", setting);
+
+    brain_conn(e, 0, "s");
+    for (uint32_t link = 0; link < 2; link++)
+        idles(e, 1, link);
+    seventy(e, 0);
     T_TRUE(brain_said(e, PEER_LENGTH, 0) != NULL);
     goes_away(e, 0);
     T_EQ_U64(brain_reason(e, 0, 0), ERR_PEER_LOST);
     T_OK(brain_say(e, 0, release(0)));
-    idles(e, 1, 1);
     goes_away(e, 1);
+    idles(e, 1, 2);
     idles(e, 1, 0);
-    T_OK(brain_say(e, 0, announce(1, 1, 8, 8)));
-    brain_hear(e, 0, m);
+    T_EQ_STR(brain_text(e, "peers", "name", 1), "idle0");
+    return e;
+}
+
+/* RULES 1.2 */
+TEST(a_generation_stays_dead_while_another_has_its_langds_place)
+{
+    struct rig *e = moved(NULL);
+
+    seventy(e, 1);
     T_EQ_U64(brain_said(e, PEER_FAILED, 0)->failed.reason, ERR_PEER_LOST);
+    T_TRUE(brain_said(e, PEER_LENGTH, 0) == NULL);
+}
+
+/* RULES 1.2 */
+TEST(there_it_stays_dead_when_it_is_forgotten)
+{
+    struct rig *e = moved("limits.tombstones=16");
+
+    for (uint64_t g = 200; g < 216; g++) { /* 16 others end */
+        struct peer_msg m = about(g, g, PEER_ABORT);
+
+        m.from_epoch = 100;
+        brain_hear(e, 0, m);
+    }
+    seventy(e, 1);
     T_TRUE(brain_said(e, PEER_LENGTH, 0) == NULL);
 }
 

@@ -62,15 +62,27 @@ static bool take_place(
 
 /* generations */
 
+/* Returns the langd whose generation it was; NULL: it has no entry. */
+static struct peer *langd_of(const struct encoded *e, const struct tomb *old)
+{
+    struct peer *p = &e->b.peers.peers[old->owner];
+
+    if (p->life == PEER_FREE || p->e.run != old->memo.scope)
+        p = peers_next(&e->b.peers, NULL);
+    while (p && p->e.run != old->memo.scope)
+        p = peers_next(&e->b.peers, p);
+    return p;
+}
+
 void gens_end(struct encoded *e, const struct peer *p, uint64_t generation,
     uint8_t state, enum err reason)
 {
     const struct tomb *old = memory_evicts(&e->ended_gens, e->b.now_ns);
-    struct peer *of = old ? &e->b.peers.peers[old->owner] : NULL;
+    struct peer *of = old ? langd_of(e, old) : NULL;
 
     CHECK(p->life != PEER_FREE, "generation %llu of a peer that is gone ends",
         (unsigned long long)generation);
-    if (of && of->e.run == old->memo.scope) /* those of one run only grow */
+    if (of) /* those of one run only grow */
         of->e.dead_to = max_u64(of->e.dead_to, old->memo.id);
     tomb_put(&e->ended_gens, e->b.now_ns, generation, p->e.run, p->who, state,
         (uint8_t)reason)
@@ -170,9 +182,8 @@ static void remember_end(
         .counted = eroom_announced(m),
         .served = reason == OK};
 
-    if (reason == OK && !eroom_announced(m))
-        return;
-    if (eroom_announced(m) ? m->required > 1 : reason != ERR_PEER_LOST)
+    if (eroom_announced(m) ? m->required > 1
+                           : reason != OK && reason != ERR_PEER_LOST)
         decline_put(e, &g, g.langd);
 }
 
@@ -206,14 +217,12 @@ void edst_end(struct encoded *e, struct edst *d, enum err outcome)
         remember_end(e, d, outcome);
     if (!eroom_announced(m))
         edst_refuse(d);
-    if (d->refused) {
-        ;
-    } else if (outcome == OK) {
+    if (!d->refused && outcome == OK) {
         m->served++;
         count_ready(e, d);
         peer_moved(&e->b.peers.peers[d->peer], m->item->total,
             &eroom_pool(e, m)->meta->layout);
-    } else {
+    } else if (!d->refused) {
         m->failed++;
         if (m->fail_reason == OK)
             m->fail_reason = (uint8_t)outcome;
@@ -319,8 +328,7 @@ bool edst_goes_by(const struct encoded *e, const struct edst *d, uint32_t shard)
 {
     const struct item *it = d->room->item;
     uint32_t end = it->total != ROWS_UNKNOWN ? it->total : it->max_rows;
-    uint32_t n = e->b.peers.peers[d->peer].addresses;
-    uint32_t part;
+    uint32_t n = e->b.peers.peers[d->peer].addresses, part;
 
     CHECK(d->part_rows > 0, "destination %u has parts of no rows",
         edst_slot(e, d));
