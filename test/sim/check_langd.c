@@ -537,6 +537,7 @@ void langd_watch(struct daemon *d)
         reference_aux(d);
         tickets_watch(d, &l->tickets);
         news_watch(d, &l->b);
+        carriers_watch(d);
     }
 }
 

@@ -68,7 +68,8 @@ struct daemon *daemon_new(uint8_t role, struct conf *conf, uint32_t shards)
 
 static void quiet_step(struct daemon *d, struct event *ev);
 
-static void addresses_make(struct daemon *d)
+/* The addresses of one carrier, which is in each. */
+static void addresses_say(struct daemon *d, uint8_t carrier)
 {
     uint8_t blob[64];
     struct writer w = writer_of(blob, sizeof(blob));
@@ -79,13 +80,18 @@ static void addresses_make(struct daemon *d)
         put_u16(&w, 9);
         put_u32(&w, d->index);
         put_u32(&w, d->life);
-        put_u8(&w, (uint8_t)k);
+        put_u8(&w, (uint8_t)(carrier << 4 | k));
     }
     CHECK(!w.failed, "addresses of %u shards", d->shards_count);
-    a = (struct own_addresses){
-        .carrier = CARRIER_TCP, .data = span_of(blob, w.len)};
-    if (conf_lands(d->conf))
-        quiet_step(d, &ev);
+    a = (struct own_addresses){carrier, span_of(blob, w.len), false};
+    quiet_step(d, &ev);
+}
+
+static void addresses_make(struct daemon *d)
+{
+    for (uint8_t c = CARRIER_TCP; conf_lands(d->conf) && c < CARRIER_END; c++)
+        if (d->carriers >> c & 1)
+            addresses_say(d, c);
 }
 
 static const struct layout *layout_of(const struct daemon *d, uint32_t i)
@@ -230,8 +236,7 @@ void daemon_start(struct daemon *d)
     d->bc.seed = draw();
     d->bc.boot.b[0] = (uint8_t)(d->host + 1);
     d->bc.uid = 500;
-    d->bc.carriers = 1u << CARRIER_TCP;
-    d->bc.carriers_text = "tcp";
+    carriers_draw(d);
     if (d->role == ROLE_ENCODED && W.is.hosts)
         d->bc.secret[0] = draw() | 1;
     d->bc.shards = d->shards_count;
@@ -331,11 +336,12 @@ static void shard_address(struct shard *s, const struct order *o)
     struct address *a = &s->peers[o->cmd.peer];
 
     if (a->count == o->count && a->to == o->to && a->life == o->to_life &&
-        a->segment_max == o->segment_max)
+        a->segment_max == o->segment_max && a->carrier == o->carrier)
         return;
     if (a->count > 0)
         data_break(s, o->cmd.peer);
-    *a = (struct address){o->to, o->to_life, o->count, o->segment_max};
+    *a = (struct address){
+        o->to, o->to_life, o->count, o->segment_max, o->carrier};
 }
 
 static void shard_cmd(struct shard *s, const struct order *o)
@@ -480,14 +486,17 @@ static void give_all(struct daemon *d, const struct order *o)
 static void give_address(struct daemon *d, const struct action *a)
 {
     struct reader r = reader_of(d->out.bytes.p + a->at, a->len);
-    struct order o = {.address = true, .segment_max = (uint32_t)a->word};
+    struct order o = {.address = true,
+        .segment_max = (uint32_t)a->word,
+        .carrier = (uint8_t)(a->word >> 32)};
 
     o.cmd.peer = a->index;
     while (r.at < r.len) {
         CHECK(get_u16(&r) == 9, "an address that is not ours");
         o.to = get_u32(&r);
         o.to_life = get_u32(&r);
-        (void)get_u8(&r);
+        HOLDS(get_u8(&r) >> 4 == o.carrier, "addresses are of their carrier",
+            "%s: not of %u", d->conf->name, o.carrier);
         o.count++;
     }
     CHECK(!r.failed && o.count > 0, "addresses that cannot be read");

@@ -77,6 +77,15 @@ static bool to_lives(const struct message *m)
     return m->to->alive && m->to->life == m->to_life;
 }
 
+/* True if a connection to the address can be made. */
+static bool reaches(const struct shard *s, const struct address *a)
+{
+    const struct daemon *to = W.daemons[a->to];
+    uint8_t ways = s->d->carriers & (uint8_t)~W.shut[s->d->index][a->to];
+
+    return to->alive && to->life == a->life && (ways >> a->carrier & 1);
+}
+
 static void link_in(struct message *m)
 {
     m->next = messages;
@@ -579,7 +588,7 @@ static void message_new(
     m->refs = 1;
     link_in(m);
     reads_add(m, 1);
-    if (!to_lives(m)) {
+    if (!reaches(s, a)) {
         later(m, between(1, LOST_AFTER), done_later);
         m->lost = true;
     } else if (m->rendezvous) {
@@ -591,12 +600,15 @@ static void message_new(
     message_put(m);
 }
 
-static void peer_not_there(void *p, uint64_t life, uint64_t peer)
+/* what: the peer, and the carrier by which it is not reached */
+static void peer_not_there(void *p, uint64_t life, uint64_t what)
 {
     struct shard *s = p;
+    uint32_t peer = (uint32_t)what;
 
-    if (s->d->alive && s->d->life == life)
-        data_break(s, (uint32_t)peer);
+    if (s->d->alive && s->d->life == life &&
+        s->peers[peer].carrier == what >> 32)
+        data_break(s, peer);
 }
 
 /* A connection that is tried is made, or refused, some time later. */
@@ -607,12 +619,10 @@ static void try_ends(void *p, uint64_t life, uint64_t what)
     struct data_note n = {.type = NOTE_PEER_TRIED,
         .peer = (uint32_t)(what >> 32),
         .attempt = (uint32_t)what};
-    const struct daemon *to = W.daemons[a->to];
 
     if (!s->d->alive || s->d->life != life)
         return;
-    if (a->count == 0 || !to->alive || to->life != a->life ||
-        W.cut[s->d->index][to->index])
+    if (a->count == 0 || !reaches(s, a) || W.cut[s->d->index][a->to])
         n.rows = TROUBLE_DATA_REFUSED;
     shard_note(s, &n);
 }
@@ -631,12 +641,11 @@ void data_pump(struct shard *s)
 
     while (sending_next(s->sending, &b, &token)) {
         const struct address *a = &s->peers[b.peer];
-        const struct daemon *to = W.daemons[a->to];
 
         message_new(s, &b, token);
-        if (!to->alive || to->life != a->life)
+        if (!reaches(s, a))
             at(W.now_ns + between(1, 20) * MS, peer_not_there, s, s->d->life,
-                b.peer);
+                (uint64_t)a->carrier << 32 | b.peer);
     }
 }
 
@@ -651,6 +660,8 @@ void data_break(struct shard *s, uint32_t peer)
 
     trace("%s shard %u: endpoint of peer %u is lost", s->d->conf->name, s->k,
         peer);
+    W.broke[s->d->index][s->peers[peer].to] |=
+        (uint8_t)(1u << s->peers[peer].carrier);
     for (struct message *m = messages; m; m = m->next)
         if (m->from == s->d && m->from_life == s->d->life && m->k == s->k &&
             m->b.peer == peer && !m->done && !m->lost) {

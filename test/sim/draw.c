@@ -96,6 +96,10 @@ static void draw_more(struct nature *n)
     draw_from(PART_CLOCK, 0);
     n->clock_ms = chance(150) ? (uint32_t)between(300, 4000) : 0;
     n->no_memory = chance(100) ? (uint32_t)between(50, 500) : 0;
+    draw_from(PART_CARRIER, 0);
+    n->ucx = chance(200) ? (uint32_t)between(300, 1000) : 0;
+    n->no_tcp = n->ucx && chance(500) ? (uint32_t)between(50, 500) : 0;
+    n->shut_ms = n->ucx && chance(700) ? (uint32_t)between(300, 4000) : 0;
     W.from = from;
 }
 

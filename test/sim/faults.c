@@ -7,6 +7,7 @@
 #include "test/sim/stage.h"
 
 #include "base/check.h"
+#include "core/debt.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -302,6 +303,8 @@ static void prepare(void)
     rooms_wanted = 0;
     quiet_world(1, worlds[i].langds);
     worlds[i].make();
+    for (uint32_t k = 0; W.fault.both && k < W.daemons_count; k++)
+        W.daemons[k]->carriers = 1u << CARRIER_TCP | 1u << CARRIER_UCX;
     start_all();
 }
 
@@ -322,6 +325,29 @@ static void break_fault(void)
     run_to_end(e0->conf->timeout_retry);
     /* Who gives up may come too late for it. */
     HOLDS(W.succeeded >= rooms_wanted, "one lost endpoint costs no room",
+        "%u of %u rooms succeeded", W.succeeded, rooms_wanted);
+    world_finish(LIMIT);
+}
+
+/* The carrier that all have chosen works no more. Its second outage, which is
+ * one only after transfer.stall, gives it up for the other one. */
+/* RULES 3.3 */
+static void shut_comes(void *p, uint64_t a, uint64_t b)
+{
+    (void)p;
+    (void)a;
+    (void)b;
+    for (uint32_t i = 0; i < worlds[W.fault.world].langds; i++)
+        carrier_shut(e0, i ? l1 : l0, CARRIER_UCX);
+}
+
+static void shut_fault(void)
+{
+    W.fault.both = true;
+    prepare();
+    at(W.fault.when_ns, shut_comes, NULL, 0, 0);
+    run_to_end(l0->conf->transfer_stall + 2 * RETRY_MAX_NS);
+    HOLDS(W.succeeded >= rooms_wanted, "a carrier costs no room",
         "%u of %u rooms succeeded", W.succeeded, rooms_wanted);
     world_finish(LIMIT);
 }
@@ -552,6 +578,8 @@ void faults_list(fault_runner start)
         for (uint32_t ms = 2; ms <= 40 && i < PLAIN_WORLDS; ms++) {
             W.fault.when_ns = ms * MS + 500000;
             one(start, engine_fault, "%s/engine-%u", name, ms);
+            W.fault.when_ns = ms * MS + 500000;
+            one(start, shut_fault, "%s/shut-%u", name, ms);
         }
         for (uint32_t ms = 1; ms <= 40; ms += 2) {
             W.fault.when_ns = ms * MS + 500000;

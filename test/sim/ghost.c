@@ -147,7 +147,7 @@ static void hello(const struct daemon *to, struct peer_msg *m)
     put_u16(&w, 9);
     put_u32(&w, 0); /* a data address where nobody is */
     put_u32(&w, 0xffff);
-    put_u8(&w, 0);
+    put_u8(&w, CARRIER_TCP << 4);
     m->hello.carriers = span_str("tcp");
     m->hello.carrier = langd ? CARRIER_TCP : CARRIER_AUTO;
     m->hello.addresses = langd ? span_of(blob, w.len) : span_of(NULL, 0);

@@ -367,4 +367,5 @@ void net_partition(
 void net_heal(void)
 {
     memset(W.cut, 0, sizeof(W.cut));
+    memset(W.shut, 0, sizeof(W.shut));
 }

@@ -428,6 +428,8 @@ const struct scenario scenarios[] = {
     {"unclaimed", unclaimed},
     /* RULES 6.1 */
     {"exposed-stays", exposed_stays},
+    /* RULES 3.3 */
+    {"carriers-differ", carriers_differ},
     /* RULES 3.4 */
     {"same-host", same_host},
     /* RULES 6.2 */

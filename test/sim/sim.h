@@ -27,6 +27,8 @@ struct daemon;
 struct mapping;
 struct econn;
 struct handle;
+struct prod;
+struct cons;
 
 /* world.c: time, chance, the queue, the trace */
 
@@ -48,6 +50,7 @@ struct fault {
     uint8_t how, type; /* type 0: no message */
     uint32_t k, seen;
     uint64_t when_ns;
+    bool both; /* all daemons have two carriers */
 };
 
 struct world {
@@ -67,8 +70,11 @@ struct world {
     const char *canary;
     char replay[1000];                  /* options that run this world again */
     bool cut[DAEMONS_MAX][DAEMONS_MAX]; /* nothing passes from, to */
-    uint32_t succeeded, failed;         /* rooms, as engines saw them */
-    uint32_t copies, copying;           /* between daemons of one host */
+    /* Bits of carriers from, to: by which rows do not pass; which have broken
+     * in this life of from. */
+    uint8_t shut[DAEMONS_MAX][DAEMONS_MAX], broke[DAEMONS_MAX][DAEMONS_MAX];
+    uint32_t succeeded, failed; /* rooms, as engines saw them */
+    uint32_t copies, copying;   /* between daemons of one host */
 };
 extern struct world W;
 
@@ -85,7 +91,8 @@ enum part {
     PART_PROOF,
     PART_LEAVE,
     PART_CLOCK,
-    PART_MEMORY /* by daemon, life and pool */
+    PART_MEMORY, /* by daemon, life and pool */
+    PART_CARRIER /* from 2 on: by daemon and life */
 };
 
 /* From now on it is drawn from this one. */
@@ -136,6 +143,7 @@ struct order {
     struct data_cmd cmd;
     bool address; /* not a command: the peer's data addresses */
     bool source;  /* nor this: the peer's pool, mapped or no longer */
+    uint8_t carrier;
     uint32_t pool;
     struct foreign *foreign;
     uint32_t to, to_life, count, segment_max;
@@ -143,6 +151,7 @@ struct order {
 
 struct address {
     uint32_t to, life, count, segment_max; /* count 0: none */
+    uint8_t carrier;
 };
 
 struct shard {
@@ -170,6 +179,7 @@ struct daemon {
     uint32_t life;  /* counts starts; what is of an older life is void */
     uint32_t host;
     bool alive, draining;
+    uint8_t carriers;  /* bits of those for rows; 0: not drawn yet */
     bool spoilt;       /* for this life: a pool has no memory, or lost it */
     struct conf *conf; /* shared by lives */
     struct brain_conf bc;
@@ -276,6 +286,18 @@ uint32_t data_on_the_way(void);
 uint64_t tag_of(uint32_t instance, uint32_t row);
 uint32_t tag_instance(uint64_t tag);
 uint32_t tag_row(uint64_t tag);
+
+/* carriers.c: what rows can go by */
+
+void carriers_draw(struct daemon *d);
+/* Rows pass no more by that carrier; connections of it end. */
+void carrier_shut(
+    struct daemon *from, const struct daemon *to, uint8_t carrier);
+/* What holds after each step of a langd. */
+void carriers_watch(const struct daemon *d);
+/* True if the room has failed, since its daemons have nothing in common. */
+bool carriers_refused(const struct cons *c);
+void carriers_differ(void);
 
 /* engines.c: connections of engines */
 

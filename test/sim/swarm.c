@@ -97,6 +97,28 @@ static void clock_comes(void *p, uint64_t a, uint64_t b)
     at(in_about(W.is.clock_ms), clock_comes, p, 0, 0);
 }
 
+static void opens(void *p, uint64_t from, uint64_t to)
+{
+    (void)p;
+    W.shut[from][to] = 0;
+}
+
+static void shut_comes(void *p, uint64_t a, uint64_t b)
+{
+    struct daemon *e = W.daemons[between(0, W.is.encodeds - 1)];
+    struct daemon *l = W.daemons[W.is.encodeds + between(0, W.is.langds - 1)];
+
+    (void)p;
+    (void)a;
+    (void)b;
+    if (W.healing)
+        return;
+    carrier_shut(e, l, chance(700) ? CARRIER_UCX : CARRIER_TCP);
+    at(W.now_ns + between(10, chance(500) ? 500 : 20000) * MS, opens, NULL,
+        e->index, l->index);
+    at(in_about(W.is.shut_ms), shut_comes, NULL, 0, 0);
+}
+
 /* A pool's memory works no more, for the rest of the daemon's life. */
 static void pool_is_lost(void *p, uint64_t a, uint64_t b)
 {
@@ -222,6 +244,9 @@ static void schedule(void)
     draw_from(PART_CLOCK, 1);
     if (W.is.clock_ms)
         at(in_about(W.is.clock_ms), clock_comes, NULL, 0, 0);
+    draw_from(PART_CARRIER, 1);
+    if (W.is.ucx && W.is.shut_ms)
+        at(in_about(W.is.shut_ms), shut_comes, NULL, 0, 0);
     reloads_start();
     ghosts_start();
 }
@@ -271,6 +296,7 @@ static void prove_service(void)
             struct daemon *to = W.daemons[l];
             struct prod *p = prod_new(W.daemons[e], 1000000 + room_next());
             struct cons *c = cons_new(to, e, p->room);
+            bool reached = W.daemons[e]->carriers & to->carriers;
 
             if (strcmp(W.daemons[e]->conf->pools[0].layout,
                     to->conf->pools[0].layout) != 0 ||
@@ -280,9 +306,14 @@ static void prove_service(void)
             }
             p->total = p->max_rows = 1;
             c->session = 2;
-            c->must_succeed = p->patient = true;
+            c->must_succeed = p->patient = reached;
             prod_start(p, W.now_ns);
             cons_start(c, W.now_ns);
+            if (!reached)
+                (void)run_until(W.now_ns + 5 * NS_PER_S);
+            HOLDS(reached || carriers_refused(c),
+                "nothing in common is said at once", "%s to %s",
+                W.daemons[e]->conf->name, to->conf->name);
             run_while_busy(world_over, 3600 * NS_PER_S);
         }
 }
