@@ -80,7 +80,7 @@ static void addresses_say(struct daemon *d, uint8_t carrier)
         put_u16(&w, 9);
         put_u32(&w, d->index);
         put_u32(&w, d->life);
-        put_u8(&w, (uint8_t)(carrier << 4 | k));
+        put_u8(&w, (uint8_t)((uint32_t)carrier << 4 | k));
     }
     CHECK(!w.failed, "addresses of %u shards", d->shards_count);
     a = (struct own_addresses){carrier, span_of(blob, w.len), false};
