@@ -434,9 +434,12 @@ static bool item_would(const struct daemon *d, struct item *it)
         if (o && (!head || q == QUEUE_FIRM || o->turn < head->turn))
             head = o;
     }
-    if (heap_linked(&first->in_queue))
-        return head == first ? head_moves(d, p, head) : item_moves(d, head);
-    if (item_fills(first))
+    if (heap_linked(&first->in_queue) &&
+        (head == first ? head_moves(d, p, head) : item_moves(d, head)))
+        return true;
+    if (item_firm(first))
+        return false;
+    if (item_fills(first)) /* then it is full, and others give way */
         return true;
     LIST_FOREACH (n, &first->in_batch)
         if (item_fills(LIST_ENTRY(n, struct item, in_batch)))
