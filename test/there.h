@@ -12,7 +12,7 @@ struct there {
 };
 
 struct local_msg request(uint64_t room, uint32_t cell, uint8_t mode);
-/* A room of a group of so many. */
+/* Requests a room of a group; size: the number of rooms in the group. */
 struct local_msg request_in(
     uint64_t room, uint32_t cell, uint64_t group, uint16_t size);
 struct local_msg attach(uint64_t room, uint32_t cell, uint8_t rights);

@@ -461,13 +461,13 @@ class Case(unittest.TestCase):
         self.over(enc, lm, room)
 
     def over(self, enc, lm, room=1):
-        """The room has been served; both sides release it."""
+        """encoded has served the room; both sides release it."""
         self.assertEqual(enc.done(room), [1, 0])
         lm.release(room)
         enc.release(room)
 
     def comes(self, enc, lm, room, rows):
-        """All of its rows come, and the room is over."""
+        """langd gets all rows of the room; both sides release it."""
         self.assertEqual(lm.ready(room), rows)
         self.good(lm, room)
         self.over(enc, lm, room)

@@ -126,8 +126,8 @@ static enum err begin(struct landing *l, struct segment s, struct begun *b)
 
 static struct data_note note, quiet; /* of the landing that ended last */
 
-/* Ends a landing whose bytes are there, which answers so many fences; true if
- * its rows count. */
+/* Ends a landing whose bytes have arrived. answers: the number of fences that
+ * its end answers. Returns true if its rows count. */
 static bool ended(struct landing *l, const struct begun *b, uint32_t answers)
 {
     uint32_t quiets;

@@ -283,7 +283,7 @@ static void lose(const char *from, const char *to)
     WAIT(w.lost, 1);
     push(&w.e, cmd_of(SEND_CLOSE, 1));
     push(&w.l, cmd_of(LAND_CLOSE, 1));
-    WAIT(w.seen[1].send_quiet, 1); /* nobody waits for ever */
+    WAIT(w.seen[1].send_quiet, 1); /* closing ends although copies fail */
     WAIT(w.seen[1].land_quiet, 1);
     T_TRUE(w.seen[1].landed < 2000);
     world_stop();

@@ -84,7 +84,8 @@ static inline void conf_make(const struct data_ops *carrier)
         .wake = &w.wake};
 }
 
-/* Pools of so many blocks, and a configuration that may be changed. */
+/* Makes both pools, and w.conf, which the caller may change before the start.
+ */
 static inline void world_conf(const struct data_ops *carrier,
     const char *layout, uint32_t e_blocks, uint32_t l_blocks)
 {

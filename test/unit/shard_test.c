@@ -178,7 +178,7 @@ BOTH(rendezvous)
     room(1, 0, 7, 1000);
     WAIT(w.seen[1].landed, 1000);
     place_check(1, 7, 0, 1000);
-    sends(2, 100, 100); /* nobody wants these */
+    sends(2, 100, 100); /* langd has no such room */
     room(3, 200, 300, 900);
     WAIT(w.seen[3].landed, 900);
     place_check(3, 300, 0, 900);

@@ -285,7 +285,7 @@ static ucs_status_t send_bare(ucp_ep_h h, size_t len)
 static void on_bare(struct data *d, ucp_ep_h from, size_t len)
 {
     if (len == 0) {
-        (void)send_bare(from, 1); /* if it is gone, nobody asks any more */
+        (void)send_bare(from, 1); /* fails if the peer is gone: no matter */
         return;
     }
     for (uint32_t i = 0; i < d->c.conf.endpoints_max; i++)
