@@ -127,6 +127,31 @@ TEST(a_stream_of_unknown_length_goes_on_after_a_release)
     T_EQ_U64(brain_shown(l, "rooms", "blocks", 0), 4);
 }
 
+/* Its endpoint breaks, and a reader releases rows before the shards have closed
+ * the attempt. Nothing can be granted then, so nothing is given back. */
+/* RULES 5.20 */
+TEST(a_stream_that_is_read_while_it_closes_keeps_its_promise)
+{
+    struct rig *l =
+        langd_up("pools[0].default_blocks=4", "pools[0].max_room_blocks=8");
+    struct there s = ask(l, 0, request(1, 0, MODE_STREAM));
+
+    brain_hear(l, 0, length(&s, ROWS_UNKNOWN, 1000, false));
+    told(l, &s);
+    brain_landed(l, &s.open, 0, 16);
+    l->noisy = true;
+    brain_hear(l, 0, about(&s, PEER_BROKEN));
+    T_OK(brain_say(l, 0, release(0, 16)));
+    T_EQ_U64(brain_shown(l, "rooms", "blocks", 0), 4);
+    while (brain_quiet(l))
+        ;
+    told(l, &s);
+    T_EQ_U64(brain_shown(l, "rooms", "blocks", 0), 4);
+    T_EQ_U64(brain_shown(l, "rooms", "granted", 0), 48);
+    brain_landed(l, &s.open, 16, 8);
+    T_EQ_U64(cell_rows(l->cells[0][0]), 24);
+}
+
 /* RULES 5.20 */
 TEST(what_a_stream_was_promised_ends_with_its_max_rows)
 {

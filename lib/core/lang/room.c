@@ -276,7 +276,7 @@ void lroom_quiet(struct langd *l, struct lroom *m)
 }
 
 /* Frees the blocks below the released prefix. A stream takes new ones, up to
- * its promise. */
+ * its promise; while shards close it can take none, and keeps all. */
 static void released(struct langd *l, struct out *out, struct lroom *m)
 {
     struct lpool *p = lroom_pool(l, m);
@@ -289,7 +289,8 @@ static void released(struct langd *l, struct out *out, struct lroom *m)
 
     CHECK(m->released <= m->exposed, "room %llx: %u rows released, %u shown",
         (unsigned long long)m->r.id, m->released, m->exposed);
-    if (m->released < m->base || blocks == 0 || blocks > m->held.blocks)
+    if (m->released < m->base || blocks == 0 || blocks > m->held.blocks ||
+        lroom_closing(m))
         return;
     rest = pool_split(&p->p, &m->held, blocks);
     m->base += blocks * p->block_rows;
@@ -300,11 +301,9 @@ static void released(struct langd *l, struct out *out, struct lroom *m)
     m->held = rest;
     p->dirty = true;
     /* Before the queues are served, so the blocks are those just freed. */
-    short_of = grant_wanted(l, m);
-    if (m->mode == MODE_STREAM && m->held.blocks < p->hold_stream)
-        short_of = min_u32(short_of, p->hold_stream - m->held.blocks);
-    else
-        short_of = 0;
+    short_of = m->mode == MODE_STREAM ? p->hold_stream : 0;
+    short_of -= min_u32(short_of, m->held.blocks);
+    short_of = min_u32(short_of, grant_wanted(l, m));
     if (short_of > 0 && !grant_take_own(l, out, m, short_of, GRADE_FIRM))
         l->b.stats[STAT_table_full]++;
     lroom_touch(l, m);
@@ -314,8 +313,6 @@ void lroom_readers(struct langd *l, struct out *out, struct lroom *m)
 {
     uint32_t readers = m->readers_done, least = NONE;
 
-    if (m->released == m->exposed)
-        return; /* nothing left to release */
     LIST_FOREACH (n, &m->r.attachments) {
         const struct attachment *att =
             LIST_ENTRY(n, struct attachment, in_room);
@@ -331,13 +328,17 @@ void lroom_readers(struct langd *l, struct out *out, struct lroom *m)
     released(l, out, m);
 }
 
-/* Shows a stream's landed prefix once the stream holds its promised blocks. */
+/* Takes back what a stream's readers have released, and shows what has landed
+ * in order once the stream holds its promised blocks. */
 static void expose(struct langd *l, struct out *out, struct lroom *m)
 {
     const struct lpool *p = lroom_pool(l, m);
     uint32_t rest;
 
-    if (m->mode != MODE_STREAM || m->prefix <= m->exposed)
+    if (m->mode != MODE_STREAM)
+        return;
+    released(l, out, m); /* while the shards closed */
+    if (m->prefix <= m->exposed)
         return;
     rest = div_up(min_u32(m->total, m->max_rows) - m->base, p->block_rows);
     if (m->held.blocks < min_u32(rest, p->hold_stream))
