@@ -1,6 +1,6 @@
 /* orders.h - orders to a shard, one call for each kind; what names no carrier
- * goes by data_mem. False: the ring has
- * no place for it, and nothing was done. */
+ * goes by data_mem. False: the ring has no place for it, and nothing was done.
+ */
 #ifndef MMX_TEST_ORDERS_H
 #define MMX_TEST_ORDERS_H
 
