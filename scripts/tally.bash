@@ -13,11 +13,15 @@ tally_passed=0
 tally_failed=0
 tally_skipped=0
 tally_names=()
-tally_log=$(mktemp)
-# Not when the shell of the ticks ends: until it has begun it has this trap.
-trap '[[ $BASHPID != "$$" ]] || rm -f "$tally_log"' EXIT
+tally_begun=0
+tally_log= # of the one that ended last
+declare -A tally_runs=() # by pid: pid of its ticks, when it began, log, name
+tally_dir=$(mktemp -d)
+# Not in the shells of what runs beside: until they have begun they have these.
+trap '[[ $BASHPID != "$$" ]] || rm -rf "$tally_dir"' EXIT
+trap '[[ $BASHPID == "$$" ]] || exit; kill "${!tally_runs[@]}"; exit 130' INT TERM
 
-# tally_ticks NAME: shows how far it is until it is ended, or this shell has
+# tally_ticks NAME LOG: shows how far it is until it is ended, or this shell has
 # been. It waits on a pipe that says nothing, not in a sleep, which would outlive
 # it.
 tally_ticks()
@@ -26,19 +30,49 @@ tally_ticks()
     exec {silence}<> <(:)
     while ! read -r -t "${TALLY_EVERY:-15}" -u "$silence" && kill -0 $$; do
         printf '     %s, %d s: %.60s\n' "$1" $((SECONDS - start)) \
-            "$(tail -n 1 "$tally_log" | tr -cd '[:print:]')"
+            "$(tail -n 1 "$2" | tr -cd '[:print:]')"
     done
 }
 
-# tally NAME COMMAND...: runs it, counts, prints one line.
+# tally NAME COMMAND...: runs it alone, counts, prints one line.
 tally()
 {
-    local name=$1 rc=0 passed=0 failed=0 skipped=0 line start=$EPOCHREALTIME took
-    local ticks
-    tally_ticks "$name" &
-    ticks=$!
+    tally_join
+    tally_beside "$@"
+    tally_next
+}
+
+# tally_beside NAME COMMAND...: starts it as soon as fewer run than there are
+# cores; those that end meanwhile are counted.
+tally_beside()
+{
+    local name=$1
+    while ((${#tally_runs[@]} >= $(nproc))); do
+        tally_next || true
+    done
+    tally_log=$tally_dir/$((++tally_begun))
     shift
-    "$@" >"$tally_log" 2>&1 </dev/null || rc=$?
+    "$@" >"$tally_log" 2>&1 </dev/null &
+    set -- $!
+    tally_ticks "$name" "$tally_log" &
+    tally_runs[$1]="$! $EPOCHREALTIME $tally_log $name"
+}
+
+# Counts all that run.
+tally_join()
+{
+    while ((${#tally_runs[@]})); do
+        tally_next || true
+    done
+}
+
+# Waits until one of those that run has ended, and counts it.
+tally_next()
+{
+    local pid ticks start name rc=0 passed=0 failed=0 skipped=0 line took
+    wait -n -p pid "${!tally_runs[@]}" || rc=$?
+    read -r ticks start tally_log name <<<"${tally_runs[$pid]}"
+    unset "tally_runs[$pid]"
     kill "$ticks" || true
     wait "$ticks" 2>/dev/null || true
     took=$(((${EPOCHREALTIME/[.,]/} - ${start/[.,]/}) / 1000))
