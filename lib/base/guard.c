@@ -1,7 +1,7 @@
 /* guard.c - see guard.h. A handler for SIGBUS jumps back into the copy in
  * progress on its thread.
  *
- * Invariant: while `inside` is set only the copy runs, and it holds no
+ * Invariant: while `inside` is set only the copy or the call runs, and holds no
  * resources, so that jumping out of it leaks nothing.
  *
  * Rejected: process_vm_readv or pread for such memory, which return errors but
@@ -77,6 +77,16 @@ void guard_install(void)
     pthread_once(&once, install);
 }
 
+bool guard_call(void (*f)(void *ud), void *ud)
+{
+    if (sigsetjmp(back, 0) != 0)
+        return false;
+    enter();
+    f(ud);
+    leave();
+    return true;
+}
+
 bool guard_copy(void *to, const void *from, size_t n)
 {
     if (sigsetjmp(back, 0) != 0)
@@ -84,6 +94,18 @@ bool guard_copy(void *to, const void *from, size_t n)
     enter();
     memcpy(to, from, n);
     leave();
+    return true;
+}
+
+bool guard_scatter(const struct iovec *to, const void *from, size_t n)
+{
+    const uint8_t *f = from;
+
+    for (size_t part; n > 0; to++, f += part, n -= part) {
+        part = to->iov_len < n ? to->iov_len : n;
+        if (!guard_copy(to->iov_base, f, part))
+            return false;
+    }
     return true;
 }
 
@@ -97,14 +119,9 @@ bool guard_copy_rows(void *to, const void *from, size_t n)
     return true;
 }
 
-static bool touch(const volatile uint8_t *p)
+static void touch(void *p)
 {
-    if (sigsetjmp(back, 0) != 0)
-        return false;
-    enter();
-    (void)*p;
-    leave();
-    return true;
+    (void)*(volatile uint8_t *)p;
 }
 
 /* Returns the bytes to the end of p's page, at most n. */
@@ -157,12 +174,12 @@ void *guard_zeros(size_t n)
 
 bool guard_readable(const void *from, size_t n)
 {
-    const uint8_t *f = from;
+    uint8_t *f = (uint8_t *)(uintptr_t)from;
 
     while (n > 0) {
         size_t part = page_left(f, n);
 
-        if (!touch(f))
+        if (!guard_call(touch, f))
             return false;
         f += part;
         n -= part;

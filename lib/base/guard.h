@@ -8,6 +8,7 @@
 #include "base/base.h"
 
 #include <signal.h>
+#include <sys/uio.h>
 
 /* Catches SIGBUS that these copies cause; any other ends the process as before.
  * May be called several times, by any thread. */
@@ -16,9 +17,16 @@ void guard_install(void);
  * default action ends the process; NULL: none. */
 void guard_pass_on(void (*handler)(int number, siginfo_t *info, void *context));
 
+/* Calls f(ud), which must hold no resource while it touches such memory. False:
+ * a page was missing, and f did not return. */
+MUST_CHECK bool guard_call(void (*f)(void *ud), void *ud);
 /* Copies as memcpy. False: a page of `to` or `from` is missing; part of `to`
  * may be written. */
 MUST_CHECK bool guard_copy(void *to, const void *from, size_t n);
+/* Copies n bytes to the places of `to`, which have as many at least. Returns as
+ * guard_copy. */
+MUST_CHECK bool guard_scatter(
+    const struct iovec *to, const void *from, size_t n);
 /* Copies as copy_rows does. Returns as guard_copy. */
 MUST_CHECK bool guard_copy_rows(void *to, const void *from, size_t n);
 /* Copies; missing pages of `from` read as zeros, as a hole in small pages does.

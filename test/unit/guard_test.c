@@ -28,9 +28,15 @@ static uint8_t *half_gone(void)
     return p;
 }
 
+static void write_last(void *p)
+{
+    ((uint8_t *)p)[PAGE - 1] = 7;
+}
+
 static void copies(void)
 {
     uint8_t *p = half_gone(), *own = malloc(PAGES * PAGE);
+    struct iovec places[] = {{p, PAGE}, {p, 0}, {p + PAGE, PAGES * PAGE}};
 
     guard_install();
     for (int i = 0; i < 3; i++) { /* the signal is not blocked after one */
@@ -38,6 +44,10 @@ static void copies(void)
         T_FALSE(guard_copy(own, p, PAGES * PAGE));
         T_FALSE(guard_copy(own, p + GONE * PAGE, 1));
         T_FALSE(guard_copy(p, own, PAGES * PAGE));
+        T_TRUE(guard_call(write_last, p));
+        T_FALSE(guard_call(write_last, p + GONE * PAGE));
+        T_TRUE(guard_scatter(places, own, GONE * PAGE));
+        T_FALSE(guard_scatter(places, own, GONE * PAGE + 1));
         T_TRUE(guard_readable(p + 5, GONE * PAGE - 5));
         T_FALSE(guard_readable(p + 5, GONE * PAGE));
     }
