@@ -6,6 +6,7 @@
 
 #include "test/t.h"
 
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -163,6 +164,7 @@ void side_open_with(
         .broken = on_broken,
         .connected = on_connected};
 
+    signal(SIGPIPE, SIG_IGN); /* as the daemons do */
     memset(s, 0, sizeof(*s));
     s->ops = ops;
     s->fetch_pieces = 3;

@@ -340,7 +340,8 @@ TEST(without_any_descriptor_connections_wait)
 
 /* Rows of which some pages are gone when they are sent: zeros go, and the
  * endpoint has other messages. */
-static void some_pages_left(size_t bytes, size_t left)
+static void some_pages_left(
+    const struct data_ops *ops, size_t bytes, size_t left)
 {
     int file = memfd_create("rows", 0);
     struct side a, b;
@@ -349,7 +350,7 @@ static void some_pages_left(size_t bytes, size_t left)
     T_EQ_I64(ftruncate(file, (off_t)left), 0);
     p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     T_TRUE(p != MAP_FAILED);
-    side_pair(&a, &b, &data_tcp);
+    side_pair(&a, &b, ops);
     b.fetch_pieces = 1;
     b.any_bytes = true;
     T_OK(side_post(&a, 0, 1, p, bytes));
@@ -365,17 +366,28 @@ static void some_pages_left(size_t bytes, size_t left)
     close(file);
 }
 
-/* The kernel takes nothing at all. Two tests: the sanitizer of threads leaves
- * the signal blocked after the first fault of a process. */
+/* The kernel takes nothing at all. Tests of one fault each: the sanitizer of
+ * threads leaves the signal blocked after the first fault of a process. */
 TEST(pages_that_were_taken_away_go_as_zeros)
 {
-    some_pages_left(64 * KIB, 16 * KIB);
+    some_pages_left(&data_tcp, 64 * KIB, 16 * KIB);
 }
 
 /* The kernel takes what comes before them. */
 TEST(pages_that_are_missed_later_go_as_zeros)
 {
-    some_pages_left(MIB, 512 * KIB);
+    some_pages_left(&data_tcp, MIB, 512 * KIB);
+}
+
+/* The same amid the cipher. */
+TEST(pages_that_were_taken_away_go_as_zeros_encrypted)
+{
+    some_pages_left(side_encrypted(), 64 * KIB, 16 * KIB);
+}
+
+TEST(pages_that_are_missed_later_go_as_zeros_encrypted)
+{
+    some_pages_left(side_encrypted(), MIB, 512 * KIB);
 }
 
 static uint8_t *no_pages(size_t bytes)

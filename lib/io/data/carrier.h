@@ -89,6 +89,20 @@ MUST_CHECK enum err carrier_post(struct carrier *c, uint32_t i,
 /* Copies the pieces that are not empty. */
 void carrier_pieces(
     struct carrier_op *op, const struct iovec *iov, uint32_t iovs);
+/* Takes n bytes off the front of v. Returns the first piece that has some left,
+ * or the one behind the last. */
+static inline struct iovec *iov_skip(struct iovec *v, size_t n)
+{
+    while (n > 0) {
+        size_t part = v->iov_len < n ? v->iov_len : n;
+
+        v->iov_base = (uint8_t *)v->iov_base + part;
+        v->iov_len -= part;
+        n -= part;
+        v += v->iov_len == 0;
+    }
+    return v;
+}
 /* Takes op off its list; carrier_report() reports it. */
 void carrier_complete(struct carrier *c, struct carrier_op *op, bool ok);
 void carrier_complete_all(struct carrier *c, struct list *ops);

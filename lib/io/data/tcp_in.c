@@ -8,8 +8,8 @@
  * iov); dropping (`left` bytes of a body are discarded).
  *
  * If there are keys (tcp_safe.h) the greeting is a proof, and the buffer is
- * allocated after it. An encrypted body is decrypted inside OpenSSL and copied
- * from there to its place, one record at a time.
+ * allocated after it. Encrypted bytes come by records, each of which is
+ * decrypted into the same places.
  *
  * Lengths are size_t from where they are read, and a frame's are validated
  * before use: body_max bounds the memory of a body that is requested whole.
@@ -28,17 +28,17 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#define BUFFER     ((size_t)64 * 1024) /* at first; grows for whole messages */
+/* At first; grows for whole messages. Where a message waits for its end, there
+ * is room for the next record. */
+#define BUFFER     ((size_t)64 * 1024 + RECORD_MAX)
 #define READ_AHEAD ((size_t)1024)
 /* Limits of a turn, so that other connections get theirs: system calls, and
  * bytes after which the turn ends. */
 #define READS_MAX  8
 #define TURN_BYTES ((size_t)256 * 1024)
-#define READS_SAFE 16                  /* system calls of up to 64 KiB each */
-#define RECORD     ((size_t)16 * 1024) /* most bytes of a record */
 
-_Static_assert(BUFFER >= TCP_FRAME + DATA_HEADER_MAX + TCP_EAGER,
-    "an eager message fits the buffer");
+_Static_assert(BUFFER >= TCP_FRAME + DATA_HEADER_MAX + TCP_EAGER + RECORD_MAX,
+    "an eager message and the next record fit the buffer");
 
 static struct log_rate strangers =
     LOG_RATE("connections for data that break the protocol", LOG_WARN, 5);
@@ -46,8 +46,9 @@ static struct log_rate strangers =
 struct tcp_in {
     struct tcp_in_conf conf;
     int fd;
-    struct tcp_safe *safe; /* until the proof; kept if it encrypts */
-    bool waits;            /* see tcp_in_waits() */
+    struct tcp_safe *safe;       /* until the proof */
+    struct tcp_records *records; /* after it, if it encrypts */
+    bool waits;                  /* see tcp_in_waits() */
     bool greeted, fetching, dropping;
     bool keyed; /* key_id is set to its key's */
     uint8_t key_id[TCP_KEY_ID];
@@ -118,6 +119,7 @@ void tcp_in_close(struct tcp_in **inp)
     if (in->fetching)
         fetch_end(in, false);
     tcp_safe_free(&in->safe);
+    tcp_records_free(&in->records);
     free(in->buffer);
     free(in);
 }
@@ -171,17 +173,8 @@ static void fill(struct tcp_in *in, uint64_t n)
     CHECK(n <= in->left, "%zu bytes of a body that lacks %zu", (size_t)n,
         (size_t)in->left);
     in->left -= n;
-    while (n > 0) {
-        struct iovec *v = &in->iov[in->at];
-        size_t take = n < v->iov_len ? (size_t)n : v->iov_len;
-
-        v->iov_base = (uint8_t *)v->iov_base + take;
-        v->iov_len -= take;
-        n -= take;
-        CHECK(in->at < in->iovs, "piece %u of %u", in->at, in->iovs);
-        if (v->iov_len == 0)
-            in->at++;
-    }
+    in->at = (uint32_t)(iov_skip(&in->iov[in->at], (size_t)n) - in->iov);
+    CHECK(in->at <= in->iovs, "piece %u of %u", in->at, in->iovs);
 }
 
 /* Copies the buffer's part of the body. False: its place is gone. */
@@ -189,17 +182,10 @@ static bool from_buffer(struct tcp_in *in)
 {
     size_t have = in->head - in->tail;
     size_t take = in->left < have ? (size_t)in->left : have;
-    size_t done = 0;
-    uint32_t i = in->at;
 
-    while (in->fetching && done < take) {
-        struct iovec *v = &in->iov[i++];
-        size_t n = take - done < v->iov_len ? take - done : v->iov_len;
-
-        if (!guard_copy(v->iov_base, in->buffer + in->tail + done, n))
-            return false;
-        done += n;
-    }
+    if (in->fetching &&
+        !guard_scatter(&in->iov[in->at], in->buffer + in->tail, take))
+        return false;
     in->tail += take;
     if (in->fetching)
         fill(in, take);
@@ -330,7 +316,7 @@ static void deliver_large(
         len, kept ? "kept and not fetched" : "fetched and not kept");
     if (in->whole) { /* parse it again from its frame on */
         in->large = false;
-        *over = !make_whole(in, TCP_FRAME + header.len + len);
+        *over = !make_whole(in, TCP_FRAME + header.len + len + RECORD_MAX);
         return;
     }
     in->tail += TCP_FRAME + header.len;
@@ -421,41 +407,28 @@ static void make_room(struct tcp_in *in)
     in->head = have;
 }
 
-/* Receives from OpenSSL: at most the rest of one decrypted record. */
-static ssize_t receive_safe(struct tcp_in *in)
+/* Returns the places of the next bytes: what a fetch still lacks, and last, at
+ * iov[iovs], `room` bytes of the buffer. */
+static struct iovec *places(struct tcp_in *in, size_t room)
 {
-    const struct iovec *v = &in->iov[in->at];
-
-    if (in->dropping)
-        return tcp_safe_recv(in->safe, in->buffer,
-            in->left < BUFFER ? (size_t)in->left : BUFFER);
-    if (in->fetching) { /* no SIGBUS jump may leave OpenSSL */
-        size_t most = v->iov_len < RECORD ? v->iov_len : RECORD;
-
-        if (guard_readable(v->iov_base, most))
-            return tcp_safe_recv(in->safe, v->iov_base, most);
-        errno = EFAULT;
-        return -1;
-    }
-    return tcp_safe_recv(in->safe, in->buffer + in->head, in->cap - in->head);
+    if (!in->fetching)
+        in->at = in->iovs = 0;
+    in->iov[in->iovs] = (struct iovec){in->buffer + in->head, room};
+    return &in->iov[in->at];
 }
 
 static ssize_t receive(struct tcp_in *in, size_t *asked)
 {
     size_t room = in->large ? READ_AHEAD : in->cap - in->head;
-    struct msghdr m = {.msg_iov = &in->iov[in->at]};
+    struct msghdr m = {0};
 
     if (in->dropping) { /* MSG_TRUNC: TCP discards them without a copy */
         *asked = in->left < BUFFER ? (size_t)in->left : BUFFER;
         return recv(in->fd, in->buffer, *asked, MSG_TRUNC | MSG_DONTWAIT);
     }
-    if (!in->fetching) {
-        *asked = room;
-        return recv(in->fd, in->buffer + in->head, room, MSG_DONTWAIT);
-    }
-    in->iov[in->iovs] = (struct iovec){in->buffer + in->head, room};
+    m.msg_iov = places(in, room);
     m.msg_iovlen = in->iovs - in->at + 1;
-    *asked = (size_t)in->left + room;
+    *asked = (in->fetching ? (size_t)in->left : 0) + room;
     return recvmsg(in->fd, &m, MSG_DONTWAIT);
 }
 
@@ -505,8 +478,7 @@ static void proven(struct tcp_in *in, bool *over)
         *over = true;
         return;
     }
-    if (!tcp_safe_encrypts(in->safe))
-        tcp_safe_free(&in->safe);
+    in->records = tcp_safe_end(&in->safe);
     in->greeted = true;
     *over = !buffer_take(in);
 }
@@ -549,18 +521,20 @@ void tcp_in_again(struct tcp_in *in, bool *over)
     prove(in, over);
 }
 
-/* As tcp_in_turn(), encrypted. Reads until OpenSSL has no whole record left,
- * since no event reports those. */
-static unsigned turn_safe(struct tcp_in *in, bool *over)
+/* As tcp_in_turn(), encrypted: one read of the socket, and all its records. */
+static unsigned turn_sealed(struct tcp_in *in, bool *over)
 {
+    ssize_t n = tcp_records_read(in->records, in->fd);
     unsigned count = 0;
 
-    tcp_safe_turn(in->safe, READS_SAFE);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+        return 0;
+    *over = n <= 0;
+    in->moved = true;
     while (!*over) {
-        ssize_t n;
-
         make_room(in);
-        n = receive_safe(in);
+        CHECK(in->cap - in->head >= RECORD_MAX, "no room for a record");
+        n = tcp_records_open(in->records, places(in, in->cap - in->head));
         if (n < 0 && errno == EAGAIN)
             break;
         if (n < 0 && errno != EFAULT) {
@@ -568,13 +542,11 @@ static unsigned turn_safe(struct tcp_in *in, bool *over)
                 &strangers, "tcp: a connection with a record of others ends");
             in->conf.counts->malformed++;
         }
-        if (n <= 0) {
-            *over = true;
-            break;
+        *over = n <= 0;
+        if (n > 0) {
+            take(in, (uint64_t)n);
+            count += 1 + parse(in, over);
         }
-        in->moved = true;
-        take(in, (uint64_t)n);
-        count += 1 + parse(in, over);
     }
     return count + *over;
 }
@@ -590,10 +562,10 @@ unsigned tcp_in_turn(struct tcp_in *in, bool *over)
         else
             *over = true;
     }
-    if (in->safe && in->greeted && !*over) /* OpenSSL may have messages */
-        return 1 + turn_safe(in, over);
     if (in->safe || *over)
         return 1;
+    if (in->records)
+        return turn_sealed(in, over);
     for (unsigned i = 0; i < READS_MAX && bytes < TURN_BYTES && !*over; i++) {
         size_t asked;
         ssize_t n;

@@ -16,10 +16,8 @@
  * invariant holds for it too.
  *
  * If the pair has a key (tcp_safe.h), a stream counts as connected once both
- * ends have proven it. An encrypted stream first copies its bytes into records
- * of SEAL bytes: many small pieces share a record, and pages that engines
- * remove meanwhile cannot end the process inside OpenSSL. The copy is a tenth
- * of what encryption costs. */
+ * ends have proven it. Bytes of an encrypted stream count as sent once they are
+ * sealed (tcp_records.h). */
 #include "io/data/tcp_out.h"
 
 #include "base/check.h"
@@ -182,8 +180,7 @@ static void stream_close(struct stream *st)
     st->fd = -1;
     st->connected = false;
     tcp_safe_free(&st->safe);
-    free(st->seal);
-    st->seal = NULL;
+    tcp_records_free(&st->records);
     list_remove(&st->ready);
 }
 
@@ -199,15 +196,15 @@ void tcp_out_close(struct data *d, uint32_t i)
     carrier_complete_all(&d->c, &ep->end->ops);
 }
 
-/* True if part of the stream's record is not sent yet. */
-static bool sealed_waits(const struct stream *st)
+/* True if sealed bytes of the stream are not sent yet. */
+static bool sealed_wait(const struct stream *st)
 {
-    return st->seal && st->seal->at < st->seal->len;
+    return st->records && tcp_records_wait(st->records);
 }
 
 static void stream_ready(struct data *d, struct stream *st)
 {
-    bool has = st->hello_left > 0 || st->op || sealed_waits(st) || unbegun(st);
+    bool has = st->hello_left > 0 || st->op || sealed_wait(st) || unbegun(st);
 
     if (!has || !st->connected || st->blocked || list_linked(&st->ready))
         return;
@@ -228,12 +225,6 @@ static enum err stream_prepare(struct data *d, struct stream *st)
         return ERR_INTERNAL;
     tcp_safe_rekey(st->safe, d->c.conf.rekey_bytes);
     st->hello_left = 0;
-    if (!ep->key.encrypt)
-        return OK;
-    st->seal = malloc(sizeof(*st->seal));
-    if (!st->seal)
-        return ERR_INTERNAL;
-    st->seal->at = st->seal->len = 0;
     return OK;
 }
 
@@ -331,65 +322,13 @@ static bool stream_may_go_on(struct data *d, struct stream *st, size_t n)
 
     /* If the kernel took nothing, an event comes when it takes more. If it took
      * a part, the next pages may have been removed. */
-    st->blocked = n == 0;
+    st->blocked = st->records ? sealed_wait(st) : n == 0;
     if (ep->most == 1 || !has_turn(st))
         return !st->blocked;
     ep->taken += n;
     if (st->blocked || ep->taken >= TURN_BYTES)
         pass_turn(d, ep);
     return !st->blocked && has_turn(st);
-}
-
-/* Fills an empty record with the stream's next bytes. They count as sent. */
-static void fill(struct data *d, struct stream *st)
-{
-    struct seal *seal = st->seal;
-
-    CHECK(seal->at == seal->len, "%zu bytes of a record are not sent",
-        seal->len - seal->at);
-    seal->at = seal->len = 0;
-    while (seal->len < SEAL && (st->op || unbegun(st))) {
-        struct carrier_op *op = st->op ? st->op : begin_next(st);
-        struct iovec *v = &op->iov[op->at];
-        size_t room = SEAL - seal->len;
-        size_t part = v->iov_len < room ? v->iov_len : room;
-
-        if (!guard_copy_zeros(seal->bytes + seal->len, v->iov_base, part))
-            log_rated(
-                &gone, "tcp: pages of a pool were removed: zeros are sent");
-        seal->len += part;
-        taken(d, st, part);
-    }
-}
-
-/* As stream_send(), encrypted. */
-static void stream_seal(struct data *d, struct stream *st)
-{
-    struct seal *seal = st->seal;
-
-    for (size_t sent = 0; sent < SEND_BYTES_MAX;) {
-        size_t left;
-        ssize_t n;
-
-        if (seal->at == seal->len)
-            fill(d, st);
-        left = seal->len - seal->at;
-        if (left == 0)
-            return;
-        n = tcp_safe_send(st->safe, seal->bytes + seal->at, left);
-        if (n <= 0 && (n == 0 || errno != EAGAIN)) {
-            carrier_break(d, number(d, st));
-            return;
-        }
-        n = n > 0 ? n : 0;
-        if (n > 0)
-            st->quiet_since_ns = 0;
-        seal->at += (size_t)n;
-        sent += (size_t)n;
-        if (!stream_may_go_on(d, st, (size_t)n))
-            break;
-    }
-    stream_ready(d, st);
 }
 
 static void stream_send(struct data *d, struct stream *st)
@@ -399,18 +338,16 @@ static void stream_send(struct data *d, struct stream *st)
 
     CHECK(st->fd >= 0 && st->connected, "endpoint %u is not connected",
         number(d, st));
-    if (st->safe) {
-        stream_seal(d, st);
-        return;
-    }
     for (unsigned i = 0; i < SENDS_MAX; i++) {
         size_t bytes;
         ssize_t n;
 
         m.msg_iovlen = (size_t)gather(st, iov, &bytes);
-        if (m.msg_iovlen == 0)
+        if (m.msg_iovlen == 0 && !sealed_wait(st))
             return;
-        n = sendmsg(st->fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
+        n = st->records ? tcp_records_send(
+                              st->records, st->fd, iov, (unsigned)m.msg_iovlen)
+                        : sendmsg(st->fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
         if (n < 0 && (errno == EINTR || (errno == EFAULT && mend(st->ep))))
             continue;
         if (n < 0 && errno != EAGAIN) {
@@ -513,8 +450,7 @@ static bool stream_prove(struct data *d, struct stream *st, uint32_t events)
     if (p == PROOF_WAITS)
         return false;
     if (p == PROOF_DONE) {
-        if (!tcp_safe_encrypts(st->safe))
-            tcp_safe_free(&st->safe);
+        st->records = tcp_safe_end(&st->safe);
         return true;
     }
     d->counts.unproven += tcp_safe_why(st->safe)[0] != 0;
@@ -537,7 +473,7 @@ void tcp_out_event(struct data *d, uint32_t index, uint32_t events)
     st = stream_at(ep, index % TCP_STREAMS);
     if (!st || st->fd < 0)
         return; /* of a connection closed in this turn */
-    if (!st->connected && st->safe) {
+    if (st->safe) {
         if (!stream_prove(d, st, events))
             return;
         events &= ~(uint32_t)EPOLLIN; /* it was the proof */
@@ -568,7 +504,7 @@ void tcp_out_tick(struct data *d, struct endpoint *ep, uint64_t now_ns)
     for (uint32_t k = 0; k < ep->places; k++) {
         struct stream *st = stream_at(ep, k);
 
-        if (!st || (!st->op && !sealed_waits(st)))
+        if (!st || (!st->op && !sealed_wait(st)))
             continue;
         if (st->quiet_since_ns == 0)
             st->quiet_since_ns = now_ns;

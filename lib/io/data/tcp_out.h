@@ -6,14 +6,6 @@
 #include "io/data/carrier.h"
 #include "io/data/tcp_safe.h"
 
-#define SEAL ((size_t)16 * 1024) /* most bytes of a record */
-
-/* A record being sent: rows are copied here until the kernel has all of it. */
-struct seal {
-    size_t at, len; /* bytes[at..len) are not sent yet */
-    uint8_t bytes[SEAL];
-};
-
 struct stream {
     struct list ready; /* in data.ready: has bytes and its socket takes some */
     struct endpoint *ep;
@@ -23,8 +15,8 @@ struct stream {
     bool connected, blocked; /* connected: and proven, if there is a key */
     bool small;              /* only for messages up to DATA_SMALL bytes */
     uint32_t hello_left;
-    struct tcp_safe *safe; /* until the proof; kept if it encrypts */
-    struct seal *seal;     /* if it encrypts */
+    struct tcp_safe *safe;       /* until the proof */
+    struct tcp_records *records; /* after it, if it encrypts */
 };
 
 struct endpoint {

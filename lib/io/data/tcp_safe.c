@@ -106,6 +106,7 @@ void tcp_safe_free(struct tcp_safe **sp)
     if (!s)
         return;
     tls_close(s);
+    tcp_records_free(&s->records);
     OPENSSL_cleanse(s, sizeof(*s));
     free(s);
 }
@@ -126,9 +127,14 @@ const char *tcp_safe_why(const struct tcp_safe *s)
     return s->why;
 }
 
-bool tcp_safe_encrypts(const struct tcp_safe *s)
+struct tcp_records *tcp_safe_end(struct tcp_safe **sp)
 {
-    return s->encrypt;
+    struct tcp_records *out = (*sp)->records;
+
+    CHECK(!(*sp)->encrypt == !out, "the proof is not complete");
+    (*sp)->records = NULL;
+    tcp_safe_free(sp);
+    return out;
 }
 
 const uint8_t *tcp_safe_id(const struct tcp_safe *s)
@@ -139,21 +145,4 @@ const uint8_t *tcp_safe_id(const struct tcp_safe *s)
 uint32_t tcp_safe_stream(const struct tcp_safe *s)
 {
     return s->stream;
-}
-
-ssize_t tcp_safe_send(struct tcp_safe *s, const void *p, size_t n)
-{
-    CHECK(s->encrypt && !s->server, "what is sent needs no encryption");
-    return tls_send(s, p, n);
-}
-
-ssize_t tcp_safe_recv(struct tcp_safe *s, void *p, size_t n)
-{
-    CHECK(s->encrypt && s->server, "what comes is not encrypted");
-    return tls_recv(s, p, n);
-}
-
-void tcp_safe_turn(struct tcp_safe *s, unsigned reads)
-{
-    s->reads = reads;
 }

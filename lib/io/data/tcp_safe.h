@@ -1,5 +1,6 @@
 /* tcp_safe.h - connections of a pair of daemons that has a key: each end proves
- * that it has the key before any row goes, and with `encrypt` TLS follows.
+ * that it has the key before any row goes, and with `encrypt` all that follows
+ * are records of TLS (tcp_records.h).
  * Private to lib/io/data; the thread that owns the carrier.
  *
  * The client is the end that connects, to send rows. Both ends prove that they
@@ -9,8 +10,7 @@
 
 #include "base/bytes.h"
 #include "io/data/tcp.h"
-
-#include <sys/types.h>
+#include "io/data/tcp_records.h"
 
 #define TCP_KEY_ID     16
 #define TCP_KEY_SECRET 32
@@ -42,7 +42,8 @@ bool tcp_safe_ready(void);
 
 struct tcp_safe;
 
-/* Prepares one end on fd, which the caller still owns. NULL: no memory, with a
+/* Prepares one end on fd, which the caller still owns; the process ignores
+ * SIGPIPE. NULL: no memory, with a
  * log line. The key is copied; token and keys must stay valid. */
 struct tcp_safe *tcp_safe_client(
     int fd, const struct tcp_key *key, const uint8_t *token, uint32_t stream);
@@ -61,19 +62,12 @@ enum tcp_proof tcp_safe_prove(struct tcp_safe *s);
 /* Returns the cause of a failure for people; a few words. */
 const char *tcp_safe_why(const struct tcp_safe *s);
 
-/* True if bytes after the proof are encrypted: then use only these calls. */
-bool tcp_safe_encrypts(const struct tcp_safe *s);
+/* After PROOF_DONE: frees *s. Returns what all further bytes go by if they are
+ * encrypted, else NULL. */
+struct tcp_records *tcp_safe_end(struct tcp_safe **s);
 /* Returns the id of the key; NULL: not known yet. */
 const uint8_t *tcp_safe_id(const struct tcp_safe *s);
 /* Returns the number of the stream, once the id is known. */
 uint32_t tcp_safe_stream(const struct tcp_safe *s);
-
-/* As send() and recv(), EAGAIN included. After EAGAIN the same bytes must be
- * sent again. EPROTO: a record that the other end did not write. */
-ssize_t tcp_safe_send(struct tcp_safe *s, const void *p, size_t n);
-ssize_t tcp_safe_recv(struct tcp_safe *s, void *p, size_t n);
-/* Allows `reads` more reads of the socket. After them tcp_safe_recv() returns
- * EAGAIN, once no whole record is left inside. */
-void tcp_safe_turn(struct tcp_safe *s, unsigned reads);
 
 #endif

@@ -30,10 +30,10 @@ struct tcp_safe {
     /* tcp_tls.c */
     SSL *ssl; /* NULL: no TLS */
     uint8_t identity[IDENTITY_BYTES];
-    unsigned reads;      /* reads of the socket left */
-    bool ended;          /* the socket has ended */
-    uint64_t since_keys; /* bytes sent under the keys in use */
-    uint64_t rekey;      /* bytes until the keys change */
+    uint8_t secret[RECORD_SECRET]; /* of the client's records */
+    size_t secret_len;
+    uint64_t rekey;              /* bytes until the keys change */
+    struct tcp_records *records; /* after the handshake */
 };
 
 /* 2^22 records of 16 KiB: a sixth of what AES-GCM allows one key. */
@@ -48,7 +48,5 @@ enum tcp_proof proof_step(struct tcp_safe *s);
 bool tls_open(struct tcp_safe *s);
 void tls_close(struct tcp_safe *s);
 enum tcp_proof tls_step(struct tcp_safe *s);
-ssize_t tls_send(struct tcp_safe *s, const void *p, size_t n);
-ssize_t tls_recv(struct tcp_safe *s, void *p, size_t n);
 
 #endif

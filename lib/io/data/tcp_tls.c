@@ -4,16 +4,18 @@
  * does not expose recorded traffic.
  *
  * The client names the key by "mmx1", its id, the listener's token and the
- * stream, which the handshake covers. OpenSSL reads and writes by a BIO of
- * ours: calls that never block and raise no signal, in a turn as many as the
- * carrier allows, so that one connection does not keep the others waiting.
+ * stream, which the handshake covers. OpenSSL makes the handshake, and gives
+ * the secret of what the client sends; the records of that are ours
+ * (tcp_records.c). OpenSSL reads no byte behind the handshake (no read-ahead),
+ * and the client's part is sent before any record. The listener sends nothing
+ * after it.
  *
  * The cipher is AES-128-GCM, or ChaCha20 if one of the processors lacks
  * instructions for AES. The sender changes its keys long before the bound of
  * RFC 8446 (5.5) for one key of AES-GCM, which OpenSSL does not enforce.
  *
- * Rejected: kernel TLS, which needs a module that hosts do not load; a record
- * protocol of our own. One thread per connection. */
+ * Rejected: AES-256, which TLS 1.3 has with SHA-384 alone: a second kind of
+ * key. One thread per connection. */
 #include "io/data/tcp_safe_in.h"
 
 #include "base/check.h"
@@ -29,85 +31,10 @@
 #include <sys/auxv.h>
 #endif
 
-#define MAGIC       "mmx1"
-#define READ_BUFFER ((size_t)64 * 1024)
-#define PROOF_READS 16 /* reads of the socket in one step of the proof */
+#define MAGIC "mmx1"
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static SSL_CTX *context; /* NULL: OpenSSL could not make it */
-static BIO_METHOD *method;
-
-static struct tcp_safe *safe_of(SSL *ssl)
-{
-    return SSL_get_app_data(ssl);
-}
-
-/* the socket */
-
-static int bio_write(BIO *b, const char *p, size_t n, size_t *done)
-{
-    struct tcp_safe *s = BIO_get_data(b);
-    ssize_t w = send(s->fd, p, n, MSG_NOSIGNAL | MSG_DONTWAIT);
-
-    BIO_clear_retry_flags(b);
-    *done = w > 0 ? (size_t)w : 0;
-    if (w < 0 && (errno == EAGAIN || errno == EINTR))
-        BIO_set_retry_write(b);
-    return w > 0;
-}
-
-static int bio_read(BIO *b, char *p, size_t n, size_t *done)
-{
-    struct tcp_safe *s = BIO_get_data(b);
-    ssize_t r = -1;
-
-    BIO_clear_retry_flags(b);
-    *done = 0;
-    errno = EAGAIN;
-    if (s->reads > 0) {
-        s->reads--;
-        r = recv(s->fd, p, n, MSG_DONTWAIT);
-    }
-    if (r < 0 && (errno == EAGAIN || errno == EINTR))
-        BIO_set_retry_read(b);
-    else if (r <= 0)
-        s->ended = true;
-    else
-        *done = (size_t)r;
-    return r > 0;
-}
-
-static long bio_ctrl(BIO *b, int what, long number, void *p)
-{
-    (void)number;
-    (void)p;
-    switch (what) {
-    case BIO_CTRL_FLUSH:
-        return 1;
-    case BIO_CTRL_EOF:
-        return ((struct tcp_safe *)BIO_get_data(b))->ended;
-    default:
-        return 0;
-    }
-}
-
-static int bio_create(BIO *b)
-{
-    BIO_set_init(b, 1);
-    return 1;
-}
-
-static bool make_method(void)
-{
-    int index = BIO_get_new_index();
-
-    method = index < 0 ? NULL
-                       : BIO_meth_new(index | BIO_TYPE_SOURCE_SINK, "mmx data");
-    return method && BIO_meth_set_write_ex(method, bio_write) &&
-           BIO_meth_set_read_ex(method, bio_read) &&
-           BIO_meth_set_ctrl(method, bio_ctrl) &&
-           BIO_meth_set_create(method, bio_create);
-}
 
 /* the key */
 
@@ -140,7 +67,7 @@ static SSL_SESSION *session_of(SSL *ssl, const struct tcp_key *k)
 static int use_key(SSL *ssl, const EVP_MD *md, const unsigned char **id,
     size_t *len, SSL_SESSION **out)
 {
-    struct tcp_safe *s = safe_of(ssl);
+    struct tcp_safe *s = SSL_get_app_data(ssl);
 
     *out = NULL;
     if (s->server || (md && !EVP_MD_is_a(md, "SHA256")))
@@ -155,7 +82,7 @@ static int use_key(SSL *ssl, const EVP_MD *md, const unsigned char **id,
 static int find_key(
     SSL *ssl, const unsigned char *id, size_t len, SSL_SESSION **out)
 {
-    struct tcp_safe *s = safe_of(ssl);
+    struct tcp_safe *s = SSL_get_app_data(ssl);
 
     *out = NULL;
     if (s->key.there && len == sizeof(s->identity) &&
@@ -167,7 +94,7 @@ static int find_key(
 /* Reads the client's first key name, before any cryptography for it. */
 static int on_hello(SSL *ssl, int *alert, void *ud)
 {
-    struct tcp_safe *s = safe_of(ssl);
+    struct tcp_safe *s = SSL_get_app_data(ssl);
     const struct tcp_key *key;
     const uint8_t *p;
     struct reader r;
@@ -191,6 +118,18 @@ static int on_hello(SSL *ssl, int *alert, void *ud)
     s->stream = get_u32(&r);
     put_identity(s);
     return SSL_CLIENT_HELLO_SUCCESS;
+}
+
+/* Keeps the secret of what the client will send. OpenSSL gives it in this form
+ * alone: a line of its name, the client's random bytes, and itself, in hex. */
+static void on_secret(const SSL *ssl, const char *line)
+{
+    static const char label[] = "CLIENT_TRAFFIC_SECRET_0 ";
+    struct tcp_safe *s = SSL_get_app_data(ssl);
+
+    if (strncmp(line, label, strlen(label)) == 0)
+        OPENSSL_hexstr2buf_ex(s->secret, sizeof(s->secret), &s->secret_len,
+            strrchr(line, ' ') + 1, '\0');
 }
 
 /* the context, shared by all */
@@ -219,11 +158,9 @@ static bool set_up(SSL_CTX *c)
                                SSL_OP_PRIORITIZE_CHACHA);
     SSL_CTX_clear_options(
         c, SSL_OP_ENABLE_MIDDLEBOX_COMPAT | SSL_OP_ALLOW_NO_DHE_KEX);
-    SSL_CTX_set_mode(
-        c, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
     SSL_CTX_set_session_cache_mode(c, SSL_SESS_CACHE_OFF);
-    SSL_CTX_set_read_ahead(c, 1);
-    SSL_CTX_set_default_read_buffer_len(c, READ_BUFFER);
+    SSL_CTX_set_read_ahead(c, 0); /* what follows the handshake is not its */
+    SSL_CTX_set_keylog_callback(c, on_secret);
     SSL_CTX_set_psk_use_session_callback(c, use_key);
     SSL_CTX_set_psk_find_session_callback(c, find_key);
     SSL_CTX_set_client_hello_cb(c, on_hello, NULL);
@@ -239,7 +176,7 @@ static void make_context(void)
     SSL_CTX *c = SSL_CTX_new(TLS_method());
     const char *why;
 
-    if (c && make_method() && set_up(c)) {
+    if (c && set_up(c)) {
         context = c;
         return;
     }
@@ -261,16 +198,11 @@ bool tcp_safe_ready(void)
 
 bool tls_open(struct tcp_safe *s)
 {
-    BIO *b;
-
     s->ssl = tcp_safe_ready() ? SSL_new(context) : NULL;
-    b = s->ssl ? BIO_new(method) : NULL;
-    if (!b) {
+    if (!s->ssl || !SSL_set_fd(s->ssl, s->fd)) {
         log_error("tls: no memory for a connection");
         return false;
     }
-    BIO_set_data(b, s);
-    SSL_set_bio(s->ssl, b, b);
     SSL_set_app_data(s->ssl, s);
     if (s->server) {
         SSL_set_accept_state(s->ssl);
@@ -298,18 +230,31 @@ static enum tcp_proof why_failed(struct tcp_safe *s)
     return safe_failed(s, text ? text : "the other end closed it");
 }
 
+/* The handshake is over, and all of it is sent. */
+static enum tcp_proof finish(struct tcp_safe *s)
+{
+    const SSL_CIPHER *suite = SSL_get_current_cipher(s->ssl);
+    bool chacha = SSL_CIPHER_get_cipher_nid(suite) == NID_chacha20_poly1305;
+
+    /* proven by the key, not by a certificate */
+    if (!SSL_session_reused(s->ssl) || !s->key.there ||
+        s->secret_len != RECORD_SECRET)
+        return safe_failed(s, "not by the key");
+    s->records =
+        tcp_records_new(chacha ? EVP_chacha20_poly1305() : EVP_aes_128_gcm(),
+            s->secret, s->server ? 0 : s->rekey);
+    return s->records ? PROOF_DONE : safe_failed(s, "no memory");
+}
+
 enum tcp_proof tls_step(struct tcp_safe *s)
 {
     enum tcp_proof step;
     int n;
 
     ERR_clear_error();
-    s->reads = PROOF_READS;
     n = SSL_do_handshake(s->ssl);
-    if (n == 1) /* proven by the key, not by a certificate */
-        return SSL_session_reused(s->ssl) && s->key.there
-                   ? PROOF_DONE
-                   : safe_failed(s, "not by the key");
+    if (n == 1)
+        return finish(s);
     switch (SSL_get_error(s->ssl, n)) {
     case SSL_ERROR_WANT_READ:
     case SSL_ERROR_WANT_WRITE: /* the socket is full */
@@ -321,50 +266,4 @@ enum tcp_proof tls_step(struct tcp_safe *s)
         ERR_clear_error();
         return step;
     }
-}
-
-/* Converts the result of a failed OpenSSL call to errno; returns as recv(). */
-static ssize_t over(struct tcp_safe *s, int result)
-{
-    int why = SSL_get_error(s->ssl, result);
-
-    if (why == SSL_ERROR_WANT_READ || why == SSL_ERROR_WANT_WRITE) {
-        errno = EAGAIN;
-        return -1;
-    }
-    ERR_clear_error();
-    if (why == SSL_ERROR_ZERO_RETURN || s->ended)
-        return 0;
-    errno = EPROTO;
-    return -1;
-}
-
-ssize_t tls_send(struct tcp_safe *s, const void *p, size_t n)
-{
-    size_t done = 0;
-    int result;
-
-    ERR_clear_error();
-    result = SSL_write_ex(s->ssl, p, n, &done);
-    if (result != 1)
-        return over(s, result);
-    s->since_keys += done;
-    if (s->since_keys >= s->rekey) {
-        s->since_keys = 0;
-        if (!SSL_key_update(s->ssl, SSL_KEY_UPDATE_NOT_REQUESTED)) {
-            errno = EPROTO;
-            return -1;
-        }
-    }
-    return (ssize_t)done;
-}
-
-ssize_t tls_recv(struct tcp_safe *s, void *p, size_t n)
-{
-    size_t done = 0;
-    int result;
-
-    ERR_clear_error();
-    result = SSL_read_ex(s->ssl, p, n, &done);
-    return result == 1 ? (ssize_t)done : over(s, result);
 }
