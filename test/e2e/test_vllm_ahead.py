@@ -4,10 +4,12 @@ nothing depends on it."""
 
 import asyncio
 import json
+import os
 import socket
 import types
 from unittest import mock
 
+from engine import LIMIT
 from fake_vllm import Request, VllmCase
 from pair import eventually
 
@@ -30,6 +32,21 @@ class Ahead(VllmCase):
         self.say({"request": "x", "offers": {"x": 5}})
         eventually(lambda: self.ahead.link and self.ahead.link.pool,
                    "it is connected")
+
+    def test_an_end_that_is_said_while_it_wakes_is_heard(self):
+        ahead, read = self.ahead, os.read
+
+        def late(fd, size):
+            if fd == ahead._wake:
+                ahead._ends = True  # as close() does
+                os.write(ahead._waker, b"1")
+            return read(fd, size)
+        with mock.patch.object(os, "read", late):
+            os.write(ahead._waker, b"1")
+            ahead._thread.join(LIMIT)
+        self.assertFalse(ahead._thread.is_alive())
+        ahead._ends = False
+        ahead.close()
 
     def say(self, what, name=None):
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as s:

@@ -118,6 +118,8 @@ class Ahead:
         poll.register(self._socket, select.POLLIN)
         watched = False
         while not self._ends:
+            poll.poll(1000 if self._rooms else None)
+            # After this it looks whether it ends, which is said by a byte.
             with contextlib.suppress(BlockingIOError):
                 os.read(self._wake, 4096)
             try:
@@ -129,7 +131,6 @@ class Ahead:
             if self.link and not watched:
                 watched = True
                 poll.register(self.link.conn.fd, select.POLLIN)
-            poll.poll(1000 if self._rooms else None)
         if self.link:
             self.link.close()
 
