@@ -24,6 +24,9 @@ from mmx.plan import Placeholder, Rows, plan
 from pair import BUILD, ROOT, Case, eventually
 from sglang.srt.disaggregation.encoder import receiver
 
+sys.path.append(os.path.join(ROOT, "test/gpu"))
+from kernels import Gpu  # noqa: E402
+
 REAL = os.environ.get("MMX_TEST_GPU") == "real"
 DOUBLE = os.path.join(os.path.abspath(BUILD), "test/double/libcuda.so.1")
 FIELDS = "embedding:bf16:256,fill_ids:i32:1,mask:bool:3"
@@ -615,6 +618,42 @@ class Kernels(Cuda):
 
 
 class HostPools(Cuda):
+    def test_copies_of_a_pinned_pool(self):
+        """Both ways, in one call of the driver where it has that."""
+        e, _ = self.cuda_pair("host", "host")
+        pool = self.world.engine(e).pool
+        unpin = cuda.pin(pool)
+        gpu = Gpu()
+        row, at = pool.fields["embedding"].row_bytes, gpu.take(1 << 20)
+        host = pool.rows("embedding", 0, 900).view("u1").reshape(900, row)
+        host[:600] = np.random.default_rng(1).integers(
+            0, 256, (600, row), "u1")
+        there = ((at, 130, 5), (at + 5 * row, 0, 128), (at + 133 * row, 599, 1))
+        back = [(host[700:].ctypes.data, at, 134 * row)]
+        want = np.concatenate([host[a:a + n] for _, a, n in there])
+        for no_batch in (0, 1) if not REAL else (0,):
+            host[700:] = 0
+            if not REAL:
+                self.set("no_batch", no_batch)
+            batches = self.batches()
+            cuda.copies(0, [(to, host[a:].ctypes.data, n * row)
+                            for to, a, n in there], gpu.stream)
+            cuda.copies(0, back, gpu.stream)
+            gpu.sync()
+            np.testing.assert_array_equal(host[700:834], want)
+            if not REAL:
+                self.assertEqual(self.batches() - batches, 1 - no_batch)
+        gpu.give(at)
+        unpin()
+
+    def batches(self):
+        return 0 if REAL else ctypes.CDLL(DOUBLE).double_get(b"batches")
+
+    def set(self, name, value):
+        lib = ctypes.CDLL(DOUBLE)
+        lib.double_set(name.encode(), ctypes.c_long(value))
+        self.addCleanup(lib.double_set, name.encode(), ctypes.c_long(0))
+
     def test_pinning(self):
         e, l = self.cuda_pair("host", "host")
         enc, lm = self.engines(e, l)

@@ -32,6 +32,7 @@ _ON_DEVICE = 1  # CU_MEM_LOCATION_TYPE_DEVICE
 _POSIX_FD = 1  # CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
 _LAZY_PEERS = 1  # CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
+_STREAM_ORDER = 1  # CU_MEMCPY_SRC_ACCESS_ORDER_STREAM
 _NO_TIMING = 2  # CU_EVENT_DISABLE_TIMING
 _READ_ONLY_ATTRIBUTE = 113  # ..._READ_ONLY_HOST_REGISTER_SUPPORTED
 _PORTABLE, _READ_ONLY = 1, 8  # CU_MEMHOSTREGISTER_*
@@ -80,6 +81,8 @@ class Driver:
                      [_ptr, _IpcHandle, ctypes.c_uint]),
         "ipc_close": ("cuIpcCloseMemHandle", [_u64]),
         "copy": ("cuMemcpyAsync", [_u64, _u64, _size, _ptr]),
+        "batch": ("cuMemcpyBatchAsync_v2",
+                  [_ptr, _ptr, _ptr, _size, _ptr, _ptr, _size, _ptr]),
         "stream": ("cuStreamCreate", [_ptr, ctypes.c_uint]),
         "sync": ("cuStreamSynchronize", [_ptr]),
         "event": ("cuEventCreate", [_ptr, ctypes.c_uint]),
@@ -376,6 +379,24 @@ def stream_of(stream: Any) -> int:
     if hasattr(stream, "__cuda_stream__"):
         return int(stream.__cuda_stream__()[1])
     return int(stream)
+
+
+def copies(gpu: int, pieces: List[Tuple[int, int, int]], stream: Any) -> None:
+    """Queues copies on a stream, each (to, from, bytes) by address, in one
+    call of a driver that has it, of CUDA 13. From and to host memory that is
+    not pinned a copy waits."""
+    driver, queue, n = Driver.get(), stream_of(stream), len(pieces)
+    words = [(_u64 * n)(*column) for column in zip(*pieces)]
+    how, first = (ctypes.c_uint * 6)(_STREAM_ORDER), _size()
+    with driver.context(gpu):
+        try:
+            if n > 1:
+                driver.batch(*words, n, how, ctypes.byref(first), 1, queue)
+                return
+        except (AttributeError, CudaError):
+            pass  # one by one, which says what is wrong
+        for piece in pieces:
+            driver.copy(*piece, queue)
 
 
 class Fences:
