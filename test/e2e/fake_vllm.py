@@ -65,7 +65,7 @@ class Engine:
     whose only link is the metadata."""
 
     def __init__(self, daemon, role, ranks=1, dtype="torch.bfloat16",
-                 width=WIDTH, wide=WIDTH, **extra):
+                 width=WIDTH, wide=WIDTH, v2=False, **extra):
         self.ranks, self.config = [], None
         for rank in range(-1, ranks):
             config = types.SimpleNamespace(
@@ -80,6 +80,7 @@ class Engine:
                 parallel_config=types.SimpleNamespace(
                     tensor_parallel_size=ranks, rank=max(rank, 0),
                     data_parallel_size=1),
+                use_v2_model_runner=v2,
                 model_config=types.SimpleNamespace(
                     model="m", revision="1", dtype=dtype,
                     get_inputs_embeds_size=lambda: width))
@@ -136,24 +137,35 @@ class Engine:
             types.SimpleNamespace(
                 free_encoder_mm_hashes=list(evict),
                 num_scheduled_tokens={request.request_id: 1}))
-        said = []
-        for rank, cache in zip(self.ranks, self.caches):
-            rank.bind_connector_metadata(pickle.loads(pickle.dumps(meta)))
-            rank.start_save_caches(encoder_cache=cache)
-            rank.start_load_caches(cache)
-            for f in encode:
-                rows = tensor(f.identifier, f.rows)
-                cache[f.identifier] = rows[:, :self.wide]
-                rank.save_caches(cache, f.identifier)
-            rank.get_finished(set())
-            said.append(rank.build_connector_worker_meta())
-            rank.clear_connector_metadata()
+        self.report([
+            self.run(rank, cache, pickle.loads(pickle.dumps(meta)), encode)
+            for rank, cache in zip(self.ranks, self.caches)])
+        self.encoded += [f.identifier for f in encode]
+
+    def run(self, rank, cache, meta, encode):
+        """The pass of one rank."""
+        rank.bind_connector_metadata(meta)
+        rank.start_save_caches(encoder_cache=cache)
+        rank.start_load_caches(cache)
+        for f in encode:
+            rows = tensor(f.identifier, f.rows)
+            cache[f.identifier] = rows[:, :self.wide]
+            rank.save_caches(cache, f.identifier)
+        return self.end(rank)
+
+    def end(self, rank):
+        rank.get_finished(set())
+        said = rank.build_connector_worker_meta()
+        rank.clear_connector_metadata()
+        return said
+
+    def report(self, said):
+        """Joined, as vLLM's executor does it."""
         said = [pickle.loads(pickle.dumps(x)) for x in said if x]
-        if said:  # joined, as vLLM's executor does it
+        if said:
             self.scheduler.update_connector_output(types.SimpleNamespace(
                 ec_connector_worker_meta=functools.reduce(
                     lambda a, b: a.aggregate(b), said)))
-        self.encoded += [f.identifier for f in encode]
 
     def serve(self, request):
         """A whole request; what the router gets to know."""
