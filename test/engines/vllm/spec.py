@@ -32,6 +32,7 @@ NAMES = {
     "vllm/config/model.py": [
         "ModelConfig.model", "ModelConfig.revision", "ModelConfig.dtype",
         "ModelConfig.get_inputs_embeds_size"],
+    "vllm/config/vllm.py": ["VllmConfig.use_v2_model_runner"],
     "vllm/logger.py": ["init_logger"],
     "vllm/multimodal/inputs.py": [
         "MultiModalFeatureSpec.data", "MultiModalFeatureSpec.modality",
@@ -39,6 +40,7 @@ NAMES = {
         "MultiModalFeatureSpec.mm_position", "PlaceholderRange.offset",
         "PlaceholderRange.length", "PlaceholderRange.get_num_embeds"],
     "vllm/platforms/interface.py": ["Platform.device_type"],
+    "vllm/utils/gpu_sync_debug.py": ["gpu_sync_allowed"],
     "vllm/v1/core/sched/output.py": [
         "SchedulerOutput.free_encoder_mm_hashes",
         "SchedulerOutput.num_scheduled_tokens"],
