@@ -2,6 +2,7 @@
 the engine's classes, and name the engine that is missing. Where no engine is
 installed, the modules in engines/ stand in for its own."""
 
+import contextlib
 import inspect
 import os
 import pickle
@@ -11,7 +12,6 @@ import types
 import unittest
 import unittest.mock
 
-import numpy as np
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ENGINES = os.path.join(HERE, "engines")
@@ -21,7 +21,7 @@ from vllm.distributed.ec_transfer.ec_connector import (  # noqa: E402
     base as vllm_base)
 
 import mmx  # noqa: E402
-from mmx.adapters import (_vllm_common, _vllm_consumer,  # noqa: E402
+from mmx.adapters import (_vllm_common, _vllm_copies,  # noqa: E402
                           _vllm_engine, vllm_ec)
 
 PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(
@@ -97,28 +97,49 @@ class Vllm(unittest.TestCase):
             saves=[_vllm_common.Save("y", 8)])
         self.assertEqual(pickle.loads(pickle.dumps(meta)), meta)
 
-    def test_rows_go_where_the_model_is(self):
-        """vLLM puts them into the prompt by index, on one device."""
-        platform = types.SimpleNamespace(device_type="cuda",
+    def test_a_device_whose_driver_is_unknown_is_waited_for(self):
+        """vLLM's check of such waits is told of them."""
+        class Rows:  # torch's, of this device
+            dtype, allowed = "torch.bfloat16", False
+
+            def to(self, device):
+                assert Rows.allowed
+                return "moved", device
+
+            def detach(self):
+                raise AssertionError if not Rows.allowed else StopIteration
+
+        @contextlib.contextmanager
+        def allowed():
+            Rows.allowed = True
+            yield
+            Rows.allowed = False
+        platform = types.SimpleNamespace(device_type="xpu",
                                          current_device=lambda: 3)
-        moved = types.SimpleNamespace(to=lambda device: ("moved", device))
         there = {"vllm.platforms": types.SimpleNamespace(
                      current_platform=platform),
                  "torch": types.SimpleNamespace(
-                     device=lambda kind, number: f"{kind}:{number}")}
-        with unittest.mock.patch.dict(sys.modules, there):
-            self.assertEqual(_vllm_engine.on_device(moved),
-                             ("moved", "cuda:3"))
-            moved.view = lambda kind: moved
-            there["torch"].from_numpy = lambda rows: moved
-            there["torch"].bfloat16 = "bf16"
-            worker = _vllm_consumer.ConsumerWorker.__new__(
-                _vllm_consumer.ConsumerWorker)
-            for kind in ("bf16", "f16", "f32"):
-                rows = np.zeros((3, 4), mmx.pool.dtype(kind))
-                self.assertEqual(worker.tensor(rows), ("moved", "cuda:3"))
+                     device=lambda kind, number: f"{kind}:{number}",
+                     get_device_module=lambda kind: None)}
+        with unittest.mock.patch.dict(sys.modules, there), \
+                unittest.mock.patch.multiple(
+                    _vllm_copies, gpu_sync_allowed=allowed,
+                    Tensor=lambda out, kind: types.SimpleNamespace(
+                        torch=Rows)), \
+                unittest.mock.patch.object(
+                    mmx.cuda.Driver, "get",
+                    side_effect=mmx.cuda.CudaError("no NVIDIA driver")):
+            copies = _vllm_copies.copies()
+            field = mmx.pool.Field("embedding", "bf16", 4, 0, 8)
+            item = _vllm_copies.Rows(None, field, 3, ())
+            over = []
+            self.assertEqual(copies.load([item], lambda: over.append(1)),
+                             [("moved", "xpu:3")])
+            with self.assertRaises(StopIteration):
+                copies.save(Rows(), item, None)
+            self.assertEqual((over, copies.later), ([1], False))
             platform.device_type = "cpu"
-            self.assertIs(_vllm_engine.on_device(moved), moved)
+            self.assertIsNone(_vllm_copies.copies().device)
 
     def test_what_is_counted_goes_to_prometheus(self):
         made = {}

@@ -57,6 +57,8 @@ class Settings:
         self.rank = int(getattr(parallel, "rank", 0))
         # True if engines of one name serve one API server.
         self.several = getattr(parallel, "data_parallel_size", 1) > 1
+        # True if workers are asked for reports in passes without tokens, too.
+        self.polled = bool(getattr(config, "use_v2_model_runner", False))
         self._config = config
         # Encoders that requests may name; None: those that langd allows.
         self.encoders: Optional[Set[str]] = None
@@ -78,6 +80,10 @@ class Settings:
 
     def allows(self, offer: "Offer") -> bool:
         return self.encoders is None or offer.encoder in self.encoders
+
+    def field_of(self, pool: mmx.Pool) -> mmx.pool.Field:
+        """Raises KeyError if the pool has no field of the name that is set."""
+        return pool.fields[self.field or next(iter(pool.fields))]
 
     def misfit(self, field: Any) -> Optional[str]:
         """Returns in what the pool's field differs from the model's rows;
@@ -172,13 +178,19 @@ class MmxECMetadata(ECConnectorMetadata):
 
 @dataclass
 class Loaded(ECConnectorWorkerMetadata):
-    """Numbers of loads that the workers have copied. vLLM joins those of all
-    ranks of a step before the scheduler gets them: one tells for all."""
+    """By number of a load: ranks that have begun to copy it less ranks that
+    are done. vLLM joins the reports of all ranks of a step before the
+    scheduler gets them, and all ranks begin in the same step. Of an executor
+    that passes on one rank's reports alone (Ray's first) that one tells for
+    all: its report comes after a pass in which all ranks' kernels, which wait
+    for their copies, have met."""
 
-    numbers: Set[int]
+    copying: Dict[int, int]
 
     def aggregate(self, other: Any) -> "Loaded":
-        return Loaded(self.numbers | other.numbers)
+        both = self.copying.keys() | other.copying.keys()
+        return Loaded({n: self.copying.get(n, 0) + other.copying.get(n, 0)
+                       for n in both})
 
 
 class Pause:
@@ -215,6 +227,8 @@ class Link:
         self.settings, self.part = s, part
         self.conn = mmx.connect(daemon, s.socket, session=s.session,
                                 name=f"vllm-{part}-{s.rank}", timeout=0)
+        # What a thread does to a new pool; a scheduler reads no rows.
+        self.prepare: Optional[Callable[[mmx.Pool], None]] = None
         self.mapped: Optional[mmx.Pool] = None  # the last; stays readable
         self.before: Optional[mmx.Pool] = None  # of the daemon's run before
         self.maps: Dict[int, Map] = {}  # of both, by epoch
@@ -298,10 +312,10 @@ class Link:
 
     def _take(self, pool: mmx.Pool, fd: int, info: Dict[str, Any]) -> None:
         """Takes the pool if the model's rows fit it, and the descriptor."""
-        name = self.settings.field or next(iter(pool.fields))
-        shape = pool.fields.get(name)
-        why = self.settings.misfit(shape) if shape else \
-            f"has no field {name}"
+        try:
+            why = self.settings.misfit(self.settings.field_of(pool))
+        except KeyError as e:
+            why = f"has no field {e.args[0]}"
         if why:
             self._refuse(f"pool {pool.name} {why}", "set the pool's layout "
                          f"(it is {pool.layout}) in the daemon's "
@@ -312,8 +326,9 @@ class Link:
         if self.before:
             self._forget(self.before.epoch)
         self.misfit, self.before, self.mapped = None, self.mapped, pool
-        if self.part == "worker":  # the others read and write no rows
-            threading.Thread(target=pool.populate, daemon=True).start()
+        if self.prepare:
+            threading.Thread(target=self.prepare, args=(pool,),
+                             daemon=True).start()
         if pool.memory == "host" and fd >= 0:
             self.maps[pool.epoch] = Map(os.getpid(), fd, dict(info))
         elif fd >= 0:
@@ -339,6 +354,11 @@ class Link:
             raise self._why
         raise errors.NotReady("no daemon is connected")
 
+    def meet(self) -> None:
+        """Waits for the pool where an engine starts, before its first pass."""
+        with contextlib.suppress(errors.MmxError, TimeoutError):
+            self.conn.wait(lambda: self.step() or self._is_refused(), BACK_S)
+
     def wait_pool(self) -> mmx.Pool:
         """Waits for the pool, in a worker: not long for that of a daemon that
         has ended, since all of the engine's requests wait, and not for one
@@ -347,7 +367,3 @@ class Link:
         self.conn.wait(lambda: self.step() or self._is_refused(),
                        min(limit, BACK_S) if self.mapped else limit)
         return self.usable()
-
-    def field(self) -> str:
-        assert self.mapped
-        return self.settings.field or next(iter(self.mapped.fields))

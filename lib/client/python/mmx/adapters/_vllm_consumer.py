@@ -13,10 +13,11 @@ import mmx
 from mmx import errors
 
 from ._vllm_ahead import Ahead, Place
+from ._vllm_copies import Rows, copies
 from ._vllm_common import (Link, Load, Loaded, Map, MmxECMetadata, Offer,
                            Pause, Settings)
 from ._vllm_engine import (Counts, Described, context_of, features, log,
-                           on_device, rows_of, warn)
+                           rows_of, warn)
 
 GRACE = 1  # seconds beyond a deadline, for the daemon to say it
 ATTEMPTS = 3  # requests for an item before it is encoded here
@@ -70,6 +71,7 @@ class ConsumerScheduler:
         self._loads: List[str] = []
         self._number = 0  # of the last load
         self._reading: Dict[int, mmx.Room] = {}  # until the workers have it
+        self._copying: Counter[int] = Counter()  # their ranks, by load
 
     def offers(self, request: Any) -> Dict[str, Offer]:
         """Returns the request's offers, read once. What is none is left out:
@@ -411,8 +413,15 @@ class ConsumerScheduler:
 
     def loaded(self, said: Loaded) -> None:
         """Releases the rooms that all workers have copied."""
-        for number in said.numbers & set(self._reading):
-            self._release(self._reading.pop(number))
+        for number, ranks in said.copying.items():
+            self._copying[number] += ranks
+            if not self._copying[number]:
+                del self._copying[number]
+                self._release(self._reading.pop(number))
+
+    def pending(self) -> bool:
+        """True if workers that are done have yet to be asked."""
+        return bool(self._copying)
 
     def finished(self, request: Any) -> None:
         for f in features(request):
@@ -448,19 +457,35 @@ class ConsumerWorker:
     def __init__(self, s: Settings) -> None:
         self.settings = s
         self.link = Link("langd", s, "worker")
-        self._loaded: Set[int] = set()
+        self.copies = copies()
+        self.link.prepare = self.copies.prepare
+        self._copying: Counter[int] = Counter()  # since the last report
 
     def load(self, cache: Dict[str, Any], said: MmxECMetadata) -> None:
+        if not said.loads:
+            return
+        numbers = [one.number for one in said.loads]
+        self._copying.update(numbers)
+        items = []
         for one in said.loads:
-            cache[one.identifier] = self.tensor(self._copy(
-                self._pool(one.epoch, said.maps.get(one.epoch)), one))
-            self._loaded.add(one.number)
+            pool = self._pool(one.epoch, said.maps.get(one.epoch))
+            items.append(Rows(pool, self.settings.field_of(pool), one.rows,
+                              one.runs))
+        made = self.copies.load(
+            items, lambda: self._copying.subtract(numbers)
+            if self.settings.polled else None)
+        cache.update(zip((one.identifier for one in said.loads), made))
+        if not self.settings.polled:
+            # The next report may never be asked for; this one arrives with
+            # the pass's output, whose kernels have waited for the copies.
+            self._copying.subtract(numbers)
 
     def take_loaded(self) -> Optional[Loaded]:
-        if not self._loaded:
+        self.copies.step()
+        if not self._copying:
             return None
-        taken, self._loaded = self._loaded, set()
-        return Loaded(taken)
+        taken, self._copying = self._copying, Counter()
+        return Loaded(dict(taken))
 
     def _pool(self, epoch: int, other: Optional[Map]) -> mmx.Pool:
         """Returns the pool of one run of the daemon, which may have ended
@@ -479,27 +504,3 @@ class ConsumerWorker:
         if pool.epoch != epoch:
             raise errors.DaemonLost("the rows' daemon has ended")
         return pool
-
-    def _copy(self, pool: mmx.Pool, one: Load) -> Any:
-        import numpy as np
-
-        field = pool.fields[self.settings.field or next(iter(pool.fields))]
-        rows = np.empty((one.rows, field.elements),
-                        mmx.pool.dtype(field.dtype))
-        for r in one.runs:
-            n = min(r.rows, one.rows - r.first)
-            if n > 0:
-                rows[r.first:r.first + n] = pool.rows(field.name, r.place, n)
-        return rows
-
-    def tensor(self, rows: Any) -> Any:
-        """Returns the rows as vLLM's encoder cache holds them."""
-        try:
-            import torch
-        except ImportError:
-            return rows
-        kind = (rows.dtype.metadata or {}).get("mmx")
-        if kind == "bf16":
-            return on_device(torch.from_numpy(rows.view("i2"))
-                             .view(torch.bfloat16))
-        return on_device(torch.from_numpy(rows))

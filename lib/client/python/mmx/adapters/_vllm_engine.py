@@ -3,6 +3,7 @@ items, its counters."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import weakref
@@ -26,6 +27,11 @@ try:
 except ImportError:  # vLLM before 0.32
     ECConnectorStats = object  # type: ignore[assignment,misc]
 
+try:  # what its check of waits for the GPU lets through
+    from vllm.utils.gpu_sync_debug import gpu_sync_allowed
+except ImportError:
+    gpu_sync_allowed = contextlib.nullcontext
+
 try:  # vLLM prints only what its own loggers say
     from vllm.logger import init_logger
     log: Any = init_logger("vllm.mmx")
@@ -34,7 +40,7 @@ except ImportError:
 
 __all__ = ["COUNTS", "Counts", "Described", "ECConnectorBase",
            "ECConnectorMetadata", "ECConnectorRole",
-           "ECConnectorWorkerMetadata", "features", "log", "on_device",
+           "ECConnectorWorkerMetadata", "features", "gpu_sync_allowed", "log",
            "prom_metrics", "rows_of", "warn", "watch_resets"]
 
 # What is counted, and what vLLM's /metrics says about it.
@@ -231,17 +237,3 @@ def rows_of(feature: Any) -> int:
     count = count() if callable(count) else count
     return int(position.length if count is None else count)
 
-
-def on_device(tensor: Any) -> Any:
-    """Returns the tensor where vLLM's model is: it puts rows into the
-    prompt's embeddings by index, on one device."""
-    try:
-        from vllm.platforms import current_platform as platform
-    except ImportError:
-        return tensor
-    if platform.device_type == "cpu":
-        return tensor
-    import torch
-
-    return tensor.to(torch.device(platform.device_type,
-                                  platform.current_device()))

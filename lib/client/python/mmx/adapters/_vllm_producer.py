@@ -10,7 +10,8 @@ from typing import Any, Dict, Iterable, List, Optional, Set, Tuple
 import mmx
 from mmx import errors
 
-from ._common import from_tensor, kind_of
+from ._common import kind_of
+from ._vllm_copies import Rows, copies
 from ._vllm_common import (Link, MmxECMetadata, Pause, Save,
                            Settings)
 from ._vllm_engine import (Counts, Described, context_of, features, rows_of,
@@ -206,15 +207,20 @@ class ProducerWorker:
         self.link = Link("encoded", s, "worker") if s.rank == 0 else None
         self.todo: Dict[str, Dict[mmx.Reference, mmx.Source]] = {}
         self._written: Set[mmx.Reference] = set()
-        self._written_now: List[mmx.Source] = []  # released after the step
+        self.copies = copies()
+        if self.link:
+            self.link.prepare = self.copies.prepare
         self._cache: Dict[str, Any] = {}
         self._silent = False  # the daemon, in this step
 
     def bind(self, saves: List[Save]) -> None:
         if not self.link:
             return
+        self.copies.step()
         self.link.step()
         self._forget({s.room for s in saves})
+        if self.copies.later and not self.link.pool:
+            return  # a pass of a GPU's waits for no daemon
         for save in saves:
             rooms = self.todo.setdefault(save.identifier, {})
             if save.room in rooms or save.room in self._written:
@@ -245,43 +251,50 @@ class ProducerWorker:
 
     def save(self, cache: Dict[str, Any], identifier: str) -> None:
         self._cache = cache
-        for room, source in self.todo.pop(identifier, {}).items():
-            self._written.add(room)
+        for room, source in list(self.todo.get(identifier, {}).items()):
             try:
                 # Once in a step: all of the engine's requests wait.
-                source.wait_granted(0 if self._silent else
-                                    self.settings.worker_wait)
+                source.wait_granted(0 if self._silent or self.copies.later
+                                    else self.settings.worker_wait)
                 self._write(source, cache[identifier])
             except (errors.MmxError, TimeoutError, ValueError,
                     TypeError) as e:
+                if self.copies.later and isinstance(e, TimeoutError):
+                    continue  # with the next step's
                 self._silent |= isinstance(e, TimeoutError)
                 warn("save", "%s: not saved: %s", identifier, e)
                 source.abort("internal", str(e))
-            self._written_now.append(source)
+                source.release(force=True)
+            self._written.add(room)
+            del self.todo[identifier][room]
 
     def save_rest(self) -> None:
         """Saves items that vLLM has not encoded again: it does not call
         save_caches() for them."""
         for identifier in [h for h in self.todo if h in self._cache]:
             self.save(self._cache, identifier)
-        for source in self._written_now:
-            source.release(force=True)
-        self._written_now, self._silent = [], False
+        self.copies.flush()
+        self.copies.step()
+        self._silent = False
 
     def _write(self, source: mmx.Source, rows: Any) -> None:
-        assert self.link
-        count = len(rows)
+        count, field = len(rows), self.settings.field_of(source.pool)
         if count != source.total:
             raise ValueError(f"{count} rows, {source.total} were announced")
-        assert self.link.mapped
-        field = self.link.mapped.fields[self.link.field()]
         if rows.ndim != 2 or rows.shape[1] != field.elements:
             raise ValueError(f"rows are {tuple(rows.shape[1:])} wide, the "
                              f"pool's {field.elements}")
-        if hasattr(rows, "detach"):  # torch
-            if kind_of(rows.dtype) != field.dtype:
-                raise ValueError(f"rows are {rows.dtype}, the pool's "
-                                 f"{field.dtype}")
-            rows = from_tensor(rows)
-        source[self.link.field()][0:count] = rows
-        source.commit(0, count, final=True)
+        # Without torch they are bits.
+        if hasattr(rows, "detach") and kind_of(rows.dtype) != field.dtype:
+            raise ValueError(f"rows are {rows.dtype}, the pool's "
+                             f"{field.dtype}")
+        self.copies.save(rows, Rows(source.pool, field, count,
+                                    tuple(source.pieces(0, count))),
+                         lambda: self._copied(source, count))
+
+    def _copied(self, source: mmx.Source, count: int) -> None:
+        try:
+            source.commit(0, count, final=True)
+        except errors.MmxError as e:  # its daemon has ended
+            warn("save", "not saved: %s", e)
+        source.release(force=True)

@@ -63,6 +63,9 @@ class MmxECConnector(engine.ECConnectorBase):  # type: ignore[misc]
     def shutdown(self) -> None:
         if self._consumer:
             self._consumer.ahead.close()
+        for worker in (self._loader, self._saver):
+            if worker:
+                worker.copies.close()
         for side in (self._consumer, self._producer, self._loader,
                      self._saver):
             if side and side.link:
@@ -111,7 +114,8 @@ class MmxECConnector(engine.ECConnectorBase):  # type: ignore[misc]
             if self._producer else None
 
     def has_pending_push_work(self) -> bool:
-        return bool(self._producer and self._producer.pending())
+        side = self._producer or self._consumer
+        return bool(side and side.pending())
 
     def take_unavailable_requests(self) -> Set[str]:
         """Returns requests that cannot be served: an item is unavailable and
@@ -140,6 +144,11 @@ class MmxECConnector(engine.ECConnectorBase):  # type: ignore[misc]
                                    per_engine_labelvalues)
 
     # --- workers ----------------------------------------------------------
+    def start_worker_services(self) -> None:
+        for side in (self._loader, self._saver):
+            if side and side.link:
+                side.link.meet()
+
     def bind_connector_metadata(
             self, connector_metadata: engine.ECConnectorMetadata) -> None:
         super().bind_connector_metadata(connector_metadata)
