@@ -52,6 +52,13 @@ enum series_name {
     S_TCP, /* by piece */
     S_TCP_CPU = S_TCP + PIECES,
     S_ZMQ = S_TCP_CPU + PIECES,
+    S_ENCRYPTED,
+    S_ENCRYPTED_CPU,
+    S_PROVED, /* beside encrypted ones */
+    S_PROVED_CPU,
+    S_SEALED,
+    S_SEALED_CPU,
+    S_CIPHER, /* of CIPHER_BYTES */
     S_COPIED,
     S_COPIED_CPU,
     S_NT,
@@ -134,7 +141,7 @@ struct side {
 
 struct bench_opt {
     unsigned rounds;
-    bool json, pin, instructions, keys;
+    bool json, pin, instructions, clear;
     const char *only, *out;
     const char *ucx; /* NULL, or its transports: rows are sent by it */
     char dir[64], build[512];
@@ -148,7 +155,8 @@ int must(int result, const char *what);
 uint64_t now_ns(void);
 /* Processor time of a process, all threads, so far. */
 uint64_t cpu_ns(pid_t pid);
-uint64_t daemons_cpu(const struct shared *s);
+/* Of all daemons of the world. */
+uint64_t daemons_cpu(const struct side *x);
 /* Sleeps between 150 and 450 us: neither in step with a timer nor asleep for
  * long. */
 void gap(struct side *x);
@@ -205,6 +213,7 @@ void rate(struct side *x, int pool, unsigned rooms, int series);
 
 /* large.c, small.c, growth.c, still.c: the cases. */
 void bulk_round(struct side *x, unsigned round);
+void encrypted_round(struct side *x, unsigned round);
 void copied_round(struct side *x, unsigned round);
 void resume_round(struct side *x, unsigned round);
 void overlap_round(struct side *x, unsigned round);
@@ -260,7 +269,10 @@ void am_open(struct side *x);
 void am_ping(struct side *x, bool spin, int series);
 void am_close(void);
 
-/* sealed.c: `mmx-bench sealed ...`, the yardstick of encrypted rows. */
+/* sealed.c: the yardsticks of encrypted rows. Two bare ends of OpenSSL over
+ * x->tcp, and the cipher alone; or, as `mmx-bench sealed ...`, one end. */
+#define CIPHER_BYTES ((size_t)64 << 20)
+void sealed_bulk(struct side *x);
 int sealed_main(int argc, char **argv);
 
 /* world.c: daemons and engines; false: something went wrong. */

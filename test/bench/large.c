@@ -15,11 +15,11 @@ static void bulk(struct side *x, unsigned round, int series, int cpu)
     uint64_t used;
 
     meet(x);
-    used = daemons_cpu(x->s);
+    used = daemons_cpu(x);
     one_room(x, POOL_ROWS, BULK_ROWS, round == 0, series);
     meet(x);
     if (x->which == LANG && round > 0)
-        note(x, cpu, daemons_cpu(x->s) - used);
+        note(x, cpu, daemons_cpu(x) - used);
 }
 
 void bulk_round(struct side *x, unsigned round)
@@ -29,6 +29,16 @@ void bulk_round(struct side *x, unsigned round)
         copy_bulk(x);
     tcp_bulk(x);
     zmq_bulk(x);
+}
+
+/* Both pairs have a key; the first one's rows are encrypted. */
+void encrypted_round(struct side *x, unsigned round)
+{
+    bulk(x, round, S_ENCRYPTED, S_ENCRYPTED_CPU);
+    x->e = &x->ends[1];
+    bulk(x, round, S_PROVED, S_PROVED_CPU);
+    x->e = &x->ends[0];
+    sealed_bulk(x);
 }
 
 void copied_round(struct side *x, unsigned round)

@@ -100,8 +100,8 @@ static void usage(FILE *f)
           "  --ucx TLS       rows that are sent go by UCX, over these "
           "transports\n"
           "  --free          not each side's processes on one core\n"
-          "  --keys          control connections have a key; yardsticks have "
-          "none\n"
+          "  --clear         daemons without a key, and nothing encrypted, as "
+          "most yardsticks are\n"
           "  --instructions  also count them per room, with valgrind\n"
           "  --json          as JSON\n"
           "  --out DIR       also bench.json and columns for curves there\n"
@@ -124,7 +124,7 @@ static void parse(int argc, char **argv)
         {"case", required_argument, NULL, 'c'},
         {"ucx", required_argument, NULL, 'u'},
         {"out", required_argument, NULL, 'o'}, {"free", no_argument, NULL, 'f'},
-        {"keys", no_argument, NULL, 'k'},
+        {"clear", no_argument, NULL, 'l'},
         {"instructions", no_argument, NULL, 'i'},
         {"json", no_argument, NULL, 'j'}, {"version", no_argument, NULL, 'v'},
         {"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0}};
@@ -141,8 +141,8 @@ static void parse(int argc, char **argv)
             opt.ucx = optarg;
         else if (c == 'f')
             opt.pin = false;
-        else if (c == 'k')
-            opt.keys = true;
+        else if (c == 'l')
+            opt.clear = true;
         else if (c == 'i')
             opt.instructions = true;
         else if (c == 'j')

@@ -225,10 +225,10 @@ void open_round(struct side *x, unsigned round)
         from = open_steps[i];
         pings(x, 200, S_OPEN_ROOM + i);
         meet(x);
-        used = daemons_cpu(x->s);
+        used = daemons_cpu(x);
         rate(x, POOL_SMALL, OPEN_RATE, S_OPEN_RATE + i);
         if (x->which == LANG)
-            note(x, S_OPEN_CPU + i, (daemons_cpu(x->s) - used) / OPEN_RATE);
+            note(x, S_OPEN_CPU + i, (daemons_cpu(x) - used) / OPEN_RATE);
     }
     if (x->which == LANG && round == 0)
         for (int i = 0; i < SIDES; i++)

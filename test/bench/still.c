@@ -29,9 +29,13 @@ uint64_t cpu_ns(pid_t pid)
     return (uint64_t)t.tv_sec * NS_PER_S + (uint64_t)t.tv_nsec;
 }
 
-uint64_t daemons_cpu(const struct shared *s)
+uint64_t daemons_cpu(const struct side *x)
 {
-    return cpu_ns(s->pids[0]) + cpu_ns(s->pids[1]);
+    uint64_t sum = 0;
+
+    for (unsigned i = 0; i < x->w->encs + x->w->langs; i++)
+        sum += cpu_ns(x->s->pids[i]);
+    return sum;
 }
 
 /* The number behind a word in a file of /proc. */

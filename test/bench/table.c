@@ -174,6 +174,25 @@ static void print_sent(struct shared *s)
         gbs(bytes, median(s, S_BULK)), gbs(bytes, median(s, S_ZMQ)), LEAST, 2);
 }
 
+static void print_encrypted(struct shared *s)
+{
+    double bytes = (double)BULK_BYTES;
+    double clear = median(s, S_PROVED_CPU) / bytes;
+    double cipher = median(s, S_CIPHER) / (double)CIPHER_BYTES;
+
+    row("535 MB encrypted, median (bare OpenSSL)", "GB/s",
+        gbs(bytes, median(s, S_ENCRYPTED)), gbs(bytes, median(s, S_SEALED)),
+        LEAST, 0.9);
+    row("535 MB encrypted, median (in the clear)", "GB/s",
+        gbs(bytes, median(s, S_ENCRYPTED)), gbs(bytes, median(s, S_PROVED)),
+        LOOK, 0);
+    row("535 MB encrypted, processor (clear + 2.5 ciphers)", "s/GB",
+        median(s, S_ENCRYPTED_CPU) / bytes, clear + 2.5 * cipher, MOST, 1);
+    row("535 MB encrypted, processor (bare OpenSSL)", "s/GB",
+        median(s, S_ENCRYPTED_CPU) / bytes, median(s, S_SEALED_CPU) / bytes,
+        LOOK, 0);
+}
+
 static void print_copied(struct shared *s)
 {
     double bytes = (double)BULK_BYTES;
@@ -388,6 +407,7 @@ void print_all(struct shared *s)
         if (!json)
             die("%s cannot be written", path);
     }
+    print_encrypted(s);
     print_sent(s);
     print_copied(s);
     print_resume(s);

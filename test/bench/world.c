@@ -190,12 +190,12 @@ static void write_conf(
         die("%s: %s", path, strerror(errno));
     fprintf(f, "name: bench-%s-%u\nlog: warn\nsocket:\n  path: %s\n",
         role == ENC ? "enc" : "lang", i, sock);
-    if (!opt.keys)
+    if (opt.clear)
         fprintf(f, "insecure: true\n");
     /* In valgrind everything takes that much longer. */
     fprintf(f, "control:\n  heartbeat: %s\n  lost_after: %s\n",
         w->valgrind ? "60s" : "1s", w->valgrind ? "60s" : "500ms");
-    if (opt.keys)
+    if (!opt.clear)
         fprintf(f, "  keys: [%s]\n", bench_key());
     if (role == ENC)
         fprintf(f, "  listen: tcp://127.0.0.1:%u\n", ports[enc]);

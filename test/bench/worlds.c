@@ -26,6 +26,8 @@ static const struct bench_case sent[] = {
     {"poll", poll_round, 1},
     {"idle", idle_round, 1},
 };
+static const struct bench_case encrypted[] = {
+    {"encrypted", encrypted_round, 0}};
 static const struct bench_case copied[] = {
     {"same-host", copied_round, 0},
     {"block", block_copied_round, 0},
@@ -38,6 +40,8 @@ static const struct bench_case counts[] = {{"count", count_round, 1}};
 
 const struct world worlds[] = {
     {"sent", 1, 1, 0, false, false, false, sent, ARRAY_LEN(sent)},
+    {"encrypted", 2, 2, 0, false, false, false, encrypted,
+        ARRAY_LEN(encrypted)},
     {"copied", 1, 1, 0, true, false, false, copied, ARRAY_LEN(copied)},
     {"spread", 3, 19, 0, false, false, false, spread, ARRAY_LEN(spread)},
     {"chosen", CHOICES, CHOICES, 0, false, false, false, chosen,
@@ -51,6 +55,8 @@ const struct world counted = {
 
 bool world_wanted(const struct world *w)
 {
+    if (w->cases == encrypted && (opt.clear || opt.ucx))
+        return false;
     for (size_t i = 0; i < w->cases_count; i++)
         if (wanted(w->cases[i].name))
             return true;
@@ -67,7 +73,7 @@ unsigned world_encoder(const struct world *w, unsigned lang)
 {
     if (w->cases == spread)
         return lang < SPREADS_SHARDS ? lang : 0;
-    if (w->cases == chosen)
+    if (w->cases == chosen || w->cases == encrypted)
         return lang;
     return w->cases == peers && lang + 1 == w->langs ? 1 : 0;
 }
@@ -76,11 +82,14 @@ void world_carrier(const struct world *w, int role, unsigned i, FILE *f)
 {
     const char *tls = opt.ucx ? opt.ucx : "tcp";
 
+    if (w->cases == encrypted && i == 0)
+        fprintf(f, "  encrypt: on\n");
     if (w->cases != chosen && !opt.ucx)
         return;
+    if (!opt.clear)
+        fprintf(f, "  trusted_network: true\n"); /* or there is no UCX */
     if (w->cases != chosen || i == BY_UCX)
-        fprintf(f, "  carrier: ucx\n  tls: \"%s\"\n%s", tls,
-            opt.keys ? "  trusted_network: true\n" : "");
+        fprintf(f, "  carrier: ucx\n  tls: \"%s\"\n", tls);
     else if (i == BY_TCP || (i == BESIDE_UCX && role == LANG))
         fprintf(f, "  carrier: tcp\n");
     else if (opt.ucx || i == BESIDE_UCX) /* auto opens it if it is sound */
