@@ -24,7 +24,6 @@ static void usage(FILE *to)
         to);
 #define SHOW(NAME, word, meaning) fprintf(to, "  %-15s %s\n", word, meaning);
 #include "wire/show.def"
-#undef SHOW
     fputs(
         "  top             rooms and bytes a second of pools and peers, live;\n"
         "                  keys sort and quit\n"
@@ -39,7 +38,6 @@ static void usage(FILE *to)
 #define COMMAND(name, word, usage, meaning)                                    \
     fprintf(to, "  %-15s %s\n", word usage, meaning);
 #include "wire/command.def"
-#undef COMMAND
     fputs(
         "options:\n"
         "  --encoded       use /run/mmx/encoded.sock\n"
@@ -88,7 +86,6 @@ static bool is_report(const char *word)
     if (!strcmp(word, is))                                                     \
         return true;
 #include "wire/show.def"
-#undef SHOW
     return false;
 }
 
@@ -98,7 +95,6 @@ static bool is_command(const char *word)
     if (!strcmp(word, is))                                                     \
         return true;
 #include "wire/command.def"
-#undef COMMAND
     return false;
 }
 

@@ -10,7 +10,6 @@
 enum happening_kind {
 #define HAPPENING(NAME, word, a, b, phase, doc) HAPPENED_##NAME,
 #include "wire/happening.def"
-#undef HAPPENING
     HAPPENED_COUNT
 };
 

@@ -13,7 +13,6 @@
 const struct happening_row happening_rows[HAPPENED_COUNT] = {
 #define HAPPENING(NAME, word, a, b, phase, doc) {word, a, b, phase},
 #include "wire/happening.def"
-#undef HAPPENING
 };
 
 static bool is(struct span name, const char *word)

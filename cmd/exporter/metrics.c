@@ -322,7 +322,6 @@ static void print_ends(FILE *out, const struct daemon *daemons, uint32_t count)
 static const char *const states[] = {
 #define STATE(NAME, number, name, doc) name,
 #include "wire/room.def"
-#undef STATE
     "not-announced"};
 
 /* Prints the open rooms, by state. */

@@ -8,7 +8,6 @@ static const struct {
 #define ERR(name, number, wire, advice, text)                                  \
     [number] = {wire, text, ADVICE_##advice},
 #include "base/err.def"
-#undef ERR
 };
 
 #define ERR(name, number, wire, advice, text) +1
@@ -16,7 +15,6 @@ enum {
     ROWS_WRITTEN = 0
 #include "base/err.def"
 };
-#undef ERR
 
 /* A row out of order makes ERR_COUNT too small, and higher rows unknown. */
 _Static_assert(

@@ -7,7 +7,6 @@
 enum err {
 #define ERR(name, number, wire, advice, text) ERR_##name = (number),
 #include "base/err.def"
-#undef ERR
     ERR_COUNT
 };
 #define OK ERR_OK

@@ -24,7 +24,6 @@ _Static_assert(MMX_AUX_MAX == AUX_MAX, "wire.h has the limit");
     _Static_assert(                                                            \
         MMX_AUX_##NAME == (tag), "aux_data.def and mmx_aux.h differ");
 #include "client/aux_data.def"
-#undef AUX
 
 enum { ENTRIES_any, ENTRIES_one };
 enum kind { KIND_u32, KIND_i32, KIND_f64, KIND_bytes };
@@ -36,7 +35,6 @@ static const struct row {
 #define AUX(NAME, tag, type, per, entries, doc)                                \
     [tag] = {KIND_##type, per, ENTRIES_##entries},
 #include "client/aux_data.def"
-#undef AUX
 };
 
 /* Returns the tag's row, or NULL. */

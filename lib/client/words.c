@@ -13,7 +13,6 @@
 #define MMX_E_OK MMX_OK
 #include "base/err.def"
 #undef MMX_E_OK
-#undef ERR
 
 _Static_assert((int)MMX_ADVICE_GIVE_UP == (int)ADVICE_GIVE_UP, "advice");
 
@@ -25,7 +24,6 @@ _Static_assert((int)MMX_ADVICE_GIVE_UP == (int)ADVICE_GIVE_UP, "advice");
 #define MMX_FAILED                     MMX_FAILED_STATE
 #include "wire/room.def"
 #undef MMX_FAILED
-#undef STATE
 
 SAME(GRANTED, EVENT_GRANTED);
 SAME(HAVE, EVENT_HAVE);
@@ -84,7 +82,6 @@ const char *mmx_state_name(int state)
     static const char *const names[] = {
 #include "wire/room.def"
     };
-#undef STATE
     return (unsigned)state < ARRAY_LEN(names) ? names[state] : "unknown";
 }
 

@@ -85,7 +85,6 @@ uint64_t epoch_shown(uint64_t epoch);
 enum counter {
 #define STAT(name, doc) STAT_##name,
 #include "core/stats.def"
-#undef STAT
     STAT_COUNT
 };
 const char *stat_name(enum counter s);

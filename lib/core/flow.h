@@ -25,7 +25,6 @@
 enum room_state {
 #define STATE(NAME, number, name, doc) ROOM_##NAME = (number),
 #include "wire/room.def"
-#undef STATE
 };
 
 /* between a brain and its shards

@@ -17,7 +17,6 @@ const char *state_name(unsigned state)
     case number:                                                               \
         return name;
 #include "wire/room.def"
-#undef STATE
     }
     return "unknown";
 }

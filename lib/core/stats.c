@@ -6,7 +6,6 @@ static const struct {
 } rows[] = {
 #define STAT(name, doc) {#name, doc},
 #include "core/stats.def"
-#undef STAT
 };
 
 _Static_assert(ARRAY_LEN(rows) == STAT_COUNT, "a name for each counter");

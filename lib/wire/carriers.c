@@ -13,7 +13,6 @@ static const struct {
 } rows[] = {
 #define CARRIER(NAME, number, name, doc) {(number), name},
 #include "wire/carrier.def"
-#undef CARRIER
 };
 _Static_assert(CARRIER_END <= 8, "carriers are bits of a byte");
 

@@ -16,13 +16,11 @@ static const struct {
 } dtypes[] = {
 #define DTYPE(name, bytes, doc) {#name, bytes},
 #include "wire/dtype.def"
-#undef DTYPE
 };
 
 #define DTYPE(name, bytes, doc)                                                \
     _Static_assert(sizeof(#name) <= sizeof((struct field){0}.dtype), #name);
 #include "wire/dtype.def"
-#undef DTYPE
 
 #define ELEMENTS_MAX (1u << 24)
 _Static_assert(ROW_BYTES_MAX <= UINT32_MAX / 2, "rows add up in 32 bits");

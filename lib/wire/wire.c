@@ -125,16 +125,9 @@ static inline enum err finished(const struct cursor *c, struct wire_fault *f)
 #define END(NAME, name)                                                        \
     }                                                                          \
     ;
-#define MESSAGE(NAME, name, number, doc) enum { LOCAL_LEAST_##NAME = 0
-#include "wire/local.def"
-#undef MESSAGE
-#define MESSAGE(NAME, name, number, doc) enum { PEER_LEAST_##NAME = 0
-#include "wire/peer.def"
-#undef MESSAGE
-#undef FIELD
-#undef TEXT
-#undef BLOB
-#undef END
+#define FRAME(WIRE, wire, NAME, name, number, doc)                             \
+    enum { WIRE##_LEAST_##NAME = 0
+#include "wire/messages.def"
 
 #define FIELD(name, kind, doc) +sizeof(wire_##kind)
 #define TEXT(name, max, doc)   +2 + text_bytes(m->name, max)
@@ -142,24 +135,12 @@ static inline enum err finished(const struct cursor *c, struct wire_fault *f)
 #define END(NAME, name)                                                        \
     ;                                                                          \
     }
-#define MESSAGE(NAME, name, number, doc)                                       \
-    static inline size_t local_bytes_##name(const struct local_##name *m)      \
+#define FRAME(WIRE, wire, NAME, name, number, doc)                             \
+    static inline size_t wire##_bytes_##name(const struct wire##_##name *m)    \
     {                                                                          \
         (void)m;                                                               \
         return 0
-#include "wire/local.def"
-#undef MESSAGE
-#define MESSAGE(NAME, name, number, doc)                                       \
-    static inline size_t peer_bytes_##name(const struct peer_##name *m)        \
-    {                                                                          \
-        (void)m;                                                               \
-        return 0
-#include "wire/peer.def"
-#undef MESSAGE
-#undef FIELD
-#undef TEXT
-#undef BLOB
-#undef END
+#include "wire/messages.def"
 
 #define FIELD(name, kind, doc) p = set_##kind(p, m->name);
 #define TEXT(name, max, doc)                                                   \
@@ -169,31 +150,16 @@ static inline enum err finished(const struct cursor *c, struct wire_fault *f)
     CHECK(p == w->p + w->len, "%s ends elsewhere", #NAME);                     \
     return true;                                                               \
     }
-#define MESSAGE(NAME, name, number, doc)                                       \
-    static bool local_put_##name(                                              \
-        struct writer *w, const struct local_##name *m)                        \
+#define FRAME(WIRE, wire, NAME, name, number, doc)                             \
+    static bool wire##_put_##name(                                             \
+        struct writer *w, const struct wire##_##name *m)                       \
     {                                                                          \
-        uint8_t *p = frame_take(w, LOCAL_HEADER + local_bytes_##name(m));      \
+        uint8_t *p = frame_take(w, WIRE##_HEADER + wire##_bytes_##name(m));    \
                                                                                \
         if (!p)                                                                \
             return false;                                                      \
-        p += LOCAL_HEADER;
-#include "wire/local.def"
-#undef MESSAGE
-#define MESSAGE(NAME, name, number, doc)                                       \
-    static bool peer_put_##name(struct writer *w, const struct peer_##name *m) \
-    {                                                                          \
-        uint8_t *p = frame_take(w, PEER_HEADER + peer_bytes_##name(m));        \
-                                                                               \
-        if (!p)                                                                \
-            return false;                                                      \
-        p += PEER_HEADER;
-#include "wire/peer.def"
-#undef MESSAGE
-#undef FIELD
-#undef TEXT
-#undef BLOB
-#undef END
+        p += WIRE##_HEADER;
+#include "wire/messages.def"
 
 #undef FLAGS
 #define FLAGS(name, kind, known, doc)                                          \
@@ -207,34 +173,17 @@ static inline enum err finished(const struct cursor *c, struct wire_fault *f)
 #define END(NAME, name)                                                        \
     return finished(&c, f);                                                    \
     }
-#define MESSAGE(NAME, name, number, doc)                                       \
-    static enum err local_get_##name(                                          \
-        struct span body, struct local_##name *m, struct wire_fault *f)        \
+#define FRAME(WIRE, wire, NAME, name, number, doc)                             \
+    static enum err wire##_get_##name(                                         \
+        struct span body, struct wire##_##name *m, struct wire_fault *f)       \
     {                                                                          \
-        struct cursor c = cursor_of(body, LOCAL_LEAST_##NAME);                 \
+        struct cursor c = cursor_of(body, WIRE##_LEAST_##NAME);                \
                                                                                \
         if (c.failed) {                                                        \
             memset(m, 0, sizeof(*m));                                          \
             return finished(&c, f);                                            \
         }
-#include "wire/local.def"
-#undef MESSAGE
-#define MESSAGE(NAME, name, number, doc)                                       \
-    static enum err peer_get_##name(                                           \
-        struct span body, struct peer_##name *m, struct wire_fault *f)         \
-    {                                                                          \
-        struct cursor c = cursor_of(body, PEER_LEAST_##NAME);                  \
-                                                                               \
-        if (c.failed) {                                                        \
-            memset(m, 0, sizeof(*m));                                          \
-            return finished(&c, f);                                            \
-        }
-#include "wire/peer.def"
-#undef MESSAGE
-#undef FIELD
-#undef TEXT
-#undef BLOB
-#undef END
+#include "wire/messages.def"
 
 #define FIELD(name, kind, doc)
 #define TEXT(name, max, doc)
@@ -252,7 +201,6 @@ static bool local_put_body(struct writer *w, const struct local_msg *m)
     case LOCAL_##NAME:                                                         \
         return local_put_##name(w, &m->name);
 #include "wire/local.def"
-#undef MESSAGE
     }
     w->failed = false;
     return false;
@@ -265,7 +213,6 @@ static bool peer_put_body(struct writer *w, const struct peer_msg *m)
     case PEER_##NAME:                                                          \
         return peer_put_##name(w, &m->name);
 #include "wire/peer.def"
-#undef MESSAGE
     }
     w->failed = false;
     return false;
@@ -279,7 +226,6 @@ static enum err local_get_body(struct span body, struct local_msg *m)
     case LOCAL_##NAME:                                                         \
         return local_get_##name(body, &m->name, &m->fault);
 #include "wire/local.def"
-#undef MESSAGE
     }
     return ERR_BUSY;
 }
@@ -291,7 +237,6 @@ static enum err peer_get_body(struct span body, struct peer_msg *m)
     case PEER_##NAME:                                                          \
         return peer_get_##name(body, &m->name, &m->fault);
 #include "wire/peer.def"
-#undef MESSAGE
     }
     return ERR_BUSY;
 }
@@ -414,7 +359,6 @@ const char *local_name(unsigned type)
     case number:                                                               \
         return #name;
 #include "wire/local.def"
-#undef MESSAGE
     }
     return "unknown";
 }
@@ -426,7 +370,6 @@ const char *peer_name(unsigned type)
     case number:                                                               \
         return #name;
 #include "wire/peer.def"
-#undef MESSAGE
     }
     return "unknown";
 }

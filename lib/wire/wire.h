@@ -115,37 +115,26 @@ typedef struct secret wire_secret;
 #define TEXT(name, max, doc)   struct span name;
 #define BLOB(name, max, doc)   struct span name;
 
-#define MESSAGE(NAME, name, number, doc) struct local_##name {
+#define FRAME(WIRE, wire, NAME, name, number, doc) struct wire##_##name {
 #define END(NAME, name)                                                        \
     char end_[0];                                                              \
     }                                                                          \
     ;
-#include "wire/local.def"
-#undef MESSAGE
-#define MESSAGE(NAME, name, number, doc) struct peer_##name {
-#include "wire/peer.def"
-#undef MESSAGE
-#undef END
-#undef FIELD
-#undef TEXT
-#undef BLOB
+#include "wire/messages.def"
 
 #define FIELD(name, kind, doc)
 #define TEXT(name, max, doc)
 #define BLOB(name, max, doc)
-
 #define END(NAME, name)
+
 #define MESSAGE(NAME, name, number, doc) LOCAL_##NAME = (number),
 enum local_type {
 #include "wire/local.def"
 };
-#undef MESSAGE
 #define MESSAGE(NAME, name, number, doc) PEER_##NAME = (number),
 enum peer_type {
 #include "wire/peer.def"
 };
-#undef MESSAGE
-#undef END
 
 /* The fault of a received frame that is complete. field NULL: there is none, or
  * the frame is cut. */
@@ -160,11 +149,8 @@ struct local_msg {
     uint32_t seq;
     struct wire_fault fault; /* of local_get */
     union {
-#define END(NAME, name)
 #define MESSAGE(NAME, name, number, doc) struct local_##name name;
 #include "wire/local.def"
-#undef MESSAGE
-#undef END
     };
 };
 
@@ -174,16 +160,14 @@ struct peer_msg {
     uint64_t from_epoch, to_epoch, room, generation;
     struct wire_fault fault; /* of peer_get */
     union {
-#define END(NAME, name)
 #define MESSAGE(NAME, name, number, doc) struct peer_##name name;
 #include "wire/peer.def"
-#undef MESSAGE
-#undef END
     };
 };
 #undef FIELD
 #undef TEXT
 #undef BLOB
+#undef END
 
 /* How rows travel between two daemons. CARRIER_AUTO means in the configuration:
  * the best for a pair; in a message: not given. */
@@ -191,7 +175,6 @@ enum carrier_number {
     CARRIER_AUTO,
 #define CARRIER(NAME, number, name, doc) CARRIER_##NAME = (number),
 #include "wire/carrier.def"
-#undef CARRIER
     CARRIER_END
 };
 

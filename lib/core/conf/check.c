@@ -299,7 +299,6 @@ static enum err refuse_layout(
     static const char dtypes[] =
 #define DTYPE(name, bytes, doc) " " #name
 #include "wire/dtype.def"
-#undef DTYPE
         ;
     uint32_t start = at, colons = 0;
     int word = (int)strcspn(text + at, ":,");

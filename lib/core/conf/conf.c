@@ -28,30 +28,18 @@ enum {
     {key, def, doc, KIND_##KIND, ROLES_##ROLES, TAKES_##TAKES, min, max,       \
         offsetof(type, field)},
 
-#define POOL_KEY(field, key, KIND, def, min, max, ROLES, TAKES, doc)
-#define PEER_KEY(field, key, KIND, def, min, max, ROLES, TAKES, doc)
 #define KEY(...) ROW(struct conf, __VA_ARGS__)
 static const struct conf_row keys[] = {
 #include "core/conf/conf.def"
 };
-#undef KEY
-#undef POOL_KEY
-#define KEY(field, key, KIND, def, min, max, ROLES, TAKES, doc)
 #define POOL_KEY(...) ROW(struct conf_pool, __VA_ARGS__)
 static const struct conf_row pool_keys[] = {
 #include "core/conf/conf.def"
 };
-#undef POOL_KEY
-#undef PEER_KEY
-#define POOL_KEY(field, key, KIND, def, min, max, ROLES, TAKES, doc)
 #define PEER_KEY(...) ROW(struct conf_peer, __VA_ARGS__)
 static const struct conf_row peer_keys[] = {
 #include "core/conf/conf.def"
 };
-
-#undef KEY
-#undef POOL_KEY
-#undef PEER_KEY
 
 /* Checks the rows against the structs that they fill in. */
 #define LIMIT_TEXT  CONF_TEXT_MAX

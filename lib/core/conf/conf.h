@@ -27,24 +27,18 @@ typedef uint64_t conf_COUNT, conf_SIZE, conf_TIME, conf_NAMES;
 typedef bool conf_BOOL;
 typedef struct conf_list conf_LIST;
 
-#define KEY(field, key, KIND, def, min, max, ROLES, TAKES, doc)
 #define POOL_KEY(field, key, KIND, def, min, max, ROLES, TAKES, doc)           \
     conf_##KIND field;
-#define PEER_KEY(field, key, KIND, def, min, max, ROLES, TAKES, doc)
 struct conf_pool {
 #include "core/conf/conf.def"
 };
-#undef POOL_KEY
-#undef PEER_KEY
-#define POOL_KEY(field, key, KIND, def, min, max, ROLES, TAKES, doc)
+
 #define PEER_KEY(field, key, KIND, def, min, max, ROLES, TAKES, doc)           \
     conf_##KIND field;
 struct conf_peer {
 #include "core/conf/conf.def"
 };
-#undef PEER_KEY
-#undef KEY
-#define PEER_KEY(field, key, KIND, def, min, max, ROLES, TAKES, doc)
+
 #define KEY(field, key, KIND, def, min, max, ROLES, TAKES, doc)                \
     conf_##KIND field;
 struct conf {
@@ -54,9 +48,6 @@ struct conf {
     struct conf_pool pools[CONF_POOLS_MAX];
     struct conf_peer peers[CONF_PEERS_MAX];
 };
-#undef KEY
-#undef POOL_KEY
-#undef PEER_KEY
 
 /* Returns how long an engine that asks for `ms` waits; 0: `otherwise`. */
 static inline uint64_t conf_wait_ns(

@@ -25,7 +25,6 @@ static const struct {
 } rows[] = {
 #define HISTOGRAM(name, roles, unit, text) {#name, text, roles, unit},
 #include "core/histogram/histograms.def"
-#undef HISTOGRAM
 };
 _Static_assert(ARRAY_LEN(rows) == HISTOGRAM_COUNT, "a row for each histogram");
 

@@ -12,7 +12,6 @@ struct brain;
 enum histogram_name {
 #define HISTOGRAM(name, roles, unit, text) HISTOGRAM_##name,
 #include "core/histogram/histograms.def"
-#undef HISTOGRAM
     HISTOGRAM_COUNT
 };
 

@@ -11,7 +11,6 @@ static const struct {
 #define TO(name)                     (1 << PEER_##name)
 #define PEER(name, word, next, text) {word, next},
 #include "core/peers/life.def"
-#undef PEER
 #undef TO
 };
 

@@ -49,7 +49,6 @@ enum path { PATH_NOT_SAID, PATH_TRIED, PATH_OPEN, PATH_SHUT };
 enum peer_life {
 #define PEER(name, word, next, text) PEER_##name,
 #include "core/peers/life.def"
-#undef PEER
 };
 
 /* What encoded alone keeps of a langd. */

@@ -10,7 +10,6 @@ static const struct {
 #define TROUBLE(NAME, number, name, key, mend, doc)                            \
     [TROUBLE_##NAME] = {(name), (key), (mend)},
 #include "core/peers/trouble.def"
-#undef TROUBLE
 };
 
 const char *trouble_name(enum trouble t)

@@ -9,7 +9,6 @@ enum trouble {
     TROUBLE_NONE,
 #define TROUBLE(NAME, number, name, key, mend, doc) TROUBLE_##NAME = (number),
 #include "core/peers/trouble.def"
-#undef TROUBLE
     TROUBLE_END
 };
 

@@ -8,7 +8,6 @@
 const struct happening_words happening_words[HAPPENED_COUNT] = {
 #define HAPPENING(NAME, word, a, b, phase, doc) {word, a, b},
 #include "wire/happening.def"
-#undef HAPPENING
 };
 
 _Static_assert(HAPPENED_COUNT <= UINT8_MAX, "a tag has a byte for the kind");

@@ -48,20 +48,16 @@
 enum what {
 #include "wire/show.def"
 };
-#undef SHOW
 #define SHOW(NAME, word, meaning) word,
 static const char *const whats[] = {
 #include "wire/show.def"
 };
-#undef SHOW
 #define SHOW(NAME, word, meaning) " " word
 static const char there_is[] = "there is"
 #include "wire/show.def"
-#undef SHOW
 #define COMMAND(name, word, usage, meaning) " " word
 #include "wire/command.def"
     ;
-#undef COMMAND
 
 /* Says what protects control connections. */
 static const char *secured(const struct node *n, char *out, size_t size)

@@ -36,7 +36,6 @@ struct command {
 #define COMMAND(name, word, usage, meaning)                                    \
     void command_##name(struct node *n, struct query *q, const char *args);
 #include "wire/command.def"
-#undef COMMAND
 /* Returns where the answer's rows go. */
 struct rows_out *admin_rows(struct query *q);
 void admin_answer(struct node *n, struct query *q);

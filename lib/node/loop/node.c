@@ -23,7 +23,6 @@
 static const struct command commands[] = {
 #include "wire/command.def"
     {NULL, NULL}};
-#undef COMMAND
 
 /* TCP asks so often whether an idle data connection still stands. */
 #define KEEPALIVE_MS 5000
