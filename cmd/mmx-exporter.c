@@ -270,15 +270,15 @@ static void serve(struct served *s, struct MHD_Daemon *d, int ends)
 {
     int requests = MHD_get_daemon_info(d, MHD_DAEMON_INFO_EPOLL_FD)->epoll_fd;
     struct pollfd waits[] = {{ends, POLLIN, 0}, {requests, POLLIN, 0}};
-    uint64_t due = ctl_now_ns();
+    uint64_t due = clock_ns();
 
     while (!waits[0].revents) {
-        uint64_t now = ctl_now_ns(), ms = 0;
+        uint64_t now = clock_ns(), ms = 0;
         MHD_UNSIGNED_LONG_LONG sooner;
 
         if (now >= due) {
             look(s);
-            now = ctl_now_ns();
+            now = clock_ns();
             /* leave time for requests if a daemon hangs */
             due = max_u64(due + NS_PER_S, now + NS_PER_S / 2);
         }

@@ -2,6 +2,7 @@
 #ifndef MMX_CMD_CTL_H
 #define MMX_CMD_CTL_H
 
+#include "base/clock.h"
 #include "wire/rows.h"
 #include "wire/wire.h"
 
@@ -86,8 +87,6 @@ bool ctl_take(struct ctl *c, const struct local_msg *m);
 
 /* Prints why a call failed (m: its last message); returns the exit status. */
 int ctl_failed(const struct local_msg *m);
-/* Returns the monotonic clock. */
-uint64_t ctl_now_ns(void);
 
 /* health.c: prints the health of the daemons at these sockets, at most two,
  * once they are healthy or a->wait_s have passed; returns the exit status. */

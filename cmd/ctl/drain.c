@@ -76,14 +76,14 @@ static int wait_for(
     struct ctl *c, struct left *l, struct local_msg *m, const struct asked *a)
 {
     const struct timespec rest = {.tv_nsec = LOOK_MS * 1000000L};
-    uint64_t until = ctl_now_ns() + a->wait_s * NS_PER_S;
+    uint64_t until = clock_ns() + a->wait_s * NS_PER_S;
     char shown[256] = "";
 
     while (look(c, l, m)) {
         bool over = l->rooms == 0 || strcmp(l->state, "draining") != 0;
 
         show(l, shown, a);
-        if (!over && ctl_now_ns() < until) {
+        if (!over && clock_ns() < until) {
             nanosleep(&rest, NULL);
             continue;
         }

@@ -152,13 +152,13 @@ int health(const char *const *paths, uint32_t count, const struct asked *a)
 {
     const struct timespec again = {.tv_nsec = AGAIN_MS * 1000000L};
     const struct timespec rest = {.tv_sec = (time_t)a->watch_s};
-    uint64_t until = ctl_now_ns() + a->wait_s * NS_PER_S;
+    uint64_t until = clock_ns() + a->wait_s * NS_PER_S;
     struct health all[2];
     int status;
 
     CHECK(count > 0 && count <= ARRAY_LEN(all), "%u daemons", count);
     while ((status = look_at_all(paths, count, a->live, all)) != CTL_SHOWN &&
-           ctl_now_ns() < until)
+           clock_ns() < until)
         nanosleep(&again, NULL);
     screen_again(a, "health");
     print(all, count, a->json);

@@ -15,7 +15,6 @@
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/un.h>
-#include <time.h>
 #include <unistd.h>
 
 /* wait_s 0: calls of the connection do not block. */
@@ -76,14 +75,6 @@ bool ctl_listens(const char *path)
     return s >= 0 || errno == EAGAIN;
 }
 
-uint64_t ctl_now_ns(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * NS_PER_S + (uint64_t)t.tv_nsec;
-}
-
 void ctl_close(struct ctl *c)
 {
     if (c->fd >= 0)
@@ -107,7 +98,7 @@ bool ctl_send(struct ctl *c, const struct local_msg *m)
 /* Limits the next call to c->until_ns. False: that time has passed. */
 static bool in_time(struct ctl *c)
 {
-    uint64_t now = ctl_now_ns(), us;
+    uint64_t now = clock_ns(), us;
     struct timeval left;
 
     if (!c->until_ns)
@@ -124,15 +115,8 @@ static bool in_time(struct ctl *c)
 /* Receives a packet, and a descriptor if one came with it. */
 static bool receive(struct ctl *c)
 {
-    union {
-        struct cmsghdr head;
-        char bytes[CMSG_SPACE(sizeof(int))];
-    } control;
-    struct iovec iov = {.iov_base = c->packet, .iov_len = sizeof(c->packet)};
-    struct msghdr m = {.msg_iov = &iov,
-        .msg_iovlen = 1,
-        .msg_control = &control,
-        .msg_controllen = sizeof(control)};
+    struct iovec packet = {c->packet, sizeof(c->packet)};
+    bool cut;
     ssize_t n;
 
     if (c->fd >= 0)
@@ -141,10 +125,8 @@ static bool receive(struct ctl *c)
     if (!in_time(c))
         return false;
     do
-        n = recvmsg(c->s, &m, MSG_CMSG_CLOEXEC);
+        n = fds_receive(c->s, packet, 0, &c->fd, 1, &cut);
     while (n < 0 && errno == EINTR);
-    if (n >= 0)
-        (void)fds_take(&m, &c->fd, 1);
     if (n == 0)
         errno = 0;
     c->in = reader_of(c->packet, n > 0 ? (size_t)n : 0);

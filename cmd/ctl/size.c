@@ -55,7 +55,7 @@ void age_text(uint64_t ns, char out[AGE_TEXT])
 
 void clock_text(uint64_t ns, bool whole, char out[CLOCK_TEXT])
 {
-    uint64_t now_ns = ctl_now_ns();
+    uint64_t now_ns = clock_ns();
     struct timespec t;
     struct tm day;
     char text[CLOCK_TEXT];

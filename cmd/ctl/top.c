@@ -145,7 +145,7 @@ static bool look(struct ctl *c, struct look *l, struct local_msg *m)
         while (rows_next(&c->got, &row))
             parts[i].take(row, l);
     }
-    l->at_ns = ctl_now_ns();
+    l->at_ns = clock_ns();
     return true;
 }
 
@@ -399,18 +399,18 @@ static int show(struct watched *all, uint32_t count, const struct asked *a)
     screen_open(&s, !a->once);
     ok = true;
     /* The first rates come early, over a fifth of a second. */
-    due = ctl_now_ns() + (s.live ? 200 : every) * NS_PER_MS;
+    due = clock_ns() + (s.live ? 200 : every) * NS_PER_MS;
     while (ok) {
-        uint64_t now = ctl_now_ns();
+        uint64_t now = clock_ns();
 
         key =
             screen_key(&s, now < due ? (int)((due - now) / NS_PER_MS) + 1 : 0);
         if (!obey(key, &by))
             break;
-        if (ctl_now_ns() >= due) {
+        if (clock_ns() >= due) {
             n = 1 - n;
             ok = look_again(all, count, n, &m);
-            due = ctl_now_ns() + every * NS_PER_MS;
+            due = clock_ns() + every * NS_PER_MS;
         } else if (!s.live) {
             continue;
         }

@@ -27,7 +27,7 @@ static int complain(const char *about, const char *why)
  * has more. Returns an exit status. */
 static int ask(struct ctl *c, struct side *s, uint32_t number)
 {
-    int64_t now_ns = (int64_t)ctl_now_ns();
+    int64_t now_ns = (int64_t)clock_ns();
     size_t before;
 
     do {

@@ -109,7 +109,7 @@ static bool go_on(struct asked_one *all, uint32_t count, uint64_t left_ns)
 void daemons_ask(
     struct daemon *d, uint32_t count, unsigned reports, unsigned wait_s)
 {
-    uint64_t now = ctl_now_ns(), until_ns = now + wait_s * NS_PER_S;
+    uint64_t now = clock_ns(), until_ns = now + wait_s * NS_PER_S;
     struct asked_one all[DAEMONS_MAX] = {0};
 
     CHECK(count <= DAEMONS_MAX, "%u daemons to ask", count);
@@ -119,7 +119,7 @@ void daemons_ask(
         all[i].reports = reports;
     }
     while (now < until_ns && go_on(all, count, until_ns - now))
-        now = ctl_now_ns();
+        now = clock_ns();
     for (uint32_t i = 0; i < count; i++) {
         if (all[i].c)
             ctl_close(all[i].c);

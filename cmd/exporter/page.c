@@ -56,7 +56,7 @@ static void print_room(FILE *out, struct reader row, uint32_t like_it, bool ids)
 {
     double ended_us =
         row_number(row, "opened_ns") / 1e3 + row_number(row, "done_us");
-    double ago_us = (double)ctl_now_ns() / 1e3 - ended_us;
+    double ago_us = (double)clock_ns() / 1e3 - ended_us;
     bool failed = is(row, "state", "Failed");
 
     html_row(out, failed ? "<li>{!reason}" : "<li>{!state}", row);

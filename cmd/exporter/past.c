@@ -61,7 +61,7 @@ void past_take(struct past *p, const struct daemon *d)
     struct past was = *p;
 
     p->up = d->up;
-    p->at_ns = ctl_now_ns();
+    p->at_ns = clock_ns();
     p->rooms = p->bytes = p->used = 0;
     memset(p->upto, 0, sizeof(p->upto));
     add_up(p, d);
@@ -135,7 +135,7 @@ static void print_graph(FILE *out, const struct past *p, uint32_t of)
 
 void past_print(FILE *out, const struct past *p)
 {
-    CHECK(p->at_ns <= ctl_now_ns(), "looked at later than now");
+    CHECK(p->at_ns <= clock_ns(), "looked at later than now");
     fputs("<div class=\"past\">", out);
     for (uint32_t i = 0; i < PAST_COUNT; i++)
         print_graph(out, p, i);

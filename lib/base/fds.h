@@ -35,4 +35,27 @@ static inline uint32_t fds_take(struct msghdr *m, int *fds, uint32_t max)
     return count;
 }
 
+/* Receives a packet, with the flags and MSG_CMSG_CLOEXEC, and its descriptors
+ * as fds_take does. Returns what recvmsg does; *cut: not all of it has fitted.
+ */
+static inline ssize_t fds_receive(int socket, struct iovec packet, int flags,
+    int *fds, uint32_t max, bool *cut)
+{
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(64 * sizeof(int))];
+    } control;
+    struct msghdr m = {.msg_iov = &packet,
+        .msg_iovlen = 1,
+        .msg_control = control.bytes,
+        .msg_controllen = sizeof(control.bytes)};
+    ssize_t n = recvmsg(socket, &m, flags | MSG_CMSG_CLOEXEC);
+
+    if (n < 0)
+        m.msg_controllen = 0;
+    (void)fds_take(&m, fds, max);
+    *cut = n >= 0 && (m.msg_flags & (MSG_TRUNC | MSG_CTRUNC));
+    return n;
+}
+
 #endif

@@ -6,12 +6,13 @@
  * woken for is seen in the handle's members alone. */
 #include "client/client.h"
 
+#include "base/clock.h"
+
 #include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/timerfd.h>
-#include <time.h>
 #include <unistd.h>
 
 #define LOOK_MS 250
@@ -55,10 +56,7 @@ int client_unlocked(mmx *m, int result)
 
 uint64_t client_now(void)
 {
-    struct timespec ts;
-
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    return (uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / NS_PER_MS;
+    return clock_ns() / NS_PER_MS;
 }
 
 uint64_t client_end(int timeout_ms)

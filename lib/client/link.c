@@ -519,18 +519,11 @@ static void packet(mmx *m, size_t len, struct fds *fds)
 
 static bool receive_one(mmx *m)
 {
-    union {
-        char bytes[CMSG_SPACE(FDS_MAX * sizeof(int))];
-        struct cmsghdr align;
-    } control;
-    struct iovec iov = {m->in, sizeof m->in};
-    struct msghdr h = {.msg_iov = &iov,
-        .msg_iovlen = 1,
-        .msg_control = control.bytes,
-        .msg_controllen = sizeof control.bytes};
+    struct iovec in = {m->in, sizeof m->in};
     struct fds fds = {.taken = 0};
+    bool cut;
     int fd;
-    ssize_t n = recvmsg(m->sock, &h, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    ssize_t n = fds_receive(m->sock, in, MSG_DONTWAIT, fds.fd, FDS_MAX, &cut);
 
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return false;
@@ -544,7 +537,6 @@ static bool receive_one(mmx *m)
         hang_up(m);
         return false;
     }
-    (void)fds_take(&h, fds.fd, FDS_MAX);
     packet(m, (size_t)n, &fds);
     while ((fd = take_fd(&fds)) >= 0)
         close(fd);

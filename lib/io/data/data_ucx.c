@@ -23,6 +23,7 @@
 #include "io/data/ucx.h"
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/guard.h"
 #include "base/log.h"
 #include "io/data/carrier.h"
@@ -31,7 +32,6 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 #include <unistd.h>
 
 /* At least the bytes that UCX and TCP add to header and payload. */
@@ -152,14 +152,6 @@ static void op_param(struct op *op, ucp_request_param_t *param,
     *count = n > 1 ? n : n ? iov->iov_len : 0;
     if (n == 1)
         ucx_memory_param(&op->d->ucx, *buffer, *count, param);
-}
-
-static uint64_t clock_ns(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * NS_PER_S + (uint64_t)t.tv_nsec;
 }
 
 /* endpoints */

@@ -19,6 +19,7 @@
 #include "io/data/tcp_accept.h"
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/list.h"
 #include "base/log.h"
 #include "io/strangers.h"
@@ -65,14 +66,6 @@ struct tcp_door {
 
 static struct log_rate closed =
     LOG_RATE("connections for data that were closed", LOG_WARN, 5);
-
-static uint64_t clock_ns(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * NS_PER_S + (uint64_t)t.tv_nsec;
-}
 
 bool tcp_watch(
     int epoll, int fd, uint32_t events, enum tcp_tag tag, uint32_t index)

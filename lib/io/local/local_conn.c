@@ -516,18 +516,11 @@ static bool take_parked(struct local_conn *c)
 /* Receives one packet. Returns false if there is nothing to read for now. */
 static bool receive(struct local_conn *c)
 {
-    union {
-        struct cmsghdr align;
-        char bytes[CMSG_SPACE(64 * sizeof(int))];
-    } control;
-    struct iovec iov = {c->owner->packet, LOCAL_PACKET_MAX};
-    struct msghdr m = {.msg_iov = &iov,
-        .msg_iovlen = 1,
-        .msg_control = control.bytes,
-        .msg_controllen = sizeof(control.bytes)};
-    ssize_t n = recvmsg(c->fd, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    struct iovec packet = {c->owner->packet, LOCAL_PACKET_MAX};
     struct reader r;
+    bool cut;
     int fd;
+    ssize_t n = fds_receive(c->fd, packet, MSG_DONTWAIT, &fd, 1, &cut);
 
     if (n < 0) {
         /* A reset means that the engine left answers unread. What it sent
@@ -537,15 +530,14 @@ static bool receive(struct local_conn *c)
         c->eof = errno != EAGAIN && errno != EWOULDBLOCK;
         return false;
     }
-    (void)fds_take(&m, &fd, 1);
     if (fd >= 0)
         close(fd);
     if (n == 0) {
         c->eof = true;
         return false;
     }
-    r = reader_of(iov.iov_base, (size_t)n);
-    if (fd >= 0 || (m.msg_flags & (MSG_TRUNC | MSG_CTRUNC))) {
+    r = reader_of(packet.iov_base, (size_t)n);
+    if (fd >= 0 || cut) {
         bad_packet(c, seq_of(r));
     } else if (!take_frames(c, &r)) {
         park(c, &r);

@@ -431,38 +431,19 @@ static bool take_frames(struct mapping *m, struct reader *r, int *fd)
     return true;
 }
 
-/* Receives one packet and its descriptor; -1: none, errno says why. */
-static ssize_t receive(struct mapping *m, uint8_t *packet, int *fd)
-{
-    union {
-        struct cmsghdr align;
-        char bytes[CMSG_SPACE(sizeof(int))];
-    } control;
-    struct iovec iov = {packet, LOCAL_PACKET_MAX};
-    struct msghdr h = {.msg_iov = &iov,
-        .msg_iovlen = 1,
-        .msg_control = control.bytes,
-        .msg_controllen = sizeof(control.bytes)};
-    ssize_t n = recvmsg(m->fd, &h, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-
-    *fd = -1;
-    if (n >= 0)
-        (void)fds_take(&h, fd, 1);
-    return n;
-}
-
 static void receive_all(struct mapping *m)
 {
     static const char gone[] = "the encoder has closed the connection";
     uint8_t *packet = m->node->out.bytes.p; /* unused between two steps */
-    bool good = true;
+    bool good = true, cut;
 
     CHECK(m->node->out.count == 0 && m->node->out.bytes.cap >= LOCAL_PACKET_MAX,
         "%u actions, %zu bytes", m->node->out.count, m->node->out.bytes.cap);
     while (good) {
         struct reader r;
         int fd;
-        ssize_t n = receive(m, packet, &fd);
+        ssize_t n = fds_receive(m->fd, (struct iovec){packet, LOCAL_PACKET_MAX},
+            MSG_DONTWAIT, &fd, 1, &cut);
 
         if (n < 0 && errno == EINTR)
             continue;

@@ -19,6 +19,7 @@
 #include "node/shard/shard_in.h"
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/guard.h"
 #include "base/log.h"
 
@@ -28,7 +29,6 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-#include <time.h>
 
 #define TURNS_MAX    16 /* calls of progress in a turn */
 #define TICK_BUSY_MS 100
@@ -38,14 +38,6 @@
 #define INLINE_BYTES (512u << 10)
 #define INLINE_RATE  (4u << 20)
 #define LINGER_MS    5
-
-static uint64_t clock_ns(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * NS_PER_S + (uint64_t)t.tv_nsec;
-}
 
 /* As shard_orders, outside of the carriers' callbacks. */
 static unsigned orders_and_all(struct shard *s)
