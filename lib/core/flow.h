@@ -178,8 +178,10 @@ struct event {
     uint32_t conn;   /* below limits.connections */
     uint32_t link;   /* below 2 x share_peers(); langd chooses, encoded's body
                         does */
-    uint64_t host;   /* EV_LINK_UP at encoded: links_host() */
-    bool far;        /* EV_LINK_UP at langd: links_far() */
+    /* EV_LINK_UP at encoded: a number for the host that it comes from, for IPv6
+     * of its network; 0: unknown */
+    uint64_t host;
+    bool far; /* EV_LINK_UP at langd: to an address of no device of this host */
     uint32_t uid, gid;
     int32_t pid;
     uint64_t room;

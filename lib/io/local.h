@@ -46,15 +46,10 @@ struct local_stats {
  * be called inside. */
 struct local_calls {
     void *ud;
-    void (*opened)(void *ud, uint32_t conn, uint32_t uid, uint32_t gid,
-        int32_t pid, const struct groups *groups);
-    void (*ended)(void *ud, uint32_t conn);
-    void (*dead)(void *ud, uint32_t conn);
-    void (*message)(void *ud, uint32_t conn, const struct local_msg *m);
-    /* A frame that local_get refused, or a packet that ends the connection; m
-     * has its seq and fault. */
-    void (*bad)(
-        void *ud, uint32_t conn, enum err err, const struct local_msg *m);
+    /* Takes an event of a connection, whose time is not set: EV_CONN_OPEN,
+     * EV_CONN_END, EV_CONN_DEAD, EV_LOCAL; EV_LOCAL_BAD also for a packet that
+     * ends the connection. */
+    void (*event)(void *ud, struct event *ev);
     /* All queued output was sent. */
     void (*writable)(void *ud, uint32_t conn);
     /* Returns true to stop messages for now; a later local_serve asks again. */
@@ -88,13 +83,9 @@ void local_send(struct local *l, uint32_t conn, struct span frame, int fd);
  * The file is opened when the frame is sent. */
 void local_send_opened(
     struct local *l, uint32_t conn, struct span frame, int fd, bool write);
-/* Queues a frame that may wait: it goes with the next one, or after
- * local_flush_coalesced, which is due within LOCAL_COALESCE_MS while
- * local_coalescing. */
-#define LOCAL_COALESCE_MS 1
+/* Queues a frame that may wait for the connection's next one: see local_flush.
+ */
 void local_coalesce(struct local *l, uint32_t conn, struct span frame);
-void local_flush_coalesced(struct local *l);
-bool local_coalescing(const struct local *l);
 /* Returns a writer for the space behind the queued output, for events and
  * reports; local_wrote queues the bytes written. Capacity 0: the connection
  * cannot take any. */
@@ -109,8 +100,10 @@ bool local_queued(const struct local *l, uint32_t conn);
 bool local_gone(const struct local *l, uint32_t conn);
 /* True if output waits for the engine to read. */
 bool local_blocked(const struct local *l, uint32_t conn);
-/* Calls local_push for each connection with new output; once per turn. */
-void local_flush(struct local *l);
+/* Calls local_push for each connection with new output; once per turn. True if
+ * frames that may wait are left: they go with the next call, which is due in
+ * 1 ms. */
+bool local_flush(struct local *l);
 /* Stops reading messages while `held`, during an answer in pieces. */
 void local_hold(struct local *l, uint32_t conn, bool held);
 /* Records that the connection has sent HELLO. When the table is full, newer

@@ -9,8 +9,8 @@
 #ifndef MMX_IO_PEER_H
 #define MMX_IO_PEER_H
 
+#include "core/flow.h"
 #include "io/keys.h"
-#include "core/peers/trouble.h"
 #include "wire/wire.h"
 
 #include <uv.h>
@@ -29,27 +29,19 @@ struct links_opt {
 /* Called from links_serve only. */
 struct links_calls {
     void *ud;
-    void (*up)(void *ud, uint32_t link);
-    /* An accepted link's number may be reused from now on; for our own link
-     * connecting is repeated until links_disconnect. */
-    void (*down)(void *ud, uint32_t link);
-    void (*message)(void *ud, uint32_t link, const struct peer_msg *m);
-    /* A frame that peer_get refused. */
-    void (*bad)(
-        void *ud, uint32_t link, enum err err, const struct peer_msg *m);
+    /* Takes an event of a link, whose time is not set.
+     * EV_LINK_DOWN: an accepted link's number may be reused from now on; for
+     * our own link connecting is repeated until links_disconnect.
+     * EV_LINK_REFUSED: the other end keeps refusing our link for its key, or it
+     * cannot be connected; text is static, or strerror's.
+     * EV_PEER_BAD: a frame that peer_get refused; link NONE: of no link. */
+    void (*event)(void *ud, struct event *ev);
     /* Returns true to stop messages for now, also within a packet; a later
      * links_serve asks again. */
     bool (*full)(void *ud);
     /* True if the peer of an accepted link is known: other links are evicted
      * when numbers run out. NULL: all are known. */
     bool (*known)(void *ud, uint32_t link);
-    /* The other end keeps refusing our link for its key; why is static text.
-     * NULL: not wanted. */
-    void (*refused)(void *ud, uint32_t link, const char *why);
-    /* Our link cannot connect; why is static text, or strerror's. NULL: not
-     * wanted. */
-    void (*unreached)(
-        void *ud, uint32_t link, enum trouble trouble, const char *why);
 };
 
 /* Counted since the start. */
@@ -95,26 +87,13 @@ void links_disconnect(struct links *p, uint32_t link);
  * for any daemon. Valid until links_rekey. */
 const struct identity *links_owner(const struct links *p, uint32_t link);
 
-/* Returns a number for the host of an accepted link, from its address. For IPv6
- * it stands for the network, since a host can have any number of addresses
- * there. 0: unknown. */
-uint64_t links_host(const struct links *p, uint32_t link);
-
-/* True if the other end of our link is known to have none of this host's
- * addresses, in our network namespace. */
-bool links_far(const struct links *p, uint32_t link);
-
 /* Appends one frame to the link's packet of this turn. */
 void links_send(struct links *p, uint32_t link, struct span frame);
-/* Appends a frame that may wait: it goes with the next one, or after
- * links_flush_coalesced, which is due within LINKS_COALESCE_MS while
- * links_coalescing. */
-#define LINKS_COALESCE_MS 1
+/* Appends a frame that may wait for the link's next one: see links_flush. */
 void links_coalesce(struct links *p, uint32_t link, struct span frame);
-void links_flush_coalesced(struct links *p);
-bool links_coalescing(const struct links *p);
-/* Sends the packets of this turn. */
-void links_flush(struct links *p);
+/* Sends the packets of this turn. True if frames that may wait are left: they
+ * go with the next call, which is due in 1 ms. */
+bool links_flush(struct links *p);
 
 /* Handles received packets, at most a turn's share of them. */
 void links_serve(struct links *p);

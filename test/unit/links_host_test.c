@@ -17,28 +17,14 @@ static uv_loop_t loop;
 static struct side a;
 static void *ctx, *socks[8];
 
-static void on_up(void *ud, uint32_t link)
+static void on_event(void *ud, struct event *ev)
 {
     struct side *s = ud;
 
+    if (ev->type != EV_LINK_UP)
+        return;
     T_TRUE(s->count < ARRAY_LEN(s->hosts));
-    s->hosts[s->count++] = links_host(s->links, link);
-}
-
-static void on_down(void *ud, uint32_t link)
-{
-    (void)ud, (void)link;
-}
-
-static void on_message(void *ud, uint32_t link, const struct peer_msg *m)
-{
-    (void)ud, (void)link, (void)m;
-}
-
-static void on_bad(
-    void *ud, uint32_t link, enum err err, const struct peer_msg *m)
-{
-    (void)ud, (void)link, (void)err, (void)m;
+    s->hosts[s->count++] = ev->host;
 }
 
 static bool on_full(void *ud)
@@ -79,8 +65,7 @@ static uint64_t from(const char *own, const char *to)
 static void hosts_at(const char *listen)
 {
     struct links_opt opt = {listen, 8, 1000, 5, 60 * NS_PER_S, 1 << 20, NULL};
-    struct links_calls calls = {
-        &a, on_up, on_down, on_message, on_bad, on_full, NULL, NULL, NULL};
+    struct links_calls calls = {&a, on_event, on_full, NULL};
     char to[128];
     uint64_t first;
 

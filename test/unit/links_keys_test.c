@@ -47,47 +47,28 @@ static struct side a, b; /* a binds, b connects */
 static char address[128];
 static struct keys pool; /* of which sides have some */
 
-static void on_up(void *ud, uint32_t link)
-{
-    (void)link;
-    ((struct side *)ud)->up++;
-}
-
-static void on_down(void *ud, uint32_t link)
-{
-    (void)link;
-    ((struct side *)ud)->down++;
-}
-
-static void on_message(void *ud, uint32_t link, const struct peer_msg *m)
+static void on_event(void *ud, struct event *ev)
 {
     struct side *s = ud;
-    const struct identity *who = links_owner(s->links, link);
+    const struct identity *who;
 
-    (void)m;
-    s->messages++;
-    snprintf(s->owner, sizeof(s->owner), "%s", who ? who->name : "any");
-}
-
-static void on_bad(
-    void *ud, uint32_t link, enum err err, const struct peer_msg *m)
-{
-    (void)ud, (void)link, (void)err, (void)m;
+    s->up += ev->type == EV_LINK_UP;
+    s->down += ev->type == EV_LINK_DOWN;
+    if (ev->type == EV_PEER) {
+        who = links_owner(s->links, ev->link);
+        s->messages++;
+        snprintf(s->owner, sizeof(s->owner), "%s", who ? who->name : "any");
+    }
+    if (ev->type == EV_LINK_REFUSED && ev->trouble == TROUBLE_KEY) {
+        s->refused++;
+        s->why = ev->text;
+    }
 }
 
 static bool on_full(void *ud)
 {
     (void)ud;
     return false;
-}
-
-static void on_refused(void *ud, uint32_t link, const char *why)
-{
-    struct side *s = ud;
-
-    (void)link;
-    s->refused++;
-    s->why = why;
 }
 
 /* Fills k with the keys of these numbers, two with "20". Empty: NULL. */
@@ -108,8 +89,7 @@ static void open_with(
     struct side *s, const char *listen, const struct keys *keys)
 {
     struct links_opt opt = {listen, 4, 1000, 5, 60 * NS_PER_S, 1 << 20, keys};
-    struct links_calls calls = {
-        s, on_up, on_down, on_message, on_bad, on_full, NULL, on_refused, NULL};
+    struct links_calls calls = {s, on_event, on_full, NULL};
 
     T_OK(links_new(&s->links, &loop, &opt, &calls));
 }

@@ -56,55 +56,44 @@ static inline void answer(uint32_t conn, uint32_t seq, enum err err)
     local_send(server, conn, span_of(w.p, w.len), -1);
 }
 
-static inline void on_opened(void *ud, uint32_t conn, uint32_t uid,
-    uint32_t gid, int32_t pid, const struct groups *groups)
+static inline void on_event(void *ud, struct event *ev)
 {
     (void)ud;
-    (void)gid;
-    seen.groups = *groups;
-    seen.opened++;
-    seen.last_conn = conn;
-    seen.uid = uid;
-    seen.pid = pid;
-    note('o');
-}
-
-static inline void on_ended(void *ud, uint32_t conn)
-{
-    (void)ud;
-    seen.ended++;
-    note('e');
-    if (seen.forgets)
-        local_end(server, conn);
-}
-
-static inline void on_dead(void *ud, uint32_t conn)
-{
-    (void)ud;
-    (void)conn;
-    seen.dead++;
-    note('d');
-}
-
-static inline void on_message(
-    void *ud, uint32_t conn, const struct local_msg *m)
-{
-    (void)ud;
-    seen.messages++;
-    seen.last_seq = m->seq;
-    note('m');
-    if (!seen.silent)
-        answer(conn, m->seq, OK);
-}
-
-static inline void on_bad(
-    void *ud, uint32_t conn, enum err err, const struct local_msg *m)
-{
-    (void)ud;
-    seen.bad++;
-    seen.err = err;
-    note('b');
-    answer(conn, m->seq, err);
+    switch (ev->type) {
+    case EV_CONN_OPEN:
+        seen.groups = *ev->groups;
+        seen.opened++;
+        seen.last_conn = ev->conn;
+        seen.uid = ev->uid;
+        seen.pid = ev->pid;
+        note('o');
+        break;
+    case EV_CONN_END:
+        seen.ended++;
+        note('e');
+        if (seen.forgets)
+            local_end(server, ev->conn);
+        break;
+    case EV_CONN_DEAD:
+        seen.dead++;
+        note('d');
+        break;
+    case EV_LOCAL:
+        seen.messages++;
+        seen.last_seq = ev->local->seq;
+        note('m');
+        if (!seen.silent)
+            answer(ev->conn, ev->local->seq, OK);
+        break;
+    case EV_LOCAL_BAD:
+        seen.bad++;
+        seen.err = ev->err;
+        note('b');
+        answer(ev->conn, ev->seq, ev->err);
+        break;
+    default:
+        T_FAIL("event %u of a connection", ev->type);
+    }
 }
 
 static inline void on_writable(void *ud, uint32_t conn)
@@ -120,8 +109,7 @@ static inline bool on_full(void *ud)
     return seen.full;
 }
 
-static const struct local_calls calls = {NULL, on_opened, on_ended, on_dead,
-    on_message, on_bad, on_writable, on_full};
+static const struct local_calls calls = {NULL, on_event, on_writable, on_full};
 
 static inline void pump(void)
 {

@@ -36,45 +36,31 @@ static const struct span any; /* encoder */
 static struct side a, b;      /* a binds, b connects */
 static char address[128];
 
-static void on_up(void *ud, uint32_t link)
-{
-    struct side *s = ud;
-
-    s->up++;
-    s->last_link = link;
-}
-
-static void on_down(void *ud, uint32_t link)
-{
-    struct side *s = ud;
-
-    s->down++;
-    s->last_link = link;
-}
-
 static bool repeats; /* HELLO may come again, and all begins with it */
 
-static void on_message(void *ud, uint32_t link, const struct peer_msg *m)
+static void on_message(struct side *s, const struct peer_msg *m)
 {
-    struct side *s = ud;
-
     s->messages++;
     if (repeats && m->type == PEER_HELLO)
         s->next = 0;
-    s->last_link = link;
     s->last_epoch = m->from_epoch;
     T_EQ_U64(m->seq, s->next);
     s->next++;
 }
 
-static void on_bad(
-    void *ud, uint32_t link, enum err err, const struct peer_msg *m)
+static void on_event(void *ud, struct event *ev)
 {
     struct side *s = ud;
 
-    (void)link, (void)m;
-    s->bad++;
-    s->err = err;
+    s->up += ev->type == EV_LINK_UP;
+    s->down += ev->type == EV_LINK_DOWN;
+    s->bad += ev->type == EV_PEER_BAD;
+    if (ev->type == EV_PEER_BAD)
+        s->err = ev->err;
+    else if (ev->type != EV_LINK_REFUSED)
+        s->last_link = ev->link;
+    if (ev->type == EV_PEER)
+        on_message(s, ev->peer);
 }
 
 static bool on_full(void *ud)
@@ -87,8 +73,7 @@ static bool on_full(void *ud)
 static void open_side(struct side *s, const char *listen)
 {
     struct links_opt opt = options;
-    struct links_calls calls = {
-        s, on_up, on_down, on_message, on_bad, on_full, s->known, NULL, NULL};
+    struct links_calls calls = {s, on_event, on_full, s->known};
 
     opt.listen = listen;
     s->most = UINT32_MAX;
@@ -225,22 +210,20 @@ TEST(frames_of_one_turn_travel_together)
     stop();
 }
 
-/* What may wait goes with the next frame, or when it is time. */
+/* What may wait goes with the next frame, or with the flush after the next. */
 TEST(frames_that_may_wait_do)
 {
     start_joined();
     say_by(&b, 0, 0, links_coalesce);
-    T_TRUE(links_coalescing(b.links));
-    for (int i = 0; i < 50; i++)
-        pump();
-    T_EQ_U64(links_stats(b.links)->packets_out, 0);
     say(&b, 0, 1);
-    T_FALSE(links_coalescing(b.links));
+    T_FALSE(links_flush(b.links));
     wait_for(&a.messages, 2);
     T_EQ_U64(links_stats(b.links)->packets_out, 1);
     say_by(&b, 0, 2, links_coalesce);
-    links_flush_coalesced(b.links);
-    T_FALSE(links_coalescing(b.links));
+    T_TRUE(links_flush(b.links));
+    T_EQ_U64(links_stats(b.links)->packets_out, 1);
+    T_FALSE(links_flush(b.links));
+    T_EQ_U64(links_stats(b.links)->packets_out, 2);
     wait_for(&a.messages, 3);
     stop();
 }

@@ -93,7 +93,7 @@ struct peer {
     uint64_t lost_ns;  /* when a link that is down means lost; TIME_NEVER */
     uint64_t hello_ns; /* when to say HELLO again; TIME_NEVER */
     /* What its place is counted for. encoded: the host that its link comes from
-     * (links_host); langd: the user that named its address, or the
+     * (struct event); langd: the user that named its address, or the
      * configuration. */
     uint64_t holder;
     uint64_t asked_ns; /* when it came up, or a room was last asked for */

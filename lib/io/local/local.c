@@ -302,6 +302,7 @@ static void take_client(struct listener *p, int fd)
     struct local_conn *c = LIST_FIRST(&l->free, struct local_conn, free);
     struct ucred cred;
     struct groups groups;
+    struct event ev = {.type = EV_CONN_OPEN, .groups = &groups};
     socklen_t len = sizeof(cred);
     int pidfd;
 
@@ -336,8 +337,11 @@ static void take_client(struct listener *p, int fd)
     list_remove(&c->free);
     conn_start(c, fd, pidfd, cred.uid);
     take_groups(fd, &groups);
-    l->calls.opened(
-        l->calls.ud, c->index, cred.uid, cred.gid, cred.pid, &groups);
+    ev.conn = c->index;
+    ev.uid = cred.uid;
+    ev.gid = cred.gid;
+    ev.pid = cred.pid;
+    l->calls.event(l->calls.ud, &ev);
 }
 
 static void accept_all(struct listener *p)
@@ -587,21 +591,13 @@ bool local_busy(const struct local *l)
            l->listeners[LISTEN_ORDERS].ready || !list_empty(&l->ready);
 }
 
-void local_flush(struct local *l)
+bool local_flush(struct local *l)
 {
     while (!list_empty(&l->dirty))
         local_push(l, LIST_FIRST(&l->dirty, struct local_conn, dirty)->index);
-}
-
-void local_flush_coalesced(struct local *l)
-{
     while (!list_empty(&l->coalesced))
         list_push_tail(&l->dirty, list_pop(&l->coalesced));
-}
-
-bool local_coalescing(const struct local *l)
-{
-    return !list_empty(&l->coalesced);
+    return !list_empty(&l->dirty);
 }
 
 void local_known(struct local *l, uint32_t conn)

@@ -457,9 +457,12 @@ static uint32_t seq_of(struct reader r)
 
 static void bad_packet(struct local_conn *c, uint32_t seq)
 {
-    struct local_msg m = {.seq = seq};
+    struct event ev = {.type = EV_LOCAL_BAD,
+        .conn = c->index,
+        .err = ERR_MALFORMED,
+        .seq = seq};
 
-    c->owner->calls.bad(c->owner->calls.ud, c->index, ERR_MALFORMED, &m);
+    c->owner->calls.event(c->owner->calls.ud, &ev);
     c->over = true;
     make_dirty(c);
 }
@@ -471,7 +474,7 @@ static bool take_frames(struct local_conn *c, struct reader *r)
 
     while (r->at < r->len && !c->eof && !c->over) {
         struct local_msg m;
-        enum err e;
+        struct event ev = {.conn = c->index, .local = &m};
 
         if (!may_take(c))
             return false;
@@ -480,11 +483,11 @@ static bool take_frames(struct local_conn *c, struct reader *r)
             bad_packet(c, seq_of(*r));
             return true;
         }
-        e = local_get(r, &m);
-        if (e == OK)
-            calls->message(calls->ud, c->index, &m);
-        else
-            calls->bad(calls->ud, c->index, e, &m);
+        ev.err = local_get(r, &m);
+        ev.type = ev.err == OK ? EV_LOCAL : EV_LOCAL_BAD;
+        ev.seq = m.seq;
+        ev.fault = m.fault;
+        calls->event(calls->ud, &ev);
     }
     return true;
 }
@@ -687,16 +690,20 @@ void conn_drop(struct local_conn *c)
 
 static void pid_over(struct local_conn *c)
 {
+    struct event ev = {.type = EV_CONN_DEAD, .conn = c->index};
+
     if (c->fd >= 0 || !c->dead || c->pidfd < 0)
         return;
     drop_pid(c);
-    c->owner->calls.dead(c->owner->calls.ud, c->index);
+    c->owner->calls.event(c->owner->calls.ud, &ev);
 }
 
 void conn_end(struct local_conn *c)
 {
+    struct event ev = {.type = EV_CONN_END, .conn = c->index};
+
     drop_socket(c);
-    c->owner->calls.ended(c->owner->calls.ud, c->index);
+    c->owner->calls.event(c->owner->calls.ud, &ev);
     pid_over(c); /* if its process has already exited */
 }
 

@@ -119,16 +119,15 @@ void conn_from(const struct conn *c, char *out, size_t size)
         snprintf(out, size, "an unknown address");
 }
 
-uint64_t links_host(const struct links *p, uint32_t link)
+/* Returns a number for the host of an accepted connection, from its address.
+ * For IPv6 it stands for the network, since a host can have any number of
+ * addresses there. 0: unknown. */
+static uint64_t host_of(const struct conn *c)
 {
-    const struct link *k = link_at(p, link);
-    const struct sockaddr_in6 *six;
+    const struct sockaddr_in6 *six = &c->from;
     struct in_addr four;
     uint64_t half[2];
 
-    if (!k->up || k->sock != p->router)
-        return 0;
-    six = &p->conns[k->conn].from;
     memcpy(half, &six->sin6_addr, sizeof(half));
     memcpy(&four, &six->sin6_addr.s6_addr[12], sizeof(four));
     if (six->sin6_family == AF_INET)
@@ -172,22 +171,36 @@ static bool is_ours(const struct sockaddr *a, const struct ifaddrs *list)
     return ours;
 }
 
-bool links_far(const struct links *p, uint32_t link)
+/* True if the other end is known to have none of this host's addresses, in our
+ * network namespace. fd: of our connection; -1: unknown. */
+static bool is_far(int fd)
 {
-    const struct link *k = link_at(p, link);
     struct sockaddr_storage a = {0};
     socklen_t len = sizeof(a);
     struct ifaddrs *list;
     bool far;
 
-    if (!k->sock || k->sock == p->router || k->sock->meter.fd < 0 ||
-        getpeername(k->sock->meter.fd, (struct sockaddr *)&a, &len) != 0 ||
+    if (fd < 0 || getpeername(fd, (struct sockaddr *)&a, &len) != 0 ||
         (a.ss_family != AF_INET && a.ss_family != AF_INET6) ||
         getifaddrs(&list) != 0)
         return false;
     far = !is_ours((const struct sockaddr *)&a, list);
     freeifaddrs(list);
     return far;
+}
+
+void link_up(struct links *p, uint32_t link)
+{
+    const struct link *k = link_at(p, link);
+    struct event ev = {.type = EV_LINK_UP, .link = link};
+
+    CHECK(k->up && k->sock, "link %u is reported up and is down", link);
+    if (k->sock == p->router)
+        ev.host = host_of(&p->conns[k->conn]);
+    else
+        ev.far = is_far(k->sock->meter.fd);
+    keys_let_in(p, link);
+    p->calls.event(p->calls.ud, &ev);
 }
 
 static uint16_t local_port(int fd)
@@ -364,8 +377,7 @@ static uint32_t link_new(struct links *p, uint64_t rid, uint32_t conn)
     c->link = i;
     leave(p, c);
     list_push_tail(&p->greeted, &c->node);
-    keys_let_in(p, i);
-    p->calls.up(p->calls.ud, i);
+    link_up(p, i);
     return k->sock ? i : NONE;
 }
 
@@ -377,12 +389,17 @@ static bool greets(struct links *p, uint32_t conn)
     struct reader r = reader_of(zmq_msg_data(&p->msg), zmq_msg_size(&p->msg));
     struct peer_msg m = {0};
     enum err e = peer_get(&r, &m);
+    struct event ev = {.type = EV_PEER_BAD,
+        .link = NONE,
+        .err = e,
+        .fault = m.fault,
+        .peer = &m};
 
     /* A HELLO with unknown flags is answered too. */
     if (m.type == PEER_HELLO && (e == OK || m.fault.field))
         return true;
     if (e != OK && e != ERR_NOT_READY)
-        p->calls.bad(p->calls.ud, NONE, e, &m);
+        p->calls.event(p->calls.ud, &ev);
     if (m.fault.field)
         return false;
     if (e == ERR_MALFORMED || e == ERR_NOT_READY) {

@@ -89,11 +89,13 @@ static void wait_for(struct dial *d, uint64_t now_ns, uint64_t first_ns)
     d->retry_ns = now_ns + d->wait_ns;
 }
 
-static void say_unreached(
+static void say_refused(
     struct links *p, uint32_t link, enum trouble trouble, const char *why)
 {
-    if (p->calls.unreached)
-        p->calls.unreached(p->calls.ud, link, trouble, why);
+    struct event ev = {
+        .type = EV_LINK_REFUSED, .link = link, .trouble = trouble, .text = why};
+
+    p->calls.event(p->calls.ud, &ev);
 }
 
 static void probe_end(struct dial *d, uint64_t now_ns)
@@ -147,7 +149,7 @@ static void probe(struct links *p, uint32_t link, uint64_t now_ns)
     if (e == 0)
         return;
     probe_end(d, now_ns);
-    say_unreached(p, link,
+    say_refused(p, link,
         e == ECONNREFUSED ? TROUBLE_REFUSED
         : e == ETIMEDOUT  ? TROUBLE_TIMEOUT
                           : TROUBLE_ROUTE,
@@ -242,8 +244,8 @@ void dial_refused(struct links *p, uint32_t link, const char *why, bool sure)
         /* At once: a listener may have a new first key; the link is needed. */
         open_socket(p, link, now);
     }
-    if (tells(d, keys, now) && p->calls.refused)
-        p->calls.refused(p->calls.ud, link, d->why);
+    if (tells(d, keys, now))
+        say_refused(p, link, TROUBLE_KEY, d->why);
 }
 
 void dial_again(struct links *p, uint32_t link)
@@ -287,7 +289,7 @@ static void found(struct links *p, uint32_t link, uint64_t now_ns,
 
     if (r->count == 0) {
         log_once(d, r->error);
-        say_unreached(p, link, TROUBLE_NAME, r->error);
+        say_refused(p, link, TROUBLE_NAME, r->error);
         p->stats.dials_failed++;
         wait_for(d, now_ns, WAIT_NAME_NS);
         return;
@@ -347,8 +349,8 @@ static void go_on(struct links *p, uint32_t link, uint64_t now_ns)
     }
     if (k->up || d->lookup || now_ns < d->retry_ns)
         return;
-    if (d->key == NONE && p->calls.refused)
-        p->calls.refused(p->calls.ud, link,
+    if (d->key == NONE)
+        say_refused(p, link, TROUBLE_KEY,
             "key (control.identities has none of such an encoder)");
     if (!d->used)
         return;

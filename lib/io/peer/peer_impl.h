@@ -145,6 +145,8 @@ void sock_ready(struct sock *s);
 const struct key_pair *keys_own(const struct keys *k, uint32_t there);
 /* Drops a link's output; the link is not up any more. */
 void link_clear(struct link *k);
+/* Reports a link up, and where its other end is. */
+void link_up(struct links *p, uint32_t link);
 /* Drops a link's output and reports it down; no effect if it is not up. */
 void link_down(struct links *p, uint32_t link);
 /* Releases the number of an accepted link whose connection ended, and reports

@@ -94,8 +94,8 @@ static enum err rekey_listener(struct links *p, const struct keys *keys)
         p->opt.keys = old;
         return ERR_NO_BLOCKS;
     }
-    links_flush_coalesced(p);
-    links_flush(p);
+    while (links_flush(p))
+        ; /* also what may wait */
     drop_all(p);
     p->router = now;
     sock_close(was);

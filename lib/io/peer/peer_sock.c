@@ -212,6 +212,13 @@ void link_clear(struct link *k)
     list_remove(&k->dirty);
 }
 
+static void report_down(struct links *p, uint32_t link)
+{
+    struct event ev = {.type = EV_LINK_DOWN, .link = link};
+
+    p->calls.event(p->calls.ud, &ev);
+}
+
 void link_lost(struct links *p, uint32_t link)
 {
     struct link *k = link_at(p, link);
@@ -221,7 +228,7 @@ void link_lost(struct links *p, uint32_t link)
     table_remove(&p->by_rid, k->rid, 0);
     link_clear(k);
     k->sock = NULL;
-    p->calls.down(p->calls.ud, link);
+    report_down(p, link);
 }
 
 void link_down(struct links *p, uint32_t link)
@@ -231,5 +238,5 @@ void link_down(struct links *p, uint32_t link)
     if (!k->up)
         return;
     link_clear(k);
-    p->calls.down(p->calls.ud, link);
+    report_down(p, link);
 }

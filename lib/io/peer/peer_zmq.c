@@ -77,8 +77,7 @@ static void dealer_event(
         return;
     }
     k->up = true;
-    keys_let_in(p, s->link);
-    p->calls.up(p->calls.ud, s->link);
+    link_up(p, s->link);
 }
 
 /* Discards the rest of a message after its part `first`, and counts the bytes
@@ -146,16 +145,18 @@ static uint32_t pass_frames(struct links *p)
     r.at = p->msg_at;
     for (; k->taking && !p->calls.full(p->calls.ud); count++) {
         struct peer_msg m;
-        enum err e = peer_get(&r, &m);
+        struct event ev = {.link = p->msg_link, .peer = &m};
 
-        if (e == ERR_NOT_READY) {
+        ev.err = peer_get(&r, &m);
+        if (ev.err == ERR_NOT_READY) {
             k->taking = false;
             break;
         }
-        if (e == OK)
-            p->calls.message(p->calls.ud, p->msg_link, &m);
-        else
-            p->calls.bad(p->calls.ud, p->msg_link, e, &m);
+        ev.type = ev.err == OK ? EV_PEER : EV_PEER_BAD;
+        ev.fault = m.fault;
+        if (m.type == PEER_HELLO)
+            ev.owner = links_owner(p, p->msg_link);
+        p->calls.event(p->calls.ud, &ev);
     }
     p->msg_at = r.at;
     return count;
@@ -386,21 +387,13 @@ void links_coalesce(struct links *p, uint32_t link, struct span frame)
         list_push_tail(&p->coalesced, &k->dirty);
 }
 
-void links_flush_coalesced(struct links *p)
-{
-    while (!list_empty(&p->coalesced))
-        list_push_tail(&p->dirty, list_pop(&p->coalesced));
-}
-
-bool links_coalescing(const struct links *p)
-{
-    return !list_empty(&p->coalesced);
-}
-
-void links_flush(struct links *p)
+bool links_flush(struct links *p)
 {
     while (!list_empty(&p->dirty))
         link_flush(p, LIST_FIRST(&p->dirty, struct link, dirty));
+    while (!list_empty(&p->coalesced))
+        list_push_tail(&p->dirty, list_pop(&p->coalesced));
+    return !list_empty(&p->dirty);
 }
 
 /* life */

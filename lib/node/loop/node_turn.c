@@ -40,65 +40,29 @@ static void flush_shards(struct node *n)
 
 /* what engines do */
 
-static void conn_opened(void *ud, uint32_t conn, uint32_t uid, uint32_t gid,
-    int32_t pid, const struct groups *groups)
-{
-    struct event ev = {.type = EV_CONN_OPEN,
-        .conn = conn,
-        .uid = uid,
-        .gid = gid,
-        .pid = pid,
-        .groups = groups};
-    struct node *n = ud;
-
-    CHECK(conn < share_connections(n->conf) && !n->conns[conn].greeted &&
-              !n->conns[conn].query && !list_linked(&n->conns[conn].notified),
-        "connection %u is in use", conn);
-    n->conns[conn].uid = uid;
-    node_event(n, &ev);
-}
-
-static void conn_ended(void *ud, uint32_t conn)
+static void engine_event(void *ud, struct event *ev)
 {
     struct node *n = ud;
-    struct event ev = {.type = EV_CONN_END, .conn = conn};
+    struct node_conn *c = &n->conns[ev->conn];
+    bool commit = ev->type == EV_LOCAL && ev->local->type == LOCAL_COMMIT;
 
-    list_remove(&n->conns[conn].notified);
-    admin_forget(n, conn);
-    n->conns[conn].greeted = false;
-    node_event(n, &ev);
-}
-
-static void conn_dead(void *ud, uint32_t conn)
-{
-    struct event ev = {.type = EV_CONN_DEAD, .conn = conn};
-
-    node_event(ud, &ev);
-}
-
-static void conn_message(void *ud, uint32_t conn, const struct local_msg *m)
-{
-    struct node *n = ud;
-    struct event ev = {.type = EV_LOCAL, .conn = conn, .local = m};
-
-    if (m->type == LOCAL_QUERY && n->conns[conn].greeted)
-        admin_query(n, conn, m);
+    CHECK(ev->conn < share_connections(n->conf) &&
+              (ev->type != EV_CONN_OPEN ||
+                  (!c->greeted && !c->query && !list_linked(&c->notified))),
+        "event %u of connection %u", ev->type, ev->conn);
+    if (ev->type == EV_CONN_OPEN)
+        c->uid = ev->uid;
+    if (ev->type == EV_CONN_END) {
+        list_remove(&c->notified);
+        admin_forget(n, ev->conn);
+        c->greeted = false;
+    }
+    if (ev->type == EV_LOCAL && ev->local->type == LOCAL_QUERY && c->greeted)
+        admin_query(n, ev->conn, ev->local);
     else
-        node_event(n, &ev);
-    if (m->type == LOCAL_COMMIT && ++n->commits == COMMITS_FLUSH)
+        node_event(n, ev);
+    if (commit && ++n->commits == COMMITS_FLUSH)
         flush_shards(n);
-}
-
-static void conn_bad(
-    void *ud, uint32_t conn, enum err err, const struct local_msg *m)
-{
-    struct event ev = {.type = EV_LOCAL_BAD,
-        .conn = conn,
-        .err = err,
-        .seq = m->seq,
-        .fault = m->fault};
-
-    node_event(ud, &ev);
 }
 
 static void conn_writable(void *ud, uint32_t conn)
@@ -110,57 +74,15 @@ static void conn_writable(void *ud, uint32_t conn)
 
 /* what peers do */
 
-static void link_up(void *ud, uint32_t link)
+static void peer_event(void *ud, struct event *ev)
 {
     uint8_t fresh[DATA_KEY_FRESH];
     struct node *n = ud;
-    struct event ev = {.type = EV_LINK_UP,
-        .link = link,
-        .host = links_host(n->links, link),
-        .far = links_far(n->links, link),
-        .fresh = node_carriers_draw(n, fresh)};
 
-    CHECK(link < 2 * share_peers(n->conf), "link %u", link);
-    node_event(n, &ev);
-}
-
-static void link_down(void *ud, uint32_t link)
-{
-    struct event ev = {.type = EV_LINK_DOWN, .link = link};
-
-    node_event(ud, &ev);
-}
-
-static void link_refused(void *ud, uint32_t link, const char *why)
-{
-    struct event ev = {.type = EV_LINK_REFUSED,
-        .link = link,
-        .trouble = TROUBLE_KEY,
-        .text = why};
-
-    node_event(ud, &ev);
-}
-
-static void link_unreached(
-    void *ud, uint32_t link, enum trouble trouble, const char *why)
-{
-    struct event ev = {
-        .type = EV_LINK_REFUSED, .link = link, .trouble = trouble, .text = why};
-
-    node_event(ud, &ev);
-}
-
-static void link_message(void *ud, uint32_t link, const struct peer_msg *m)
-{
-    struct event ev = {.type = EV_PEER, .link = link, .peer = m};
-    struct node *n = ud;
-    uint8_t fresh[DATA_KEY_FRESH];
-
-    if (m->type == PEER_HELLO) {
-        ev.fresh = node_carriers_draw(n, fresh);
-        ev.owner = links_owner(n->links, link);
-    }
-    node_event(n, &ev);
+    if (ev->type == EV_LINK_UP ||
+        (ev->type == EV_PEER && ev->peer->type == PEER_HELLO))
+        ev->fresh = node_carriers_draw(n, fresh);
+    node_event(n, ev);
 }
 
 static bool link_known(void *ud, uint32_t link)
@@ -168,18 +90,6 @@ static bool link_known(void *ud, uint32_t link)
     struct node *n = ud;
 
     return brain_link_known(n->brain, link);
-}
-
-static void link_bad(
-    void *ud, uint32_t link, enum err err, const struct peer_msg *m)
-{
-    struct event ev = {.type = EV_PEER_BAD,
-        .link = link,
-        .err = err,
-        .fault = m->fault,
-        .peer = m};
-
-    node_event(ud, &ev);
 }
 
 /* a turn */
@@ -257,20 +167,19 @@ static void on_timer(uv_timer_t *t)
     turn(n);
 }
 
-/* Sets the one timer to the earliest deadline. */
-static void arm_timer(struct node *n)
+/* Sets the one timer to the earliest deadline. coalesces: frames wait for the
+ * next turn. */
+static void arm_timer(struct node *n, bool coalesces)
 {
     uint64_t at = brain_deadline(n->brain);
     uint64_t now = node_clock_ns(n), ms;
 
     if (n->ending)
         at = min_u64(at, n->drain_ns);
-    if (local_coalescing(n->local))
-        at = min_u64(at, now + LOCAL_COALESCE_MS * NS_PER_MS);
+    if (coalesces)
+        at = min_u64(at, now + NS_PER_MS);
     if (n->lines_lost)
         at = min_u64(at, now + NS_PER_S);
-    if (links_coalescing(n->links))
-        at = min_u64(at, now + LINKS_COALESCE_MS * NS_PER_MS);
     if (at == n->timer_ns)
         return;
     n->timer_ns = at;
@@ -287,13 +196,13 @@ static void arm_timer(struct node *n)
 
 static void turn(struct node *n)
 {
+    bool coalesces;
+
     CHECK(
         n->out.count == 0, "a turn inside a step of %u actions", n->out.count);
     n->turns++;
     (void)node_clock_ns(n);
     node_carriers_watch(n);
-    local_flush_coalesced(n->local);
-    links_flush_coalesced(n->links);
     if (n->pools_seen && !node_congested(n))
         node_pools_serve(n);
     node_more(n);
@@ -321,12 +230,12 @@ static void turn(struct node *n)
      * messages may need both. */
     flush_shards(n);
     pull_all(n);
-    local_flush(n->local);
-    links_flush(n->links);
+    coalesces = local_flush(n->local);
+    coalesces |= links_flush(n->links);
     node_inline_watch(n);
     n->lines_lost = log_report_lost();
     drain_check(n);
-    arm_timer(n);
+    arm_timer(n, coalesces);
 }
 
 static void on_idle(uv_idle_t *h)
@@ -376,14 +285,12 @@ static void on_wake(uv_poll_t *h, int status, int events)
 
 struct local_calls node_local_calls(struct node *n)
 {
-    return (struct local_calls){n, conn_opened, conn_ended, conn_dead,
-        conn_message, conn_bad, conn_writable, full};
+    return (struct local_calls){n, engine_event, conn_writable, full};
 }
 
 struct links_calls node_links_calls(struct node *n)
 {
-    return (struct links_calls){n, link_up, link_down, link_message, link_bad,
-        full, link_known, link_refused, link_unreached};
+    return (struct links_calls){n, peer_event, full, link_known};
 }
 
 /* Lets the kernel ring the loop's timers with a tick that comes anyway. Else a
