@@ -3,12 +3,12 @@
  * any other when an engine has given its layout. Its memory stays until the
  * daemon ends.
  *
- * Clearing the pages of a large pool takes a second per one or two GiB, so
- * another thread does it where the kind of memory allows that. While the loop
- * runs it is one of libuv's, for one pool at a time, since other work waits for
- * those threads. At the start it is one of ours; the loop's thread waits for it
- * and for signals, and extends the service manager's timeout. The other thread
- * touches its job's memory and result only; all else belongs to the loop's.
+ * Clearing the pages of a large pool takes a second per one or two GiB, so one
+ * of libuv's threads does it where the kind of memory allows that, for one pool
+ * at a time, since other work waits for those threads. At the start the loop
+ * runs for signals alone meanwhile, and extends the service manager's timeout.
+ * The other thread touches its job's memory and result only; all else belongs
+ * to the loop's.
  *
  * Invariant: a job is idle, wanted, busy or done, in this order.
  *
@@ -20,19 +20,14 @@
 #include "base/log.h"
 #include "io/notify.h"
 
-#include <errno.h>
-#include <poll.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
-#include <sys/signalfd.h>
 #include <unistd.h>
 
 #define PATIENCE_MS 1000 /* interval of notifications about a long start */
+#define LOOK_US     1000 /* between looks at the loop meanwhile */
 
 struct pool_job {
     uv_work_t work;
@@ -44,7 +39,6 @@ struct pool_job {
     uint64_t offsets[LAYOUT_FIELDS_MAX];
     bool wanted, busy, done; /* waits; in the other thread; ended there */
     enum err result;
-    int ended; /* at the start: eventfd, written when the thread has ended */
 };
 
 enum err node_pools_new(struct node *n)
@@ -193,95 +187,52 @@ void node_pools_serve(struct node *n)
 
 /* at start */
 
-static void *start_thread(void *ud)
-{
-    struct pool_job *j = ud;
-    uint64_t one = 1;
-    ssize_t n;
-
-    open_memory(j);
-    n = write(j->ended, &one, sizeof(one));
-    CHECK(n == sizeof(one), "eventfd: %d", errno);
-    return NULL;
-}
-
 /* Extends the service manager's timeout. */
-static void extend_timeout(const struct pool_job *j)
+static void on_patience(uv_timer_t *t)
 {
+    struct node *n = t->data;
     char text[160];
 
-    snprintf(text, sizeof(text),
-        "EXTEND_TIMEOUT_USEC=%u\nSTATUS=pool %s: %llu of %llu MiB are there",
-        10 * PATIENCE_MS * 1000, j->opt.name,
-        (unsigned long long)(atomic_load(&j->opt.watch->bytes) >> 20),
-        (unsigned long long)(j->opt.bytes >> 20));
-    notify_send(text);
-}
+    for (uint32_t i = 0; i < n->conf->pools_count; i++) {
+        const struct pool_job *j = &n->pool_jobs[i];
 
-/* Waits for the job's thread; a signal that ends the daemon cancels it. */
-static void wait_for(struct pool_job *j, int signals)
-{
-    struct pollfd fds[2] = {
-        {.fd = j->ended, .events = POLLIN}, {.fd = signals, .events = POLLIN}};
-
-    while (poll(fds, 2, PATIENCE_MS) <= 0 || !fds[0].revents) {
-        if (fds[1].revents) {
-            log_info("pool %s: stopping, before it is ready", j->opt.name);
-            atomic_store(&j->opt.watch->stop, true);
-            fds[1].fd = -1; /* the signal stays pending, for the loop */
-            fds[1].revents = 0;
-        }
-        extend_timeout(j);
+        if (!j->busy)
+            continue;
+        snprintf(text, sizeof(text),
+            "EXTEND_TIMEOUT_USEC=%u\nSTATUS=pool %s: %llu of %llu MiB are "
+            "there",
+            10 * PATIENCE_MS * 1000, j->opt.name,
+            (unsigned long long)(atomic_load(&j->opt.watch->bytes) >> 20),
+            (unsigned long long)(j->opt.bytes >> 20));
+        notify_send(text);
     }
-}
-
-/* Opens the memory in a thread of its own, which inherits a mask that blocks
- * all signals. */
-static enum err open_beside(struct pool_job *j)
-{
-    sigset_t ends, all, old;
-    pthread_t thread;
-    int signals;
-
-    sigemptyset(&ends);
-    sigaddset(&ends, SIGTERM);
-    sigaddset(&ends, SIGINT);
-    sigfillset(&all);
-    signals = signalfd(-1, &ends, SFD_CLOEXEC | SFD_NONBLOCK);
-    j->ended = eventfd(0, EFD_CLOEXEC);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    if (signals >= 0 && j->ended >= 0 &&
-        pthread_create(&thread, NULL, start_thread, j) == 0) {
-        wait_for(j, signals);
-        pthread_join(thread, NULL);
-    } else {
-        open_memory(j);
-    }
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-    if (signals >= 0)
-        close(signals);
-    if (j->ended >= 0)
-        close(j->ended);
-    return j->result;
 }
 
 enum err node_fix_pools(struct node *n)
 {
-    for (uint32_t i = 0; i < n->conf->pools_count; i++) {
+    enum err e = OK;
+
+    uv_timer_start(&n->look, on_patience, PATIENCE_MS, PATIENCE_MS);
+    for (uint32_t i = 0; e == OK && i < n->conf->pools_count; i++) {
         struct pool_job *j = &n->pool_jobs[i];
 
         if (brain_layout(n->brain, i)->count == 0)
             continue;
-        j->result = prepare(n, i, j);
-        if (j->result == OK && j->kind->any_thread)
-            j->result = open_beside(j);
-        else if (j->result == OK)
-            open_memory(j);
-        if (j->result != OK)
-            return j->result;
-        finish(n, i);
+        node_fix_pool(n, i);
+        while (!j->done) {
+            /* Sockets may have news for the first turn: it would not sleep. */
+            usleep(LOOK_US);
+            uv_run(&n->loop, UV_RUN_NOWAIT);
+            if (n->ending)
+                node_pools_stop(n);
+        }
+        e = j->result;
+        if (e == OK)
+            finish(n, i);
     }
-    return OK;
+    uv_timer_stop(&n->look);
+    n->pools_seen = false;
+    return e;
 }
 
 /* end */
