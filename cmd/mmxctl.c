@@ -80,22 +80,25 @@ static int misused(const char *why)
     return CTL_USAGE;
 }
 
-static bool is_report(const char *word)
-{
-#define SHOW(NAME, is, meaning)                                                \
-    if (!strcmp(word, is))                                                     \
-        return true;
-#include "wire/show.def"
-    return false;
-}
+enum asking { NEITHER, REPORT, ORDER };
 
-static bool is_command(const char *word)
+/* Returns what a daemon can be asked for by this word. */
+static enum asking asking_of(const char *word)
 {
-#define COMMAND(name, is, usage, meaning)                                      \
-    if (!strcmp(word, is))                                                     \
-        return true;
+    static const struct {
+        const char *word;
+        enum asking is;
+    } all[] = {
+#define SHOW(NAME, word, meaning) {word, REPORT},
+#include "wire/show.def"
+#define COMMAND(name, word, usage, meaning) {word, ORDER},
 #include "wire/command.def"
-    return false;
+    };
+
+    for (size_t i = 0; i < ARRAY_LEN(all); i++)
+        if (!strcmp(word, all[i].word))
+            return all[i].is;
+    return NEITHER;
 }
 
 /* Prints the daemons' reports, or sends an order to one daemon. Reports about
@@ -108,18 +111,20 @@ static int ask(const char *what, const struct asked *a)
     struct host h;
     uint32_t count = host_sockets(a, false, here);
     int status;
+    bool order;
 
     snprintf(word, sizeof(word), "%.*s", (int)strcspn(what, " "), what);
+    order = asking_of(word) == ORDER;
     if (count == 0)
         return CTL_NO_DAEMON;
-    if (count > 1 && is_command(word) && strncmp(word, "conf", 4) != 0) {
+    if (count > 1 && order && strncmp(word, "conf", 4) != 0) {
         fprintf(stderr,
             "mmxctl: both daemons run here: use --encoded or --langd with "
             "%s\n",
             what);
         return CTL_USAGE;
     }
-    for (uint32_t i = 0; i < count && is_command(word); i++)
+    for (uint32_t i = 0; i < count && order; i++)
         here[i] = ctl_orders(here[i], orders[i]);
     status = host_open(&h, here, count, a->path && !a->also);
     if (status != CTL_SHOWN)
@@ -176,7 +181,7 @@ static bool join(char **words, char *out, size_t size)
 {
     size_t n = 0;
 
-    if (!words[0] || (words[1] && !is_command(words[0])))
+    if (!words[0] || (words[1] && asking_of(words[0]) != ORDER))
         return false;
     for (uint32_t i = 0; words[i]; i++) {
         int more =
@@ -201,30 +206,26 @@ static int healthy(const struct asked *a)
 
 /* Shows the trace of the daemon at the path (or of two), or without a path of
  * all with a socket here; or merges two recordings. words: after `trace`. */
-static int traced(char **words, const struct asked *given)
+static int traced(char **words, struct asked *a)
 {
-    struct trace_asked a = {.perfetto = given->perfetto,
-        .save = given->save,
-        .follow = given->follow,
-        .json = given->json};
     const char *here[HOST_MAX];
     struct host h;
     uint32_t count;
     int status;
     bool merges = words[0] && !strcmp(words[0], "merge");
 
-    if (given->watch_s || (a.follow && (a.perfetto || a.save || merges)))
+    if (a->watch_s || (a->follow && (a->perfetto || a->save || merges)))
         return misused("--follow and --watch do not go with this trace");
     if (merges && words[1] && words[2] && !words[3])
-        return trace_merge((const char *const *)words + 1, &a);
-    if (words[0] && (words[1] || !trace_room(words[0], &a)))
+        return trace_merge((const char *const *)words + 1, a);
+    if (words[0] && (words[1] || !trace_room(words[0], a)))
         return misused("trace: expected the number of a room, ..DIGITS as in "
                        "the log, or merge FILE FILE");
-    count = host_sockets(given, false, here);
+    count = host_sockets(a, false, here);
     status = count > 0 ? host_open(&h, here, count, false) : CTL_NO_DAEMON;
     if (status != CTL_SHOWN)
         return status;
-    status = trace_live(&h, &a);
+    status = trace_live(&h, a);
     host_close(&h);
     return status;
 }
@@ -242,17 +243,16 @@ static bool take_seconds(int c, const char *text, struct asked *a)
  * continue. */
 static int parse(int argc, char **argv, struct asked *a)
 {
-    static const struct option longs[] = {
-        {"socket", required_argument, NULL, 's'},
+    const struct option longs[] = {{"socket", required_argument, NULL, 's'},
         {"config", required_argument, NULL, 'c'},
         {"encoded", no_argument, NULL, 'e'}, {"langd", no_argument, NULL, 'l'},
-        {"json", no_argument, NULL, 'j'}, {"diff", no_argument, NULL, 'd'},
-        {"public", no_argument, NULL, 'k'}, {"bytes", no_argument, NULL, 'b'},
-        {"once", no_argument, NULL, 'o'},
+        {"json", no_argument, &a->json, 1}, {"diff", no_argument, &a->diff, 1},
+        {"public", no_argument, &a->public, 1},
+        {"bytes", no_argument, &a->bytes, 1},
+        {"once", no_argument, &a->once, 1}, {"live", no_argument, &a->live, 1},
+        {"follow", no_argument, &a->follow, 1},
         {"watch", required_argument, NULL, 'W'},
-        {"live", no_argument, NULL, 'L'},
         {"wait", required_argument, NULL, 'w'},
-        {"follow", no_argument, NULL, 'f'},
         {"perfetto", required_argument, NULL, 'P'},
         {"save", required_argument, NULL, 'S'},
         {"version", no_argument, NULL, 'v'}, {"help", no_argument, NULL, 'h'},
@@ -260,10 +260,10 @@ static int parse(int argc, char **argv, struct asked *a)
     int c;
 
     while ((c = getopt_long(argc, argv, "s:jh", longs, NULL)) != -1) {
+        if (c == 0) /* getopt has set it */
+            continue;
         if (c == 's')
             a->also = a->path, a->path = optarg;
-        else if (c == 'f')
-            a->follow = true;
         else if (c == 'P')
             a->perfetto = optarg;
         else if (c == 'S')
@@ -273,17 +273,7 @@ static int parse(int argc, char **argv, struct asked *a)
         else if (c == 'e' || c == 'l')
             a->path = c == 'e' ? CTL_ENCODED : CTL_LANGD;
         else if (c == 'j')
-            a->json = true;
-        else if (c == 'b')
-            a->bytes = true;
-        else if (c == 'o')
-            a->once = true;
-        else if (c == 'L')
-            a->live = true;
-        else if (c == 'd')
-            a->diff = true;
-        else if (c == 'k')
-            a->public = true;
+            a->json = 1;
         else if (c == 'v')
             return printf("mmxctl %s\n", MMX_VERSION) < 0;
         else if (c == 'h')
@@ -325,7 +315,7 @@ int main(int argc, char **argv)
         return ask("top", &a);
     if (!join(argv + optind, what, sizeof(what)))
         return misused("this takes no more words");
-    if (a.watch_s && strcmp(what, "top") != 0 && !is_report(what))
+    if (a.watch_s && strcmp(what, "top") != 0 && asking_of(what) != REPORT)
         return misused("--watch goes with reports, health and top");
     if (a.waits && strcmp(what, "health") != 0 && strcmp(what, "drain") != 0)
         return misused("--wait goes with health and drain");

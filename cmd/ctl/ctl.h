@@ -23,21 +23,15 @@ enum {
 struct asked {
     const char *path; /* path of the socket; NULL: not given */
     const char *file; /* path of the configuration; NULL: not given */
-    bool json, live, waits, bytes, diff, now, public;
-    bool once, brief;
+    const char *also; /* a path before the last one; NULL: none */
+    int json, live, bytes, diff, public, once, follow; /* 1: given */
+    bool waits, brief;
     uint64_t watch_s; /* 0: not given */
     uint64_t wait_s;  /* valid if it waits */
-    const char *also; /* a path before the last one; NULL: none */
-    const char *perfetto, *save;
-    bool follow;
-};
-
-/* The same for a trace. */
-struct trace_asked {
+    /* Of a trace. */
     const char *perfetto, *save; /* files to write; NULL: print lines instead */
-    bool follow, json;
-    bool of_room;          /* only this room */
-    uint64_t room, digits; /* its id; digits: mask of the known bits */
+    bool of_room;                /* only this room */
+    uint64_t room, digits;       /* its id; digits: mask of the known bits */
 };
 
 /* link.c: the wire; calls block for CTL_WAIT_S at most */
@@ -128,14 +122,17 @@ void rows_get(struct reader row, const char *name, char *out, size_t size);
 uint64_t rows_number(struct reader row, const char *name);
 /* Copies the value as text. */
 void rows_text(const struct cell *c, char *out, size_t size);
+/* Begin a row, and append cells to it. */
+void rows_put(struct writer *w);
+void rows_put_text(struct writer *w, const char *name, const char *text);
+void rows_put_number(struct writer *w, const char *name, uint64_t number);
+
 /* json.c */
 
 /* True if this host can translate the number: a user's name, or a time of day.
  * Writes that to out, and its column's name to *name. */
 enum { NAMED_TEXT = 64 };
 bool cell_named(const struct cell *c, const char **name, char out[NAMED_TEXT]);
-void json_text(
-    struct writer *w, struct json *json, const char *name, const char *text);
 /* Prints rows as JSON. */
 void rows_json(struct reader rows);
 /* The same as a part of an array (json: zero at its start). Each object begins
@@ -200,12 +197,12 @@ int host_show(struct host *h, const char *what, const struct asked *a);
 /* trace.c: prints happenings; each returns the exit status */
 
 /* Reads a room's number, or ".." and its last 8 digits as in the log. */
-bool trace_room(const char *word, struct trace_asked *a);
+bool trace_room(const char *word, struct asked *a);
 
 /* Of running daemons, which share a clock. */
-int trace_live(const struct host *h, const struct trace_asked *a);
+int trace_live(const struct host *h, const struct asked *a);
 /* The same for two recordings, whose clocks are compared. */
-int trace_merge(const char *const *files, const struct trace_asked *a);
+int trace_merge(const char *const *files, const struct asked *a);
 
 /* top.c: shows the daemons live, once, or as a summary; returns the exit
  * status. */

@@ -16,14 +16,14 @@ static void print_json(struct findings *r, enum finding f, const char *check,
     static char out[1u << 20]; /* must hold a path of the command line */
     struct writer w = writer_of(out, sizeof(out));
 
-    json_cell(&w, &r->json, &(struct cell){.kind = CELL_ROW});
-    json_text(&w, &r->json, "daemon", r->about);
-    json_text(&w, &r->json, "check", check);
-    json_text(&w, &r->json, "result", names[f]);
-    json_text(&w, &r->json, "text", text);
-    json_text(&w, &r->json, "advice", advice);
+    rows_put(&w);
+    rows_put_text(&w, "daemon", r->about);
+    rows_put_text(&w, "check", check);
+    rows_put_text(&w, "result", names[f]);
+    rows_put_text(&w, "text", text);
+    rows_put_text(&w, "advice", advice);
     CHECK(!w.failed, "a finding of %s does not fit", check);
-    fwrite(out, 1, w.len, stdout);
+    rows_json_part(&r->json, reader_of(out, w.len), NULL);
 }
 
 void findings_say(struct findings *r, enum finding f, const char *check,
@@ -44,12 +44,8 @@ void findings_say(struct findings *r, enum finding f, const char *check,
 
 void findings_end(const struct findings *r)
 {
-    char out[16];
-    struct writer w = writer_of(out, sizeof(out));
-
-    json_end(&w, &r->json);
     if (r->as_json)
-        printf("%.*s", (int)w.len, out);
+        rows_json_end(&r->json);
     else
         printf("%u ok, %u warn, %u fail\n", r->count[FINE], r->count[WARN],
             r->count[FAIL]);

@@ -104,18 +104,6 @@ static int look_at_all(
     return worst;
 }
 
-static void put_text(struct writer *w, const char *name, const char *text)
-{
-    cell_put(w, &(struct cell){CELL_TEXT, span_str(name), span_str(text), 0});
-}
-
-static void put_flag(struct writer *w, const char *name, bool flag)
-{
-    cell_put(
-        w, &(struct cell){
-               .kind = CELL_NUMBER, .name = span_str(name), .number = flag});
-}
-
 static void print_json(const struct health *all, uint32_t count)
 {
     uint8_t bytes[2 * 4096];
@@ -126,14 +114,14 @@ static void print_json(const struct health *all, uint32_t count)
         char path[256]; /* longer than any socket's path */
 
         snprintf(path, sizeof(path), "%s", h->socket);
-        cell_put(&w, &(struct cell){.kind = CELL_ROW});
-        put_text(&w, "socket", path);
-        put_text(&w, "name", h->name);
-        put_text(&w, "role", h->role);
-        put_flag(&w, "live", h->live);
-        put_flag(&w, "ready", h->ready);
-        put_text(&w, "state", h->state);
-        put_text(&w, "text", h->text);
+        rows_put(&w);
+        rows_put_text(&w, "socket", path);
+        rows_put_text(&w, "name", h->name);
+        rows_put_text(&w, "role", h->role);
+        rows_put_number(&w, "live", h->live);
+        rows_put_number(&w, "ready", h->ready);
+        rows_put_text(&w, "state", h->state);
+        rows_put_text(&w, "text", h->text);
     }
     CHECK(!w.failed, "the health of %u daemons does not fit", count);
     rows_json(reader_of(w.p, w.len));

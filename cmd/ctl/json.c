@@ -30,7 +30,7 @@ bool cell_named(const struct cell *c, const char **name, char out[NAMED_TEXT])
     return true;
 }
 
-void json_text(
+static void json_text(
     struct writer *w, struct json *json, const char *name, const char *text)
 {
     json_cell(

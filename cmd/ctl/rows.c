@@ -1,4 +1,4 @@
-/* rows.c - reads a report for mmxctl: the cells of one row. */
+/* rows.c - reads a report for mmxctl, cell by cell, and writes rows. */
 #include "ctl.h"
 
 #include "base/check.h"
@@ -51,4 +51,20 @@ void rows_get(struct reader row, const char *name, char *out, size_t size)
             rows_text(&c, out, size);
             return;
         }
+}
+
+void rows_put(struct writer *w)
+{
+    cell_put(w, &(struct cell){.kind = CELL_ROW});
+}
+
+void rows_put_text(struct writer *w, const char *name, const char *text)
+{
+    cell_put(w, &(struct cell){CELL_TEXT, span_str(name), span_str(text), 0});
+}
+
+void rows_put_number(struct writer *w, const char *name, uint64_t number)
+{
+    cell_put(
+        w, &(struct cell){CELL_NUMBER, span_str(name), span_of("", 0), number});
 }

@@ -17,8 +17,8 @@
 /* A pool or a peer. */
 struct line {
     char name[64], state[16], path[16], carrier[16];
-    uint64_t number, blocks, free, waiting, rooms, bytes;
-    double rooms_s, bytes_s;
+    uint64_t number, blocks, free, rooms, bytes;
+    double waiting, rooms_s, bytes_s, nothing; /* what sorts; nothing: 0 */
 };
 
 /* Their memory is reused for each sample. */
@@ -112,8 +112,8 @@ static void take_pool(struct reader row, struct look *at)
         return;
     l->blocks = rows_number(row, "blocks");
     l->free = rows_number(row, "free");
-    l->waiting =
-        rows_number(row, "waiting_rooms") + rows_number(row, "waiting_items");
+    l->waiting = (double)(rows_number(row, "waiting_rooms") +
+                          rows_number(row, "waiting_items"));
 }
 
 static void take_peer(struct reader row, struct look *at)
@@ -155,18 +155,20 @@ static double rate(uint64_t from, uint64_t to, double seconds)
     return to > from && seconds > 0 ? (double)(to - from) / seconds : 0;
 }
 
-typedef int order_fn(const void *a, const void *b);
+typedef int order_fn(const void *a, const void *b, void *by);
+struct sorting;
 
-static void sort(struct lines *l, order_fn *order)
+static void sort(struct lines *l, order_fn *order, const struct sorting *by)
 {
     if (l->count > 0)
-        qsort(l->of, l->count, sizeof(l->of[0]), order);
+        qsort_r(l->of, l->count, sizeof(l->of[0]), order, (void *)by);
 }
 
-static int by_number(const void *a, const void *b)
+static int by_number(const void *a, const void *b, void *none)
 {
     const struct line *x = a, *y = b;
 
+    (void)none;
     return (x->number > y->number) - (x->number < y->number);
 }
 
@@ -175,8 +177,8 @@ static void rates(struct lines *now, struct lines *was, double seconds)
 {
     uint32_t k = 0;
 
-    sort(now, by_number);
-    sort(was, by_number);
+    sort(now, by_number, NULL);
+    sort(was, by_number, NULL);
     for (uint32_t i = 0; i < now->count; i++) {
         struct line *l = &now->of[i];
 
@@ -189,49 +191,31 @@ static void rates(struct lines *now, struct lines *was, double seconds)
     }
 }
 
-/* sorting: largest first, or by name */
-
-static int by_name(const void *a, const void *b)
-{
-    return strcmp(
-        ((const struct line *)a)->name, ((const struct line *)b)->name);
-}
-
-static int more(double a, double b)
-{
-    return (a < b) - (a > b);
-}
-
-static int by_rooms(const void *a, const void *b)
-{
-    const struct line *x = a, *y = b;
-    int order = more(x->rooms_s, y->rooms_s);
-
-    return order ? order : by_name(a, b);
-}
-
-static int by_bytes(const void *a, const void *b)
-{
-    const struct line *x = a, *y = b;
-    int order = more(x->bytes_s, y->bytes_s);
-
-    return order ? order : by_name(a, b);
-}
-
-static int by_waits(const void *a, const void *b)
-{
-    const struct line *x = a, *y = b;
-    int order = more((double)x->waiting, (double)y->waiting);
-
-    return order ? order : by_name(a, b);
-}
+/* sorting: largest first, then by name */
 
 static const struct sorting {
     char key;
     const char *name;
-    order_fn *order;
-} sortings[] = {{'n', "name", by_name}, {'r', "rooms", by_rooms},
-    {'b', "bytes", by_bytes}, {'w', "waits", by_waits}};
+    size_t at; /* of the value in struct line */
+} sortings[] = {{'n', "name", offsetof(struct line, nothing)},
+    {'r', "rooms", offsetof(struct line, rooms_s)},
+    {'b', "bytes", offsetof(struct line, bytes_s)},
+    {'w', "waits", offsetof(struct line, waiting)}};
+
+static double value_of(const struct line *l, const struct sorting *by)
+{
+    return *(const double *)(const void *)((const char *)l + by->at);
+}
+
+static int by_value(const void *a, const void *b, void *by)
+{
+    double x = value_of(a, by), y = value_of(b, by);
+
+    if (x != y)
+        return x < y ? 1 : -1;
+    return strcmp(
+        ((const struct line *)a)->name, ((const struct line *)b)->name);
+}
 
 /* drawing */
 
@@ -243,13 +227,12 @@ static void draw_pool(struct screen *s, const struct line *l, const char *bytes)
     CHECK(used <= l->blocks, "%llu used of %llu", (unsigned long long)used,
         (unsigned long long)l->blocks);
     if (s->width < WIDE)
-        screen_line(s, "%-12.12s %3u%% %4llu %7.1f %9s", l->name, percent,
-            (unsigned long long)l->waiting, l->rooms_s, bytes);
+        screen_line(s, "%-12.12s %3u%% %4.0f %7.1f %9s", l->name, percent,
+            l->waiting, l->rooms_s, bytes);
     else
-        screen_line(s, "%-16.16s %-10.10s %7llu %7llu %4u%% %5llu %9.1f %11s",
+        screen_line(s, "%-16.16s %-10.10s %7llu %7llu %4u%% %5.0f %9.1f %11s",
             l->name, l->state, (unsigned long long)l->blocks,
-            (unsigned long long)used, percent, (unsigned long long)l->waiting,
-            l->rooms_s, bytes);
+            (unsigned long long)used, percent, l->waiting, l->rooms_s, bytes);
 }
 
 static void draw_peer(struct screen *s, const struct line *l, const char *bytes)
@@ -279,7 +262,7 @@ static void draw_lines(struct screen *s, struct lines *all, int lines,
     int end = s->line + lines;
     char bytes[SIZE_TEXT];
 
-    sort(all, by->order);
+    sort(all, by_value, by);
     for (uint32_t i = 0; i < all->count; i++) {
         if (s->line + 1 >= end && i + 1 < all->count) {
             screen_line(s, "(%u more)", all->count - i);

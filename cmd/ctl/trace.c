@@ -55,12 +55,12 @@ static int ask(struct ctl *c, struct side *s, uint32_t number)
 
 /* showing */
 
-static bool shown(const struct trace_asked *a, const struct happening *h)
+static bool shown(const struct asked *a, const struct happening *h)
 {
     return !a->of_room || (h->of_room && (h->room & a->digits) == a->room);
 }
 
-bool trace_room(const char *word, struct trace_asked *a)
+bool trace_room(const char *word, struct asked *a)
 {
     char *end;
 
@@ -73,7 +73,7 @@ bool trace_room(const char *word, struct trace_asked *a)
     return strspn(word + 2, "0123456789abcdef") == 8 && !*end;
 }
 
-static int write_file(const struct trace *t, const struct trace_asked *a)
+static int write_file(const struct trace *t, const struct asked *a)
 {
     uint64_t room = a->room;
 
@@ -92,7 +92,7 @@ static int write_file(const struct trace *t, const struct trace_asked *a)
 }
 
 /* Prints the selected happenings in order. Returns an exit status. */
-static int print(struct trace *t, const struct trace_asked *a)
+static int print(struct trace *t, const struct asked *a)
 {
     size_t printed = 0;
 
@@ -110,12 +110,12 @@ static int print(struct trace *t, const struct trace_asked *a)
         if (t->from_ns == INT64_MIN)
             t->from_ns = h->ns;
         if (a->json)
-            trace_json(t, h, &t->json);
+            trace_json(t, h);
         else
             trace_line(t, h, t->from_ns);
     }
     if (a->json && !a->follow)
-        trace_json(t, NULL, &t->json);
+        rows_json_end(&t->json);
     if (fflush(stdout) != 0)
         return CTL_REFUSED;
     if (a->of_room && !printed && !a->follow)
@@ -125,7 +125,7 @@ static int print(struct trace *t, const struct trace_asked *a)
 }
 
 /* Prints, or writes files if requested. */
-static int show(struct trace *t, const struct trace_asked *a)
+static int show(struct trace *t, const struct asked *a)
 {
     if (!trace_join(t))
         return complain("trace", strerror(ENOMEM));
@@ -152,7 +152,7 @@ static int read_all(struct trace *t, const struct host *h)
     return status;
 }
 
-int trace_live(const struct host *h, const struct trace_asked *a)
+int trace_live(const struct host *h, const struct asked *a)
 {
     const struct timespec pause = {0, FOLLOW_MS * (long)NS_PER_MS};
     struct trace t = {.from_ns = INT64_MIN, .sides_count = h->count};
@@ -193,7 +193,7 @@ static void say_clocks(const struct trace *t, const struct clocks *c)
         c->drifted ? "; they drift, no one figure fits all messages" : "");
 }
 
-int trace_merge(const char *const *files, const struct trace_asked *a)
+int trace_merge(const char *const *files, const struct asked *a)
 {
     struct trace t = {.sides_count = 2, .from_ns = INT64_MIN};
     struct clocks clocks;

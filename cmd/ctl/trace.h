@@ -56,6 +56,8 @@ struct trace {
 
 /* Adds the rows of a report. False: malformed, or no memory. */
 bool trace_take(struct side *s, uint32_t number, struct reader rows);
+/* Appends the happening as a row; seq: also its message's number. */
+void trace_put(struct writer *w, const struct happening *h, bool seq);
 /* Writes a side to a file; reads it back, for trace merge. */
 bool trace_save(const struct side *s, const char *path);
 bool trace_load(struct side *s, uint32_t number, const char *path);
@@ -89,9 +91,8 @@ void trace_widen(struct trace *t, const struct happening *h);
 /* Prints a line. from_ns: zero point of its time. */
 void trace_line(
     const struct trace *t, const struct happening *h, int64_t from_ns);
-/* Prints the next object of an array; h NULL: the end of the array. */
-void trace_json(
-    const struct trace *t, const struct happening *h, struct json *j);
+/* Prints the next object of an array, which rows_json_end ends. */
+void trace_json(struct trace *t, const struct happening *h);
 /* Writes Perfetto's JSON. room: only this one; NULL: all. */
 bool trace_perfetto(
     const struct trace *t, const uint64_t *room, const char *path);

@@ -87,36 +87,11 @@ static struct happening *sent_as(
     return NULL;
 }
 
-static bool pair_messages(struct trace *t)
-{
-    uint32_t flows = 0;
-    size_t n;
-    struct happening **sent = gather(t, is_sent, &n);
-
-    if (!sent)
-        return false;
-    qsort(sent, n, sizeof(struct happening *), by_message);
-    for (uint32_t s = 0; s < t->sides_count; s++)
-        for (size_t i = 0; i < t->sides[s].count; i++) {
-            struct happening *h = &t->sides[s].all[i];
-
-            if (is_got(h) && (h->cause = sent_as(sent, n, h)))
-                h->flow = ++flows;
-        }
-    free(sent);
-    return true;
-}
-
-static bool is_sending(const struct happening *h)
-{
-    return h->kind == HAPPENED_SENDING && h->of_room;
-}
-
 /* Finds the first record of another side that says rows up to the landed ones
  * may go. If the room id was used several times: in its last use that is not
  * later. */
 static struct happening *sending_of(
-    struct happening **all, size_t n, const struct happening *landed)
+    struct happening **all, size_t n, struct happening *landed)
 {
     struct happening *found = NULL;
     size_t low = 0, high = n;
@@ -140,28 +115,48 @@ static struct happening *sending_of(
     return found && found->b >= landed->a ? found : NULL;
 }
 
-static bool pair_rows(struct trace *t)
+static bool is_sending(const struct happening *h)
+{
+    return h->kind == HAPPENED_SENDING && h->of_room;
+}
+
+static bool is_landed(const struct happening *h)
+{
+    return h->kind == HAPPENED_LANDED && h->of_room;
+}
+
+typedef int order_fn(const void *a, const void *b);
+
+/* Sets the cause of each effect: finds it among the sends, which are sorted. */
+static bool pair(struct trace *t, bool (*send)(const struct happening *h),
+    order_fn *order, bool (*effect)(const struct happening *h),
+    struct happening *(*find)(
+        struct happening **sent, size_t n, struct happening *effect))
 {
     size_t n;
-    struct happening **all = gather(t, is_sending, &n);
+    struct happening **sent = gather(t, send, &n);
 
-    if (!all)
+    if (!sent)
         return false;
-    qsort(all, n, sizeof(struct happening *), by_room);
+    qsort(sent, n, sizeof(struct happening *), order);
     for (uint32_t s = 0; s < t->sides_count; s++)
-        for (size_t i = 0; i < t->sides[s].count; i++) {
-            struct happening *h = &t->sides[s].all[i];
-
-            if (h->kind == HAPPENED_LANDED && h->of_room)
-                h->cause = sending_of(all, n, h);
-        }
-    free(all);
+        for (size_t i = 0; i < t->sides[s].count; i++)
+            if (effect(&t->sides[s].all[i]))
+                t->sides[s].all[i].cause = find(sent, n, &t->sides[s].all[i]);
+    free(sent);
     return true;
 }
 
 bool trace_pair(struct trace *t)
 {
-    return pair_messages(t);
+    uint32_t flows = 0;
+    bool ok = pair(t, is_sent, by_message, is_got, sent_as);
+
+    for (uint32_t s = 0; s < t->sides_count; s++)
+        for (size_t i = 0; i < t->sides[s].count; i++)
+            if (t->sides[s].all[i].cause)
+                t->sides[s].all[i].flow = ++flows;
+    return ok;
 }
 
 /* clocks */
@@ -252,7 +247,7 @@ bool trace_join(struct trace *t)
     struct cursor sides[SIDES_MAX], *c;
     size_t all = 1;
 
-    if (!pair_rows(t))
+    if (!pair(t, is_sending, by_room, is_landed, sending_of))
         return false;
     for (uint32_t s = 0; s < t->sides_count; s++) {
         struct side *side = &t->sides[s];

@@ -41,58 +41,14 @@ static void what(const struct happening *h, char *out, size_t size)
         snprintf(out, size, "%s%s%.63s", word, h->peer[0] ? " " : "", h->peer);
 }
 
-static void put(struct writer *w, struct json *j, enum cell_kind kind,
-    const char *name, const char *text, uint64_t number)
+void trace_json(struct trace *t, const struct happening *h)
 {
-    struct cell c = {.kind = kind,
-        .name = span_str(name),
-        .text = span_str(text),
-        .number = number};
-
-    json_cell(w, j, &c);
-}
-
-static void json_object(
-    const struct trace *t, const struct happening *h, struct json *j)
-{
-    const struct happening_row *row = &happening_rows[h->kind];
     uint8_t bytes[2048];
     struct writer w = writer_of(bytes, sizeof(bytes));
 
-    put(&w, j, CELL_ROW, "", "", 0);
-    put(&w, j, CELL_TEXT, "daemon", t->sides[h->side].name, 0);
-    put(&w, j, CELL_NUMBER, "number", "", h->number);
-    put(&w, j, CELL_NUMBER, "ns", "", (uint64_t)h->ns);
-    if (h->of_room)
-        put(&w, j, CELL_NUMBER, "room", "", h->room);
-    put(&w, j, CELL_TEXT, "what", row->word, 0);
-    if (h->message)
-        put(&w, j, CELL_TEXT, "message", peer_name((enum peer_type)h->message),
-            0);
-    if (h->peer[0])
-        put(&w, j, CELL_TEXT, "peer", h->peer, 0);
-    if (h->text[0])
-        put(&w, j, CELL_TEXT, row->a, h->text, 0);
-    else if (h->a != ROWS_UNKNOWN)
-        put(&w, j, CELL_NUMBER, row->a, "", h->a);
-    if (h->b != ROWS_UNKNOWN)
-        put(&w, j, CELL_NUMBER, row->b, "", h->b);
+    trace_put(&w, h, false);
     CHECK(!w.failed, "a happening of %zu bytes", w.len);
-    fwrite(w.p, 1, w.len, stdout);
-}
-
-void trace_json(
-    const struct trace *t, const struct happening *h, struct json *j)
-{
-    uint8_t bytes[16];
-    struct writer w = writer_of(bytes, sizeof(bytes));
-
-    if (h) {
-        json_object(t, h, j);
-        return;
-    }
-    json_end(&w, j);
-    fwrite(w.p, 1, w.len, stdout);
+    rows_json_part(&t->json, reader_of(bytes, w.len), t->sides[h->side].name);
 }
 
 static int room_text(const struct happening *h, char out[24])

@@ -100,40 +100,28 @@ bool trace_take(struct side *s, uint32_t number, struct reader rows)
 
 /* files: one row that names the side, then the rows of its reports */
 
-static void put(struct writer *w, enum cell_kind kind, const char *name,
-    const char *text, uint64_t number)
-{
-    struct cell c = {.kind = kind,
-        .name = span_str(name),
-        .text = span_str(text),
-        .number = number};
-
-    cell_put(w, &c);
-}
-
-static void put_happening(struct writer *w, const struct happening *h)
+void trace_put(struct writer *w, const struct happening *h, bool seq)
 {
     const struct happening_row *row = &happening_rows[h->kind];
 
-    put(w, CELL_ROW, "", "", 0);
-    put(w, CELL_TEXT, "what", row->word, 0); /* first, since later cells depend
-                                                on it */
-    put(w, CELL_NUMBER, "number", "", h->number);
-    put(w, CELL_NUMBER, "ns", "", (uint64_t)h->ns);
+    rows_put(w);
+    rows_put_number(w, "number", h->number);
+    rows_put_number(w, "ns", (uint64_t)h->ns);
     if (h->of_room)
-        put(w, CELL_NUMBER, "room", "", h->room);
-    if (h->message) {
-        put(w, CELL_TEXT, "message", peer_name((enum peer_type)h->message), 0);
-        put(w, CELL_NUMBER, "seq", "", h->seq);
-    }
+        rows_put_number(w, "room", h->room);
+    rows_put_text(w, "what", row->word); /* take_cell reads the next by it */
+    if (h->message)
+        rows_put_text(w, "message", peer_name((enum peer_type)h->message));
+    if (h->message && seq)
+        rows_put_number(w, "seq", h->seq);
     if (h->peer[0])
-        put(w, CELL_TEXT, "peer", h->peer, 0);
+        rows_put_text(w, "peer", h->peer);
     if (h->text[0])
-        put(w, CELL_TEXT, row->a, h->text, 0);
+        rows_put_text(w, row->a, h->text);
     else if (h->a != ROWS_UNKNOWN)
-        put(w, CELL_NUMBER, row->a, "", h->a);
+        rows_put_number(w, row->a, h->a);
     if (h->b != ROWS_UNKNOWN)
-        put(w, CELL_NUMBER, row->b, "", h->b);
+        rows_put_number(w, row->b, h->b);
 }
 
 bool trace_save(const struct side *s, const char *path)
@@ -143,16 +131,16 @@ bool trace_save(const struct side *s, const char *path)
     struct writer w = writer_of(bytes, sizeof(bytes));
     bool ok = f != NULL;
 
-    put(&w, CELL_ROW, "", "", 0);
-    put(&w, CELL_TEXT, "trace", s->name, 0);
-    put(&w, CELL_NUMBER, "role", "", s->role);
+    rows_put(&w);
+    rows_put_text(&w, "trace", s->name);
+    rows_put_number(&w, "role", s->role);
     for (size_t i = 0; ok; i++) {
         CHECK(!w.failed, "happening %zu does not fit", i);
         ok = fwrite(w.p, 1, w.len, f) == w.len;
         w.len = 0;
         if (i == s->count)
             break;
-        put_happening(&w, &s->all[i]);
+        trace_put(&w, &s->all[i], true);
     }
     return f && fclose(f) == 0 && ok;
 }
