@@ -72,6 +72,8 @@ static const struct metric metrics[] = {
     POOL("stands_ms", "mmx_pool_stands_seconds",
         "Time for which rooms have waited for blocks and none has got any",
         1e-3),
+    {SAID_ENDS, "rooms", "mmx_rooms_ended_by_reason_total", COUNTER,
+        "Rooms that ended, by reason; ok: in Success", 1, "reason"},
 };
 
 /* Prints a label's value, escaped as the format requires. */
@@ -118,84 +120,117 @@ static bool has(struct reader row, const char *column)
     return text[0] != 0;
 }
 
+/* The rows of a report of all daemons, one after the other. */
+struct walk {
+    const struct daemon *d; /* whose row it is */
+    uint32_t left;          /* daemons behind it */
+    unsigned what;
+    struct reader rows, row;
+};
+
+static struct walk walk_of(
+    const struct daemon *daemons, uint32_t count, unsigned what)
+{
+    CHECK(
+        count > 0 && what < SAID_COUNT, "report %u of %u daemons", what, count);
+    return (struct walk){.d = daemons,
+        .left = count - 1,
+        .what = what,
+        .rows = daemons->said[what]};
+}
+
+static bool walk_next(struct walk *w)
+{
+    while (!rows_next(&w->rows, &w->row)) {
+        if (w->left == 0)
+            return false;
+        w->left--;
+        w->rows = (++w->d)->said[w->what];
+    }
+    return true;
+}
+
+/* Adds a label with the text of the row's column. */
+static void with_cell(
+    FILE *out, const char *name, struct reader row, const char *column)
+{
+    char text[VALUE_MAX];
+
+    rows_get(row, column, text, sizeof(text));
+    with(out, name, text);
+}
+
 /* Prints the metric for all daemons that have its column. */
 static void print_metric(FILE *out, const struct metric *m,
     const struct daemon *daemons, uint32_t count)
 {
-    char text[VALUE_MAX];
+    struct walk w = walk_of(daemons, count, m->what);
     bool begun = false;
 
-    for (uint32_t i = 0; i < count; i++) {
-        struct reader rows = daemons[i].said[m->what], row;
-
-        while (rows_next(&rows, &row)) {
-            if (!has(row, m->column))
-                continue;
-            if (!begun)
-                begin(out, m->name, m->type, m->help);
-            begun = true;
-            sample(out, m->name, &daemons[i]);
-            if (m->label) {
-                rows_get(row, m->label, text, sizeof(text));
-                with(out, m->label, text);
-            }
-            is(out, row_number(row, m->column) * m->unit);
-        }
+    while (walk_next(&w)) {
+        if (!has(w.row, m->column))
+            continue;
+        if (!begun)
+            begin(out, m->name, m->type, m->help);
+        begun = true;
+        sample(out, m->name, w.d);
+        if (m->label)
+            with_cell(out, m->label, w.row, m->label);
+        is(out, row_number(w.row, m->column) * m->unit);
     }
 }
 
-/* Finds the row whose column has the value. */
-static bool find(struct reader rows, const char *column, const char *value,
-    struct reader *row)
+/* Moves on to the next row of this name. */
+static bool walk_named(struct walk *w, const char *name)
 {
-    char text[VALUE_MAX];
+    char text[NAME_MAX_BYTES] = "";
+    bool any;
 
-    while (rows_next(&rows, row)) {
-        rows_get(*row, column, text, sizeof(text));
-        if (!strcmp(text, value))
-            return true;
-    }
-    return false;
+    do {
+        any = walk_next(w);
+        if (any)
+            rows_get(w->row, "name", text, sizeof(text));
+    } while (any && strcmp(text, name) != 0);
+    return any;
 }
 
-/* Prints one counter of the stats tables for all daemons from `i` on. */
-static void print_counter(FILE *out, const char *counter, struct reader first,
-    const struct daemon *daemons, uint32_t count, uint32_t i)
+/* Moves on to the next row that is the first of its name in all reports. */
+static bool walk_new(struct walk *w, const struct daemon *daemons,
+    uint32_t count, char name[NAME_MAX_BYTES])
 {
-    char name[NAME_MAX_BYTES + 16], help[VALUE_MAX];
-    struct reader row;
+    char last[NAME_MAX_BYTES];
+    struct walk first;
 
-    /* Prometheus would read "bits" as a unit. */
-    snprintf(name, sizeof(name), "mmx_%s_total",
-        strcmp(counter, "unknown_bits") ? counter : "unknown_flags");
-    CHECK(counter[0], "a counter of %s without a name", daemons[i].label);
-    rows_get(first, "meaning", help, sizeof(help));
-    begin(out, name, COUNTER, help);
-    for (; i < count; i++)
-        if (find(daemons[i].said[SAID_STATS], "name", counter, &row)) {
-            sample(out, name, &daemons[i]);
-            is(out, row_number(row, "value"));
-        }
+    do {
+        memcpy(last, name, sizeof(last));
+        if (!walk_next(w))
+            return false;
+        rows_get(w->row, "name", name, NAME_MAX_BYTES);
+        first = walk_of(daemons, count, w->what);
+    } while (!strcmp(name, last) || !walk_named(&first, name) ||
+             first.row.p != w->row.p || first.row.at != w->row.at);
+    return true;
 }
 
 static void print_counters(
     FILE *out, const struct daemon *daemons, uint32_t count)
 {
-    char counter[NAME_MAX_BYTES];
-    struct reader row, other;
+    struct walk all = walk_of(daemons, count, SAID_STATS);
+    char counter[NAME_MAX_BYTES] = "", name[NAME_MAX_BYTES + 16];
+    char help[VALUE_MAX];
 
-    for (uint32_t i = 0; i < count; i++) {
-        struct reader rows = daemons[i].said[SAID_STATS];
+    while (walk_new(&all, daemons, count, counter)) {
+        struct walk w = walk_of(daemons, count, SAID_STATS);
 
-        while (rows_next(&rows, &row)) {
-            bool earlier = false;
-
-            rows_get(row, "name", counter, sizeof(counter));
-            for (uint32_t k = 0; k < i && !earlier; k++)
-                earlier =
-                    find(daemons[k].said[SAID_STATS], "name", counter, &other);
-            if (!earlier && counter[0])
-                print_counter(out, counter, row, daemons, count, i);
+        /* Prometheus would read "bits" as a unit. */
+        CHECK(counter[0], "a counter of %s without a name", all.d->label);
+        snprintf(name, sizeof(name), "mmx_%s_total",
+            strcmp(counter, "unknown_bits") ? counter : "unknown_flags");
+        rows_get(all.row, "meaning", help, sizeof(help));
+        begin(out, name, COUNTER, help);
+        while (walk_named(&w, counter)) {
+            sample(out, name, w.d);
+            is(out, row_number(w.row, "value"));
         }
     }
 }
@@ -224,12 +259,11 @@ static struct histogram histogram_of(struct reader row)
 static void of_histogram(FILE *out, const struct histogram *h, const char *part,
     const struct daemon *d, struct reader row)
 {
-    char name[sizeof(h->name) + 16], pool[VALUE_MAX];
+    char name[sizeof(h->name) + 16];
 
     snprintf(name, sizeof(name), "%s%s", h->name, part);
-    rows_get(row, "pool", pool, sizeof(pool));
     sample(out, name, d);
-    with(out, "pool", pool);
+    with_cell(out, "pool", row, "pool");
 }
 
 /* Prints a row of the report: a bucket; for the last one also sum and count. */
@@ -253,68 +287,23 @@ static void print_bucket(FILE *out, const struct histogram *h,
     is(out, row_number(row, "count"));
 }
 
-/* Prints one histogram of all pools, for all daemons from `i` on. */
-static void print_histogram(FILE *out, const struct histogram *h,
-    const struct daemon *daemons, uint32_t count, uint32_t i)
-{
-    char help[VALUE_MAX] = "", name[NAME_MAX_BYTES];
-    struct reader rows = daemons[i].said[SAID_BUCKETS], row;
-
-    CHECK(h->column[0], "a histogram of %s without a name", daemons[i].label);
-    while (!help[0] && rows_next(&rows, &row)) {
-        rows_get(row, "name", name, sizeof(name));
-        if (!strcmp(name, h->column))
-            rows_get(row, "meaning", help, sizeof(help));
-    }
-    begin(out, h->name, "histogram", help);
-    for (; i < count; i++)
-        for (rows = daemons[i].said[SAID_BUCKETS]; rows_next(&rows, &row);) {
-            rows_get(row, "name", name, sizeof(name));
-            if (!strcmp(name, h->column))
-                print_bucket(out, h, &daemons[i], row);
-        }
-}
-
 static void print_histograms(
     FILE *out, const struct daemon *daemons, uint32_t count)
 {
-    struct reader row, other;
+    struct walk all = walk_of(daemons, count, SAID_BUCKETS);
+    char name[NAME_MAX_BYTES] = "", help[VALUE_MAX];
 
-    for (uint32_t i = 0; i < count; i++) {
-        struct reader rows = daemons[i].said[SAID_BUCKETS];
-        char last[NAME_MAX_BYTES] = "";
+    while (walk_new(&all, daemons, count, name)) {
+        struct walk w = walk_of(daemons, count, SAID_BUCKETS);
+        struct histogram h = histogram_of(all.row);
 
-        while (rows_next(&rows, &row)) {
-            struct histogram h = histogram_of(row);
-            bool known = !h.column[0] || !strcmp(h.column, last);
-
-            for (uint32_t k = 0; k < i && !known; k++)
-                known = find(
-                    daemons[k].said[SAID_BUCKETS], "name", h.column, &other);
-            memcpy(last, h.column, sizeof(last));
-            if (!known)
-                print_histogram(out, &h, daemons, count, i);
-        }
-    }
-}
-
-/* Prints the number of ended rooms, by reason. */
-static void print_ends(FILE *out, const struct daemon *daemons, uint32_t count)
-{
-    char reason[VALUE_MAX];
-    struct reader row;
-
-    begin(out, "mmx_rooms_ended_by_reason_total", COUNTER,
-        "Rooms that ended, by reason; ok: in Success");
-    for (uint32_t i = 0; i < count; i++) {
-        struct reader rows = daemons[i].said[SAID_ENDS];
-
-        while (rows_next(&rows, &row)) {
-            rows_get(row, "reason", reason, sizeof(reason));
-            sample(out, "mmx_rooms_ended_by_reason_total", &daemons[i]);
-            with(out, "reason", reason);
-            is(out, row_number(row, "rooms"));
-        }
+        help[0] = 0;
+        while (!help[0] && walk_named(&w, name))
+            rows_get(w.row, "meaning", help, sizeof(help));
+        begin(out, h.name, "histogram", help);
+        w = walk_of(daemons, count, SAID_BUCKETS);
+        while (walk_named(&w, name))
+            print_bucket(out, &h, w.d, w.row);
     }
 }
 
@@ -349,43 +338,49 @@ static void print_states(
     }
 }
 
-/* Prints for each pool or peer 1 if its state is one of two, otherwise 0. The
- * labels are columns. */
-static void print_state(FILE *out, const struct daemon *daemons, uint32_t count,
-    unsigned what, const char *name, const char *const one_of[2],
-    const char *const labels[])
+/* A metric of each pool or peer: 1 if its state is one of two, otherwise 0. */
+static const struct state_metric {
+    unsigned what;
+    const char *name, *help, *one_of[2];
+    const char *labels[9]; /* a label, its column, and so on; NULL */
+} state_metrics[] = {
+    {SAID_POOLS, "mmx_pool_usable", "1 if the pool can take rooms",
+        {"ready", "ready"}, {"pool", "pool"}},
+    {SAID_PEERS, "mmx_peer_up",
+        "1 if the peer is connected; with what rows go by to it, and what is "
+        "wrong with it",
+        {"up", "draining"},
+        {"peer", "name", "carrier", "carrier", "path", "path", "trouble",
+            "trouble"}},
+    {SAID_PEERS, "mmx_peer_draining", "1 while the peer takes no new room",
+        {"draining", "draining"}, {"peer", "name"}},
+};
+
+static void print_state(FILE *out, const struct state_metric *m,
+    const struct daemon *daemons, uint32_t count)
 {
-    char text[VALUE_MAX];
-    struct reader row;
+    struct walk w = walk_of(daemons, count, m->what);
+    char state[VALUE_MAX];
 
-    for (uint32_t i = 0; i < count; i++) {
-        struct reader rows = daemons[i].said[what];
-
-        while (rows_next(&rows, &row)) {
-            bool is_so;
-
-            rows_get(row, "state", text, sizeof(text));
-            /* A refused stranger is not a peer; langd connects to some at first
-             * use. */
-            if (!strcmp(text, "refused") ||
-                ((!strcmp(text, "named") || !strcmp(text, "connecting")) &&
-                    !has(row, "trouble_ms")))
-                continue;
-            is_so = !strcmp(text, one_of[0]) || !strcmp(text, one_of[1]);
-            sample(out, name, &daemons[i]);
-            for (uint32_t k = 0; labels[k]; k += 2) {
-                rows_get(row, labels[k + 1], text, sizeof(text));
-                with(out, labels[k], text);
-            }
-            is(out, is_so);
-        }
+    begin(out, m->name, GAUGE, m->help);
+    while (walk_next(&w)) {
+        rows_get(w.row, "state", state, sizeof(state));
+        /* A refused stranger is not a peer; langd connects to some at first
+         * use. */
+        if (!strcmp(state, "refused") ||
+            ((!strcmp(state, "named") || !strcmp(state, "connecting")) &&
+                !has(w.row, "trouble_ms")))
+            continue;
+        sample(out, m->name, w.d);
+        for (uint32_t k = 0; m->labels[k]; k += 2)
+            with_cell(out, m->labels[k], w.row, m->labels[k + 1]);
+        is(out, !strcmp(state, m->one_of[0]) || !strcmp(state, m->one_of[1]));
     }
 }
 
 static void print_up(FILE *out, const struct daemon *daemons, uint32_t count)
 {
-    char text[VALUE_MAX];
-    struct reader row;
+    struct walk w = walk_of(daemons, count, SAID_STATUS);
 
     begin(out, "mmx_up", GAUGE, "1 if the daemon answered");
     for (uint32_t i = 0; i < count; i++) {
@@ -393,47 +388,22 @@ static void print_up(FILE *out, const struct daemon *daemons, uint32_t count)
         is(out, daemons[i].up);
     }
     begin(out, "mmx_info", GAUGE, "The daemon's name in the fleet and version");
-    for (uint32_t i = 0; i < count; i++) {
-        struct reader rows = daemons[i].said[SAID_STATUS];
-
-        if (!rows_next(&rows, &row))
-            continue;
-        sample(out, "mmx_info", &daemons[i]);
-        rows_get(row, "name", text, sizeof(text));
-        with(out, "name", text);
-        rows_get(row, "software", text, sizeof(text));
-        with(out, "version", text);
+    while (walk_next(&w)) {
+        sample(out, "mmx_info", w.d);
+        with_cell(out, "name", w.row, "name");
+        with_cell(out, "version", w.row, "software");
         is(out, 1);
     }
 }
 
 bool metrics_print(FILE *out, const struct daemon *daemons, uint32_t count)
 {
-    static const char *const of_pools[] = {"pool", "pool", NULL};
-    static const char *const of_peers[] = {"peer", "name", "carrier", "carrier",
-        "path", "path", "trouble", "trouble", NULL};
-    static const char *const of_drains[] = {"peer", "name", NULL};
-    static const char *const usable[] = {"ready", "ready"};
-    static const char *const up[] = {"up", "draining"};
-    static const char *const drains[] = {"draining", "draining"};
-
-    CHECK(count > 0, "no daemon to ask");
     print_up(out, daemons, count);
     for (uint32_t i = 0; i < ARRAY_LEN(metrics); i++)
         print_metric(out, &metrics[i], daemons, count);
-    begin(out, "mmx_pool_usable", GAUGE, "1 if the pool can take rooms");
-    print_state(
-        out, daemons, count, SAID_POOLS, "mmx_pool_usable", usable, of_pools);
-    begin(out, "mmx_peer_up", GAUGE,
-        "1 if the peer is connected; with what rows go by to it, and what is "
-        "wrong with it");
-    print_state(out, daemons, count, SAID_PEERS, "mmx_peer_up", up, of_peers);
-    begin(
-        out, "mmx_peer_draining", GAUGE, "1 while the peer takes no new room");
-    print_state(out, daemons, count, SAID_PEERS, "mmx_peer_draining", drains,
-        of_drains);
+    for (uint32_t i = 0; i < ARRAY_LEN(state_metrics); i++)
+        print_state(out, &state_metrics[i], daemons, count);
     print_states(out, daemons, count);
-    print_ends(out, daemons, count);
     print_histograms(out, daemons, count);
     print_counters(out, daemons, count);
     return true;
