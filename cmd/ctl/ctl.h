@@ -2,7 +2,6 @@
 #ifndef MMX_CMD_CTL_H
 #define MMX_CMD_CTL_H
 
-#include "base/clock.h"
 #include "wire/rows.h"
 #include "wire/wire.h"
 

@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <time.h>
 
 #define MUST_CHECK             __attribute__((warn_unused_result))
 #define PRINTF_LIKE(fmt, args) __attribute__((format(printf, fmt, args)))
@@ -22,6 +23,15 @@
 #define NS_PER_MS  UINT64_C(1000000)
 #define NS_PER_S   UINT64_C(1000000000)
 #define TIME_NEVER UINT64_MAX
+
+/* Returns the time of CLOCK_MONOTONIC. */
+static inline uint64_t clock_ns(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * NS_PER_S + (uint64_t)t.tv_nsec;
+}
 
 static inline uint32_t min_u32(uint32_t a, uint32_t b)
 {

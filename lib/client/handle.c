@@ -6,8 +6,6 @@
  * woken for is seen in the handle's members alone. */
 #include "client/client.h"
 
-#include "base/clock.h"
-
 #include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>

@@ -23,7 +23,6 @@
 #include "io/data/ucx.h"
 
 #include "base/check.h"
-#include "base/clock.h"
 #include "base/guard.h"
 #include "base/log.h"
 #include "io/data/carrier.h"

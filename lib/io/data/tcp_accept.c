@@ -19,7 +19,6 @@
 #include "io/data/tcp_accept.h"
 
 #include "base/check.h"
-#include "base/clock.h"
 #include "base/list.h"
 #include "base/log.h"
 #include "io/strangers.h"

@@ -19,7 +19,6 @@
 #include "node/shard/shard_in.h"
 
 #include "base/check.h"
-#include "base/clock.h"
 #include "base/guard.h"
 #include "base/log.h"
 
