@@ -3,8 +3,8 @@
     table.py FOLDER [PART ...]
 
 Parts: truth (unsplit, vLLM's example connector, mmx), cases (what may happen
-to a request), tp (two ranks), time (encoder done to rows usable), readme (its
-lines as written)."""
+to a request), tp (two ranks), time (encoder done to rows usable), large (the
+same of large items, without engines), readme (its lines as written)."""
 
 import asyncio
 import os
@@ -15,6 +15,7 @@ import sys
 import time
 
 import cases
+import large
 import readme
 import serve
 import servers
@@ -215,7 +216,7 @@ async def times(t, rounds=15):
 async def main(folder, parts):
     return await Table(folder, ROWS).play("vllm", {
         "truth": truth, "cases": cases.run, "tp": ranks, "time": times,
-        "readme": readme.run}, parts)
+        "large": large.run, "readme": readme.run}, parts)
 
 
 if __name__ == "__main__":
