@@ -12,7 +12,6 @@ import types
 import unittest
 import unittest.mock
 
-
 HERE = os.path.dirname(os.path.abspath(__file__))
 ENGINES = os.path.join(HERE, "engines")
 sys.path.append(ENGINES)  # last: an engine that is installed comes first
