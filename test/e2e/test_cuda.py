@@ -15,6 +15,7 @@ import numpy as np
 
 import fake_vllm
 import mmx
+import test_vllm_gpu
 from engine import LIMIT, pattern
 from mmx import cuda, tensor
 from mmx.adapters import _sglang_language
@@ -90,12 +91,12 @@ class Cuda(Case):
 class Adapters(Cuda):
     """Rows go by way of host memory, and then where the model is."""
 
-    def vllm(self, memory):
+    def vllm(self, memory, engine=fake_vllm.Engine):
         both = self.cuda_pair(memory, memory,
                               more={"layout": fake_vllm.FIELDS},
                               layout=fake_vllm.FIELDS)
-        made = [fake_vllm.Engine(both[0], "producer"),
-                fake_vllm.Engine(both[1], "consumer", ranks=2)]
+        made = [engine(both[0], "producer"),
+                engine(both[1], "consumer", ranks=2)]
         self.world.engines += made
         return *both, *made
 
@@ -118,6 +119,22 @@ class Adapters(Cuda):
         self.assertEqual(consumer.encoded, [])
         d.all_free()
         e.kill()  # what has a key stays until its space is needed
+
+    @unittest.skipIf(REAL, "torch's streams are a double's")
+    def test_vllm_on_the_gpu_of_the_pools(self):
+        e, d, producer, consumer = self.vllm("cuda:0", test_vllm_gpu.OnGpu)
+        r = self.handed_over(producer, "cat", 300)
+        producer.settled()
+        consumer.admit(r)
+        consumer.step(r)
+        consumer.settled()
+        for stream, read in zip(consumer.kernels, consumer.read):
+            stream.synchronize()
+            np.testing.assert_array_equal(read["cat"],
+                                          fake_vllm.tensor("cat", 300))
+        consumer.finish(r)
+        d.all_free()
+        e.kill()
 
     def test_sglang(self):
         e, d = self.cuda_pair("cuda:0", "cuda:0")
