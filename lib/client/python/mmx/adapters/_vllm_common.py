@@ -3,6 +3,7 @@ scheduler to workers, a connection with its pool."""
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import hashlib
 import json
@@ -188,9 +189,9 @@ class Loaded(ECConnectorWorkerMetadata):
     copying: Dict[int, int]
 
     def aggregate(self, other: Any) -> "Loaded":
-        both = self.copying.keys() | other.copying.keys()
-        return Loaded({n: self.copying.get(n, 0) + other.copying.get(n, 0)
-                       for n in both})
+        both = collections.Counter(self.copying)
+        both.update(other.copying)
+        return Loaded(dict(both))
 
 
 class Pause:

@@ -115,9 +115,8 @@ class Streams(Here):
                     dtype=getattr(self._torch,
                                   DTYPES[item.field.dtype].torch)))
                 made[-1].record_stream(kernels)
-        self._copy([(at, _address(part), part.nbytes)
-                    for rows, item in zip(made, items)
-                    for at, part in _beside(rows, item)], items, over)
+        self._copy([(to, there, size) for rows, item in zip(made, items)
+                    for to, there, size in _pieces(rows, item)], items, over)
         kernels.wait_stream(self._stream)
         return made
 
@@ -129,9 +128,8 @@ class Streams(Here):
         if not saves:
             return
         self._stream.wait_stream(self._gpu.current_stream())
-        self._copy([(_address(part), at, part.nbytes)
-                    for rows, item, _ in saves
-                    for at, part in _beside(rows, item)], saves,
+        self._copy([(there, at, size) for rows, item, _ in saves
+                    for at, there, size in _pieces(rows, item)], saves,
                    lambda: [over() for _, _, over in saves])
 
     def _copy(self, pieces: List[Tuple[int, int, int]], held: Any,
@@ -161,15 +159,14 @@ class Streams(Here):
         self.step()
 
 
-def _address(part: Any) -> int:
-    return int(part.address if isinstance(part, cuda.Rows)
-               else part.ctypes.data)
-
-
-def _beside(rows: Any, item: Rows) -> Iterator[Tuple[int, Any]]:
-    """Yields the item's pieces with their addresses in a tensor."""
+def _pieces(rows: Any, item: Rows) -> Iterator[Tuple[int, int, int]]:
+    """Yields where the item's pieces lie in a tensor and in the pool, and
+    their bytes."""
     for first, part in item.pieces():
-        yield rows.data_ptr() + first * item.field.row_bytes, part
+        there = part.address if isinstance(part, cuda.Rows) \
+            else part.ctypes.data
+        yield (rows.data_ptr() + first * item.field.row_bytes, there,
+               part.nbytes)
 
 
 def copies() -> Union[Here, Streams]:
