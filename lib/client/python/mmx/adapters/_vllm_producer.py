@@ -207,6 +207,7 @@ class ProducerWorker:
         self.link = Link("encoded", s, "worker") if s.rank == 0 else None
         self.todo: Dict[str, Dict[mmx.Reference, mmx.Source]] = {}
         self._written: Set[mmx.Reference] = set()
+        self._over: List[mmx.Source] = []  # released at the pass's end
         self.copies = copies()
         if self.link:
             self.link.prepare = self.copies.prepare
@@ -264,7 +265,7 @@ class ProducerWorker:
                 self._silent |= isinstance(e, TimeoutError)
                 warn("save", "%s: not saved: %s", identifier, e)
                 source.abort("internal", str(e))
-                source.release(force=True)
+                self._over.append(source)
             self._written.add(room)
             del self.todo[identifier][room]
 
@@ -275,6 +276,8 @@ class ProducerWorker:
             self.save(self._cache, identifier)
         self.copies.flush()
         self.copies.step()
+        while self._over:
+            self._over.pop().release(force=True)
         self._silent = False
 
     def _write(self, source: mmx.Source, rows: Any) -> None:
@@ -297,4 +300,4 @@ class ProducerWorker:
             source.commit(0, count, final=True)
         except errors.MmxError as e:  # its daemon has ended
             warn("save", "not saved: %s", e)
-        source.release(force=True)
+        self._over.append(source)
