@@ -6,11 +6,15 @@ import contextlib
 import inspect
 import os
 import pickle
+import struct
 import subprocess
 import sys
+import tracemalloc
 import types
 import unittest
 import unittest.mock
+
+import numpy as np
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ENGINES = os.path.join(HERE, "engines")
@@ -95,6 +99,30 @@ class Vllm(unittest.TestCase):
             loads=[_vllm_common.Load(5, "x", 300, 9, (mmx.Run(0, 128, 3),))],
             saves=[_vllm_common.Save("y", 8)])
         self.assertEqual(pickle.loads(pickle.dumps(meta)), meta)
+
+    def test_rows_are_copied_once_from_the_pool(self):
+        """Of several runs, too: no array lies between."""
+        rows, wide, size = 4096, 512, 4096 * 512 * 2
+        fd = os.memfd_create("pool")
+        os.truncate(fd, size)
+        pool = mmx.Pool({
+            "pool": 0, "name": "vit", "block_rows": 128, "blocks": 32,
+            "memory": "host", "layout": f"embedding:bf16:{wide}",
+            "access": 1, "fields": struct.pack("<QI", 0, wide * 2),
+            "share": "memfd", "bytes": size}, fd, 1)
+        bits = pool.rows("embedding", 0, rows)
+        bits[:] = np.arange(rows * wide).reshape(rows, wide)
+        item = _vllm_copies.Rows(pool, pool.fields["embedding"], rows, (
+            mmx.Run(0, 1024, 3072), mmx.Run(1024, 3072, 0)))
+        tracemalloc.start()
+        try:
+            with unittest.mock.patch.dict(sys.modules, {"torch": None}):
+                got, = _vllm_copies.Here().load([item], lambda: None)
+            _, most = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        np.testing.assert_array_equal(got, np.roll(bits, 1024, 0))
+        self.assertLess(most, size * 1.1)
 
     def test_a_device_whose_driver_is_unknown_is_waited_for(self):
         """vLLM's check of such waits is told of them."""
