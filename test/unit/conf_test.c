@@ -235,28 +235,29 @@ TEST(a_failed_first_key_leaves_nothing_behind)
     T_EQ_U64(conf.pools[1].block_rows, 128);
 }
 
+#define TOP                                                                    \
+    "; there are name log insecure socket control transfer timeouts limits "   \
+    "pools peers"
+#define POOL                                                                   \
+    "; there are name memory blocks block_rows default_blocks "                \
+    "max_room_blocks layout engine_access uids gids huge_pages numa"
+
 TEST(unknown_keys)
 {
     begin(ROLE_LANGD);
-    refused("pool", "", "unknown key `pool`, did you mean `pools`?");
-    refused("transfer.shard", "",
-        "unknown key `transfer.shard`, did you mean `transfer.shards`?");
-    refused("transfr", "", "unknown key `transfr`, did you mean `transfer`?");
-    refused(
-        "shards", "", "unknown key `shards`, did you mean `transfer.shards`?");
-    refused("xyzzy_plugh", "", "unknown key `xyzzy_plugh`");
-    refused("pools[0].block", "",
-        "unknown key `pools[0].block`, did you mean `blocks`?");
-    refused("pools[0].block_row", "",
-        "unknown key `pools[0].block_row`, did you mean `block_rows`?");
+    refused("pool", "", "unknown key `pool`" TOP);
+    refused("socket.paht", "",
+        "unknown key `socket.paht`; there are path mode group orders");
+    refused("sockt.path", "", "unknown key `sockt.path`");
+    refused("shards", "", "unknown key `shards`" TOP);
+    refused("pools[0].block", "", "unknown key `pools[0].block`" POOL);
     refused("peers[0].adress", "",
-        "unknown key `peers[0].adress`, did you mean `address`?");
+        "unknown key `peers[0].adress`; there are name address");
     refused("control.listen", "",
         "`control.listen` is a key of mmx-encoded, not of mmx-langd");
-    refused("", "", "unknown key ``");
-    refused("loglevel", "", "unknown key `loglevel`, did you mean `log`?");
-    refused("pools[", "", "unknown key `pools[`, did you mean `pools`?");
-    refused("name[0]", "", "unknown key `name[0]`, did you mean `name`?");
+    refused("", "", "unknown key ``" TOP);
+    refused("pools[", "", "unknown key `pools[`" TOP);
+    refused("name[0]", "", "unknown key `name[0]`" TOP);
     refused("transfer", "1", "transfer: has keys of its own, not a value");
     refused("pools", "1", "pools: has keys of its own, not a value");
     refused("pools[0]", "1", "pools[0]: has keys of its own, not a value");
@@ -305,7 +306,7 @@ TEST(assignments)
     T_EQ_STR(error.text, "`name` is not key=value");
     T_ERR(conf_set_assign(&conf, "=x", &error), ERR_MALFORMED);
     T_ERR(conf_set_assign(&conf, "nam=x", &error), ERR_MALFORMED);
-    T_EQ_STR(error.text, "unknown key `nam`, did you mean `name`?");
+    T_EQ_STR(error.text, "unknown key `nam`" TOP);
 }
 
 /* at the end */

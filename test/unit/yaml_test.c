@@ -181,11 +181,17 @@ TEST(values_are_text_to_us)
 TEST(unknown_keys)
 {
     bad("pool:\n  - name: a\n", 1, 1,
-        "unknown key `pool`, did you mean `pools`?");
+        "unknown key `pool`; there are name log insecure socket control "
+        "transfer "
+        "timeouts limits pools peers");
     bad("name: a\ntransfer:\n  shards: 1\n  shrads: 1\n", 4, 3,
-        "unknown key `transfer.shrads`, did you mean `transfer.shards`?");
+        "unknown key `transfer.shrads`; there are shards carrier tls devices "
+        "ports streams buffer segment stall encrypt trusted_network same_host "
+        "cpus");
     bad("pools:\n  - name: a\n    block: 3\n", 3, 5,
-        "unknown key `pools[0].block`, did you mean `blocks`?");
+        "unknown key `pools[0].block`; there are name memory blocks block_rows "
+        "default_blocks max_room_blocks layout engine_access uids gids "
+        "huge_pages numa");
     bad("control:\n  listen: tcp://127.0.0.1:1\n", 2, 3,
         "`control.listen` is a key of mmx-encoded, not of mmx-langd");
     bad("<<: {}\n", 1, 1, "`<<` is not a key: keys are lower-case words");
@@ -306,7 +312,9 @@ TEST(deep_nesting_is_refused_at_the_first_level)
     T_ERR(load_bytes(ROLE_LANGD, text, sizeof(text) - 1), ERR_MALFORMED);
     for (size_t i = 0; i + 1 < sizeof(text); i++)
         text[i] = "{a: "[i % 4];
-    bad(text, 1, 2, "unknown key `a`");
+    bad(text, 1, 2,
+        "unknown key `a`; there are name log insecure socket control transfer "
+        "timeouts limits pools peers");
 }
 
 TEST(too_many)

@@ -279,78 +279,32 @@ enum conf_shape conf_shape(uint8_t role, const char *path)
 
 /* unknown keys */
 
-#define WORD_MAX 64
-
-/* Returns the Levenshtein distance; longer words than WORD_MAX are far from
- * all. */
-static unsigned distance(const char *a, const char *b, size_t b_len)
+/* Lists the keys of the map at the path's end, or above it: the words that may
+ * stand where the path's last one does. */
+static void list_keys(uint8_t role, const struct conf_rows *rows,
+    const char *path, char *out, size_t size)
 {
-    unsigned row[WORD_MAX + 1];
+    const char *dot = strrchr(path, '.'), *last = "";
+    size_t len = dot ? (size_t)(dot - path) + 1 : 0, used = 0;
 
-    if (b_len > WORD_MAX || strlen(a) > WORD_MAX)
-        return UINT32_MAX;
-    for (unsigned j = 0; j <= b_len; j++)
-        row[j] = j;
-    CHECK(strnlen(b, b_len) == b_len, "%zu bytes of %s", b_len, b);
-    for (unsigned i = 0; a[i]; i++) {
-        unsigned corner = row[0];
+    out[0] = 0;
+    for (size_t i = 0; i < rows->count && used < size; i++) {
+        const char *word = rows->rows[i].key + len;
+        size_t n;
 
-        row[0] = i + 1;
-        for (unsigned j = 0; j < b_len; j++) {
-            unsigned best = corner + (a[i] != b[j]);
-
-            corner = row[j + 1];
-            best = min_u32(best, min_u32(row[j], corner) + 1);
-            row[j + 1] = best;
-        }
-    }
-    return row[b_len];
-}
-
-struct nearest {
-    const char *word;
-    size_t len;
-    unsigned distance;
-};
-
-static void consider(
-    struct nearest *n, const char *read, const char *word, size_t len)
-{
-    unsigned d = distance(read, word, len);
-
-    if (len > 2 && strncmp(read, word, len) == 0)
-        d = min_u32(d, 3); /* "loglevel" */
-    if (d < n->distance)
-        *n = (struct nearest){word, len, d};
-}
-
-/* Returns the candidate nearest to the text: each full key, the map it is in,
- * and each key without its map, which counts as a little farther. */
-static struct nearest nearest_key(
-    uint8_t role, const struct conf_rows *rows, const char *read)
-{
-    struct nearest n = {NULL, 0, (unsigned)strlen(read) / 3 + 2};
-
-    for (size_t i = 0; i < rows->count; i++) {
-        const char *key = rows->rows[i].key, *dot = strchr(key, '.');
-
-        if (!in_role(&rows->rows[i], role))
+        if (!in_role(&rows->rows[i], role) ||
+            strncmp(rows->rows[i].key, path, len) != 0)
             continue;
-        consider(&n, read, key, strlen(key));
-        if (dot && !strchr(read, '.')) {
-            unsigned d = distance(read, dot + 1, strlen(dot + 1));
-
-            consider(&n, read, key, (size_t)(dot - key));
-            if (d + 1 < n.distance && d < 2)
-                n = (struct nearest){key, strlen(key), d + 1};
-        }
+        n = strcspn(word, ".");
+        if (strncmp(word, last, n) == 0 && last[n] == word[n])
+            continue; /* another key of the same map */
+        used += (size_t)snprintf(
+            out + used, size - used, "%s%.*s", used ? " " : "", (int)n, word);
+        last = word;
     }
-    if (!rows->list) {
-        consider(&n, read, "pools", 5);
-        if (has_keys(&conf_peer_keys, role))
-            consider(&n, read, "peers", 5);
-    }
-    return n;
+    if (!rows->list && len == 0 && used < size)
+        snprintf(out + used, size - used, " pools%s",
+            has_keys(&conf_peer_keys, role) ? " peers" : "");
 }
 
 static enum err unknown_key(
@@ -358,24 +312,21 @@ static enum err unknown_key(
 {
     const struct conf_rows *rows = &conf_keys;
     struct shown shown = show(span_str(path));
-    const char *read = path;
-    struct nearest n;
     uint8_t other = role_other(role);
+    char words[256];
 
     if (find(other, path).found != FOUND_NONE)
         return conf_refuse(e, "`%s` is a key of mmx-%s, not of mmx-%s",
             shown.text, role_name(other), role_name(role));
-    if (strncmp(path, "pools[", 6) == 0 && strchr(path, '.'))
+    if (strchr(path, '.') && strncmp(path, "pools[", 6) == 0)
         rows = &conf_pool_keys;
-    else if (strncmp(path, "peers[", 6) == 0 && strchr(path, '.'))
+    else if (strchr(path, '.') && strncmp(path, "peers[", 6) == 0)
         rows = &conf_peer_keys;
     if (rows->list)
-        read = strchr(path, '.') + 1;
-    n = nearest_key(role, rows, read);
-    if (!n.word)
-        return conf_refuse(e, "unknown key `%s`", shown.text);
-    return conf_refuse(e, "unknown key `%s`, did you mean `%.*s`?", shown.text,
-        (int)n.len, n.word);
+        path = strchr(path, '.') + 1;
+    list_keys(role, rows, path, words, sizeof(words));
+    return conf_refuse(e, "unknown key `%s`%s%s", shown.text,
+        words[0] ? "; there are " : "", words);
 }
 
 /* values */

@@ -68,8 +68,9 @@ static inline bool conf_for_users(const struct conf_pool *p)
     return p->uids.count + p->gids.count > 0;
 }
 
-/* The error and its position: "mmx-langd.yaml:12:3: unknown key `pool`, did you
- * mean `pools`?". line and column count from 1; 0: not from a file. */
+/* The error and its position: "mmx-langd.yaml:12:3: unknown key `pool`; there
+ * are
+ * ...". line and column count from 1; 0: not from a file. */
 struct conf_error {
     uint32_t line, column;
     char text[512];
@@ -101,7 +102,8 @@ void conf_init(struct conf *c, uint8_t role);
 /* Sets one value. path is "transfer.shards", "pools[0].blocks",
  * "control.allow[2]", "pools[1].uids[0]". Items must come in order; the first
  * key of an item adds it. On error c is unchanged and e->text says which key,
- * what was read and what is expected (nearest key for an unknown one). */
+ * what was read and what is expected (for an unknown key those that there are).
+ */
 MUST_CHECK enum err conf_set(
     struct conf *c, const char *path, struct span value, struct conf_error *e);
 
