@@ -4,67 +4,43 @@
 
 #include "base/check.h"
 
-static int digit(uint8_t c)
-{
-    if (c >= '0' && c <= '9')
-        return c - '0';
-    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
+#include <stdio.h>
 
-/* Reads n digits at *at, and the dash or the end of text behind them. */
-static bool take(struct span text, size_t *at, unsigned n, uint64_t *out)
+/* True if the text has dashes and digits where they belong. */
+static bool is_shaped(const char text[TRACEPARENT_LEN + 1])
 {
-    *out = 0;
-    for (unsigned i = 0; i < n; i++) {
-        int d = digit(text.p[(*at)++]);
-
-        if (d < 0)
+    for (int i = 0; i < TRACEPARENT_LEN; i++)
+        if (i == 2 || i == 35 || i == 52
+                ? text[i] != '-'
+                : strspn(text + i, "0123456789abcdef") == 0)
             return false;
-        *out = *out << 4 | (unsigned)d;
-    }
-    CHECK(*at <= text.len, "%zu of %u bytes", *at, text.len);
-    return *at == text.len || text.p[(*at)++] == '-';
+    return true;
 }
 
 bool traceparent_read(struct span text, struct traceparent *out)
 {
-    uint64_t version, high, low, flags;
-    struct span half = {text.p, text.len};
-    size_t at = 0;
+    unsigned long long high, low, parent;
+    unsigned version, flags;
+    char copy[TRACEPARENT_LEN + 1];
 
-    if (text.len != TRACEPARENT_LEN || !take(text, &at, 2, &version) ||
-        version == 0xff)
+    if (text.len != TRACEPARENT_LEN)
         return false;
-    /* The 32 digits of the trace have no dash, so the first half is cut by
-     * length. */
-    half.len = (uint32_t)at + 16;
-    if (!take(half, &at, 16, &high) || !take(text, &at, 16, &low) ||
-        !take(text, &at, 16, &out->parent) || !take(text, &at, 2, &flags))
+    span_copy_str(text, copy, sizeof(copy));
+    if (!is_shaped(copy) || sscanf(copy, "%2x-%16llx%16llx-%16llx-%2x",
+                                &version, &high, &low, &parent, &flags) != 5)
         return false;
-    out->trace[0] = high;
-    out->trace[1] = low;
-    out->version = (uint8_t)version;
-    out->flags = (uint8_t)flags;
-    return (high | low) != 0 && out->parent != 0 && text.p[2] == '-' &&
-           text.p[35] == '-' && text.p[52] == '-';
-}
-
-static char *put(char *to, uint64_t value, unsigned n, char end)
-{
-    for (unsigned i = n; i > 0; i--, value >>= 4)
-        to[i - 1] = "0123456789abcdef"[value & 15];
-    to[n] = end;
-    return to + n + 1;
+    *out = (struct traceparent){
+        {high, low}, parent, (uint8_t)version, (uint8_t)flags};
+    return version != 0xff && (high | low) != 0 && parent != 0;
 }
 
 void traceparent_write(
     const struct traceparent *t, char out[TRACEPARENT_LEN + 1])
 {
-    char *at = put(out, t->version, 2, '-');
+    int n = snprintf(out, TRACEPARENT_LEN + 1,
+        "%02x-%016llx%016llx-%016llx-%02x", t->version,
+        (unsigned long long)t->trace[0], (unsigned long long)t->trace[1],
+        (unsigned long long)t->parent, t->flags);
 
-    at = put(at, t->trace[0], 16, 0) - 1;
-    at = put(at, t->trace[1], 16, '-');
-    at = put(at, t->parent, 16, '-');
-    at = put(at, t->flags, 2, 0);
-    CHECK(at == out + TRACEPARENT_LEN + 1, "%td bytes of text", at - out);
+    CHECK(n == TRACEPARENT_LEN, "%d bytes of text", n);
 }

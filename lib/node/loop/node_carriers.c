@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "wire/carriers.h"
 
 #include <errno.h>
@@ -43,12 +44,9 @@ static bool has_local(const char *tls)
     static const char *const within[] = {
         "sm", "shm", "posix", "cma", "xpmem", "knem", "self", "mm"};
 
-    for (size_t n; *tls; tls += n + (tls[n] == ',')) {
-        n = strcspn(tls, ",");
-        for (size_t i = 0; i < ARRAY_LEN(within); i++)
-            if (strlen(within[i]) == n && memcmp(tls, within[i], n) == 0)
-                return true;
-    }
+    for (size_t i = 0; i < ARRAY_LEN(within); i++)
+        if (text_lists(tls, within[i]))
+            return true;
     return false;
 }
 
