@@ -282,31 +282,6 @@ static int copy_rows(int gpu, uint8_t *to, size_t to_stride,
     return 0;
 }
 
-int mmx_gather(mmx *m, mmx_room h, const char *field, uint32_t first,
-    uint32_t rows, void *dst, size_t stride)
-{
-    uint8_t *to = dst;
-    struct next p;
-
-    do {
-        int err = next_piece(m, h, field, false, first, &rows, &p);
-        size_t step = stride ? stride : p.row_bytes;
-
-        if (err)
-            return err;
-        if (step < p.row_bytes || (rows && !dst))
-            return -MMX_E_MALFORMED;
-        err =
-            copy_rows(p.gpu, to, step, p.at, p.row_bytes, p.rows, p.row_bytes);
-        if (err)
-            return err;
-        to += p.rows * step;
-        first += p.rows;
-        rows -= p.rows;
-    } while (rows);
-    return 0;
-}
-
 /* Rounds rows of f32 in host memory into rows of bf16 or f16, which may lie on
  * a GPU. */
 static int round_rows(const struct next *p, const uint8_t *from, size_t step)
@@ -340,15 +315,15 @@ static size_t f32_bytes(const struct next *p)
     return half || strcmp(p->dtype, "f32") == 0 ? 4 * (size_t)p->elements : 0;
 }
 
-/* f32: src has rows of f32, whatever the field. */
-static int scatter(mmx *m, mmx_room h, const char *field, uint32_t first,
-    uint32_t rows, const void *src, size_t stride, bool f32)
+/* Copies rows of a field out to the host's memory, or (write) in from there.
+ * f32: the host's are of f32, whatever the field. */
+static int move(mmx *m, mmx_room h, const char *field, uint32_t first,
+    uint32_t rows, uint8_t *host, size_t stride, bool write, bool f32)
 {
-    const uint8_t *from = src;
     struct next p;
 
     do {
-        int err = next_piece(m, h, field, true, first, &rows, &p);
+        int err = next_piece(m, h, field, write, first, &rows, &p);
         size_t bytes, step;
 
         if (err)
@@ -357,30 +332,41 @@ static int scatter(mmx *m, mmx_room h, const char *field, uint32_t first,
         step = stride ? stride : bytes;
         if (!bytes)
             return -MMX_E_INCOMPATIBLE_LAYOUT;
-        if (step < bytes || (rows && !src))
+        if (step < bytes || (rows && !host))
             return -MMX_E_MALFORMED;
-        if (bytes == p.row_bytes)
+        if (!write)
             err = copy_rows(
-                p.gpu, p.at, p.row_bytes, from, step, p.rows, p.row_bytes);
+                p.gpu, host, step, p.at, p.row_bytes, p.rows, p.row_bytes);
+        else if (bytes == p.row_bytes)
+            err = copy_rows(
+                p.gpu, p.at, p.row_bytes, host, step, p.rows, p.row_bytes);
         else
-            err = round_rows(&p, from, step);
+            err = round_rows(&p, host, step);
         if (err)
             return err;
-        from += p.rows * step;
+        host += p.rows * step;
         first += p.rows;
         rows -= p.rows;
     } while (rows);
     return 0;
 }
 
+int mmx_gather(mmx *m, mmx_room h, const char *field, uint32_t first,
+    uint32_t rows, void *dst, size_t stride)
+{
+    return move(m, h, field, first, rows, dst, stride, false, false);
+}
+
 int mmx_scatter(mmx *m, mmx_room h, const char *field, uint32_t first,
     uint32_t rows, const void *src, size_t stride)
 {
-    return scatter(m, h, field, first, rows, src, stride, false);
+    return move(m, h, field, first, rows, (uint8_t *)(uintptr_t)src, stride,
+        true, false);
 }
 
 int mmx_scatter_f32(mmx *m, mmx_room h, const char *field, uint32_t first,
     uint32_t rows, const float *src, size_t stride)
 {
-    return scatter(m, h, field, first, rows, src, stride, true);
+    return move(m, h, field, first, rows, (uint8_t *)(uintptr_t)src, stride,
+        true, true);
 }

@@ -596,44 +596,46 @@ static int enter(mmx *m, mmx_room h, struct client_room **out)
     return err;
 }
 
-static int commit(mmx *m, mmx_room h, const struct local_commit *c)
+/* Sends a message about a room that has not ended. */
+static int tell(mmx *m, mmx_room h, struct local_msg *msg)
 {
-    struct local_msg msg = {.type = LOCAL_COMMIT, .commit = *c};
     struct client_room *r;
     int err = enter(m, h, &r);
 
     if (err)
         return err;
-    err = client_ask(m, &msg, r->id, h.cell, h.tag, NULL);
+    err = client_ask(m, msg, r->id, h.cell, h.tag, NULL);
     client_unlock(m);
     return err;
 }
 
 int mmx_commit(mmx *m, mmx_room h, uint32_t first, uint32_t rows)
 {
-    struct local_commit c = {.cell = h.cell,
-        .tag = h.tag,
-        .first = first,
-        .rows = rows,
-        .total = MMX_UNKNOWN};
+    struct local_msg msg = {.type = LOCAL_COMMIT,
+        .commit = {.cell = h.cell,
+            .tag = h.tag,
+            .first = first,
+            .rows = rows,
+            .total = MMX_UNKNOWN}};
 
-    return commit(m, h, &c);
+    return tell(m, h, &msg);
 }
 
 int mmx_commit_final(mmx *m, mmx_room h, uint32_t first, uint32_t rows,
     uint32_t total, const void *aux, uint32_t aux_len)
 {
-    struct local_commit c = {.cell = h.cell,
-        .tag = h.tag,
-        .first = first,
-        .rows = rows,
-        .flags = FLAG_FINAL,
-        .total = total,
-        .aux = span_of(aux, aux_len)};
+    struct local_msg msg = {.type = LOCAL_COMMIT,
+        .commit = {.cell = h.cell,
+            .tag = h.tag,
+            .first = first,
+            .rows = rows,
+            .flags = FLAG_FINAL,
+            .total = total,
+            .aux = span_of(aux, aux_len)}};
 
     if (total == MMX_UNKNOWN || aux_len > AUX_MAX || (aux_len && !aux))
         return -MMX_E_MALFORMED;
-    return commit(m, h, &c);
+    return tell(m, h, &msg);
 }
 
 int mmx_decline(mmx *m, const char *encoder, const struct mmx_reference *r,
@@ -659,17 +661,10 @@ int mmx_abort(mmx *m, mmx_room h, int reason, const char *text)
             .tag = h.tag,
             .reason = (uint8_t)reason,
             .text = text_of(text)}};
-    struct client_room *r;
-    int err;
 
     if (reason < 0 || reason >= ERR_COUNT)
         return -MMX_E_MALFORMED;
-    err = enter(m, h, &r);
-    if (err)
-        return err;
-    err = client_ask(m, &msg, r->id, h.cell, h.tag, NULL);
-    client_unlock(m);
-    return err;
+    return tell(m, h, &msg);
 }
 
 static int release(mmx *m, mmx_room h, uint32_t rows, unsigned flags)
