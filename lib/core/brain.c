@@ -32,13 +32,6 @@ static void on_peer(struct brain *b, struct out *out, const struct event *ev)
         "not a message for a daemon of this role");
 }
 
-/* True if this was not known before. */
-static bool pool_lost(struct brain *b, uint32_t i)
-{
-    CHECK(i < b->pools_count, "note of pool %u", i);
-    return pool_meta_lost(&b->metas[i]);
-}
-
 static void drain(struct brain *b, bool draining)
 {
     CHECK(draining || !b->ending, "it takes new rooms, and its end comes");
@@ -86,7 +79,11 @@ static bool head_event(struct brain *b, struct out *out, const struct event *ev)
     case EV_NOTE:
         if (path_note(&b->peers, out, ev))
             return false;
-        return ev->note.type != NOTE_POOL_LOST || pool_lost(b, ev->note.first);
+        if (ev->note.type != NOTE_POOL_LOST)
+            return true;
+        CHECK(
+            ev->note.first < b->pools_count, "note of pool %u", ev->note.first);
+        return pool_meta_lost(&b->metas[ev->note.first]);
     case EV_TIME:
         peers_expire(&b->peers, out, b->now_ns);
         engines_expire(&b->engines, out, b->now_ns);

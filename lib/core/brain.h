@@ -87,9 +87,10 @@ enum counter {
 #include "core/stats.def"
     STAT_COUNT
 };
-const char *stat_name(enum counter s);
+extern const struct counter_words {
+    const char *name, *text;
+} counter_words[STAT_COUNT];
 uint64_t brain_counter(const struct brain *b, enum counter s);
-const char *stat_text(enum counter s);
 
 /* A row in the history of ended rooms, for people and tests. */
 struct ended {

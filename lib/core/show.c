@@ -242,6 +242,7 @@ static void show_peer(struct rows_out *s, uint32_t number, const struct peer *p,
     char epoch[32], why[128];
     enum trouble t = (enum trouble)p->trouble.kind;
 
+    CHECK(t < TROUBLE_END, "peer %u has trouble %u", number, t);
     snprintf(epoch, sizeof(epoch), "%016llx",
         (unsigned long long)epoch_shown(p->epoch));
     s->row(s);
@@ -251,12 +252,12 @@ static void show_peer(struct rows_out *s, uint32_t number, const struct peer *p,
     s->text(s, "says", p->name);
     s->text(s, "address", p->address[0] ? p->address : p->advertise);
     s->text(s, "state", p->l.leaving ? "leaving" : peer_life_name(p));
-    s->text(s, "trouble", trouble_name(t));
+    s->text(s, "trouble", trouble_words[t].name);
     if (t)
         s->number(s, "trouble_ms", (now_ns - p->trouble.since_ns) / NS_PER_MS);
     s->text(s, "what", t ? p->trouble.text : "");
-    s->text(s, "key", trouble_key(t));
-    s->text(s, "mend", trouble_mend(t));
+    s->text(s, "key", trouble_words[t].key);
+    s->text(s, "mend", trouble_words[t].mend);
     s->text(s, "epoch", epoch);
     s->text(s, "software", p->software);
     s->number(s, "same_host", p->same_host);
@@ -282,9 +283,9 @@ static void show_stranger(
     s->text(s, "says", all->stranger);
     s->text(s, "address", "-");
     s->text(s, "state", "refused");
-    s->text(s, "trouble", trouble_name(TROUBLE_HELLO));
+    s->text(s, "trouble", trouble_words[TROUBLE_HELLO].name);
     s->text(s, "what", all->strangers.text);
-    s->text(s, "mend", trouble_mend(TROUBLE_HELLO));
+    s->text(s, "mend", trouble_words[TROUBLE_HELLO].mend);
 }
 
 static void show_engine(
@@ -336,9 +337,9 @@ static void show_stats(struct rows_out *s, const uint64_t *stats)
 {
     for (unsigned i = 0; i < STAT_COUNT; i++) {
         s->row(s);
-        s->text(s, "name", stat_name((enum counter)i));
+        s->text(s, "name", counter_words[i].name);
         s->number(s, "value", stats[i]);
-        s->text(s, "meaning", stat_text((enum counter)i));
+        s->text(s, "meaning", counter_words[i].text);
     }
 }
 

@@ -28,7 +28,7 @@ enum { EXIT_USAGE = 64, EXIT_CONFIG = 78, SETS_MAX = 64 };
 struct options {
     struct conf_source from;
     const char *sets[SETS_MAX];
-    bool check, print, comments;
+    int check, print, comments; /* 1: given */
 };
 
 /* Large; they live as long as the process. given: before conf_finish */
@@ -62,12 +62,11 @@ static void usage(FILE *to, uint8_t role)
 /* Returns -1 if the daemon is to start, else the exit status. */
 static int parse(uint8_t role, int argc, char **argv, struct options *o)
 {
-    static const struct option longs[] = {
-        {"config", required_argument, NULL, 'c'},
+    const struct option longs[] = {{"config", required_argument, NULL, 'c'},
         {"set", required_argument, NULL, 's'},
-        {"check-config", no_argument, NULL, 'k'},
-        {"print-config", no_argument, NULL, 'p'},
-        {"comments", no_argument, NULL, 'm'},
+        {"check-config", no_argument, &o->check, 1},
+        {"print-config", no_argument, &o->print, 1},
+        {"comments", no_argument, &o->comments, 1},
         {"version", no_argument, NULL, 'v'}, {"help", no_argument, NULL, 'h'},
         {NULL, 0, NULL, 0}};
     int c;
@@ -84,14 +83,7 @@ static int parse(uint8_t role, int argc, char **argv, struct options *o)
             }
             o->sets[o->from.sets_count++] = optarg;
             break;
-        case 'k':
-            o->check = true;
-            break;
-        case 'p':
-            o->print = true;
-            break;
-        case 'm':
-            o->comments = true;
+        case 0: /* getopt has set it */
             break;
         case 'v':
             printf("mmx-%s %s\n", role_name(role), MMX_VERSION);

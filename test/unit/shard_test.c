@@ -119,9 +119,11 @@ static void moves(uint32_t es, uint32_t ls)
     WAIT(w.seen[1].send_quiet, es);
     WAIT(w.seen[1].land_quiet, ls);
     if (es == 1 && ls == 1) {
-        shard_transport(w.e.shards[0], 1, transport, sizeof(transport));
+        shard_say(
+            w.e.shards[0], 1, SHARD_TRANSPORT, transport, sizeof(transport));
         T_EQ_STR(transport, "mem");
-        shard_transport(w.e.shards[0], 0, transport, sizeof(transport));
+        shard_say(
+            w.e.shards[0], 0, SHARD_TRANSPORT, transport, sizeof(transport));
         T_EQ_STR(transport, "");
     }
     world_stop();

@@ -287,6 +287,7 @@ static void list_keys(uint8_t role, const struct conf_rows *rows,
     const char *dot = strrchr(path, '.'), *last = "";
     size_t len = dot ? (size_t)(dot - path) + 1 : 0, used = 0;
 
+    CHECK(size > 0 && len <= strlen(path), "keys of %s", path);
     out[0] = 0;
     for (size_t i = 0; i < rows->count && used < size; i++) {
         const char *word = rows->rows[i].key + len;

@@ -75,20 +75,12 @@ static void put_list(
     }
 }
 
-static void put_amount(
-    struct writer *w, const struct conf_row *row, uint64_t value)
-{
-    char text[32];
-
-    conf_amount(row->kind, value, text, sizeof(text));
-    put(w, " %s", text);
-}
-
 /* Writes the part behind "key:". */
 static void put_value(struct writer *w, const struct conf_row *row,
     const void *base, unsigned indent)
 {
     const void *v = (const char *)base + row->offset;
+    char amount[32];
     struct span word;
 
     switch (row->kind) {
@@ -99,7 +91,8 @@ static void put_value(struct writer *w, const struct conf_row *row,
     case KIND_COUNT:
     case KIND_SIZE:
     case KIND_TIME:
-        put_amount(w, row, *(const uint64_t *)v);
+        conf_amount(row->kind, *(const uint64_t *)v, amount, sizeof(amount));
+        put(w, " %s", amount);
         break;
     case KIND_BOOL:
         put(w, *(const bool *)v ? " true" : " false");

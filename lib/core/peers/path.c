@@ -76,7 +76,7 @@ void peer_mended(struct peer *peer, struct out *out, uint64_t now_ns)
 const char *peer_trouble_text(const struct peer *peer, char out[TROUBLE_SAID])
 {
     const struct peer_trouble *t = &peer->trouble;
-    const char *key = trouble_key((enum trouble)t->kind);
+    const char *key = trouble_words[t->kind].key;
     bool named = key[0] == '-' || strstr(t->text, key);
 
     CHECK(t->kind < TROUBLE_END, "trouble %u", t->kind);

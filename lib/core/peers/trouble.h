@@ -12,12 +12,12 @@ enum trouble {
     TROUBLE_END
 };
 
-/* "" for TROUBLE_NONE, as the next two. */
-const char *trouble_name(enum trouble t);
-/* Returns the key of the YAML that mends it; "-": none does. */
-const char *trouble_key(enum trouble t);
-/* Returns what mends it, for people. */
-const char *trouble_mend(enum trouble t);
+/* The words of each; all are empty for TROUBLE_NONE. */
+extern const struct trouble_words {
+    const char *name;
+    const char *key;  /* of the YAML, that mends it; "-": none does */
+    const char *mend; /* what mends it, for people */
+} trouble_words[TROUBLE_END];
 
 /* True if rows cannot go, while the two talk. */
 static inline bool trouble_of_data(enum trouble t)

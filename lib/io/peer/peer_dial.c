@@ -391,11 +391,12 @@ void dial_changed(struct links *p, uint32_t link)
     d->retry_ns = uv_hrtime() + WAIT_NAME_NS;
 }
 
-enum err dial_start(
+enum err links_connect(
     struct links *p, uint32_t link, struct span address, struct span name)
 {
     struct dial *d = &link_at(p, link)->dial;
 
+    CHECK(!link_at(p, link)->sock && !d->used, "link %u is in use", link);
     *d = (struct dial){.probe = -1, .probe_ns = uv_hrtime() + WAIT_FIRST_NS};
     if (!split(d, address))
         return ERR_MALFORMED;

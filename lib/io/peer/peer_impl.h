@@ -222,8 +222,6 @@ void keys_ended(struct links *p, const struct conn *c);
  * key. sure: the other end said why; otherwise why is a guess from its silence.
  */
 void dial_refused(struct links *p, uint32_t link, const char *why, bool sure);
-MUST_CHECK enum err dial_start(
-    struct links *p, uint32_t link, struct span address, struct span name);
 void dial_stop(struct links *p, uint32_t link);
 /* Makes the connection again, with a key from the present set. */
 void dial_again(struct links *p, uint32_t link);

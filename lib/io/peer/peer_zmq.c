@@ -398,16 +398,6 @@ bool links_flush(struct links *p)
 
 /* life */
 
-enum err links_connect(
-    struct links *p, uint32_t link, struct span address, struct span name)
-{
-    struct link *k = link_at(p, link);
-
-    CHECK(link < p->opt.links && !k->sock && !k->dial.used, "link %u is in use",
-        link);
-    return dial_start(p, link, address, name);
-}
-
 void links_disconnect(struct links *p, uint32_t link)
 {
     struct link *k = link_at(p, link);

@@ -89,9 +89,9 @@ static void show_refusal(const struct node *n, struct rows_out *s)
     s->text(s, "name", "-");
     s->text(s, "address", r->from);
     s->text(s, "state", "refused");
-    s->text(s, "trouble", trouble_name(TROUBLE_KEY));
+    s->text(s, "trouble", trouble_words[TROUBLE_KEY].name);
     s->text(s, "what", why);
-    s->text(s, "mend", trouble_mend(TROUBLE_KEY));
+    s->text(s, "mend", trouble_words[TROUBLE_KEY].mend);
 }
 
 static void node_numbers(struct node *n, struct rows_out *s)
@@ -205,7 +205,7 @@ static void add_peer(const struct node *n, uint32_t peer, struct rows_out *to)
     char text[64] = "";
 
     for (uint32_t k = 0; k < n->shards_count && text[0] == 0; k++)
-        shard_transport(n->shards[k], peer, text, sizeof(text));
+        shard_say(n->shards[k], peer, SHARD_TRANSPORT, text, sizeof(text));
     to->text(to, "transport", text[0] ? text : "-");
 }
 

@@ -107,7 +107,8 @@ static uint32_t serve_notes(struct node *n)
                shard_note(n->shards[k], &ev.note)) {
             ev.text = NULL;
             if (ev.note.type == NOTE_PEER_TRIED) {
-                shard_why(n->shards[k], ev.note.peer, why, sizeof(why));
+                shard_say(
+                    n->shards[k], ev.note.peer, SHARD_WHY, why, sizeof(why));
                 ev.text = why;
             }
             node_event(n, &ev);

@@ -452,20 +452,12 @@ const struct shard_stats *shard_stats(const struct shard *s)
     return &s->stats;
 }
 
-void shard_transport(struct shard *s, uint32_t peer, char *out, size_t size)
+void shard_say(struct shard *s, uint32_t peer, enum shard_words what, char *out,
+    size_t size)
 {
     CHECK(
         peer < s->conf.peers && size > 0, "peer %u of %u", peer, s->conf.peers);
     out[0] = 0;
-    if (s->role->transport)
-        s->role->transport(s, peer, out, size);
-}
-
-void shard_why(struct shard *s, uint32_t peer, char *out, size_t size)
-{
-    CHECK(
-        peer < s->conf.peers && size > 0, "peer %u of %u", peer, s->conf.peers);
-    out[0] = 0;
-    if (s->role->why)
-        s->role->why(s, peer, out, size);
+    if (s->role->say)
+        s->role->say(s, peer, what, out, size);
 }

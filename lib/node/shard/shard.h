@@ -134,9 +134,10 @@ struct shard_stats {
     _Atomic uint64_t turns;
 };
 const struct shard_stats *shard_stats(const struct shard *s);
-/* Copies the transport chosen for a peer; empty: none yet. */
-void shard_transport(struct shard *s, uint32_t peer, char *out, size_t size);
-/* Copies why the data connection of NOTE_PEER_TRIED is not made. */
-void shard_why(struct shard *s, uint32_t peer, char *out, size_t size);
+/* Copies the transport chosen for a peer, empty: none yet; or why the data
+ * connection of NOTE_PEER_TRIED is not made. */
+enum shard_words { SHARD_TRANSPORT, SHARD_WHY };
+void shard_say(struct shard *s, uint32_t peer, enum shard_words what, char *out,
+    size_t size);
 
 #endif

@@ -44,7 +44,7 @@ struct published_address {
  */
 enum owner { OWNER_THREAD, OWNER_LOOP };
 
-/* What a role adds to a shard. All but limits, transport and fini is called by
+/* What a role adds to a shard. All but limits, say and fini is called by
  * the owner of the shard. */
 struct shard_role {
     /* Completes c->data with what the role needs of its carrier. */
@@ -81,11 +81,9 @@ struct shard_role {
     void (*alone)(struct shard *s, uint32_t pool);
     /* Rows of a GPU pool go through pinned memory. NULL: nothing to do. */
     void (*by_slots)(struct shard *s);
-    /* The loop's thread: copies the transport chosen for a peer, if any. */
-    void (*transport)(
-        const struct shard *s, uint32_t peer, char *out, size_t size);
-    /* The same: why its data connection is not made. */
-    void (*why)(const struct shard *s, uint32_t peer, char *out, size_t size);
+    /* The loop's thread: see shard_say. NULL: the role makes no connections. */
+    void (*say)(const struct shard *s, uint32_t peer, enum shard_words what,
+        char *out, size_t size);
 };
 extern const struct shard_role shard_sends, shard_lands;
 

@@ -611,15 +611,15 @@ static void by_slots(struct shard *s)
     sending_widen(s->send.sending, STAGE_SLOTS * STAGE_SLOT_BYTES);
 }
 
-static void transport(
-    const struct shard *s, uint32_t peer, char *out, size_t size)
+static void say(const struct shard *s, uint32_t peer, enum shard_words what,
+    char *out, size_t size)
 {
-    get_words(s->send.routes[peer].transport, TRANSPORT_WORDS, out, size);
-}
+    const struct route *r = &s->send.routes[peer];
 
-static void why(const struct shard *s, uint32_t peer, char *out, size_t size)
-{
-    get_words(s->send.routes[peer].why, WHY_WORDS, out, size);
+    if (what == SHARD_TRANSPORT)
+        get_words(r->transport, TRANSPORT_WORDS, out, size);
+    else
+        get_words(r->why, WHY_WORDS, out, size);
 }
 
 const struct shard_role shard_sends = {.limits = limits,
@@ -642,5 +642,4 @@ const struct shard_role shard_sends = {.limits = limits,
     .slot_entries = OUT_ENTRIES,
     .by_slots = by_slots,
     .alone = set_pool,
-    .transport = transport,
-    .why = why};
+    .say = say};
