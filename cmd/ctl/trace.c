@@ -209,7 +209,8 @@ int trace_merge(const char *const *files, const struct asked *a)
             files[1], "no messages of both directions are in both recordings");
     if (status == CTL_SHOWN) {
         say_clocks(&t, &clocks);
-        trace_shift(&t, &clocks);
+        for (size_t i = 0; i < t.sides[1].count; i++)
+            t.sides[1].all[i].ns -= clocks.offset_ns;
         status = show(&t, a);
     }
     trace_free(&t);

@@ -77,8 +77,6 @@ struct clocks {
 /* Compares the clocks of sides 0 and 1. False: messages do not connect them in
  * both directions. Call after trace_pair. */
 bool trace_clocks(const struct trace *t, struct clocks *out);
-/* Converts the times of side 1 to the clock of side 0. */
-void trace_shift(struct trace *t, const struct clocks *c);
 /* Puts all happenings into one order in which each comes after its cause. A
  * happening's time can be slightly early; it is raised if needed. */
 bool trace_join(struct trace *t);

@@ -200,14 +200,6 @@ bool trace_clocks(const struct trace *t, struct clocks *out)
     return true;
 }
 
-void trace_shift(struct trace *t, const struct clocks *c)
-{
-    struct side *s = &t->sides[1];
-
-    for (size_t i = 0; i < s->count; i++)
-        s->all[i].ns -= c->offset_ns;
-}
-
 /* order */
 
 /* A side while it is merged. */

@@ -94,15 +94,6 @@ static bool may_use_rdma(const struct conf *c, const struct seen *seen)
            (wants_rdma(c) && !unsound(seen));
 }
 
-static bool uses_gpu(const struct conf *c)
-{
-    bool gpu = false;
-
-    for (uint32_t i = 0; i < c->pools_count; i++)
-        gpu |= conf_on_gpu(&c->pools[i]);
-    return gpu;
-}
-
 /* bad: the finding if the drop-in is missing. */
 static void say(struct findings *r, const char *role, const char *what,
     const char *name, bool there, enum finding bad)
@@ -195,7 +186,7 @@ void doctor_unit(struct findings *r, const char *file, const struct seen *seen)
             "work); or set transfer.carrier: tcp");
     if (!unit_installed(role))
         return;
-    if (uses_gpu(&c))
+    if (conf_uses_gpus(&c))
         say(r, role, "GPUs", "mmx-gpu.conf", allowed(role, "nvidia"), FAIL);
     /* With carrier tcp such transports are refused. */
     if (lists_rdma(c.transfer_tls) || may_use_rdma(&c, seen))

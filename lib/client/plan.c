@@ -144,23 +144,34 @@ static int next_pieces(struct run *r, struct window_cursor *c,
     return err;
 }
 
+/* Copies all pieces, on a GPU by launches on the stream if the finder says so.
+ * *why: why a launch failed, or as it was. */
+static int run_all(struct run *r, const struct mmx_tensor *to, void *stream,
+    const char **why, struct mmx_trouble *trouble)
+{
+    struct window_cursor c = {0};
+    struct window_piece pieces[64]; /* of one launch */
+    uint32_t count = 1;
+    int err = to ? check(r, to, trouble) : -MMX_E_MALFORMED;
+
+    while (!err && count > 0) {
+        err = next_pieces(r, &c, pieces, ARRAY_LEN(pieces), &count);
+        if (!err && count > 0)
+            err = r->finder.launch ? client_gpu_launch(r->finder.gpu, pieces,
+                                         count, stream, why)
+                                   : copy(r->finder.gpu, pieces, count);
+    }
+    return err;
+}
+
 int mmx_plan_run(mmx *m, const struct mmx_plan *plan, const mmx_room *rooms,
     const char *field, const struct mmx_tensor *to, struct mmx_trouble *trouble)
 {
     struct run r = {
         .finder = {.m = m, .rooms = rooms, .field = field, .gpu = -1},
         .plan = plan};
-    struct window_cursor c = {0};
-    struct window_piece pieces[32];
-    uint32_t count = 1;
-    int err = to ? check(&r, to, trouble) : -MMX_E_MALFORMED;
 
-    while (!err && count > 0) {
-        err = next_pieces(&r, &c, pieces, ARRAY_LEN(pieces), &count);
-        if (!err)
-            err = copy(r.finder.gpu, pieces, count);
-    }
-    return err;
+    return run_all(&r, to, NULL, NULL, trouble);
 }
 
 /* Sets the handle's error text. */
@@ -183,16 +194,8 @@ int mmx_plan_launch(mmx *m, const struct mmx_plan *plan, const mmx_room *rooms,
                         .launch = true,
                         .gpu = -1},
         .plan = plan};
-    struct window_cursor c = {0};
-    struct window_piece pieces[64]; /* of one launch */
     const char *why = NULL;
-    uint32_t count = 1;
-    int err = to ? check(&r, to, trouble) : -MMX_E_MALFORMED;
+    int err = run_all(&r, to, stream, &why, trouble);
 
-    while (!err && count > 0) {
-        err = next_pieces(&r, &c, pieces, ARRAY_LEN(pieces), &count);
-        if (!err && count > 0)
-            err = client_gpu_launch(r.finder.gpu, pieces, count, stream, &why);
-    }
     return why ? launch_failed(m, err, why) : err;
 }

@@ -38,7 +38,10 @@ static void drain(struct brain *b, bool draining)
     if (draining && !b->draining)
         happened_here(b, HAPPENED_DRAINING, NULL);
     b->draining = draining;
-    peers_draining(&b->peers, draining, b->now_ns);
+    if (draining == b->peers.self.draining)
+        return;
+    b->peers.self.draining = draining;
+    peers_news(&b->peers, b->now_ns);
 }
 
 /* Handles the parts of an event that both roles share. True if the role has a

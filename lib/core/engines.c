@@ -291,8 +291,8 @@ void engines_expire(struct engines *g, struct out *out, uint64_t now_ns)
 
     while (
         (n = heap_first(&g->timers)) && n->key <= now_ns && out_has_room(out))
-        attachment_fail(
-            g, out, CONTAINER_OF(n, struct attachment, timer), ERR_TIMEOUT);
+        attachment_over(g, out, CONTAINER_OF(n, struct attachment, timer),
+            ROOM_FAILED, ERR_TIMEOUT);
     LIST_FOREACH_SAFE (at, &g->silent) {
         struct conn *c = LIST_ENTRY(at, struct conn, in_silent);
 
@@ -425,12 +425,6 @@ void attachment_over(struct engines *g, struct out *out, struct attachment *att,
     cell_put(out, att, cell_word(state, reason, att->tag, 0));
     attachment_notify(
         g, out, att, state == ROOM_SUCCESS ? g->ops->succeeded : EVENT_FAILED);
-}
-
-void attachment_fail(
-    struct engines *g, struct out *out, struct attachment *att, enum err reason)
-{
-    attachment_over(g, out, att, ROOM_FAILED, reason);
 }
 
 void room_counts(struct engines *g, struct room *r, uint64_t bytes)

@@ -208,12 +208,10 @@ void attachment_join(struct engines *g, struct attachment *att, struct room *r);
 /* Makes the attachment wait for the room that it names, in its session. */
 void attachment_wait(
     struct engines *g, struct attachment *att, uint64_t deadline_ns);
-/* Notifies an attachment without a room of how the room has ended. */
+/* Notifies an attachment without a room of how the room has ended, or of its
+ * own end: its deadline came, or it was aborted. */
 void attachment_over(struct engines *g, struct out *out, struct attachment *att,
     uint8_t state, enum err reason);
-/* Fails a waiting attachment: its deadline came, or it was aborted. */
-void attachment_fail(struct engines *g, struct out *out, struct attachment *att,
-    enum err reason);
 /* Unbinds and frees it; the room is touched. */
 void attachment_drop(struct engines *g, struct attachment *att);
 /* Does the same as attachment_drop, and clears the cell, so that the word of an

@@ -207,7 +207,7 @@ static void on_abort(
         b->engines.ops->fail(
             b, att->room, known ? (enum err)n->reason : ERR_ABORTED, text);
     else
-        attachment_fail(&b->engines, out, att, ERR_ABORTED);
+        attachment_over(&b->engines, out, att, ROOM_FAILED, ERR_ABORTED);
     accept(out, conn, m);
 }
 

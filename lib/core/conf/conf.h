@@ -62,6 +62,15 @@ static inline bool conf_on_gpu(const struct conf_pool *p)
     return strcmp(p->memory, "host") != 0;
 }
 
+static inline bool conf_uses_gpus(const struct conf *c)
+{
+    bool any = false;
+
+    for (uint32_t i = 0; i < c->pools_count; i++)
+        any |= conf_on_gpu(&c->pools[i]);
+    return any;
+}
+
 /* True if the pool is restricted to the users and groups that it lists. */
 static inline bool conf_for_users(const struct conf_pool *p)
 {

@@ -46,14 +46,6 @@ void peers_news(struct peers *p, uint64_t now_ns)
             peer_say_news(p, peer, now_ns); /* as many as fit */
 }
 
-void peers_draining(struct peers *p, bool draining, uint64_t now_ns)
-{
-    if (draining == p->self.draining)
-        return;
-    p->self.draining = draining;
-    peers_news(p, now_ns);
-}
-
 static struct span keep(struct span from, uint8_t *to)
 {
     CHECK(from.len <= ADDRESSES_MAX, "%u bytes of addresses", from.len);

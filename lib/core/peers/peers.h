@@ -196,8 +196,6 @@ struct peer *peers_next(const struct peers *p, const struct peer *after);
 void peers_news(struct peers *p, uint64_t now_ns);
 /* The same to one of them. */
 void peer_say_news(struct peers *p, struct peer *peer, uint64_t now_ns);
-/* Takes whether we drain; the peers are told when that has changed. */
-void peers_draining(struct peers *p, bool draining, uint64_t now_ns);
 /* Takes the addresses that HELLOs say from now on. */
 void peers_addresses(struct peers *p, struct out *out, const struct event *ev);
 

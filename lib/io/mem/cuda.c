@@ -421,26 +421,26 @@ static enum err answer(struct cuda_lane *l, CUresult r)
     return cuda_lost(l->gpu) ? ERR_INTERNAL : OK;
 }
 
-enum err cuda_lane_look(struct cuda_lane *l, uint32_t mark)
+/* Asks the driver about the mark. */
+static enum err mark_state(
+    struct cuda_lane *l, uint32_t mark, CUresult (*ask)(CUevent event))
 {
     CUresult r;
 
     if (cuda_enter(l->gpu) != OK)
         return ERR_INTERNAL;
     CHECK(mark < l->marks, "mark %u of %u", mark, l->marks);
-    r = l->gpu->d->cuEventQuery(l->event[mark]);
+    r = ask(l->event[mark]);
     cuda_leave(l->gpu);
     return answer(l, r);
 }
 
+enum err cuda_lane_look(struct cuda_lane *l, uint32_t mark)
+{
+    return mark_state(l, mark, l->gpu->d->cuEventQuery);
+}
+
 enum err cuda_lane_wait(struct cuda_lane *l, uint32_t mark)
 {
-    CUresult r;
-
-    if (cuda_enter(l->gpu) != OK)
-        return ERR_INTERNAL;
-    CHECK(mark < l->marks, "mark %u of %u", mark, l->marks);
-    r = l->gpu->d->cuEventSynchronize(l->event[mark]);
-    cuda_leave(l->gpu);
-    return answer(l, r);
+    return mark_state(l, mark, l->gpu->d->cuEventSynchronize);
 }

@@ -266,7 +266,7 @@ static void make_slice(struct node *n, struct query *q)
     } else {
         show_slice(n, q);
     }
-    if (report_failed(&q->report))
+    if (q->report.text.failed || q->report.rows.failed)
         fail(q, ERR_TOO_LARGE, "the report is too large");
 }
 

@@ -122,8 +122,3 @@ void report_fini(struct report *r)
     bytes_free(&r->text);
     bytes_free(&r->rows);
 }
-
-bool report_failed(const struct report *r)
-{
-    return r->text.failed || r->rows.failed;
-}

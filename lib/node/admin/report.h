@@ -33,7 +33,4 @@ void report_add(struct report *r, const char *text);
 /* Turns at most `rows` rows into text, after the last row was given. True when
  * the text is whole. */
 bool report_turn(struct report *r, uint32_t rows);
-/* True if the report would be larger than REPORT_MAX. */
-bool report_failed(const struct report *r);
-
 #endif

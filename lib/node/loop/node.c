@@ -112,12 +112,14 @@ static enum err take_memory(struct node *n)
     n->conns = calloc(share_connections(c), sizeof(*n->conns));
     n->pools = calloc(c->pools_count, sizeof(*n->pools));
     n->mems = calloc(c->pools_count, sizeof(*n->mems));
+    n->maps = calloc(share_peers(c), sizeof(*n->maps));
+    n->maps_room = mem_total();
     n->recorder = calloc(1, sizeof(*n->recorder));
     n->out.actions = calloc(OUT_ACTIONS, sizeof(*n->out.actions));
     n->step_orders = OUT_ACTIONS + 4 * share_peers(c);
     n->out.bytes = writer_of(malloc(OUT_BYTES), OUT_BYTES);
-    if (!n->conns || !n->pools || !n->mems || !n->recorder || !n->out.actions ||
-        !n->out.bytes.p)
+    if (!n->conns || !n->pools || !n->mems || !n->maps || !n->recorder ||
+        !n->out.actions || !n->out.bytes.p)
         return ERR_NO_BLOCKS;
     for (uint64_t i = 0; i < share_connections(c); i++)
         list_init(&n->conns[i].notified);
@@ -160,14 +162,6 @@ static enum err start_loop(struct node *n)
     return OK;
 }
 
-static bool gpu_pools(const struct conf *c)
-{
-    for (uint32_t i = 0; i < c->pools_count; i++)
-        if (mem_gpu(c->pools[i].memory) != NONE)
-            return true;
-    return false;
-}
-
 static enum err start_shard(struct node *n, uint32_t k)
 {
     const struct conf *c = n->conf;
@@ -194,8 +188,8 @@ static enum err start_shard(struct node *n, uint32_t k)
         .orders = 2048 + n->step_orders,
         .notes = 8192,
         .cpu = pinned ? atoi(c->transfer_cpus.items[k]) : -1,
-        .may_inline = n->carriers.any_thread && !pinned && !gpu_pools(c),
-        .gpu = gpu_pools(c),
+        .may_inline = n->carriers.any_thread && !pinned && !conf_uses_gpus(c),
+        .gpu = conf_uses_gpus(c),
         .pools = n->pools,
         .pools_count = c->pools_count,
         .wake = &n->wake};
@@ -315,12 +309,11 @@ enum err node_new(struct node **out, const struct node_opt *opt)
     n->started_ns = uv_hrtime();
     list_init(&n->notified);
     list_init(&n->making);
+    list_init(&n->maps_left);
     n->commands = commands;
     e = take_memory(n);
     if (e == OK)
         e = node_pools_new(n);
-    if (e == OK)
-        e = node_maps_new(n);
     if (e == OK)
         e = start_loop(n);
     if (e == OK)

@@ -72,7 +72,6 @@ void node_pools_stop(struct node *n);
 void node_close_pools(struct node *n);
 
 /* node_map.c: langd, pools of encoders on this host */
-MUST_CHECK enum err node_maps_new(struct node *n);
 void node_map(struct node *n, uint32_t peer, struct span path, uint64_t token);
 void node_unmap(struct node *n, uint32_t peer);
 /* Serves mappings with news since the last call. */

@@ -69,14 +69,6 @@ struct mapping {
     struct import imports[CONF_POOLS_MAX];
 };
 
-enum err node_maps_new(struct node *n)
-{
-    list_init(&n->maps_left);
-    n->maps_room = mem_total();
-    n->maps = calloc(share_peers(n->conf), sizeof(struct mapping *));
-    return n->maps ? OK : ERR_NO_BLOCKS;
-}
-
 /* ends */
 
 static void free_mapping(struct mapping *m)

@@ -85,7 +85,7 @@ static int sleep_ms(struct shard *s)
 {
     uint32_t busy = min_u32(TICK_BUSY_MS, s->conf.data.stall_ms / 4);
 
-    if (gpu_due(s))
+    if (s->stage && stage_due(s->stage))
         return 1;
     if (s->backlog.len > 0 || s->role->active(s) > 0)
         return (int)max_u32(busy, 1);
@@ -352,7 +352,7 @@ void shard_stop(struct shard **sp)
     }
     orders_free(s);
     carry_free(s);
-    gpu_free(s); /* ends copies that read what the role has */
+    stage_free(&s->stage); /* ends copies that read what the role has */
     s->role->fini(s);
     ring_fini(&s->in);
     ring_fini(&s->out);

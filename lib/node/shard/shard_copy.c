@@ -219,7 +219,7 @@ static void by_gpu(struct shard *s, uint32_t i)
         uint32_t row_bytes = to->layout.fields[c->field].row_bytes;
         uint32_t bytes = max == STEP_BYTES ? max_u32(STEP_BYTES, row_bytes) : 0;
 
-        ok = gpu_move_room(s, bytes);
+        ok = gpu_room(s, bytes, 1);
         if (ok)
             step(s, c, to, max);
     }

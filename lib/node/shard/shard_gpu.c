@@ -152,11 +152,6 @@ void gpu_pool(struct shard *s, uint32_t i)
         s->role->by_slots(s);
 }
 
-void gpu_free(struct shard *s)
-{
-    stage_free(&s->stage);
-}
-
 unsigned gpu_turn(struct shard *s)
 {
     unsigned n;
@@ -168,11 +163,6 @@ unsigned gpu_turn(struct shard *s)
     if (stage_probe(s->stage, s->now_ns))
         look_for_lost(s);
     return n;
-}
-
-bool gpu_due(struct shard *s)
-{
-    return s->stage && stage_due(s->stage);
 }
 
 /* out */
@@ -302,10 +292,9 @@ void gpu_done(struct shard *s, uint32_t token)
 
 /* in */
 
-/* Waits for room in a slot: for copies, never for the network, which this
- * thread would have to serve. false: a pool without pinned memory, which is
- * reported as lost. */
-static bool land_room(struct shard *s, uint32_t bytes, uint32_t copies)
+/* Waits for copies alone, never for the network, which this thread would have
+ * to serve. */
+bool gpu_room(struct shard *s, uint32_t bytes, uint32_t copies)
 {
     if (!s->stage || bytes > slot_bytes(s))
         return false;
@@ -335,7 +324,7 @@ bool gpu_land(struct shard *s, uint32_t pool, const struct piece *pieces,
 
     if (!on_gpu(s, pool))
         return false;
-    if (!land_room(s, bytes, n * p->layout.count)) {
+    if (!gpu_room(s, bytes, n * p->layout.count)) {
         stat_add(&s->stats.segments_dropped, 1);
         s->role->staged(s, land_cookie(token, bytes), false);
         return true;
@@ -427,11 +416,6 @@ void gpu_fetched(struct shard *s, struct fetch_of *f, bool ok)
 
 /* out of a source */
 
-bool gpu_move_room(struct shard *s, uint32_t bytes)
-{
-    return land_room(s, bytes, 1);
-}
-
 void gpu_move(struct shard *s, struct cuda *to_gpu, uint8_t *to,
     struct cuda *from_gpu, const uint8_t *from, uint64_t bytes)
 {
@@ -456,7 +440,7 @@ bool gpu_moved(struct shard *s, uint32_t i, bool ok)
 {
     uint32_t entry;
 
-    if (!land_room(s, 0, 0)) {
+    if (!gpu_room(s, 0, 0)) {
         while (s->stage && stage_wait(s->stage))
             ;
         return false;

@@ -204,14 +204,10 @@ void orders_free(struct shard *s);
 /* shard_gpu.c */
 /* Prepares for pool i, whose memory exists. Nothing unless it is on a GPU. */
 void gpu_pool(struct shard *s, uint32_t i);
-void gpu_free(struct shard *s);
 /* Takes memory for what may not wait in slots, of each message or fetch. Only
  * what was used at once is touched: the last one that ended is used next. */
 void gpu_carve(struct shard *s, struct slab *slab, uint32_t messages);
 /* Reports copies that have ended and submits what waits; returns their number.
  */
 unsigned gpu_turn(struct shard *s);
-/* True if gpu_turn has something to report, or soon to submit. */
-bool gpu_due(struct shard *s);
-
 #endif

@@ -115,11 +115,13 @@ bool gpu_fetch(struct shard *s, uint32_t pool, const struct piece *pieces,
     uint32_t n, bool alone, struct fetch *f, struct iovec *iov);
 void gpu_fetched(struct shard *s, struct fetch_of *f, bool ok);
 /* Copies rows out of a source, with a GPU at one end or both (NULL: host
- * memory). gpu_known prepares for a GPU; gpu_move_room waits for `bytes` of
- * pinned memory; gpu_move submits; after gpu_moved copy_over ends copy i,
- * unless it returned false. */
+ * memory). gpu_known prepares for a GPU; gpu_room waits for pinned memory;
+ * gpu_move submits; after gpu_moved copy_over ends copy i, unless it returned
+ * false. */
 bool gpu_known(struct shard *s, struct cuda *gpu);
-bool gpu_move_room(struct shard *s, uint32_t bytes);
+/* Waits until a slot has room. false: the pool has no pinned memory, which is
+ * reported as lost. */
+bool gpu_room(struct shard *s, uint32_t bytes, uint32_t copies);
 void gpu_move(struct shard *s, struct cuda *to_gpu, uint8_t *to,
     struct cuda *from_gpu, const uint8_t *from, uint64_t bytes);
 bool gpu_moved(struct shard *s, uint32_t i, bool ok);
