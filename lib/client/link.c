@@ -28,7 +28,6 @@
 
 #define BACKOFF_MS_MAX  1000
 #define RECEIVE_PACKETS 64
-#define FDS_MAX         8
 
 /* out */
 
@@ -285,18 +284,6 @@ void client_connect(mmx *m)
 
 /* in */
 
-/* Descriptors of one packet, in order; those not taken are closed. */
-struct fds {
-    int fd[FDS_MAX]; /* -1: there are no more */
-    uint32_t taken;
-};
-
-static int take_fd(struct fds *f)
-{
-    assert(f->taken <= FDS_MAX);
-    return f->taken < FDS_MAX ? f->fd[f->taken++] : -1;
-}
-
 static bool map_cells(mmx *m, int fd, uint32_t cells)
 {
     size_t bytes = cells * sizeof(uint64_t);
@@ -473,10 +460,10 @@ static void pool_info(
     q.reply->over = true;
 }
 
-static void frame(mmx *m, const struct local_msg *msg, struct fds *fds)
+/* fd: the packet's; -1: it has none, or another frame keeps it. */
+static void frame(mmx *m, const struct local_msg *msg, int *fd)
 {
     struct client_asked q;
-    int fd;
 
     switch (msg->type) {
     case LOCAL_EVENT:
@@ -491,21 +478,19 @@ static void frame(mmx *m, const struct local_msg *msg, struct fds *fds)
         answer(m, msg->seq, &msg->answer);
         break;
     case LOCAL_WELCOME:
-        fd = take_fd(fds);
         if (answered(m, msg->seq, &q) && q.type == LOCAL_HELLO)
-            welcome(m, &msg->welcome, fd);
-        if (fd >= 0)
-            close(fd);
+            welcome(m, &msg->welcome, *fd);
         break;
     case LOCAL_POOL_INFO:
-        pool_info(m, msg->seq, &msg->pool_info, take_fd(fds));
+        pool_info(m, msg->seq, &msg->pool_info, *fd);
+        *fd = -1;
         break;
     default:
         break;
     }
 }
 
-static void packet(mmx *m, size_t len, struct fds *fds)
+static void packet(mmx *m, size_t len, int *fd)
 {
     struct reader r = reader_of(m->in, len);
     struct local_msg msg;
@@ -514,16 +499,15 @@ static void packet(mmx *m, size_t len, struct fds *fds)
     /* Skips frames of a newer daemon (ERR_BUSY) and broken ones. */
     while (m->link != LINK_DOWN && (e = local_get(&r, &msg)) != ERR_NOT_READY)
         if (e == OK)
-            frame(m, &msg, fds);
+            frame(m, &msg, fd);
 }
 
 static bool receive_one(mmx *m)
 {
     struct iovec in = {m->in, sizeof m->in};
-    struct fds fds = {.taken = 0};
     bool cut;
     int fd;
-    ssize_t n = fds_receive(m->sock, in, MSG_DONTWAIT, fds.fd, FDS_MAX, &cut);
+    ssize_t n = fds_receive(m->sock, in, MSG_DONTWAIT, &fd, 1, &cut);
 
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return false;
@@ -537,8 +521,8 @@ static bool receive_one(mmx *m)
         hang_up(m);
         return false;
     }
-    packet(m, (size_t)n, &fds);
-    while ((fd = take_fd(&fds)) >= 0)
+    packet(m, (size_t)n, &fd);
+    if (fd >= 0)
         close(fd);
     return true;
 }

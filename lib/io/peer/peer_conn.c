@@ -81,21 +81,10 @@ void conn_free(struct links *p, struct conn *c)
 /* ZMTP's commands per tick, most of them heartbeats. */
 #define TRICKLE_BYTES 256
 
-/* Returns the bytes of a part with ZMTP's header and CURVE's overhead. */
-static uint64_t on_the_wire(const struct meter *m, size_t bytes)
+void meter_count(const struct meter *m, uint64_t *sum, size_t bytes)
 {
     bytes += m->around;
-    return bytes + (bytes < 256 ? 2 : 9);
-}
-
-void meter_read(struct meter *m, size_t bytes)
-{
-    m->read += on_the_wire(m, bytes);
-}
-
-void meter_written(struct meter *m, size_t bytes)
-{
-    m->written += on_the_wire(m, bytes);
+    *sum += bytes + (bytes < 256 ? 2 : 9);
 }
 
 bool meter_over(struct meter *m, uint64_t limit)
@@ -328,11 +317,6 @@ void conns_ended(struct links *p, uint32_t fd)
     if (c->link != NONE)
         link_lost(p, c->link);
     conn_free(p, c);
-}
-
-uint32_t conns_find(const struct links *p, uint32_t fd)
-{
-    return table_get(&p->by_fd, fd, 0);
 }
 
 /* the first message */

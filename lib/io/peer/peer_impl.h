@@ -167,17 +167,15 @@ void links_watch(struct links *p);
  * us, or sent by us and not acknowledged by the peer's kernel. ZMTP's commands
  * never reach us; a small number of their bytes is allowed for. */
 bool meter_over(struct meter *m, uint64_t limit);
-/* Counts one part of a message, read or written. */
-void meter_read(struct meter *m, size_t bytes);
-void meter_written(struct meter *m, size_t bytes);
+/* Adds one part of a message to m->read or m->written, with ZMTP's header and
+ * CURVE's overhead. */
+void meter_count(const struct meter *m, uint64_t *sum, size_t bytes);
 
 /* peer_conn.c: connections to the ROUTER, as reported by its monitor */
 /* Keeps the listener's descriptor, to refuse connections. */
 void conns_listen(struct links *p, int fd);
 void conns_accepted(struct links *p, uint32_t fd);
 void conns_ended(struct links *p, uint32_t fd);
-/* Returns the index of the connection with this descriptor; NONE: ended. */
-uint32_t conns_find(const struct links *p, uint32_t fd);
 /* Returns the link of the message p->msg, from this routing id on this
  * connection; a HELLO creates it. NONE: drop the message. */
 uint32_t conns_link(struct links *p, uint64_t rid, uint32_t conn);

@@ -90,7 +90,7 @@ static bool skip_parts(
 
     while (more && zmq_msg_recv(&p->scrap, zmq, ZMQ_DONTWAIT) >= 0) {
         if (m)
-            meter_read(m, zmq_msg_size(&p->scrap));
+            meter_count(m, &m->read, zmq_msg_size(&p->scrap));
         more = zmq_msg_more(&p->scrap);
     }
     return any;
@@ -176,12 +176,12 @@ static uint32_t take_frames(struct links *p, uint32_t link)
 static uint32_t router_conn(struct links *p)
 {
     int fd = zmq_msg_get(&p->msg, ZMQ_SRCFD);
-    uint32_t conn = fd < 0 ? NONE : conns_find(p, (uint32_t)fd);
+    uint32_t conn = fd < 0 ? NONE : table_get(&p->by_fd, (uint32_t)fd, 0);
 
     if (conn == NONE && fd >= 0) {
         /* It may be new, with its event still in the monitor. */
         sock_news(p->router);
-        conn = conns_find(p, (uint32_t)fd);
+        conn = table_get(&p->by_fd, (uint32_t)fd, 0);
     }
     return conn;
 }
@@ -206,7 +206,7 @@ static uint32_t router_receive(struct links *p)
     conn = router_conn(p);
     m = conn == NONE ? NULL : &p->conns[conn].meter;
     if (m)
-        meter_read(m, zmq_msg_size(&p->msg));
+        meter_count(m, &m->read, zmq_msg_size(&p->msg));
     ours = !skip_parts(p, zmq, &p->msg, m) && ours;
     if (conn != NONE && ours)
         link = conns_link(p, rid, conn);
@@ -224,7 +224,7 @@ static uint32_t dealer_receive(struct links *p, struct sock *s)
 {
     if (!s->zmq || zmq_msg_recv(&p->msg, s->zmq, ZMQ_DONTWAIT) < 0)
         return 0;
-    meter_read(&s->meter, zmq_msg_size(&p->msg));
+    meter_count(&s->meter, &s->meter.read, zmq_msg_size(&p->msg));
     if (skip_parts(p, s->zmq, &p->msg, &s->meter)) {
         p->stats.dropped_packets++;
         return 1;
@@ -336,7 +336,7 @@ static bool send_to(struct links *p, const struct link *k)
         return false;
     if (zmq_send(zmq, k->out, k->out_len, ZMQ_DONTWAIT) < 0)
         return false;
-    meter_written(m, k->out_len);
+    meter_count(m, &m->written, k->out_len);
     return true;
 }
 
