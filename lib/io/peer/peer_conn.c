@@ -235,7 +235,7 @@ void conns_shut(struct links *p, uint32_t conn)
     list_push_head(&p->silent, &c->node);
     end_fd(p, c->meter.fd);
     if (link != NONE)
-        link_lost(p, link);
+        link_down(p, link);
 }
 
 /* True if the other end has acknowledged more than our greeting: libzmq answers
@@ -315,7 +315,7 @@ void conns_ended(struct links *p, uint32_t fd)
     if (conn == NONE)
         return;
     if (c->link != NONE)
-        link_lost(p, c->link);
+        link_down(p, c->link);
     conn_free(p, c);
 }
 
@@ -411,7 +411,7 @@ uint32_t conns_link(struct links *p, uint64_t rid, uint32_t conn)
         c->link = NONE;
         leave(p, c);
         list_push_tail(&p->silent, &c->node);
-        link_lost(p, link);
+        link_down(p, link);
     }
     return link_new(p, rid, conn);
 }

@@ -147,11 +147,9 @@ const struct key_pair *keys_own(const struct keys *k, uint32_t there);
 void link_clear(struct link *k);
 /* Reports a link up, and where its other end is. */
 void link_up(struct links *p, uint32_t link);
-/* Drops a link's output and reports it down; no effect if it is not up. */
+/* Drops a link's output and reports it down; no effect if it is not up. The
+ * number of an accepted link is free then. */
 void link_down(struct links *p, uint32_t link);
-/* Releases the number of an accepted link whose connection ended, and reports
- * it down. */
-void link_lost(struct links *p, uint32_t link);
 
 /* peer_zmq.c: handles all pending monitor events of the socket. Callbacks may
  * close it. */

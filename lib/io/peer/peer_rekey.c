@@ -61,7 +61,7 @@ static void drop_all(struct links *p)
             c->link = NONE;
             conn_free(p, c);
             if (link != NONE)
-                link_lost(p, link);
+                link_down(p, link);
         }
 }
 

@@ -212,31 +212,18 @@ void link_clear(struct link *k)
     list_remove(&k->dirty);
 }
 
-static void report_down(struct links *p, uint32_t link)
-{
-    struct event ev = {.type = EV_LINK_DOWN, .link = link};
-
-    p->calls.event(p->calls.ud, &ev);
-}
-
-void link_lost(struct links *p, uint32_t link)
-{
-    struct link *k = link_at(p, link);
-
-    CHECK(
-        k->up && k->sock == p->router, "link %u is not an accepted one", link);
-    table_remove(&p->by_rid, k->rid, 0);
-    link_clear(k);
-    k->sock = NULL;
-    report_down(p, link);
-}
-
 void link_down(struct links *p, uint32_t link)
 {
     struct link *k = link_at(p, link);
+    struct event ev = {.type = EV_LINK_DOWN, .link = link};
 
     if (!k->up)
         return;
+    CHECK(k->sock, "link %u is up and has no socket", link);
     link_clear(k);
-    report_down(p, link);
+    if (k->sock == p->router) {
+        table_remove(&p->by_rid, k->rid, 0);
+        k->sock = NULL;
+    }
+    p->calls.event(p->calls.ud, &ev);
 }
