@@ -5,6 +5,7 @@ transports of UCX (with run --sent ucx)."""
 import contextlib
 import os
 import random
+import unittest
 
 from pair import SENT, Case, eventually
 
@@ -18,11 +19,12 @@ FIELDS = "embedding:u8:2048"
 
 class Storm(Case):
     limit_s = 60 + 3 * KILLS
+    encrypt = "off"
 
     def setUp(self):
         super().setUp()
-        more = {"transfer": {"tls": TLS}} if SENT == "ucx" else {}
-        self.e, self.d = self.pair(fields=FIELDS, **more)
+        more = {"tls": TLS} if SENT == "ucx" else {"encrypt": self.encrypt}
+        self.e, self.d = self.pair(fields=FIELDS, transfer=more)
         self.enc, self.lm = self.engines(self.e, self.d)
         self.room = 0
         self.draw = random.Random(int(os.environ.get("MMX_SEED", "1")))
@@ -84,5 +86,11 @@ class Storm(Case):
         whole = 0
         for i in range(KILLS):
             whole += self.kill(self.draw.choice((self.e, self.d)))
-        print(f"{KILLS} kills over {SENT or 'memory'} {TLS}: {whole} of the "
-              f"rooms under way came whole", flush=True)
+        print(f"{KILLS} kills over {SENT or 'memory'} {TLS}, encrypt "
+              f"{self.encrypt}: {whole} of the rooms under way came whole",
+              flush=True)
+
+
+@unittest.skipUnless(SENT == "tcp", "rows that TCP carries are encrypted")
+class EncryptedStorm(Storm):
+    encrypt = "on"
