@@ -20,14 +20,21 @@ static void finish(void)
 }
 
 static struct conf other;
-static struct conf_change changes[64];
+static struct {
+    char key[80], was[CONF_CHANGE_TEXT], is[CONF_CHANGE_TEXT];
+    const char *left;
+} changes[64];
 static unsigned changes_count;
 
-static void take_change(void *ud, const struct conf_change *c)
+static void take_change(void *ud, const char *key, const char *was,
+    const char *is, const char *left)
 {
     (void)ud;
     T_TRUE(changes_count < ARRAY_LEN(changes));
-    changes[changes_count++] = *c;
+    snprintf(changes[changes_count].key, sizeof(changes->key), "%s", key);
+    snprintf(changes[changes_count].was, sizeof(changes->was), "%s", was);
+    snprintf(changes[changes_count].is, sizeof(changes->is), "%s", is);
+    changes[changes_count++].left = left;
 }
 
 /* Two finished configurations of langd, alike. */

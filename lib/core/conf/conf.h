@@ -137,18 +137,16 @@ enum conf_shape conf_shape(uint8_t role, const char *path);
 MUST_CHECK enum err conf_finish(
     struct conf *c, const char *host_name, struct conf_error *e);
 
-/* A value in the file that differs from the present one. */
+/* Takes a value that differs: its key ("timeouts.total", "pools[0].uids",
+ * "peers: enc-0"), the present one and the file's, cut to CONF_CHANGE_TEXT,
+ * empty: none; left: why a reload does not change it, NULL: it does. */
 #define CONF_CHANGE_TEXT 128
-struct conf_change {
-    char key[80]; /* "timeouts.total", "pools[0].uids", "peers: enc-0" */
-    char was[CONF_CHANGE_TEXT], is[CONF_CHANGE_TEXT]; /* cut; empty: no value */
-    const char *left; /* why a reload does not change it; NULL: it does */
-};
-
+typedef void conf_change_fn(void *ud, const char *key, const char *was,
+    const char *is, const char *left);
 /* Reports the differences between the present configuration and the file's,
  * both finished. */
 void conf_diff(const struct conf *now, const struct conf *next,
-    void (*take)(void *ud, const struct conf_change *c), void *ud);
+    conf_change_fn *take, void *ud);
 /* Changes next, read from the file, into what a reload makes of now: keys that
  * need a restart keep their values. Call conf_finish afterwards. */
 void conf_keep(struct conf *next, const struct conf *now);

@@ -94,20 +94,9 @@ static const struct conf_peer *peer_of(const struct conf *c, const char *name)
 /* The receiver of the differences. */
 struct diff {
     const struct conf *now, *next;
-    void (*take)(void *ud, const struct conf_change *c);
+    conf_change_fn *take;
     void *ud;
 };
-
-static void tell(const struct diff *d, const char *key, const char *was,
-    const char *is, const char *left)
-{
-    struct conf_change c = {.left = left};
-
-    snprintf(c.key, sizeof(c.key), "%s", key);
-    snprintf(c.was, sizeof(c.was), "%s", was);
-    snprintf(c.is, sizeof(c.is), "%s", is);
-    d->take(d->ud, &c);
-}
 
 /* Reports the differences between two structs; prefix: of the keys,
  * "pools[0].". */
@@ -126,7 +115,7 @@ static void tell_rows(const struct diff *d, const struct conf_rows *rows,
         snprintf(key, sizeof(key), "%s%s", prefix, row->key);
         conf_value(row, now, was, sizeof(was));
         conf_value(row, next, is, sizeof(is));
-        tell(d, key, was, is,
+        d->take(d->ud, key, was, is,
             rows->list ? row->takes == TAKES_RESTART ? "needs a restart" : NULL
                        : why_not(row, d->now, d->next));
     }
@@ -139,7 +128,7 @@ static void tell_pools(const struct diff *d)
     if (!same_pools(d->now, d->next)) {
         snprintf(was, sizeof(was), "%u pools", d->now->pools_count);
         snprintf(is, sizeof(is), "%u pools", d->next->pools_count);
-        tell(d, "pools", was, is,
+        d->take(d->ud, "pools", was, is,
             "needs a restart: pools of other names, or in another order");
         return;
     }
@@ -161,7 +150,7 @@ static void tell_peers(const struct diff *d)
         if (q && strcmp(p->address, q->address) == 0)
             continue;
         snprintf(key, sizeof(key), "peers: %s", p->name);
-        tell(d, key, p->address, q ? q->address : "", NULL);
+        d->take(d->ud, key, p->address, q ? q->address : "", NULL);
     }
     for (uint32_t i = 0; i < d->next->peers_count; i++) {
         const struct conf_peer *q = &d->next->peers[i];
@@ -169,12 +158,12 @@ static void tell_peers(const struct diff *d)
         if (peer_of(d->now, q->name))
             continue;
         snprintf(key, sizeof(key), "peers: %s", q->name);
-        tell(d, key, "", q->address, NULL);
+        d->take(d->ud, key, "", q->address, NULL);
     }
 }
 
 void conf_diff(const struct conf *now, const struct conf *next,
-    void (*take)(void *ud, const struct conf_change *c), void *ud)
+    conf_change_fn *take, void *ud)
 {
     struct diff d = {now, next, take, ud};
 

@@ -139,25 +139,17 @@ static void comment_text(const struct conf_row *row, char *out, size_t size)
 {
     uint64_t scale = row->kind == KIND_TIME ? NS_PER_MS : 1;
     const char *live = row->takes == TAKES_RELOAD ? " [reload]" : "";
-    char min[32], max[32];
+    char min[32], max[32], more[128] = "";
 
-    switch (row->kind) {
-    case KIND_COUNT:
-    case KIND_SIZE:
-    case KIND_TIME:
+    if (row->kind == KIND_COUNT || row->kind == KIND_SIZE ||
+        row->kind == KIND_TIME) {
         conf_amount(row->kind, row->min * scale, min, sizeof(min));
         conf_amount(row->kind, row->max * scale, max, sizeof(max));
-        snprintf(out, size, "%s (%s to %s)%s", row->doc, min, max, live);
-        return;
-    case KIND_NAMES:
-        snprintf(out, size, "%s (%s)%s", row->doc, row->def, live);
-        return;
-    case KIND_TEXT:
-    case KIND_BOOL:
-    case KIND_LIST:
-        snprintf(out, size, "%s%s", row->doc, live);
-        return;
+        snprintf(more, sizeof(more), " (%s to %s)", min, max);
+    } else if (row->kind == KIND_NAMES) {
+        snprintf(more, sizeof(more), " (%s)", row->def);
     }
+    snprintf(out, size, "%s%s%s", row->doc, more, live);
 }
 
 static void put_comment(struct writer *w, const char *text, unsigned indent)

@@ -144,9 +144,10 @@ void node_reload(struct node *n)
 
 /* telling */
 
-static void tell(struct reload_job *j, const char *key, const char *was,
-    const char *is, const char *left)
+static void tell(void *ud, const char *key, const char *was, const char *is,
+    const char *left)
 {
+    struct reload_job *j = ud;
     struct rows_out *s = j->rows;
 
     CHECK(j->err == OK && strlen(key) > 0, "a change of nothing");
@@ -165,11 +166,6 @@ static void tell(struct reload_job *j, const char *key, const char *was,
     if (!j->show)
         log_info("reload: %s: `%s`, in the file `%s`: %s", key, was, is,
             left ? left : "changed");
-}
-
-static void take_change(void *ud, const struct conf_change *c)
-{
-    tell(ud, c->key, c->was, c->is, c->left);
 }
 
 /* True if the files hold other keys, or the same in another order. */
@@ -250,14 +246,14 @@ static void finish(struct node *n, struct reload_job *j, struct query *q)
     if (j->err == OK && q)
         j->rows = admin_rows(q);
     if (j->err == OK && j->show) {
-        conf_diff(n->conf, &j->read, take_change, j);
+        conf_diff(n->conf, &j->read, tell, j);
         tell_keys(j, n->keys);
         return;
     }
     if (j->err == OK)
         j->err = take_keys(n, j);
     if (j->err == OK) {
-        conf_diff(n->conf, &j->read, take_change, j);
+        conf_diff(n->conf, &j->read, tell, j);
         put_in_force(n, &j->merged);
         log_info(
             "reload: %u changed, %u left as they are", j->changed, j->left);
