@@ -140,17 +140,27 @@ void share_move(struct share *s, uint64_t from, uint64_t to, uint32_t n)
 }
 
 /* A turn is a round; the lower bits have the order within the round. */
-#define TURN_BITS 20
+#define TURN_BITS  20
+#define TURN_ORDER ((UINT64_C(1) << TURN_BITS) - 1)
 
 uint64_t share_turn(struct share *s, uint64_t who, uint64_t head)
 {
+    uint64_t now = head == TURN_NONE ? s->round : head >> TURN_BITS, round;
+    uint64_t order = s->turns++ & TURN_ORDER;
     uint32_t i = record_of(s, who);
-    uint64_t now = head == TURN_NONE ? s->round : head >> TURN_BITS;
+    struct share_use *u;
 
     CHECK(i != NONE, "%s: a turn for one without entries", s->key);
-    s->uses[i].round = max_u64(s->uses[i].round, now) + 1;
-    return s->uses[i].round << TURN_BITS |
-           (s->turns++ & ((UINT64_C(1) << TURN_BITS) - 1));
+    u = &s->uses[i];
+    round = u->turn >> TURN_BITS;
+    if (round <= now || u->requested == SHARE_ROUND ||
+        order < (u->turn & TURN_ORDER)) {
+        round = max_u64(round, now) + 1;
+        u->requested = 0;
+    }
+    u->requested++;
+    u->turn = round << TURN_BITS | order;
+    return u->turn;
 }
 
 void share_served(struct share *s, uint64_t turn)

@@ -8,10 +8,13 @@
  * next half of what is left then. Rejected: a part of the limit for each user.
  * A host with one user would need limits of twice the size.
  *
- * Users that wait for other things (blocks) take turns: a user's request comes
- * after its earlier requests, and at the earliest one round after the request
- * served now. So one user's requests stay in order, and a user with many
- * requests at once waits behind others with most of them. */
+ * Users that wait for other things (blocks) take turns: a round takes
+ * SHARE_ROUND requests of each, in the order in which they came, and a user's
+ * first one begins after the round served now. So one user's requests stay in
+ * order, and a user with many requests at once waits behind others with most of
+ * them. Rejected: rounds of one request. encoded and langd draw turns of their
+ * own; the more their orders differ, the more rooms wait for each other's blocks
+ * and are encoded twice. */
 #ifndef MMX_CORE_SHARE_H
 #define MMX_CORE_SHARE_H
 
@@ -26,8 +29,8 @@
 #define SHARE_RESERVED (UINT64_C(1) << 33)
 
 struct share_use {
-    uint64_t who, round; /* of its last turn */
-    uint32_t used;
+    uint64_t who, turn;       /* the last */
+    uint32_t used, requested; /* in the turn's round */
 };
 
 struct share {
@@ -89,7 +92,8 @@ uint32_t share_used(const struct share *s, uint64_t who);
 /* Draws a turn for `who`, which must have an entry. The lowest turn is served
  * first; waiting turns all differ. head: the lowest waiting turn; TURN_NONE:
  * none waits. */
-#define TURN_NONE UINT64_MAX
+#define TURN_NONE   UINT64_MAX
+#define SHARE_ROUND 32
 uint64_t share_turn(struct share *s, uint64_t who, uint64_t head);
 
 /* Records that the turn was served. */

@@ -19,6 +19,7 @@ void open_victim(void);
 void victims_in_a_batch(void);
 void overload_drains(void);
 void users_take_turns(void);
+void two_users_in_groups(void);
 void groups_of_three(void);
 void crowd_at_limits(void);
 

@@ -462,6 +462,7 @@ const struct scenario scenarios[] = {
     {"overload-drains", overload_drains},
     /* RULES 5.1 */
     {"users-take-turns", users_take_turns},
+    {"two-users-in-groups", two_users_in_groups},
     /* RULES 5.13 */
     {"groups-of-three", groups_of_three},
     /* RULES 5.17, 7.6 */

@@ -48,24 +48,42 @@ TEST(one_user_gets_the_limit_and_no_more)
 TEST(users_take_turns)
 {
     struct share *s = make(100, 25);
-    uint64_t a[4], b[3], c;
+    uint64_t a[SHARE_ROUND + 8], b[2], c;
+    uint32_t n = ARRAY_LEN(a);
 
     for (uint64_t who = 1; who <= 3; who++)
         T_TRUE(share_take(s, who, 1));
-    for (int i = 0; i < 4; i++)
+    for (uint32_t i = 0; i < n; i++)
         a[i] = share_turn(s, 1, i ? a[0] : TURN_NONE);
+    for (uint32_t i = 1; i < n; i++)
+        T_TRUE(a[i - 1] < a[i]);
     b[0] = share_turn(s, 2, a[0]); /* while the first of user 1 waits */
-    T_TRUE(a[0] < a[1] && a[1] < b[0] && b[0] < a[2] && a[2] < a[3]);
+    T_TRUE(a[SHARE_ROUND] < b[0] && b[0] < a[SHARE_ROUND + 1]);
     share_served(s, a[0]);
-    share_served(s, a[1]);
-    b[1] = share_turn(s, 2, b[0]);
-    b[2] = share_turn(s, 2, b[0]);
-    T_TRUE(a[2] < b[1] && b[1] < a[3] && a[3] < b[2]);
-    share_served(s, b[2]); /* what waited elsewhere is no measure here */
+    b[1] = share_turn(s, 2, a[1]);
+    T_TRUE(a[n - 1] < b[1] && b[1] < share_turn(s, 1, a[1]));
+    share_served(s, b[1]); /* what waited elsewhere is no measure here */
     share_served(s, b[0]);
     c = share_turn(s, 3, TURN_NONE);
-    T_TRUE(c > b[2]);
-    T_TRUE(share_turn(s, 3, a[3]) > c);
+    T_TRUE(c > b[1]);
+    T_TRUE(share_turn(s, 3, a[n - 1]) > c);
+}
+
+/* RULES 5.1 */
+TEST(a_users_requests_stay_in_order_for_ever)
+{
+    struct share *s = make(100, 25);
+    uint64_t last;
+
+    T_TRUE(share_take(s, 1, 1));
+    s->turns = (1u << 20) - 3;
+    last = share_turn(s, 1, TURN_NONE);
+    for (int i = 0; i < 6; i++) {
+        uint64_t next = share_turn(s, 1, TURN_NONE);
+
+        T_TRUE(next > last);
+        last = next;
+    }
 }
 
 /* RULES 7.6 */
