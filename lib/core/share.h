@@ -13,8 +13,8 @@
  * first one begins after the round served now. So one user's requests stay in
  * order, and a user with many requests at once waits behind others with most of
  * them. Rejected: rounds of one request. encoded and langd draw turns of their
- * own; the more their orders differ, the more rooms wait for each other's blocks
- * and are encoded twice. */
+ * own; the more their orders differ, the more rooms wait for each other's
+ * blocks and are encoded twice. */
 #ifndef MMX_CORE_SHARE_H
 #define MMX_CORE_SHARE_H
 

@@ -5,33 +5,33 @@
 #include "base/check.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 
-/* True if the text has dashes and digits where they belong. */
-static bool is_shaped(const char text[TRACEPARENT_LEN + 1])
+static const char hex[] = "0123456789abcdef";
+
+static uint64_t number(const char *text, size_t n)
 {
-    for (int i = 0; i < TRACEPARENT_LEN; i++)
-        if (i == 2 || i == 35 || i == 52
-                ? text[i] != '-'
-                : strspn(text + i, "0123456789abcdef") == 0)
-            return false;
-    return true;
+    char digits[17] = "";
+
+    memcpy(digits, text, n);
+    return strtoull(digits, NULL, 16);
 }
 
 bool traceparent_read(struct span text, struct traceparent *out)
 {
-    unsigned long long high, low, parent;
-    unsigned version, flags;
-    char copy[TRACEPARENT_LEN + 1];
+    char t[TRACEPARENT_LEN + 1] = "";
 
     if (text.len != TRACEPARENT_LEN)
         return false;
-    span_copy_str(text, copy, sizeof(copy));
-    if (!is_shaped(copy) || sscanf(copy, "%2x-%16llx%16llx-%16llx-%2x",
-                                &version, &high, &low, &parent, &flags) != 5)
+    memcpy(t, text.p, TRACEPARENT_LEN);
+    if (strspn(t, hex) != 2 || t[2] != '-' || strspn(t + 3, hex) != 32 ||
+        t[35] != '-' || strspn(t + 36, hex) != 16 || t[52] != '-' ||
+        strspn(t + 53, hex) != 2)
         return false;
-    *out = (struct traceparent){
-        {high, low}, parent, (uint8_t)version, (uint8_t)flags};
-    return version != 0xff && (high | low) != 0 && parent != 0;
+    *out = (struct traceparent){{number(t + 3, 16), number(t + 19, 16)},
+        number(t + 36, 16), (uint8_t)number(t, 2), (uint8_t)number(t + 53, 2)};
+    return out->version != 0xff && (out->trace[0] | out->trace[1]) != 0 &&
+           out->parent != 0;
 }
 
 void traceparent_write(
