@@ -5,16 +5,16 @@
 #include "base/check.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 
 static const char hex[] = "0123456789abcdef";
 
 static uint64_t number(const char *text, size_t n)
 {
-    char digits[17] = "";
+    uint64_t out = 0;
 
-    memcpy(digits, text, n);
-    return strtoull(digits, NULL, 16);
+    for (size_t i = 0; i < n; i++)
+        out = out << 4 | (uint64_t)(strchr(hex, text[i]) - hex);
+    return out;
 }
 
 bool traceparent_read(struct span text, struct traceparent *out)
