@@ -158,12 +158,10 @@ static bool cipher(
         size_t part = v->iov_len < n ? v->iov_len : n;
         struct part p = {r->c, r->rekey ? box : v->iov_base,
             r->rekey ? v->iov_base : box, (int)part, false};
+        bool there = guard_call(update, &p);
 
-        errno = EFAULT;
-        if (!guard_call(update, &p))
-            return false;
-        errno = EPROTO;
-        if (!p.ok)
+        errno = there ? EPROTO : EFAULT; /* a signal may have changed it */
+        if (!there || !p.ok)
             return false;
         box += part;
         n -= part;
@@ -313,15 +311,14 @@ static ssize_t other(
 
     while (n > 0 && type == 0) /* behind its type may be zeros */
         type = p[--n];
-    errno = EFAULT;
-    if (type == TYPE_DATA && n > 0)
-        return guard_scatter(iov, p, n) ? (ssize_t)n : -1;
+    if (type == TYPE_DATA && n > 0 && guard_scatter(iov, p, n))
+        return (ssize_t)n;
     if (type == TYPE_ALERT && n == 2 && p[1] == CLOSE_NOTIFY)
         return 0;
     good = type == TYPE_DATA ||
            (type == TYPE_HANDSHAKE && n == UPDATE && p[UPDATE - 1] <= 1 &&
                memcmp(p, key_update, UPDATE - 1) == 0 && next_secret(r));
-    errno = good ? EAGAIN : EPROTO;
+    errno = !good ? EPROTO : n > 0 && type == TYPE_DATA ? EFAULT : EAGAIN;
     return -1;
 }
 
