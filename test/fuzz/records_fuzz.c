@@ -1,5 +1,5 @@
-/* records_fuzz.c - encrypted records that somebody has changed on their way,
- * through tcp_records.c.
+/* records_fuzz.c - encrypted records, changed on their way, are opened by
+ * tcp_records.c.
  *
  * Input: how much is read at a time, after how many bytes keys change, then
  * changes of the sealed bytes, 6 bytes each: what, where, how much, value.

@@ -38,8 +38,8 @@ ssize_t tcp_records_read(struct tcp_records *r, int fd);
 /* Decrypts the next record into iov, which takes RECORD_MAX bytes at least, and
  * returns its bytes; 0: the other end has ended the connection. -1 with errno:
  * EAGAIN, no whole record was read; EFAULT, pages of its place are missing;
- * EPROTO, not what the other end wrote, or not understood. Before the return
- * iov may hold bytes that nobody vouches for. */
+ * EPROTO, not what the other end wrote, or not understood. After an error iov
+ * may hold bytes that are not authentic. */
 ssize_t tcp_records_open(struct tcp_records *r, const struct iovec *iov);
 
 #endif

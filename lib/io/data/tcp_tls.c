@@ -231,7 +231,7 @@ static enum tcp_proof why_failed(struct tcp_safe *s)
     return safe_failed(s, text ? text : "the other end closed it");
 }
 
-/* The handshake is over, and all of it is sent. */
+/* Checks that a complete handshake was by the key, and takes its secret. */
 static enum tcp_proof finish(struct tcp_safe *s)
 {
     const SSL_CIPHER *suite = SSL_get_current_cipher(s->ssl);
