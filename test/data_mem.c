@@ -587,8 +587,13 @@ static enum err mem_fetch(struct data *d, const struct data_in *in,
 
 static enum trouble mem_state(struct data *d, uint32_t ep, const char **text)
 {
-    *text = d->eps[ep].broken ? "mem: closed" : "mem";
-    return d->eps[ep].broken ? TROUBLE_DATA_LOST : TROUBLE_NONE;
+    bool broken;
+
+    lock(); /* a peer that vanishes breaks it from its own thread */
+    broken = d->eps[ep].broken;
+    unlock();
+    *text = broken ? "mem: closed" : "mem";
+    return broken ? TROUBLE_DATA_LOST : TROUBLE_NONE;
 }
 
 static bool mem_memory(
