@@ -1,7 +1,8 @@
 /* walk.c - preloaded into a daemon that was built with -finstrument-functions:
  * counts how often each function is entered while the first word of the file
- * MMX_WALK, which is mapped, is not 0. Any thread. Rejected: a tracer. It stops
- * the threads, whose order is what is looked at. */
+ * MMX_WALK, which is mapped, is not 0, and until the function at `ends` is. Any
+ * thread. Rejected: a tracer. It stops the threads, whose order is what is
+ * looked at. */
 #include <fcntl.h>
 #include <link.h>
 #include <stdatomic.h>
@@ -15,6 +16,7 @@
 /* scripts/walk reads it. */
 struct walk {
     _Atomic uint64_t on, base; /* base: where the program was loaded */
+    _Atomic uint64_t ends;     /* relative to base; 0: nothing does */
     struct {
         _Atomic uint64_t function, entered;
     } places[PLACES];
@@ -57,6 +59,10 @@ void __cyg_profile_func_enter(void *function, void *from)
     (void)from;
     if (!walk || !walk->on)
         return;
+    if (key - walk->base == walk->ends) {
+        walk->on = 0;
+        return;
+    }
     for (uint64_t i = key >> 4;; i++) {
         uint64_t found = 0;
 
