@@ -533,6 +533,7 @@ void langd_watch(struct daemon *d)
     see_cells(d, l);
     if (!W.sparse) { /* they compare with the step before */
         see_times(d, l, w);
+        order_langd(d);
         reference_langd(d);
         reference_aux(d);
         tickets_watch(d, &l->tickets);

@@ -511,7 +511,8 @@ void encoded_watch_step(struct daemon *d);
 void langd_watch_step(struct daemon *d);
 /* check_debts.c: what it has to say. */
 void debts_watch(const struct daemon *d, uint32_t dst);
-/* reference_langd.c and its like: who gets blocks and aux, and from whom. */
+/* reference_step.c: who gets blocks and aux, in which order, and from whom. */
+void order_langd(struct daemon *d);
 void reference_langd(struct daemon *d);
 void reference_aux(struct daemon *d);
 void reference_encoded(struct daemon *d);

@@ -1,0 +1,153 @@
+/* reference.c - who is to get blocks now, and in which order:
+ * RULES 5.1 to 5.3, 5.5, 5.8, 5.11 and 5.13 in the plainest words, held against
+ * every step of both brains. To be read beside that page.
+ *
+ * Its own are what a room wants, which rooms wait and in which order, and what
+ * is full. It takes the brain's word for what came from outside (requests,
+ * lengths, WANTs, rows, grants), for ages (7.6), for the lives of rooms, and
+ * for three things of long ago: that a group was admitted, that an item is a
+ * victim, that it asks ahead.
+ *
+ * A second brain that is stepped beside the first was rejected: it would have
+ * to be told the same messages, and what it said would be as hard to read. */
+#include "test/sim/reference.h"
+
+/* blocks of a langd */
+
+uint32_t blocks_most(const struct lpool *p, uint8_t mode)
+{
+    uint32_t most = (uint32_t)p->meta->conf->max_room_blocks;
+
+    if (most || mode == MODE_WHOLE)
+        return most ? most : p->p.blocks;
+    return min_u32(max_u32(p->p.blocks / 2, STREAM_MIN), p->p.blocks);
+}
+
+/* Blocks for the rows that the room is to have places for (4.1, 4.3, 5.1, 5.6),
+ * as far as one room may hold them. */
+static uint32_t needs(const struct lorder *k, const struct lroom *m)
+{
+    const struct lpool *p = &k->l->pools[m->pool];
+    uint64_t rows = m->expected, hold;
+
+    if (!rows)
+        rows = p->meta->conf->default_blocks * p->block_rows;
+    if (m->mode == MODE_STREAM) { /* what it was promised (5.20) */
+        hold = max_u64(STREAM_MIN, min_u64(p->meta->conf->default_blocks,
+                                       blocks_most(p, MODE_STREAM)));
+        rows = max_u64(rows, m->base + hold * p->block_rows);
+    }
+    if (m->total != ROWS_UNKNOWN)
+        rows = m->total;
+    else if (m->length_known)
+        rows = m->want || m->group
+                   ? m->max_rows
+                   : min_u64(max_u64(rows, m->committed), m->max_rows);
+    rows -= min_u64(rows, m->base);
+    return (uint32_t)min_u64(
+        (rows + p->block_rows - 1) / p->block_rows, blocks_most(p, m->mode));
+}
+
+struct gfact group_of(const struct lorder *k, const struct lgroup *g)
+{
+    struct gfact of = {.known = g->joined == g->size};
+
+    LIST_FOREACH (n, &g->members) {
+        const struct lroom *o = LIST_ENTRY(n, struct lroom, in_group);
+
+        of.known &= o->length_known;
+        of.lacks_aux |= lroom_lacks_aux(o);
+        of.closing |= lroom_closing(o);
+        of.needs += needs(k, o);
+        of.held += o->held.blocks;
+        of.chunks += lroom_lacks_aux(o) ? aux_chunks(o->aux_len) : 0;
+    }
+    of.needs =
+        min_u32(of.needs, blocks_most(&k->l->pools[g->pool], MODE_WHOLE));
+    return of;
+}
+
+/* A group is in the queue as one, by its first member, when all lengths are
+ * known. */
+/* RULES 5.5 */
+static void see_gathered(const struct lorder *k, struct lfact *f)
+{
+    struct gfact of;
+
+    if (f->admitted || f->group->members.next != &f->m->in_group)
+        return;
+    of = group_of(k, f->group);
+    f->queued = of.known && !of.lacks_aux && !of.closing;
+    f->lacks = of.needs - min_u32(of.needs, of.held);
+}
+
+void reference_room(
+    const struct lorder *k, const struct lroom *m, struct lfact *f)
+{
+    bool alone = f->plays && !m->group && !lroom_lacks_aux(m);
+    uint32_t n = f->plays ? needs(k, m) : 0;
+
+    f->lacks = n - min_u32(n, m->held.blocks);
+    f->queued = alone && m->want && (m->length_known || m->required > 1) &&
+                (f->lacks > 0 || !f->firm);
+    f->idle = alone && !m->want && m->required <= 1 && f->lacks > 0;
+    if (f->group)
+        see_gathered(k, f);
+}
+
+/* Blocks came, or became firm: no room with as much right is older and waits.
+ */
+/* RULES 5.1, 5.2, 5.3 */
+static void see_given(struct lorder *k, const struct lfact *f)
+{
+    const struct lfact *b = &k->was[f - k->now];
+    struct lline *line = &k->line[f->pool];
+
+    if (!lfact_same(b, f) || f->attempt != b->attempt || f->base != b->base ||
+        (f->held <= b->held && f->firm <= b->firm))
+        return; /* a stream gets again what it gave back (5.20) */
+    if (b->admitted)
+        return; /* what was kept for it (5.6) */
+    if (f->firm)
+        line->served = min_u64(line->served, f->age);
+    HOLDS(!f->firm || f->group || f->lacks == 0, "firm is all that is needed",
+        "%s room %llu lacks %u more", NAMED(f->m->r.id), f->lacks);
+    HOLDS(!line->head || (f->firm && line->head->age > f->age),
+        "the oldest is served first",
+        "%s room %llu (firm %d) has %u blocks, had %u; room %llu waits",
+        NAMED(f->m->r.id), f->firm, f->held, b->held,
+        (unsigned long long)line->head->m->r.id);
+    HOLDS(f->firm || !line->idle || line->idle->age > f->age,
+        "the oldest is served first",
+        "%s room %llu got blocks, room %llu could use them", NAMED(f->m->r.id),
+        (unsigned long long)line->idle->m->r.id);
+}
+
+void reference_blocks(struct lorder *k)
+{
+    for (uint32_t i = 0; i < k->count; i++) {
+        const struct lfact *f = k->live[i];
+        struct lline *line = &k->line[f->pool];
+
+        if (f->queued && (!line->head || f->age < line->head->age))
+            line->head = f;
+        if (f->idle && (!line->idle || f->age < line->idle->age))
+            line->idle = f;
+    }
+    for (uint32_t i = 0; i < k->count; i++)
+        see_given(k, k->live[i]);
+    for (uint32_t i = 0; i < k->l->b.pools_count; i++) {
+        const struct lpool *p = &k->l->pools[i];
+        struct lline *line = &k->line[i];
+        const struct lfact *f = line->head ? line->head : line->idle;
+
+        if (!f)
+            continue;
+        line->lacks = f->lacks;
+        HOLDS(line->lacks + p->spare > p->p.free,
+            line->head ? "a head that fits is served"
+                       : "what could be used is given",
+            "%s room %llu waits for %u blocks, %u are free, %u spare",
+            NAMED(f->m->r.id), line->lacks, p->p.free, p->spare);
+    }
+}
