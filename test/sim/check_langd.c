@@ -535,7 +535,6 @@ void langd_watch(struct daemon *d)
         see_times(d, l, w);
         order_langd(d);
         reference_langd(d);
-        reference_aux(d);
         tickets_watch(d, &l->tickets);
         news_watch(d, &l->b);
         carriers_watch(d);

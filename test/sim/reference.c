@@ -1,4 +1,4 @@
-/* reference.c - who is to get blocks now, and in which order:
+/* reference.c - who is to get blocks and space for aux now, and in which order:
  * RULES 5.1 to 5.3, 5.5, 5.8, 5.11 and 5.13 in the plainest words, held against
  * every step of both brains. To be read beside that page.
  *
@@ -149,5 +149,75 @@ void reference_blocks(struct lorder *k)
                        : "what could be used is given",
             "%s room %llu waits for %u blocks, %u are free, %u spare",
             NAMED(f->m->r.id), line->lacks, p->p.free, p->spare);
+    }
+}
+
+/* space for aux of a langd */
+
+/* Chunks that the room lacks; a group lacks them as one, by its first member,
+ * once its lengths are known. */
+static uint32_t lacks_space(const struct lorder *k, const struct lroom *m)
+{
+    struct gfact of;
+
+    if (!m->group)
+        return lroom_alive(m) && lroom_lacks_aux(m) ? aux_chunks(m->aux_len)
+                                                    : 0;
+    if (m->group->members.next != &m->in_group)
+        return 0;
+    of = group_of(k, m->group);
+    return of.known ? of.chunks : 0;
+}
+
+enum aux_class aux_class_of(const struct lroom *m)
+{
+    if (m->group)
+        return m->group->admitted ? AUX_FIRST : AUX_ROWS;
+    if (lroom_firm(m) || m->exposed > 0)
+        return AUX_FIRST;
+    return m->want || m->landed > 0 || m->total == 0 ? AUX_ROWS : AUX_BARE;
+}
+
+static bool comes_before(const struct lroom *a, const struct lroom *b)
+{
+    enum aux_class x = aux_class_of(a), y = aux_class_of(b);
+
+    return x != y ? x < y : a->age < b->age;
+}
+
+/* The room got space: none that comes before it waits, but of a user whose
+ * queue is not its own. */
+/* RULES 5.8 */
+static void see_got(
+    const struct lorder *k, const struct lfact *f, const struct lroom *head)
+{
+    const struct share *s = &k->l->b.aux.share;
+    bool passes = head->uid != f->m->uid &&
+                  share_used(s, f->m->uid) <= (s->total - s->limit) / 2;
+
+    HOLDS(passes || !comes_before(head, f->m) || f->m->group == head->group,
+        "the first gets space for its aux", "%s room %llu, room %llu waits",
+        NAMED(f->m->r.id), (unsigned long long)head->r.id);
+}
+
+void reference_space(struct lorder *k)
+{
+    const struct lroom *head = NULL;
+
+    for (uint32_t i = 0; i < k->count; i++)
+        if (lacks_space(k, k->live[i]->m) > 0 &&
+            (!head || comes_before(k->live[i]->m, head)))
+            head = k->live[i]->m;
+    k->aux_head = head;
+    if (!head)
+        return;
+    HOLDS(!share_may(&k->l->b.aux.share, head->uid, lacks_space(k, head)),
+        "aux that fits is given space", "%s room %llu waits",
+        NAMED(head->r.id));
+    for (uint32_t i = 0; i < k->count; i++) {
+        const struct lfact *f = k->live[i], *b = &k->was[f - k->now];
+
+        if (f->aux && f->alive && (!b->aux || b->generation != f->generation))
+            see_got(k, f, head);
     }
 }

@@ -1,6 +1,10 @@
 /* reference.h - what the rules of order (RULES 5) read of a brain, once a step,
- * and the oracles that read it. reference_step.c looks
- * at the brain, reference.c says who is to get what now, and in which order.
+ * and the oracles that read it. reference_step.c looks at the brain; then come
+ * reference.c (who is to get what now, and in which order), and what follows
+ * from it, each an oracle of its own: check_taken.c (what langd takes back for
+ * the head), check_spare.c (what a group keeps free), check_victims.c (which
+ * item is ended for another), check_fair.c (how often one is passed),
+ * check_kept.c (rows that none asks for give way).
  *
  * Facts of the step before are values; pointers of theirs may be stale. */
 #ifndef MMX_SIM_REFERENCE_H
@@ -42,6 +46,7 @@ struct lorder {
         bool spares;
         uint64_t head_age, head_ns; /* age + 1 of the head; since when it is */
     } line[CONF_POOLS_MAX];
+    const struct lroom *aux_head;
     struct spare { /* check_spare.c, by group */
         uint64_t age;
         uint32_t gone; /* blocks of members that are READY */
@@ -65,8 +70,9 @@ uint32_t blocks_most(const struct lpool *p, uint8_t mode);
 /* What follows from the present room alone. */
 void reference_room(
     const struct lorder *k, const struct lroom *m, struct lfact *f);
-/* Who was to get blocks, in this step, and who is to have them now. */
+/* Who was to get blocks, and aux, in this step, and who is to have them now. */
 void reference_blocks(struct lorder *k);
+void reference_space(struct lorder *k);
 
 /* What all members of a group add up to. */
 struct gfact {
@@ -74,5 +80,14 @@ struct gfact {
     uint32_t needs, held, chunks;   /* blocks; chunks: of aux, lacking */
 };
 struct gfact group_of(const struct lorder *k, const struct lgroup *g);
+
+/* Who comes first for aux (5.8). */
+enum aux_class { AUX_FIRST, AUX_ROWS, AUX_BARE };
+enum aux_class aux_class_of(const struct lroom *m);
+
+/* the others */
+
+void spare_look(struct lorder *k);
+void taken_look(struct lorder *k);
 
 #endif

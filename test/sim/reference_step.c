@@ -60,6 +60,8 @@ void order_langd(struct daemon *d)
         k->line[i].served = UINT64_MAX;
     }
     reference_blocks(k);
+    reference_space(k);
+    taken_look(k);
     k->was = k->now;
     k->now = was;
 }
