@@ -534,7 +534,6 @@ void langd_watch(struct daemon *d)
     if (!W.sparse) { /* they compare with the step before */
         see_times(d, l, w);
         order_langd(d);
-        reference_langd(d);
         tickets_watch(d, &l->tickets);
         news_watch(d, &l->b);
         carriers_watch(d);

@@ -59,6 +59,7 @@ void order_langd(struct daemon *d)
         k->line[i].lacks = 0;
         k->line[i].served = UINT64_MAX;
     }
+    spare_look(k);
     reference_blocks(k);
     reference_space(k);
     taken_look(k);
