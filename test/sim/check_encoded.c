@@ -327,6 +327,7 @@ void encoded_watch(struct daemon *d)
         see_place(d, e, w, i);
     see_blocks(d, e, w);
     if (!W.sparse) { /* it compares with the step before */
+        order_encoded(d);
         reference_encoded(d);
         news_watch(d, &e->b);
     }

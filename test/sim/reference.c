@@ -221,3 +221,115 @@ void reference_space(struct lorder *k)
             see_got(k, f, head);
     }
 }
+
+/* source blocks of an encoded */
+
+/* True if all destinations of the room have granted firmly; one is enough of an
+ * open room. */
+static bool room_full(const struct eroom *m)
+{
+    uint32_t firm = 0, lacking = 0;
+
+    LIST_FOREACH (n, &m->dsts) {
+        const struct edst *o = LIST_ENTRY(n, struct edst, in_room);
+
+        firm += o->state == DST_ACTIVE && o->firm == FIRM_YES;
+        lacking += o->state == DST_ACTIVE && o->firm != FIRM_YES;
+    }
+    if (m->flags & FLAG_OPEN && eroom_serves(m))
+        return firm > 0;
+    return !eroom_failing(m) && firm > 0 && lacking == 0 &&
+           (eroom_ended(m) || (m->required && m->asked >= m->required));
+}
+
+static bool item_full(const struct item *it)
+{
+    LIST_FOREACH (n, &it->rooms)
+        if (room_full(LIST_ENTRY(n, struct eroom, in_item)))
+            return true;
+    return false;
+}
+
+/* What waits for blocks waits as one, by its first item: all of a batch. */
+void reference_item(
+    const struct eorder *k, const struct item *it, struct efact *f)
+{
+    const struct efact *b = &k->was[f - k->now];
+    const struct item *o = it;
+    bool victim = false, ahead = false;
+
+    f->own_full = item_full(it);
+    f->got = !f->waits && it->src.blocks > 0 && (!efact_same(b, f) || b->waits);
+    f->queued = it->life == ITEM_QUEUED;
+    if (!f->queued) {
+        f->full = f->waits && efact_same(b, f) && b->full;
+        return;
+    }
+    do {
+        f->lacks += div_up(o->max_rows, k->e->pools[it->pool].block_rows);
+        f->full |= o->total != 0 && item_full(o);
+        victim |= o->victim;
+        ahead |= o->ahead;
+        o = LIST_ENTRY(o->in_batch.next, struct item, in_batch);
+    } while (o != it);
+    f->barred = victim && !f->full;
+    f->plain = !f->full && !victim && !ahead;
+}
+
+/* True if f comes before one of that turn: full ones by age, then the others by
+ * age. */
+/* RULES 5.11 */
+static bool earlier(const struct efact *f, bool full, uint64_t turn)
+{
+    return f->full != full ? f->full : f->turn < turn;
+}
+
+/* Blocks came: none that came before waits, and is not barred. */
+/* RULES 5.11, 5.13 */
+static void see_served(const struct eorder *k, const struct efact *by)
+{
+    const struct efact *was = &k->was[by - k->now];
+    bool full = false;
+
+    for (uint32_t i = 0; i < k->e->rooms_max; i++)
+        full |= k->now[i].turn == by->turn && k->now[i].own_full;
+    HOLDS(!by->it->victim || full || was->full, "once",
+        "%s item of age %llu is a victim", NAMED(by->age));
+    if (efact_same(was, by) && was->full != full)
+        return; /* it became so by what was before it */
+    for (uint32_t i = 0; i < k->e->rooms_max; i++) {
+        const struct efact *f = &k->now[i], *b = &k->was[i];
+
+        HOLDS(!f->queued || f->pool != by->pool || !b->waits ||
+                  !efact_same(b, f) || f->barred || f->full != b->full ||
+                  !earlier(f, full, by->turn),
+            "the oldest gets source blocks",
+            "%s item of age %llu, full %d, got them, one of age %llu waits",
+            NAMED(by->age), full, (unsigned long long)f->age);
+    }
+}
+
+void reference_sources(struct eorder *k)
+{
+    for (uint32_t i = 0; i < k->e->rooms_max; i++) {
+        const struct efact *f = &k->now[i], **head = &k->line[f->pool].head;
+
+        if (f->queued && !f->barred &&
+            (!*head || earlier(f, (*head)->full, (*head)->turn)))
+            *head = f;
+        if (!f->got)
+            continue;
+        for (uint32_t n = i + 1; n < k->e->rooms_max; n++)
+            k->now[n].got &= k->now[n].turn != f->turn; /* one for a batch */
+        see_served(k, f);
+    }
+    for (uint32_t i = 0; i < k->e->b.pools_count; i++) {
+        const struct efact *head = k->line[i].head;
+
+        k->line[i].lacks = head ? head->lacks : 0;
+        HOLDS(!head || head->lacks > k->e->pools[i].p.free,
+            "a head that fits is served",
+            "%s item of age %llu waits for %u blocks, %u are free",
+            NAMED(head->age), head->lacks, k->e->pools[i].p.free);
+    }
+}

@@ -12,6 +12,7 @@
 
 #include "test/sim/sim.h"
 
+#include "core/encode/encode.h"
 #include "core/lang/lang.h"
 
 /* a langd */
@@ -63,16 +64,74 @@ static inline bool lfact_same(const struct lfact *was, const struct lfact *f)
 /* For "%s room %llu". */
 #define NAMED(number) k->d->conf->name, (unsigned long long)(number)
 
+/* an encoded */
+
+struct efact {
+    const struct item *it; /* NULL: no item has the slot */
+    uint64_t age, turn;    /* age + 1; 0: no item */
+    uint64_t moved_ns;
+    uint32_t pool, blocks;
+    bool leaves;     /* all of its rooms do: its blocks come back */
+    bool waits, got; /* for blocks; got: some in this step */
+    bool own_full, complete, ahead; /* by itself */
+    /* While it waits at the head of its batch, all of that: blocks that it is
+     * to get; one is full; one is a victim, none full; none is either, or asks
+     * for its grants early. */
+    uint32_t lacks;
+    bool queued, full, barred, plain;
+    uint32_t passed, older; /* check_fair.c */
+    /* check_victims.c, of its rooms: one lacks a grant, is read, was ended for
+     * another item; all end. */
+    bool lacks_grants, active, ended, ends;
+    /* check_kept.c, of its rooms: none is asked for or read; one is, or is read
+     * elsewhere; all are kept. */
+    bool bare, held, kept;
+    uint64_t kept_ns, room; /* until when; the last of its rooms */
+    uint32_t name;
+};
+
+struct eorder {
+    uint32_t life;
+    const struct daemon *d;
+    struct encoded *e;
+    struct efact *now, *was;
+    struct eline {
+        const struct efact *head; /* the first that may have blocks */
+        uint32_t lacks;           /* blocks, of the head */
+        /* check_victims.c */
+        uint64_t turn, head_ns; /* the full head's turn + 1, since when */
+        uint64_t stuck_ns;      /* since when an item is to be ended; 0: none */
+        uint64_t lacks_ns; /* from when on the head lacks blocks, and none come;
+                              TIME_NEVER: not by time alone */
+    } line[CONF_POOLS_MAX];
+    uint64_t revoked, after_ns; /* check_victims.c */
+    uint64_t unclaimed, others; /* check_kept.c */
+    /* By room: since when no langd asks for its rows, and for none of its
+     * item's; 0: one does. */
+    struct bare {
+        uint64_t opened_ns, room_ns, item_ns, age; /* age of its item */
+        uint32_t item;
+    } * bare;
+};
+
+static inline bool efact_same(const struct efact *was, const struct efact *f)
+{
+    return f->age != 0 && was->age == f->age;
+}
+
 /* reference.c */
 
 /* Blocks that a room may hold at most (5.9). */
 uint32_t blocks_most(const struct lpool *p, uint8_t mode);
-/* What follows from the present room alone. */
+/* What follows from the present room, or item, alone. */
 void reference_room(
     const struct lorder *k, const struct lroom *m, struct lfact *f);
+void reference_item(
+    const struct eorder *k, const struct item *it, struct efact *f);
 /* Who was to get blocks, and aux, in this step, and who is to have them now. */
 void reference_blocks(struct lorder *k);
 void reference_space(struct lorder *k);
+void reference_sources(struct eorder *k);
 
 /* What all members of a group add up to. */
 struct gfact {
@@ -89,5 +148,10 @@ enum aux_class aux_class_of(const struct lroom *m);
 
 void spare_look(struct lorder *k);
 void taken_look(struct lorder *k);
+void victims_see(const struct item *it, struct efact *f);
+void victims_look(struct eorder *k);
+void fair_look(struct eorder *k);
+void kept_see(const struct item *it, struct efact *f);
+void kept_look(struct eorder *k);
 
 #endif

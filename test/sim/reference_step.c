@@ -66,3 +66,51 @@ void order_langd(struct daemon *d)
     k->was = k->now;
     k->now = was;
 }
+
+static void see_item(
+    const struct eorder *k, const struct item *it, struct efact *f)
+{
+    *f = (struct efact){.age = it->life == ITEM_FREE ? 0 : it->age + 1};
+    if (!f->age)
+        return;
+    f->it = it;
+    f->turn = it->turn;
+    f->moved_ns = it->moved_ns;
+    f->pool = it->pool;
+    f->blocks = it->src.blocks;
+    f->leaves = it->leaving == it->refs;
+    f->waits = it->life < ITEM_HELD;
+    f->complete = item_complete(it);
+    f->ahead = it->ahead;
+    reference_item(k, it, f);
+}
+
+static struct eorder *eorder_of(const struct daemon *d)
+{
+    static struct eorder of[DAEMONS_MAX];
+    struct eorder *k = &of[d->index];
+    struct encoded *e = d->brain;
+
+    if (!k->d || k->life != d->life)
+        *k = (struct eorder){.life = d->life,
+            .d = d,
+            .e = e,
+            .now = must_alloc(e->rooms_max, sizeof(*k->now)),
+            .was = must_alloc(e->rooms_max, sizeof(*k->was)),
+            .bare = must_alloc(e->rooms_max, sizeof(*k->bare))};
+    return k;
+}
+
+void order_encoded(struct daemon *d)
+{
+    struct eorder *k = eorder_of(d);
+    struct efact *was = k->was;
+
+    for (uint32_t i = 0; i < k->e->rooms_max; i++)
+        see_item(k, &k->e->items[i], &k->now[i]);
+    for (uint32_t i = 0; i < k->e->b.pools_count; i++)
+        k->line[i].head = NULL;
+    reference_sources(k);
+    k->was = k->now;
+    k->now = was;
+}
