@@ -83,6 +83,7 @@ static void see_item(
     f->complete = item_complete(it);
     f->ahead = it->ahead;
     reference_item(k, it, f);
+    victims_see(it, f);
 }
 
 static struct eorder *eorder_of(const struct daemon *d)
@@ -111,6 +112,8 @@ void order_encoded(struct daemon *d)
     for (uint32_t i = 0; i < k->e->b.pools_count; i++)
         k->line[i].head = NULL;
     reference_sources(k);
+    fair_look(k);
+    victims_look(k);
     k->was = k->now;
     k->now = was;
 }

@@ -1,0 +1,153 @@
+/* check_victims.c - which item is ended for a full one that waits for source
+ * blocks, and when: RULES 5.12. */
+#include "test/sim/reference.h"
+
+/* True if the langd of one of the room's destinations has it in its queue, or
+ * one has not asked. */
+static bool room_lacks(const struct eroom *m)
+{
+    LIST_FOREACH (n, &m->dsts) {
+        const struct edst *o = LIST_ENTRY(n, struct edst, in_room);
+
+        if (o->state == DST_ACTIVE && o->firm != FIRM_YES && o->want_known &&
+            edst_rows_wait(o))
+            return true;
+    }
+    return !eroom_ended(m) && !(m->flags & FLAG_OPEN) &&
+           m->asked < max_u32(m->required, 1);
+}
+
+void victims_see(const struct item *it, struct efact *f)
+{
+    f->ends = true;
+    LIST_FOREACH (n, &it->rooms) {
+        const struct eroom *m = LIST_ENTRY(n, struct eroom, in_item);
+        bool gone = eroom_failing(m) || m->life >= EROOM_RELEASING;
+
+        f->lacks_grants |= room_lacks(m);
+        f->active |= m->active > 0;
+        f->ends &= eroom_failing(m) || (gone && m->active == 0);
+        f->ended |= eroom_failing(m) && m->fail_reason == ERR_NO_BLOCKS;
+    }
+}
+
+/* True if neither blocks nor rows moved for long. */
+static bool rested(const struct eorder *k, const struct efact *f)
+{
+    return k->d->now_ns - f->moved_ns >= k->e->b.c.conf->timeout_progress;
+}
+
+/* True if it stands, by what it was and the time that it is. */
+static bool stands(const struct eorder *k, const struct efact *f)
+{
+    return f->age && f->blocks > 0 && f->lacks_grants && !f->ends &&
+           !f->own_full && (f->complete || rested(k, f));
+}
+
+/* The item was ended for the full head: it had waited, and this was the
+ * youngest that stood. */
+/* RULES 5.12 */
+static void see_ended(struct eorder *k, const struct efact *b)
+{
+    struct eline *line = &k->line[b->pool];
+
+    HOLDS(stands(k, b), "what is ended stands", "%s item of age %llu",
+        NAMED(b->age));
+    HOLDS(line->turn && line->lacks_ns <= k->d->now_ns &&
+              k->d->now_ns - line->head_ns >=
+                  k->e->b.c.conf->timeout_revoke_after,
+        "a full head waits before one is ended for it", "%s item of age %llu",
+        NAMED(b->age));
+    line->stuck_ns = 0;
+    for (uint32_t i = 0; i < k->e->rooms_max; i++) {
+        const struct efact *f = &k->now[i];
+
+        HOLDS(!efact_same(&k->was[i], f) || f->pool != b->pool ||
+                  f->age <= b->age || !stands(k, &k->was[i]) ||
+                  !f->lacks_grants || f->own_full,
+            "the youngest that stands is ended", "%s age %llu, not %llu",
+            NAMED(b->age), (unsigned long long)f->age);
+    }
+}
+
+/* True if item i had blocks, and its record has gone. */
+static bool went(const struct eorder *k, uint32_t i)
+{
+    const struct efact *b = &k->was[i];
+
+    return b->age && !b->waits && !b->ended && !efact_same(b, &k->now[i]);
+}
+
+/* Looks at what was ended in this step, `left` of them: those that are gone
+ * already are these if there are no more of them. */
+static void see_all_ended(struct eorder *k, uint64_t left)
+{
+    uint32_t gone = 0;
+
+    for (uint32_t i = 0; left > 0 && i < k->e->rooms_max; i++)
+        gone += went(k, i);
+    for (uint32_t i = 0; left > 0 && i < k->e->rooms_max; i++) {
+        const struct efact *b = &k->was[i], *f = &k->now[i];
+        bool here = efact_same(b, f) && !b->waits && !b->ended && f->ended;
+
+        if (here || (went(k, i) && gone <= left))
+            see_ended(k, b);
+        left -= here;
+    }
+}
+
+/* The full head waits: the youngest is ended in time, unless blocks come back
+ * by themselves. */
+/* RULES 5.11, 5.12 */
+static void see_head(struct eorder *k, uint32_t pool)
+{
+    struct eline *line = &k->line[pool];
+    const struct efact *head = line->head;
+    uint64_t coming = k->e->pools[pool].p.free, rests_ns = TIME_NEVER;
+    uint64_t turn = head && head->full ? head->turn + 1 : 0;
+    bool drains = false, stuck = false, goes = false, enough;
+
+    for (uint32_t i = 0; head && i < k->e->rooms_max; i++) {
+        const struct efact *f = &k->now[i];
+        bool idle = f->it && rested(k, f);
+
+        if (!f->it || f->waits || f->pool != pool || f->blocks == 0)
+            continue;
+        coming += f->ends && !idle ? f->blocks : 0;
+        if (!f->ends && f->active && f->it->committed > 0 && !f->lacks_grants) {
+            goes |= f->complete;
+            drains |= f->own_full && !idle;
+        }
+        if (!idle)
+            rests_ns = min_u64(
+                rests_ns, f->moved_ns + k->e->b.c.conf->timeout_progress);
+        stuck |= stands(k, f);
+    }
+    enough = head && coming >= head->lacks;
+    if (turn != line->turn)
+        line->head_ns = k->d->now_ns;
+    if (turn != line->turn || !turn || goes || drains || !stuck || enough)
+        line->stuck_ns = 0;
+    else if (!line->stuck_ns)
+        line->stuck_ns = k->d->now_ns;
+    line->turn = turn;
+    line->lacks_ns = !head || goes      ? TIME_NEVER
+                     : drains || enough ? rests_ns
+                                        : 0;
+    k->after_ns =
+        max_u64(k->after_ns, max_u64(MS, k->e->b.c.conf->timeout_revoke_after));
+    HOLDS(!line->stuck_ns || k->d->last != EV_TIME ||
+              k->d->now_ns - line->stuck_ns <= k->after_ns,
+        "a full head gets its blocks", "%s item of age %llu waits",
+        NAMED(head->age));
+}
+
+void victims_look(struct eorder *k)
+{
+    uint64_t ended = k->e->b.stats[STAT_sources_revoked];
+
+    see_all_ended(k, ended - k->revoked);
+    k->revoked = ended;
+    for (uint32_t i = 0; i < k->e->b.pools_count; i++)
+        see_head(k, i);
+}
