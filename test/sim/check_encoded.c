@@ -328,7 +328,6 @@ void encoded_watch(struct daemon *d)
     see_blocks(d, e, w);
     if (!W.sparse) { /* it compares with the step before */
         order_encoded(d);
-        reference_encoded(d);
         news_watch(d, &e->b);
     }
     see_cells(d, e);

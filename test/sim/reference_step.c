@@ -84,6 +84,7 @@ static void see_item(
     f->ahead = it->ahead;
     reference_item(k, it, f);
     victims_see(it, f);
+    kept_see(it, f);
 }
 
 static struct eorder *eorder_of(const struct daemon *d)
@@ -114,6 +115,7 @@ void order_encoded(struct daemon *d)
     reference_sources(k);
     fair_look(k);
     victims_look(k);
+    kept_look(k);
     k->was = k->now;
     k->now = was;
 }

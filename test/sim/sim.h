@@ -514,7 +514,6 @@ void debts_watch(const struct daemon *d, uint32_t dst);
 /* reference_step.c: who gets blocks and aux, in which order, and from whom. */
 void order_langd(struct daemon *d);
 void order_encoded(struct daemon *d);
-void reference_encoded(struct daemon *d);
 /* check_debts.c: what it has to say. */
 void news_watch(const struct daemon *d, const struct brain *b);
 /* No user holds anything of these. */
