@@ -89,6 +89,35 @@ void coupled_breaks(void)
     all_succeed(2);
 }
 
+static void restart(void *p, uint64_t up, uint64_t b)
+{
+    (void)b;
+    (up ? daemon_start : daemon_crash)(p);
+}
+
+/* The first langd restarts, and is asked for the second room first: what the
+ * first has at the other one goes back. */
+void coupled_restarts(void)
+{
+    coupled_world();
+    to_both_coupled(1, 5);
+    to_both_coupled(2, 8);
+    at(30 * MS, restart, l0, false, 0);
+    at(40 * MS, restart, l0, true, 0);
+    for (uint64_t room = 2; room > 0; room--) {
+        struct cons *c = cons_all(), *d;
+
+        while (c->room != room || c->d != l1)
+            c = c->next;
+        c->twin->must_succeed = false;
+        d = request(l0, e0, room, 140 - 20 * room);
+        d->required = 2;
+        c->twin = d;
+        d->twin = c;
+    }
+    all_succeed(2);
+}
+
 /* groups and source pools */
 
 static void in_group(
@@ -268,21 +297,133 @@ static void must_all_succeed(uint32_t rooms, uint64_t least, uint64_t most)
     all_succeed(rooms);
 }
 
-/* A group holds langd's pool and waits for the source of a room that waits for
- * langd's pool. */
-void victim(void)
+/* Rooms 1 and 2, a group, hold langd's pool from 41 ms on. Room 1 waits for the
+ * source of room 3, which waits for langd's pool. */
+static struct prod *circle_of_three(uint32_t source_blocks, uint64_t asked_ms)
 {
+    struct prod *p;
+
     quiet_world(1, 1);
-    e0 = make(ROLE_ENCODED, "e0", ROW_4K, 1, 16, 0);
+    e0 = make(ROLE_ENCODED, "e0", ROW_4K, source_blocks, 16, 0);
     l0 = make(ROLE_LANGD, "l0", ROW_4K, 2, 16, 0);
     start_all();
     in_group(request(l0, e0, 1, 1), 1, 2, 2);
     in_group(request(l0, e0, 2, 2), 1, 2, 2);
-    request(l0, e0, 3, 60);
-    announce(e0, 3, 16, 5);
+    request(l0, e0, 3, asked_ms);
+    p = announce(e0, 3, 16, 5);
     announce(e0, 1, 16, 40);
     announce(e0, 2, 16, 41);
+    return p;
+}
+
+void victim(void)
+{
+    (void)circle_of_three(1, 60);
     must_all_succeed(3, 1, 1);
+}
+
+/* Its encoder is at work when its turn to be ended has come: until 90 ms. */
+void victim_at_work(void)
+{
+    circle_of_three(1, 50)->pieces = 16;
+    e0->conf->timeout_revoke_after = 20 * MS;
+    must_all_succeed(3, 1, 1);
+}
+
+static void cut(void *p, uint64_t from_langd, uint64_t for_ms)
+{
+    (void)p;
+    net_partition(
+        from_langd ? l0 : e0, from_langd ? e0 : l0, for_ms * MS, false);
+}
+
+/* Langd has not heard that its rows are there. */
+void victim_unheard(void)
+{
+    circle_of_three(1, 60)->must_succeed = true;
+    at(55 * MS, cut, NULL, false, 200);
+    (void)run_until(1000 * MS);
+    must_all_succeed(3, 1, 1);
+}
+
+/* Another room, 4, has ended: its blocks come back when langd answers. */
+void victim_in_time(void)
+{
+    struct prod *p;
+
+    (void)circle_of_three(2, 60);
+    request(l0, e0, 4, 61)->must_succeed = false;
+    p = announce(e0, 4, 16, 6);
+    p->aborts = true;
+    p->abort_ns = 120 * MS;
+    at(110 * MS, cut, NULL, true, 200);
+    (void)run_until(1000 * MS);
+    while (!world_over() && W.now_ns < 20 * NS_PER_S)
+        (void)run_until(W.now_ns + 20 * MS);
+    HOLDS(world_over() && ended_for_others() == 0 && W.succeeded == 3,
+        "blocks that come back are waited for", "%u succeeded, %llu ended",
+        W.succeeded, (unsigned long long)ended_for_others());
+    world_finish(LIMIT);
+}
+
+/* A kept room that another langd asks for again, whose pool is full until room
+ * 1, which is older there, lacks only its source. */
+void victim_kept(void)
+{
+    struct daemon *l2;
+
+    quiet_world(1, 2);
+    e0 = make(ROLE_ENCODED, "e0", ROW_4K, 1, 16, 0);
+    l0 = make(ROLE_LANGD, "l0", ROW_4K, 1, 16, 0);
+    l2 = make(ROLE_LANGD, "l2", ROW_4K, 1, 16, 0);
+    start_all();
+    request(l0, e0, 9, 1)->hold_ns = 80 * MS;
+    in_group(request(l0, e0, 1, 2), 1, 1, 2);
+    announce(e0, 9, 16, 1);
+    request(l2, e0, 3, 20);
+    announce(e0, 3, 16, 20)->flags |= FLAG_KEEP;
+    request(l0, e0, 3, 35)->must_succeed = false;
+    announce(e0, 1, 16, 45);
+    must_all_succeed(3, 1, 1);
+}
+
+/* Two rooms with one item, or two items of one batch, each a group of its own:
+ * langd's pool holds one, and what that one waits for is held by room 3. */
+static void full_by_one(uint64_t key)
+{
+    struct prod *a, *b;
+
+    quiet_world(1, 1);
+    e0 = make(ROLE_ENCODED, "e0", ROW_4K, key ? 1 : 2, 16, 0);
+    l0 = make(ROLE_LANGD, "l0", ROW_4K, 1, 16, 0);
+    start_all();
+    in_group(request(l0, e0, 1, 1), 1, 1, 2);
+    in_group(request(l0, e0, 2, 2), 2, 1, 2);
+    request(l0, e0, 3, 60);
+    announce(e0, 3, 16, 5);
+    a = announce(e0, 1, 16, 40);
+    b = announce(e0, 2, 16, 40);
+    b->session = a->session;
+    for (struct cons *c = cons_all(); key && c; c = c->next)
+        c->key = c->room < 3 ? key : 0;
+    if (key) {
+        (void)prod_key(a, key, 16);
+        (void)prod_key(b, key, 16);
+    } else {
+        a->mate = b;
+        b->led = a;
+    }
+    must_all_succeed(3, 1, 1);
+}
+
+void full_by_one_room(void)
+{
+    full_by_one(77);
+}
+
+void full_by_one_item(void)
+{
+    full_by_one(0);
 }
 
 /* The same with a room that has granted blocks at one langd and waits for

@@ -439,6 +439,8 @@ const struct scenario scenarios[] = {
     {"coupled-calm", coupled_calm},
     {"coupled-breaks", coupled_breaks},
     /* RULES 5.16 */
+    {"coupled-restarts", coupled_restarts},
+    /* RULES 5.16 */
     {"broken-order", broken_order},
     /* RULES 5.11 */
     {"group-source", group_source},
@@ -454,6 +456,14 @@ const struct scenario scenarios[] = {
     {"spare-is-kept", spare_is_kept},
     /* RULES 5.12 */
     {"victim", victim},
+    {"victim-at-work", victim_at_work},
+    {"victim-unheard", victim_unheard},
+    {"victim-in-time", victim_in_time},
+    /* RULES 5.15 */
+    {"victim-kept", victim_kept},
+    /* RULES 5.11 */
+    {"full-by-one-room", full_by_one_room},
+    {"full-by-one-item", full_by_one_item},
     {"victim-of-two", victim_of_two},
     /* RULES 5.11 */
     {"open-victim", open_victim},
