@@ -11,7 +11,6 @@ struct slab {
     uint8_t *p; /* NULL: counting */
     size_t used, cap;
     bool failed; /* cap was too small */
-    bool clean;  /* p is zero (fresh pages), so pieces need no clearing */
 };
 
 #define SLAB_ALIGN 64

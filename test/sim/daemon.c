@@ -110,7 +110,7 @@ static void brain_make(struct daemon *d)
         d->brain = brain_init(&s, &d->bc);
         if (round == 0) {
             d->memory = must_alloc(1, s.used);
-            s = (struct slab){d->memory, 0, s.used, false, true};
+            s = (struct slab){.p = d->memory, .cap = s.used};
         }
     }
     CHECK(d->brain && !s.failed, "a brain in %zu bytes", s.cap);
@@ -162,8 +162,8 @@ static void shard_make(struct daemon *d, uint32_t k)
                 d->shards_count, (uint32_t)d->conf->transfer_window,
                 (uint32_t)d->conf->transfer_segment, spools, n);
         if (round == 0)
-            slab = (struct slab){s->memory = must_alloc(1, slab.used), 0,
-                slab.used, false, true};
+            slab = (struct slab){
+                .p = s->memory = must_alloc(1, slab.used), .cap = slab.used};
     }
 }
 

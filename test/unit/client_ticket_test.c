@@ -3,12 +3,12 @@
  * against the daemon's own tickets behind the double. */
 #include "core/lang/ticket.h"
 #include "test/fake_daemon.h"
+#include "test/slab.h"
 
 #include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdatomic.h>
-#include <stdlib.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -363,7 +363,7 @@ static struct tickets *real_tickets(void)
     conf_init(&c, ROLE_LANGD);
     c.limit_connections = 2;
     tickets_init(&t, &s, &c, 7);
-    s = (struct slab){.p = aligned_alloc(SLAB_ALIGN, s.used), .cap = s.used};
+    s = slab_fresh(s.used);
     memset(s.p, 0, s.cap);
     tickets_init(&t, &s, &c, 7);
     return &t;

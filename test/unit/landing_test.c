@@ -1,6 +1,7 @@
 /* landing_test.c - what may land, what is refused and why, and when a slot is
  * quiet. The last case holds everything together at random. */
 #include "core/move/landing.h"
+#include "test/slab.h"
 #include "test/t.h"
 
 #include <stdlib.h>
@@ -20,7 +21,7 @@ static struct landing *make(uint32_t shard, uint32_t shards,
     free(l);
     l = landing_init(&s, SLOTS, LANDINGS_MIN, shard, shards, pools, n);
     T_CHECK(!l, "a count gave %p", (void *)l);
-    s = (struct slab){.p = aligned_alloc(SLAB_ALIGN, s.used), .cap = s.used};
+    s = slab_fresh(s.used);
     memset(s.p, 0, s.cap);
     l = landing_init(&s, SLOTS, LANDINGS_MIN, shard, shards, pools, n);
     T_CHECK(

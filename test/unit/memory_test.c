@@ -1,9 +1,8 @@
 /* memory_test.c - what is remembered, for whom, and what is evicted for it. */
 #include "core/memory.h"
 
+#include "test/slab.h"
 #include "test/t.h"
-
-#include <stdlib.h>
 
 #define CAP 8
 
@@ -13,7 +12,7 @@ static struct memory *memory(void)
     struct slab s = {0};
 
     memory_init(&m, &s, CAP, sizeof(struct tomb), 1, 100);
-    s = (struct slab){.p = aligned_alloc(SLAB_ALIGN, s.used), .cap = s.used};
+    s = slab_fresh(s.used);
     memory_init(&m, &s, CAP, sizeof(struct tomb), 1, 100);
     return &m;
 }

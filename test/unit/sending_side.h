@@ -4,6 +4,7 @@
 #define MMX_TEST_SENDING_SIDE_H
 
 #include "core/move/sending.h"
+#include "test/slab.h"
 #include "test/t.h"
 
 #include <stdlib.h>
@@ -37,7 +38,7 @@ static inline struct sending *make_with(uint32_t shard, uint32_t shards,
     free(d);
     d = sending_init(&s, SLOTS, PEERS, shard, shards, window, segment, pool, 1);
     T_CHECK(!d, "a count gave %p", (void *)d);
-    s = (struct slab){.p = aligned_alloc(SLAB_ALIGN, s.used), .cap = s.used};
+    s = slab_fresh(s.used);
     memset(s.p, 0, s.cap);
     d = sending_init(&s, SLOTS, PEERS, shard, shards, window, segment, pool, 1);
     T_CHECK(

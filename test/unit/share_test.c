@@ -2,9 +2,8 @@
  * others. */
 #include "core/flow.h"
 #include "core/share.h"
+#include "test/slab.h"
 #include "test/t.h"
-
-#include <stdlib.h>
 
 static struct share *make(uint32_t limit, uint32_t percent)
 {
@@ -15,9 +14,7 @@ static struct share *make(uint32_t limit, uint32_t percent)
     conf_init(&c, ROLE_LANGD);
     c.limit_reserve = percent;
     share_init(&s, &slab, &c, "limits.rooms", limit, 1, 7);
-    slab = (struct slab){
-        .p = aligned_alloc(SLAB_ALIGN, slab.used), .cap = slab.used};
-    T_TRUE(slab.p != NULL);
+    slab = slab_fresh(slab.used);
     share_init(&s, &slab, &c, "limits.rooms", limit, 1, 7);
     T_TRUE(!slab.failed);
     return &s;

@@ -1,6 +1,7 @@
 /* ticket_test.c - sequence ids leased to requests: who gets which id when,
  * who waits, and that an id is never held twice. */
 #include "core/lang/ticket.h"
+#include "test/slab.h"
 #include "test/t.h"
 
 #include <stdio.h>
@@ -32,9 +33,8 @@ static struct tickets *make(
     c.limit_tickets = requests;
     tickets_init(&t, &s, &c, 7);
     free(memory);
-    memory = aligned_alloc(SLAB_ALIGN, s.used);
-    s = (struct slab){.p = memory, .cap = s.used};
-    memset(s.p, 0, s.cap);
+    s = slab_fresh(s.used);
+    memory = s.p;
     t = (struct tickets){0};
     tickets_init(&t, &s, &c, 7);
     T_TRUE(!s.failed && s.used == s.cap);

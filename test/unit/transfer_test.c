@@ -3,6 +3,7 @@
  * every row lands once, and where it belongs. */
 #include "core/move/landing.h"
 #include "core/move/sending.h"
+#include "test/slab.h"
 #include "test/t.h"
 
 #include <stdlib.h>
@@ -25,7 +26,7 @@ static struct sending *send_make(uint32_t shard, uint32_t shards)
 
     T_TRUE(sending_init(
                &s, 8, 2, shard, shards, 128 * KIB, 26 * KIB, &POOL, 1) == NULL);
-    s = (struct slab){.p = aligned_alloc(SLAB_ALIGN, s.used), .cap = s.used};
+    s = slab_fresh(s.used);
     memset(s.p, 0, s.cap);
     return sending_init(&s, 8, 2, shard, shards, 128 * KIB, 26 * KIB, &POOL, 1);
 }
@@ -78,7 +79,7 @@ static struct landing *land_make(uint32_t shard, uint32_t shards)
     struct slab s = {0};
 
     T_TRUE(landing_init(&s, 8, LANDINGS_MIN, shard, shards, &LAND, 1) == NULL);
-    s = (struct slab){.p = aligned_alloc(SLAB_ALIGN, s.used), .cap = s.used};
+    s = slab_fresh(s.used);
     memset(s.p, 0, s.cap);
     return landing_init(&s, 8, LANDINGS_MIN, shard, shards, &LAND, 1);
 }

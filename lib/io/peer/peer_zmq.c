@@ -430,7 +430,7 @@ static enum err take_memory(struct links *p)
             p->memory = calloc(1, s.used + SLAB_ALIGN);
             if (!p->memory)
                 return ERR_NO_BLOCKS;
-            s = (struct slab){p->memory, 0, s.used, false, true};
+            s = (struct slab){.p = p->memory, .cap = s.used};
         }
         p->links = slab_take(&s, p->opt.links, sizeof(*p->links));
         p->socks = slab_take(&s, p->socks_count, sizeof(*p->socks));

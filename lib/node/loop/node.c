@@ -236,7 +236,7 @@ static enum err start_brain(struct node *n)
         return ERR_NO_BLOCKS;
     }
     n->brain_memory = p;
-    s = (struct slab){p, 0, n->brain_bytes, false, true};
+    s = (struct slab){.p = p, .cap = n->brain_bytes};
     n->brain = brain_init(&s, &n->brain_conf);
     CHECK(!s.failed && s.used == n->brain_bytes,
         "the brain counted %zu bytes and took %zu", n->brain_bytes, s.used);
@@ -270,7 +270,7 @@ static enum err share_connections_out(struct node *n)
             c->limit_connections, 1, n->brain_conf.seed);
         if (i == 0 && !(n->share_memory = calloc(1, s.used)))
             return ERR_NO_BLOCKS;
-        s = (struct slab){n->share_memory, 0, s.used, false, true};
+        s = (struct slab){.p = n->share_memory, .cap = s.used};
     }
     return OK;
 }
