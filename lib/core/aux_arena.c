@@ -9,27 +9,22 @@ void aux_init(
 {
     share_init(&a->share, s, c, "limits.aux_total",
         c->limit_aux_total / AUX_CHUNK, AUX_CHUNK, seed);
-    a->chunks = a->free = a->share.total;
-    a->bytes = slab_take(s, a->chunks, AUX_CHUNK);
-    a->next = slab_take(s, a->chunks, sizeof(*a->next));
-    a->first_free = 0;
-    for (uint32_t i = 0; a->next && i < a->chunks; i++)
-        a->next[i] = i + 1 < a->chunks ? i + 1 : NONE;
+    a->free = a->share.total;
+    a->bytes = slab_take(s, a->free, AUX_CHUNK);
+    slots_init(&a->chunks, s, a->free);
 }
 
 static void drop_chunks(struct aux_arena *a, struct aux *x)
 {
-    uint32_t n = aux_chunks(x->len), tail = x->head;
+    for (uint32_t n = aux_chunks(x->len); n > 0; n--) {
+        uint32_t c = x->head;
 
-    if (n == 0)
-        return;
-    CHECK(x->head < a->chunks && a->free + n <= a->chunks,
-        "aux of %u chunks from %u, %u are free", n, x->head, a->free);
-    for (uint32_t i = 1; i < n; i++)
-        tail = a->next[tail];
-    a->next[tail] = a->first_free;
-    a->first_free = x->head;
-    a->free += n;
+        CHECK(c < a->chunks.max && a->free < a->chunks.max,
+            "aux has chunk %u, %u are free", c, a->free);
+        x->head = a->chunks.next[c];
+        slots_give(&a->chunks, c);
+        a->free++;
+    }
     x->len = 0;
 }
 
@@ -54,7 +49,7 @@ bool aux_reserve(struct aux_arena *a, struct aux *x, uint64_t who, uint32_t len)
 bool aux_set(
     struct aux_arena *a, struct aux *x, uint64_t who, struct span bytes)
 {
-    uint32_t n = aux_chunks(bytes.len), at = 0, c;
+    uint32_t n = aux_chunks(bytes.len), *to = &x->head;
     uint32_t had = aux_chunks(x->len) + x->reserved;
 
     CHECK(had == 0 || x->who == who, "aux of another is replaced");
@@ -66,16 +61,14 @@ bool aux_set(
     if (n < had)
         share_give(&a->share, who, had - n);
     x->len = bytes.len;
-    x->head = c = a->first_free;
     a->free -= n;
-    while (at < bytes.len) {
-        uint32_t len = min_u32(AUX_CHUNK, bytes.len - at);
+    for (uint32_t at = 0; at < bytes.len; at += AUX_CHUNK) {
+        uint32_t c = *to = slots_take(&a->chunks);
 
         CHECK(c != NONE, "aux chunks: %u counted free, none found", a->free);
-        memcpy(a->bytes + (size_t)c * AUX_CHUNK, bytes.p + at, len);
-        at += len;
-        a->first_free = a->next[c];
-        c = a->first_free;
+        memcpy(a->bytes + (size_t)c * AUX_CHUNK, bytes.p + at,
+            min_u32(AUX_CHUNK, bytes.len - at));
+        to = &a->chunks.next[c];
     }
     return true;
 }
@@ -89,7 +82,7 @@ struct span aux_get(
     for (uint32_t at = 0; at < x->len; at += AUX_CHUNK) {
         memcpy(out + at, a->bytes + (size_t)c * AUX_CHUNK,
             min_u32(AUX_CHUNK, x->len - at));
-        c = a->next[c];
+        c = a->chunks.next[c];
     }
     return span_of(out, x->len);
 }

@@ -10,8 +10,8 @@
 
 struct aux_arena {
     uint8_t *bytes;
-    uint32_t *next; /* by chunk: the next one; NONE at the end */
-    uint32_t first_free, free, chunks;
+    struct slots chunks; /* next[]: of a chain as well; none behind its end */
+    uint32_t free;
     struct share share;
 };
 

@@ -18,17 +18,13 @@ void memory_init(struct memory *m, struct slab *s, uint32_t cap, size_t size,
 {
     CHECK(cap > 0 && size >= sizeof(struct memo), "%u entries of %zu bytes",
         cap, size);
-    *m = (struct memory){.entries = slab_take(s, cap, size),
-        .size = size,
-        .cap = cap,
-        .keep_ns = keep_ns};
+    *m = (struct memory){
+        .entries = slab_take(s, cap, size), .size = size, .keep_ns = keep_ns};
     table_init(&m->index, s, cap, seed);
-    list_init(&m->free);
+    slots_init(&m->slots, s, cap);
     list_init(&m->by_age);
     for (uint32_t i = 0; i < MEMORY_HOLDERS; i++)
         list_init(&m->of[i]);
-    for (uint32_t i = 0; m->entries && i < cap; i++)
-        list_push_tail(&m->free, &((struct memo *)memory_at(m, i))->by_age);
 }
 
 static struct memo *unexpired(
@@ -65,6 +61,7 @@ void memory_drop(struct memory *m, void *entry)
         to = &((struct memo *)memory_at(m, *to))->next;
     CHECK(*to != NONE, "an entry is not chained to %llu",
         (unsigned long long)g->id);
+    slots_give(&m->slots, *to);
     *to = g->next;
     if (i == NONE)
         table_remove(&m->index, g->id, g->scope);
@@ -75,7 +72,6 @@ void memory_drop(struct memory *m, void *entry)
     m->held[g->holder]--;
     list_remove(&g->node);
     list_remove(&g->by_age);
-    list_push_tail(&m->free, &g->by_age);
 }
 
 void memory_forget(struct memory *m, uint64_t id, uint32_t scope)
@@ -91,7 +87,7 @@ void *memory_evicts(const struct memory *m, uint64_t now_ns)
     struct memo *oldest = LIST_FIRST(&m->by_age, struct memo, by_age);
     uint32_t most = 0;
 
-    if (!list_empty(&m->free))
+    if (m->used < m->slots.max)
         return NULL;
     if (oldest->until_ns <= now_ns)
         return oldest;
@@ -104,19 +100,20 @@ void *memory_put(
     struct memory *m, uint64_t now_ns, const void *entry, uint32_t holder)
 {
     struct memo *old = memory_evicts(m, now_ns), *to;
+    uint32_t i;
 
     m->forgotten += old && old->until_ns > now_ns;
     if (old)
         memory_drop(m, old);
-    to = LIST_ENTRY(list_pop(&m->free), struct memo, by_age);
+    i = slots_take(&m->slots);
+    to = memory_at(m, i);
     memcpy(to, entry, m->size);
     to->until_ns = now_ns + m->keep_ns;
     to->used = true;
     to->holder = (uint8_t)(holder * UINT32_C(2654435769) >> 27);
     to->next = table_get(&m->index, to->id, to->scope);
-    CHECK(table_put(&m->index, to->id, to->scope,
-              (uint32_t)(((uint8_t *)to - m->entries) / (ptrdiff_t)m->size)),
-        "no place in the index for one of %u entries", m->cap);
+    CHECK(table_put(&m->index, to->id, to->scope, i),
+        "no place in the index for one of %u entries", m->slots.max);
     list_push_tail(&m->of[to->holder], &to->node);
     list_push_tail(&m->by_age, &to->by_age);
     m->held[to->holder]++;

@@ -19,7 +19,7 @@ struct memo {
     uint32_t scope, next; /* next: older entry of (id, scope); NONE */
     uint8_t holder;
     bool used;
-    struct list node, by_age; /* on its holder's list; by_age or free */
+    struct list node, by_age; /* on its holder's list; by_age */
 };
 
 /* An end. */
@@ -33,9 +33,10 @@ struct memory {
     uint8_t *entries;
     size_t size;        /* of one */
     struct table index; /* (id, scope) -> latest entry */
-    struct list free, by_age, of[MEMORY_HOLDERS]; /* oldest first */
+    struct slots slots;
+    struct list by_age, of[MEMORY_HOLDERS]; /* oldest first */
     uint32_t held[MEMORY_HOLDERS];
-    uint32_t cap, used;
+    uint32_t used;
     uint64_t keep_ns, forgotten; /* entries evicted before they expired */
 };
 

@@ -42,7 +42,7 @@ static void see_outcomes(struct daemon *d, const struct encoded *e)
 
     if (W.is.ghost_ms) /* ghosts name what they like */
         return;
-    for (uint32_t i = 0; i < ended->cap; i++) {
+    for (uint32_t i = 0; i < ended->slots.max; i++) {
         const struct tomb *t = memory_at(ended, i);
         uint8_t at_l = langd_outcome(t->memo.id);
 

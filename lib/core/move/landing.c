@@ -40,7 +40,7 @@ struct use {
     uint32_t head, tail, blocks; /* chain of runs; head NONE: empty */
     struct run_at at;            /* run of the last segment */
     uint32_t landed;             /* rows, in this attempt */
-    uint32_t youngest;           /* newest landing in this slot, of any use */
+    uint32_t newest; /* landing in this slot, of any use, from 1; 0: none */
     bool open;
 };
 
@@ -58,8 +58,7 @@ struct landing {
     struct use *uses;
     struct landing_token *tokens;
     uint32_t pools_count, slots, shard, shards;
-    uint32_t free;            /* free tokens, chained by older */
-    uint32_t fresh, landings; /* tokens[fresh..landings) were never used */
+    struct slots places; /* of tokens */
     uint32_t active;
 };
 
@@ -87,7 +86,9 @@ struct landing *landing_init(struct slab *s, uint32_t slots, uint32_t landings,
     struct land_pool *own = slab_take(s, n, sizeof(*own));
     struct use *uses = slab_take(s, slots, sizeof(*uses));
     struct landing_token *tokens = slab_take(s, landings, sizeof(*tokens));
+    struct slots places;
 
+    slots_init(&places, s, landings);
     CHECK(slots > 0 && landings > 0 && shard < shards,
         "%u slots, %u landings, shard %u of %u", slots, landings, shard,
         shards);
@@ -95,17 +96,14 @@ struct landing *landing_init(struct slab *s, uint32_t slots, uint32_t landings,
         pool_carve(s, own ? &own[i] : NULL, &pools[i]);
     if (!s->p || s->failed)
         return NULL;
-    for (uint32_t i = 0; i < slots; i++)
-        uses[i].youngest = NONE;
     *l = (struct landing){.pools = own,
         .uses = uses,
         .tokens = tokens,
         .pools_count = n,
         .slots = slots,
         .shard = shard,
-        .shards = shards,
-        .free = NONE,
-        .landings = landings};
+        .shards = shards};
+    l->places = places;
     for (uint32_t i = 0; i < n; i++)
         if (pools[i].row_bytes)
             landing_pool_set(l, i, &pools[i]);
@@ -197,7 +195,7 @@ static void use_open(struct landing *l, const struct data_cmd *c)
         .total = c->total,
         .head = NONE,
         .tail = NONE,
-        .youngest = u->youngest,
+        .newest = u->newest,
         .open = true};
     if (c->b > 0)
         use_run(l, u, c->a, c->b);
@@ -237,7 +235,7 @@ static void use_trim(struct landing *l, struct use *u, uint32_t rows)
         return;
     chain_keep(l, u, div_up(held, l->pools[u->pool].is.block_rows));
     u->granted = max_u32(rows, u->base);
-    for (uint32_t t = u->youngest; t != NONE; t = l->tokens[t].older) {
+    for (uint32_t t = u->newest - 1; t != NONE; t = l->tokens[t].older) {
         struct landing_token *k = &l->tokens[t];
 
         if (k->generation == u->generation && k->attempt == u->attempt)
@@ -289,7 +287,7 @@ static uint32_t chain_find(
  * command as waiting. */
 static bool fence(struct landing *l, const struct data_cmd *c)
 {
-    uint32_t t = chain_find(l, l->uses[c->slot].youngest, c->generation);
+    uint32_t t = chain_find(l, l->uses[c->slot].newest - 1, c->generation);
 
     if (t == NONE)
         return true;
@@ -400,17 +398,15 @@ static uint32_t token_take(
     struct landing *l, uint32_t slot, const struct segment *s)
 {
     struct use *u = &l->uses[slot];
-    uint32_t t = l->free != NONE ? l->free : l->fresh++;
+    uint32_t t = slots_take(&l->places), newest = u->newest - 1;
 
-    CHECK(t < l->landings && !l->tokens[t].busy, "landing %u of %u", t,
-        l->landings);
-    if (l->free != NONE)
-        l->free = l->tokens[t].older;
+    CHECK(t < l->places.max && !l->tokens[t].busy, "landing %u of %u", t,
+        l->places.max);
     l->tokens[t] = (struct landing_token){s->generation, slot, s->attempt,
-        s->first, s->rows, u->youngest, NONE, 0, true};
-    if (u->youngest != NONE)
-        l->tokens[u->youngest].younger = t;
-    u->youngest = t;
+        s->first, s->rows, newest, NONE, 0, true};
+    if (newest != NONE)
+        l->tokens[newest].younger = t;
+    u->newest = t + 1;
     l->active++;
     return t;
 }
@@ -444,7 +440,7 @@ enum err landing_begin(struct landing *l, uint32_t who, const struct segment *s,
         return ERR_MALFORMED;
     if (claim(p, at, count, false))
         return ERR_STALE;
-    if (l->free == NONE && l->fresh == l->landings)
+    if (l->active == l->places.max)
         return ERR_BUSY;
     claim(p, at, count, true);
     memcpy(pieces, at, count * sizeof(*at));
@@ -464,7 +460,7 @@ static uint32_t token_give(struct landing *l, uint32_t t)
     uint32_t due = next == NONE ? k->waiting : 0;
 
     CHECK(l->active > 0, "landing %u ends, and none is active", t);
-    CHECK((k->younger == NONE) == (l->uses[k->slot].youngest == t),
+    CHECK((k->younger == NONE) == (l->uses[k->slot].newest == t + 1),
         "landing %u is not in the chain of slot %u", t, k->slot);
     if (next != NONE)
         l->tokens[next].waiting += k->waiting;
@@ -473,10 +469,9 @@ static uint32_t token_give(struct landing *l, uint32_t t)
     if (k->younger != NONE)
         l->tokens[k->younger].older = k->older;
     else
-        l->uses[k->slot].youngest = k->older;
+        l->uses[k->slot].newest = k->older + 1;
     k->busy = false;
-    k->older = l->free;
-    l->free = t;
+    slots_give(&l->places, t);
     l->active--;
     return due;
 }
@@ -498,7 +493,7 @@ void landing_whose(const struct landing *l, uint32_t token, uint32_t *slot,
 {
     const struct landing_token *k = &l->tokens[token];
 
-    CHECK(token < l->fresh && k->busy, "landing %u is not active", token);
+    CHECK(token < l->places.max && k->busy, "landing %u is not active", token);
     *slot = k->slot;
     *attempt = k->attempt;
     *generation = k->generation;
@@ -509,7 +504,7 @@ bool landing_counts(const struct landing *l, uint32_t token)
     const struct landing_token *k = &l->tokens[token];
     const struct use *u;
 
-    CHECK(token < l->fresh && k->busy, "landing %u is not active", token);
+    CHECK(token < l->places.max && k->busy, "landing %u is not active", token);
     u = &l->uses[k->slot];
     return k->rows > 0 && u->open && u->generation == k->generation &&
            u->attempt == k->attempt;

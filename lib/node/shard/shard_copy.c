@@ -33,17 +33,13 @@ void copy_carve(struct shard *s, struct slab *slab)
     s->land.sources = slab_take(
         slab, (size_t)s->conf.peers * SHARD_POOLS_MAX, sizeof(struct source *));
     s->land.copies = slab_take(slab, COPIES_MAX, sizeof(*s->land.copies));
-    s->land.copy_free = NONE;
-    for (uint32_t i = COPIES_MAX; s->land.copies && i > 0; i--) {
-        s->land.copies[i - 1].next = s->land.copy_free;
-        s->land.copy_free = i - 1;
-    }
+    slots_init(&s->land.copy_slots, slab, COPIES_MAX);
     s->land.small = s->land.large = (struct copies){NONE, NONE};
 }
 
 void copy_free(struct shard *s)
 {
-    for (uint32_t i = 0; s->land.copies && i < COPIES_MAX; i++)
+    for (uint32_t i = 0; i < s->land.copy_slots.fresh; i++)
         source_drop(s->land.copies[i].source);
     for (uint32_t i = 0; s->land.sources && i < s->conf.peers * SHARD_POOLS_MAX;
          i++)
@@ -105,8 +101,7 @@ static void finish(struct shard *s, uint32_t i, bool ok)
     CHECK(i < COPIES_MAX && c->source, "copy %u ends twice", i);
     source_drop(c->source);
     c->source = NULL;
-    c->next = s->land.copy_free;
-    s->land.copy_free = i;
+    slots_give(&s->land.copy_slots, i);
     if (ok)
         stat_add(&s->stats.segments_copied, 1);
     land_end(s, c->token, ok, c->bytes);
@@ -316,19 +311,16 @@ static void take(struct shard *s, uint32_t who, const struct segment *seg,
     uint32_t pool, count, i;
     struct copy *c;
 
-    while (s->land.copy_free == NONE)
-        copy_turn(s, UINT64_MAX);
     if (!source) {
         stat_add(&s->stats.segments_dropped, 1);
         return;
     }
-    i = s->land.copy_free;
+    while ((i = slots_take(&s->land.copy_slots)) == NONE)
+        copy_turn(s, UINT64_MAX);
     c = &s->land.copies[i];
-    s->land.copy_free = c->next;
     if (!land_begin(s, who, seg, &pool, c->to, &count, &c->token)) {
         source_drop(source);
-        c->next = s->land.copy_free;
-        s->land.copy_free = i;
+        slots_give(&s->land.copy_slots, i);
         return;
     }
     c->source = source;

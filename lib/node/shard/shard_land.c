@@ -75,7 +75,7 @@ static void carve(struct shard *s, struct slab *slab)
     s->land.pending = slab_take(slab, c->slots, sizeof(*s->land.pending));
     s->land.pending_head = NONE;
     s->land.fetches = slab_take(slab, fetches, sizeof(*s->land.fetches));
-    s->land.fetch_free = NONE;
+    slots_init(&s->land.fetch_slots, slab, fetches);
     s->land.sink_bytes = c->data.segment_bytes;
     s->land.sink = slab_take(slab, 1, s->land.sink_bytes);
     s->land.keys = slab_take(slab, c->peers, sizeof(*s->land.keys));
@@ -317,16 +317,12 @@ static bool land_whole(struct shard *s, const struct data_in *in)
  * untouched. NULL: none. */
 static struct fetch *fetch_take(struct shard *s)
 {
-    struct fetch *f = NULL;
+    uint32_t i = slots_take(&s->land.fetch_slots);
+    struct fetch *f = &s->land.fetches[i];
 
-    if (s->land.fetch_free != NONE) {
-        f = &s->land.fetches[s->land.fetch_free];
-        s->land.fetch_free = f->next;
-    } else if (s->land.fetch_fresh < fetches_max(&s->conf)) {
-        f = &s->land.fetches[s->land.fetch_fresh++];
-    }
-    if (f)
-        f->count = f->late = 0;
+    if (i == NONE)
+        return NULL;
+    f->count = f->late = 0;
     return f;
 }
 
@@ -335,7 +331,8 @@ static void fetched(void *ud, void *cookie, bool ok)
     struct shard *s = ud;
     struct fetch *f = cookie;
 
-    CHECK(f >= s->land.fetches && f < s->land.fetches + s->land.fetch_fresh &&
+    CHECK(f >= s->land.fetches &&
+              f < s->land.fetches + s->land.fetch_slots.fresh &&
               f->count <= SEGMENTS_MAX,
         "a fetch of %u segments", f->count);
     for (uint32_t i = 0; i < f->count; i++) {
@@ -345,8 +342,7 @@ static void fetched(void *ud, void *cookie, bool ok)
         else
             land_end(s, f->of[i].token, ok, f->of[i].bytes);
     }
-    f->next = s->land.fetch_free;
-    s->land.fetch_free = (uint32_t)(f - s->land.fetches);
+    slots_give(&s->land.fetch_slots, (uint32_t)(f - s->land.fetches));
 }
 
 static bool land_rendezvous(struct shard *s, const struct data_in *in,

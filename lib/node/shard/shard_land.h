@@ -23,7 +23,7 @@ struct pending {
 
 /* One rendezvous message that is being fetched. */
 struct fetch {
-    uint32_t count, next;
+    uint32_t count;
     uint32_t late; /* bytes of its memory that are used */
     struct fetch_of {
         uint32_t token, bytes;
@@ -67,8 +67,8 @@ struct lander {
     uint32_t pending_head;
     uint64_t notified_ns;
     struct fetch *fetches;
-    uint32_t fetch_free, fetch_fresh; /* NONE; never used from there on */
-    uint8_t *sink;                    /* takes the bytes of refused segments */
+    struct slots fetch_slots;
+    uint8_t *sink; /* takes the bytes of refused segments */
     uint32_t sink_bytes;
 
     struct order_key *keys; /* by peer: the newest that was ordered */
@@ -77,7 +77,7 @@ struct lander {
 
     struct source **sources; /* by peer and pool; NULL: none */
     struct copy *copies;
-    uint32_t copy_free;
+    struct slots copy_slots;
     struct copies small, large; /* in turn: whole ones, then a slice */
 };
 
