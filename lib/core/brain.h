@@ -92,12 +92,10 @@ extern const struct counter_words {
 } counter_words[STAT_COUNT];
 uint64_t brain_counter(const struct brain *b, enum counter s);
 
-/* A row in the history of ended rooms, for people and tests. */
-struct ended {
-    uint64_t room, generation;
+/* What is recorded of a room while it is open. */
+struct history {
+    uint64_t generation;
     uint64_t who; /* its user, as in share.h */
-    char peer[64];
-    uint8_t state, reason;
     uint32_t total, served, failed, resumes, attempts, blocks;
     uint64_t bytes;
     /* Times on the brain's clock; 0: did not happen. */
@@ -105,8 +103,15 @@ struct ended {
     uint64_t granted_ns;   /* its blocks; at langd the last ones before the
                               first row */
     uint64_t committed_ns; /* encoded: the last rows were committed */
-    char text[128];
     char traceparent[TRACEPARENT_LEN + 1]; /* empty: none */
+};
+
+/* A row in the history of ended rooms, for people and tests. */
+struct ended {
+    uint64_t room;
+    struct history of;
+    uint8_t state, reason;
+    char peer[64], text[128];
 };
 /* Returns row number n, counted from 0; NULL: not there yet, or overwritten. */
 const struct ended *brain_ended(const struct brain *b, uint64_t n);

@@ -37,7 +37,7 @@ void engines_init(
     heap_init(&g->timers, s, g->attachments_max);
 }
 
-void room_init(struct room *r, uint64_t id)
+void room_init(struct room *r, uint64_t id, struct why *why)
 {
     memset(r, 0, sizeof(*r));
     r->id = id;
@@ -45,6 +45,7 @@ void room_init(struct room *r, uint64_t id)
     r->state = ROOM_BOOTSTRAPPING;
     r->session = NONE;
     r->told_state = UINT8_MAX;
+    r->text = why_clear(why);
     list_init(&r->attachments);
     list_init(&r->in_session);
     list_init(&r->todo);

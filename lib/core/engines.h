@@ -23,6 +23,19 @@
 /* Limits the cells and events of a room, so that they fit a list of actions. */
 #define ROOM_ATTACHMENTS_MAX 128
 
+/* Why a room or a destination failed. Those of a table lie apart from its
+ * entries: few fail, and only those touch this memory. */
+struct why {
+    char text[128];
+};
+
+static inline char *why_clear(struct why *w)
+{
+    if (w->text[0])
+        w->text[0] = 0;
+    return w->text;
+}
+
 /* The part of a room that both sides share; first member of brains' rooms. */
 struct room {
     uint64_t id;
@@ -40,7 +53,7 @@ struct room {
     uint32_t attachments_count; /* at most ROOM_ATTACHMENTS_MAX */
     struct list in_session;
     struct list todo; /* on the brain's todo list */
-    char text[128];
+    char *text;       /* of its why */
 };
 
 struct attachment {
@@ -246,7 +259,7 @@ bool room_in_use(const struct room *r);
  * next event notifies the connection again. */
 struct attachment *engine_next_dirty(struct engines *g, uint32_t conn);
 
-void room_init(struct room *r, uint64_t id);
+void room_init(struct room *r, uint64_t id, struct why *why);
 /* Takes the room off its session. */
 void room_orphan(struct room *r);
 

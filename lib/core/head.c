@@ -31,23 +31,25 @@ void head_init(struct brain *b, const struct engines_ops *engines,
     }
 }
 
-void head_record(struct brain *b, struct room *r, struct ended *row)
+void head_record(
+    struct brain *b, struct room *r, struct history *h, const char *peer)
 {
     struct ended *e = &b->history[b->ended_count % b->c.conf->limit_history];
 
     CHECK(r->state == ROOM_SUCCESS || r->state == ROOM_FAILED,
         "room %llx ends in state %u", (unsigned long long)r->id, r->state);
-    row->done_ns = b->now_ns;
-    *e = *row;
+    h->done_ns = b->now_ns;
     e->room = r->id;
+    e->of = *h;
     e->state = r->state;
     e->reason = r->reason;
-    memcpy(e->text, r->text, sizeof(e->text));
+    span_copy_str(span_str(peer), e->peer, sizeof(e->peer));
+    span_copy_str(span_str(r->text), e->text, sizeof(e->text));
     r->ended_row = b->ended_count++;
     slow_take(&b->slow, e);
     CHECK(r->reason < ERR_COUNT, "reason %u", r->reason);
     b->ends[r->reason]++;
-    happened(b, HAPPENED_ENDED, r, e, NONE, r->reason, e->total);
+    happened(b, HAPPENED_ENDED, r, h, NONE, r->reason, h->total);
 }
 
 uint64_t brain_counter(const struct brain *b, enum counter s)

@@ -116,9 +116,10 @@ void head_carve(struct brain *b, struct slab *s, const struct brain_ops *ops);
 /* Initializes a head that has its memory. */
 void head_init(struct brain *b, const struct engines_ops *engines,
     const struct peers_ops *peers);
-/* Adds an ended room to the history; the role has filled in its part of the
- * row. Sets row->done_ns. */
-void head_record(struct brain *b, struct room *r, struct ended *row);
+/* Adds an ended room to the history of `peer`, a daemon's label or empty. Sets
+ * h->done_ns. */
+void head_record(
+    struct brain *b, struct room *r, struct history *h, const char *peer);
 
 /* local.c: messages of engines */
 

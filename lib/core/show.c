@@ -28,11 +28,11 @@ void show_rows(struct rows_out *s, const char *name, uint32_t rows)
 }
 
 /* Microseconds from the opening to another moment; left out if it never was. */
-static void show_since(
-    struct rows_out *s, const char *name, const struct ended *e, uint64_t at_ns)
+static void show_since(struct rows_out *s, const char *name,
+    const struct history *h, uint64_t at_ns)
 {
     if (at_ns)
-        s->number(s, name, (at_ns - e->opened_ns) / 1000);
+        s->number(s, name, (at_ns - h->opened_ns) / 1000);
 }
 
 void show_room_id(
@@ -46,14 +46,14 @@ void show_room_id(
 
 /* Appends the trace context, if there is one, for those that know the id. */
 static void show_context(
-    struct rows_out *s, const struct show_at *at, const struct ended *h)
+    struct rows_out *s, const struct show_at *at, const struct history *h)
 {
     if (h->traceparent[0] && shown_to(at, h->who))
         s->text(s, "traceparent", h->traceparent);
 }
 
 void show_room(struct rows_out *s, const struct show_at *at, uint64_t now_ns,
-    const struct room *r, const struct ended *h, const char *peer,
+    const struct room *r, const struct history *h, const char *peer,
     const char *state)
 {
     CHECK(r->used && h->opened_ns <= now_ns, "room %llx is opened later",
@@ -92,32 +92,34 @@ static void show_status(const struct brain *b, struct rows_out *s)
 static void show_ended(
     struct rows_out *s, const struct show_at *at, const struct ended *e)
 {
-    CHECK(e->done_ns >= e->opened_ns, "room %llx ended before it was opened",
+    const struct history *h = &e->of;
+
+    CHECK(h->done_ns >= h->opened_ns, "room %llx ended before it was opened",
         (unsigned long long)e->room);
     s->row(s);
-    show_room_id(s, at, e->room, e->who);
+    show_room_id(s, at, e->room, h->who);
     s->text(s, "peer", e->peer);
     s->text(s, "state", state_name(e->state));
     s->text(s, "reason", err_name((enum err)e->reason));
     s->number(s, "ended", 1);
-    s->number(s, "opened_ns", e->opened_ns);
-    show_rows(s, "total", e->total);
-    s->number(s, "bytes", e->bytes);
-    s->number(s, "blocks", e->blocks);
-    s->number(s, "attempts", e->attempts);
-    s->number(s, "resumes", e->resumes);
-    s->number(s, "served", e->served);
-    s->number(s, "failed", e->failed);
-    show_since(s, "init_us", e, e->init_ns);
-    show_since(s, "length_us", e, e->length_ns);
-    show_since(s, "granted_us", e, e->granted_ns);
-    show_since(s, "first_us", e, e->first_ns);
-    show_since(s, "resumed_us", e, e->resumed_ns);
-    show_since(s, "committed_us", e, e->committed_ns);
-    show_since(s, "done_us", e, e->done_ns);
+    s->number(s, "opened_ns", h->opened_ns);
+    show_rows(s, "total", h->total);
+    s->number(s, "bytes", h->bytes);
+    s->number(s, "blocks", h->blocks);
+    s->number(s, "attempts", h->attempts);
+    s->number(s, "resumes", h->resumes);
+    s->number(s, "served", h->served);
+    s->number(s, "failed", h->failed);
+    show_since(s, "init_us", h, h->init_ns);
+    show_since(s, "length_us", h, h->length_ns);
+    show_since(s, "granted_us", h, h->granted_ns);
+    show_since(s, "first_us", h, h->first_ns);
+    show_since(s, "resumed_us", h, h->resumed_ns);
+    show_since(s, "committed_us", h, h->committed_ns);
+    show_since(s, "done_us", h, h->done_ns);
     if (e->text[0])
         s->text(s, "text", e->text);
-    show_context(s, at, e);
+    show_context(s, at, h);
 }
 
 /* Shows the slowest rooms, then the last that failed, and for each what took

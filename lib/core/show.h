@@ -29,7 +29,7 @@ void show_room_id(
 /* Begins the row of an open room. peer: NULL at encoded; state: NULL: its own.
  * An id may be enough to use a room, so other users do not see it. */
 void show_room(struct rows_out *s, const struct show_at *at, uint64_t now_ns,
-    const struct room *r, const struct ended *h, const char *peer,
+    const struct room *r, const struct history *h, const char *peer,
     const char *state);
 
 #endif

@@ -8,9 +8,9 @@
 
 static uint64_t took_ns(const struct ended *e)
 {
-    CHECK(e->done_ns >= e->opened_ns, "room %llx ended before it was opened",
-        (unsigned long long)e->room);
-    return e->done_ns - e->opened_ns;
+    CHECK(e->of.done_ns >= e->of.opened_ns,
+        "room %llx ended before it was opened", (unsigned long long)e->room);
+    return e->of.done_ns - e->of.opened_ns;
 }
 
 void slow_take(struct slow *s, const struct ended *e)
@@ -47,10 +47,10 @@ const struct ended *slow_row(const struct slow *s, uint32_t i)
 
 /* A point in a room's life, and the purpose of the time before it. */
 struct moment {
-    size_t at; /* offset of its time in struct ended */
+    size_t at; /* offset of its time in struct history */
     const char *text;
 };
-#define MOMENT(name) offsetof(struct ended, name)
+#define MOMENT(name) offsetof(struct history, name)
 enum { MOMENTS_MAX = 6 };
 
 static const struct moment of_encoded[MOMENTS_MAX] = {
@@ -71,7 +71,7 @@ static const struct moment of_langd[MOMENTS_MAX] = {
 
 static uint64_t time_of(const struct ended *e, const struct moment *m)
 {
-    return *(const uint64_t *)(const void *)((const char *)e + m->at);
+    return *(const uint64_t *)(const void *)((const char *)&e->of + m->at);
 }
 
 const char *slow_longest(uint8_t role, const struct ended *e, uint64_t *us)
@@ -81,7 +81,7 @@ const char *slow_longest(uint8_t role, const struct ended *e, uint64_t *us)
     uint64_t most = 0;
 
     for (uint32_t i = 0; i < MOMENTS_MAX && all[i].text; i++) {
-        uint64_t at = time_of(e, &all[i]), from = e->opened_ns;
+        uint64_t at = time_of(e, &all[i]), from = e->of.opened_ns;
 
         for (uint32_t k = 0; k < MOMENTS_MAX && all[k].text; k++)
             if (time_of(e, &all[k]) < at)

@@ -111,7 +111,7 @@ static void see_ended(const struct langd *l, struct watch *w)
     for (; w->ended < l->b.ended_count; w->ended++) {
         const struct ended *h = &l->b.history[w->ended % max];
 
-        langd_outcome_set(h->generation, h->state);
+        langd_outcome_set(h->of.generation, h->state);
     }
 }
 

@@ -120,9 +120,10 @@ static void count_resumes(
     h = brain_ended(l0->brain, 0);
     CHECK(h, "no room ended");
     wants = daemon_number(e0, "stats", "wants");
-    HOLDS(h->state == ROOM_SUCCESS && h->resumes >= least && h->resumes <= most,
+    HOLDS(h->state == ROOM_SUCCESS && h->of.resumes >= least &&
+              h->of.resumes <= most,
         "resumes are as promised", "%u rows %s: %u resumes", rows,
-        known ? "announced" : "known at commit", h->resumes);
+        known ? "announced" : "known at commit", h->of.resumes);
     HOLDS(!known || wants == 0, "no pass is wasted", "%llu wants",
         (unsigned long long)wants);
     all_succeed(1);

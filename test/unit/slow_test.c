@@ -7,8 +7,8 @@ static struct ended ended_of(uint64_t room, uint8_t state, uint64_t ms)
 {
     return (struct ended){.room = room,
         .state = state,
-        .opened_ns = NS_PER_S,
-        .done_ns = NS_PER_S + ms * NS_PER_MS};
+        .of.opened_ns = NS_PER_S,
+        .of.done_ns = NS_PER_S + ms * NS_PER_MS};
 }
 
 TEST(the_slowest_are_kept_in_order)
@@ -22,7 +22,7 @@ TEST(the_slowest_are_kept_in_order)
         slow_take(&s, &e);
     }
     for (uint32_t i = 0; i < SLOW_MAX; i++)
-        T_EQ_U64(slow_row(&s, i)->done_ns - NS_PER_S, (39 - i) * NS_PER_MS);
+        T_EQ_U64(slow_row(&s, i)->of.done_ns - NS_PER_S, (39 - i) * NS_PER_MS);
     T_TRUE(!slow_row(&s, SLOW_MAX));
 }
 
@@ -47,18 +47,19 @@ TEST(the_longest_part_is_named)
     struct ended e = ended_of(1, ROOM_SUCCESS, 10);
     uint64_t us;
 
-    e.length_ns = e.opened_ns;
-    e.granted_ns = e.opened_ns + 1 * NS_PER_MS;
-    e.committed_ns = e.opened_ns + 8 * NS_PER_MS;
-    e.init_ns = e.opened_ns + 3 * NS_PER_MS; /* the order is that of times */
-    e.first_ns = e.opened_ns + 9 * NS_PER_MS;
+    e.of.length_ns = e.of.opened_ns;
+    e.of.granted_ns = e.of.opened_ns + 1 * NS_PER_MS;
+    e.of.committed_ns = e.of.opened_ns + 8 * NS_PER_MS;
+    e.of.init_ns =
+        e.of.opened_ns + 3 * NS_PER_MS; /* the order is that of times */
+    e.of.first_ns = e.of.opened_ns + 9 * NS_PER_MS;
     T_EQ_STR(
         slow_longest(ROLE_ENCODED, &e, &us), "until all rows were written");
     T_EQ_U64(us, 5000);
     T_EQ_STR(slow_longest(ROLE_LANGD, &e, &us), "until the first row landed");
     T_EQ_U64(us, 6000);
     e = ended_of(1, ROOM_FAILED, 10);
-    e.init_ns = e.opened_ns + 2 * NS_PER_MS;
+    e.of.init_ns = e.of.opened_ns + 2 * NS_PER_MS;
     T_EQ_STR(slow_longest(ROLE_LANGD, &e, &us), "until it failed");
     T_EQ_U64(us, 8000);
 }

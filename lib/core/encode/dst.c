@@ -1,6 +1,5 @@
 /* dst.c - one destination of a room: what the shards may send to it, and which
- * messages to its langd (L) are pending (RULES 1, 4, 5). Owned by the loop's
- * thread.
+ * messages to its langd (L) are pending (RULES 1, 4, 5). The loop's thread.
  *
  * A destination is ACTIVE until the room fails here (FAILING: L gets FAILED and
  * decides) or L has decided (ENDED). The record stays until the shards have
@@ -113,17 +112,18 @@ struct edst *edst_new(struct encoded *e, struct eroom *m, uint32_t peer,
     CHECK(i != NONE && table_put(&e->gens, generation, peer, i),
         "no slot for one of %u destinations", e->dsts_used);
     d = &e->dsts[i];
-    memset(d, 0, sizeof(*d));
-    d->room = m;
-    d->peer = peer;
-    d->generation = generation;
-    d->broken_attempt = d->map = NONE;
+    *d = (struct edst){.room = m,
+        .peer = peer,
+        .generation = generation,
+        .text = why_clear(&e->dst_whys[i]),
+        .asked_ns = e->b.now_ns,
+        .broken_attempt = NONE,
+        .map = NONE};
     edst_move(e, d, DST_NEW);
     d->debt.retry_ns = d->answer_ns = TIME_NEVER;
     list_init(&d->todo);
     list_push_tail(&m->dsts, &d->in_room);
     list_push_tail(&e->b.peers.peers[peer].rooms, &d->in_peer);
-    d->asked_ns = e->b.now_ns;
     m->asked++;
     m->due |= EVENT_WANTED;
     if (m->life == EROOM_KEPT) { /* now reclaimed last */
@@ -152,7 +152,7 @@ void edst_fail(
     edst_move(e, d, DST_FAILING);
     d->answer_ns = TIME_NEVER; /* by FAILED */
     d->reason = (uint8_t)reason;
-    snprintf(d->text, sizeof(d->text), "%s", text);
+    span_copy_str(span_str(text), d->text, sizeof(struct why));
     d->debt.owe = 0;
     d->silent_ns = e->b.now_ns + e->b.c.conf->timeout_bootstrap;
     owe(e, d, OWE_FAILED);

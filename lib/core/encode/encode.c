@@ -17,6 +17,8 @@ static void carve(struct encoded *e, struct slab *s)
     e->rooms_max = e->share.total;
     e->rooms = slab_take(s, e->rooms_max, sizeof(*e->rooms));
     e->dsts = slab_take(s, e->rooms_max, sizeof(*e->dsts));
+    e->room_whys = slab_take(s, e->rooms_max, sizeof(struct why));
+    e->dst_whys = slab_take(s, e->rooms_max, sizeof(struct why));
     slots_init(&e->room_slots, s, e->rooms_max);
     slots_init(&e->dst_slots, s, e->rooms_max);
     slots_init(&e->item_slots, s, e->rooms_max);

@@ -111,7 +111,7 @@ struct eroom {
     struct list dsts;
     uint64_t bootstrap_ns, kept_ns; /* deadlines; TIME_NEVER: not set */
     struct heap_node timer;
-    struct ended history;
+    struct history history;
     uint64_t who; /* the user in e->share that it counts to */
 };
 
@@ -161,7 +161,7 @@ struct edst {
     struct debt debt;   /* pending messages to L: enum eowe */
     uint64_t silent_ns; /* when FAILING ends if L never answers */
     struct heap_node timer;
-    char text[128];
+    char *text; /* of its why */
 };
 
 /* ACKs of one L, to be answered by one ACKED. */
@@ -229,6 +229,7 @@ struct encoded {
     struct table gens;      /* (generation, peer) -> dst */
     struct table keys;      /* (hash of key and uid, pool) -> item */
     struct eroom *rooms;
+    struct why *room_whys, *dst_whys;
     struct edst *dsts;
     struct item *items;
     struct item nothing;      /* stands for the item of a room that has none */

@@ -439,7 +439,7 @@ static void on_abort(struct encoded *e, struct out *out, struct peer *p,
         return;
     }
     if (d->state == DST_ACTIVE && d->room->r.text[0] == 0)
-        text_copy(msg->abort.text, d->room->r.text, sizeof(d->room->r.text));
+        text_copy(msg->abort.text, d->room->r.text, sizeof(struct why));
     edst_answered(e, out, d);
     edst_end(
         e, d, reason && reason < ERR_COUNT ? (enum err)reason : ERR_ABORTED);

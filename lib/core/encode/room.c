@@ -25,7 +25,7 @@ struct eroom *eroom_new(
         "no slot for one of %u rooms", e->rooms_used);
     m = &e->rooms[i];
     memset(m, 0, sizeof(*m));
-    room_init(&m->r, id);
+    room_init(&m->r, id, &e->room_whys[i]);
     m->name = name;
     m->secret = *secret;
     m->who = who;
@@ -111,7 +111,7 @@ void eroom_fail(
         return;
     eroom_move(e, m, EROOM_FAILING);
     m->fail_reason = (uint8_t)reason;
-    snprintf(m->r.text, sizeof(m->r.text), "%s", text);
+    span_copy_str(span_str(text), m->r.text, sizeof(struct why));
     LIST_FOREACH (n, &m->dsts) {
         struct edst *d = LIST_ENTRY(n, struct edst, in_room);
 
@@ -197,7 +197,7 @@ static void end(struct encoded *e, struct eroom *m)
             max_u64(m->item->moved_ns, m->history.opened_ns);
     m->history.served = m->served;
     m->history.failed = m->failed;
-    head_record(&e->b, &m->r, &m->history);
+    head_record(&e->b, &m->r, &m->history, "");
     if (ok && m->served)
         histograms_bytes(&e->b.histograms[m->item->pool], HISTOGRAM_room_size,
             (uint64_t)m->item->total *

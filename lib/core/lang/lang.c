@@ -40,6 +40,7 @@ static void carve(struct langd *l, struct slab *s)
     share_init(&l->share, s, c, "limits.rooms", c->limit_rooms, 1, l->b.c.seed);
     l->rooms_max = l->share.total;
     l->rooms = slab_take(s, l->rooms_max, sizeof(*l->rooms));
+    l->whys = slab_take(s, l->rooms_max, sizeof(*l->whys));
     slots_init(&l->slots, s, l->rooms_max);
     l->groups = slab_take(s, l->rooms_max, sizeof(*l->groups));
     l->session_groups =

@@ -198,7 +198,7 @@ struct lroom {
 
     struct list tickets; /* sequence ids that are freed if it fails */
 
-    struct ended history;
+    struct history history;
 };
 
 /* A room that an engine will not fetch; its encoder is not up. */
@@ -246,6 +246,7 @@ struct langd {
     struct memory declines;  /* struct ldecline of (room, the peer's who) */
     struct table keys;       /* (room, scope) -> slot */
     struct lroom *rooms;
+    struct why *whys; /* of rooms */
     struct lgroup *groups;
     struct table group_ids;  /* (id, session) -> group */
     struct list groups_idle; /* no members now, more expected; oldest first */

@@ -31,7 +31,7 @@ struct lroom *lroom_new(struct langd *l, uint64_t id, uint32_t peer,
     CHECK(m->life == LIFE_FORGOTTEN, "slot %u has room %llx, life %u", slot,
         (unsigned long long)m->r.id, m->life);
     memset(m, 0, sizeof(*m));
-    room_init(&m->r, id);
+    room_init(&m->r, id, &l->whys[slot]);
     lroom_move(m, LIFE_REQUESTED);
     m->peer = peer;
     m->scope = scope;
@@ -79,16 +79,15 @@ static void count(struct langd *l, struct lroom *m)
 static void record(struct langd *l, struct lroom *m)
 {
     const struct peer *p = lroom_peer(l, m);
-    struct ended *h = &m->history;
+    struct history *h = &m->history;
 
-    span_copy_str(span_str(p ? p->label : "null"), h->peer, sizeof(h->peer));
     h->total = m->total;
     h->attempts = m->attempt + 1;
     h->blocks = m->held.blocks;
     h->bytes = (uint64_t)(m->from + m->landed) *
                l->pools[m->pool].meta->layout.row_bytes;
     room_counts(&l->b.engines, &m->r, h->bytes);
-    head_record(&l->b, &m->r, h);
+    head_record(&l->b, &m->r, h, p ? p->label : "null");
     if (m->peer != NONE)
         count(l, m);
 }
@@ -140,7 +139,7 @@ void lroom_fail(struct langd *l, struct lroom *m, enum err reason, uint32_t a,
     m->r.reason = (uint8_t)reason;
     m->r.a = a;
     m->r.b = b;
-    snprintf(m->r.text, sizeof(m->r.text), "%s", text);
+    span_copy_str(span_str(text), m->r.text, sizeof(struct why));
     l->b.stats[STAT_rooms_failed]++;
     m->debt.retry_ns = 0;
     owe_abort(l, m);

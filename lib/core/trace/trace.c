@@ -16,7 +16,7 @@ void happened_here(
     struct brain *b, enum happening_kind kind, const struct peer *p)
 {
     static const struct room none;
-    static const struct ended of_none = {.who = NONE};
+    static const struct history of_none = {.who = NONE};
 
     if (!p && kind != HAPPENED_DRAINING)
         return; /* a link without a peer */
@@ -24,8 +24,8 @@ void happened_here(
         b, kind, &none, &of_none, p ? peer_index(&b->peers, p) : NONE, 0, 0);
 }
 
-void trace_context(struct brain *b, const struct room *r, struct ended *history,
-    struct span traceparent, bool of_peer)
+void trace_context(struct brain *b, const struct room *r,
+    struct history *history, struct span traceparent, bool of_peer)
 {
     struct traceparent t;
     uint64_t parts[CONTEXT_PARTS];

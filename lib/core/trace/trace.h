@@ -32,7 +32,7 @@ static inline bool happening_due(uint32_t before, uint32_t after)
 /* Records what happened to the room with this history, at the time of the last
  * event. peer: NONE: no peer. */
 static inline void happened(struct brain *b, enum happening_kind kind,
-    const struct room *r, const struct ended *history, uint32_t peer,
+    const struct room *r, const struct history *history, uint32_t peer,
     uint32_t x, uint32_t y)
 {
     *recorder_next(b->c.recorder) = (struct happening){b->now_ns, r->id, x, y,
@@ -66,8 +66,8 @@ static inline bool trace_good(struct span traceparent)
 
 /* Stores the trace context that came with a room: from an engine, or from a
  * peer if no engine here gave one. Ignores one that is malformed. */
-void trace_context(struct brain *b, const struct room *r, struct ended *history,
-    struct span traceparent, bool of_peer);
+void trace_context(struct brain *b, const struct room *r,
+    struct history *history, struct span traceparent, bool of_peer);
 
 /* report.c: shows at most TRACE_SLICE happenings, from number at->at on. */
 #define TRACE_SLICE 4096u

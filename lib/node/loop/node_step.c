@@ -169,10 +169,12 @@ static struct log_rate warnings =
 static void log_ended(struct node *n, uint64_t row)
 {
     const struct ended *e = brain_ended(n->brain, row);
+    const struct history *h;
     struct log_rate *rate;
 
     if (!e)
         return;
+    h = &e->of;
     rate = e->state == ROOM_SUCCESS ? &done_rooms : &failed_rooms;
     log_rated(rate,
         "room ..%08x: %s%s%s%s%s, peer %s, generation %llx, rows %u, bytes "
@@ -182,15 +184,15 @@ static void log_ended(struct node *n, uint64_t row)
         e->state == ROOM_SUCCESS ? "succeeded" : "failed",
         e->reason ? ", " : "", e->reason ? err_name(e->reason) : "",
         e->text[0] ? ": " : "", e->text, e->peer[0] ? e->peer : "none",
-        (unsigned long long)e->generation,
-        e->total == ROWS_UNKNOWN ? 0 : e->total, (unsigned long long)e->bytes,
-        e->served, e->failed, e->resumes, e->attempts,
-        (unsigned long long)since_us(e->opened_ns, e->init_ns),
-        (unsigned long long)since_us(e->opened_ns, e->length_ns),
-        (unsigned long long)since_us(e->opened_ns, e->first_ns),
-        (unsigned long long)since_us(e->opened_ns, e->resumed_ns),
-        (unsigned long long)since_us(e->opened_ns, e->done_ns),
-        e->traceparent[0] ? "; traceparent " : "", e->traceparent);
+        (unsigned long long)h->generation,
+        h->total == ROWS_UNKNOWN ? 0 : h->total, (unsigned long long)h->bytes,
+        h->served, h->failed, h->resumes, h->attempts,
+        (unsigned long long)since_us(h->opened_ns, h->init_ns),
+        (unsigned long long)since_us(h->opened_ns, h->length_ns),
+        (unsigned long long)since_us(h->opened_ns, h->first_ns),
+        (unsigned long long)since_us(h->opened_ns, h->resumed_ns),
+        (unsigned long long)since_us(h->opened_ns, h->done_ns),
+        h->traceparent[0] ? "; traceparent " : "", h->traceparent);
 }
 
 /* all of them */
