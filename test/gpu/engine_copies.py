@@ -43,17 +43,17 @@ class Bench:
         else:
             import torch
             there, self.now = {}, lambda: torch.cuda.stream(self.kernels)
-        from mmx.adapters import _vllm_copies
+        from mmx.adapters import _copies
         self.torch, self.double, self.pool = torch, double, pool
         with mock.patch.dict(sys.modules, there):
-            self.copies = _vllm_copies.Streams("cuda")
+            self.copies = _copies.Streams("cuda", None)
         self.kernels = torch.Stream() if double else torch.cuda.Stream()
         self.copies.prepare(pool)
         field, half = pool.fields["embedding"], pool.blocks // 2
         rng = np.random.default_rng(3)
         # Runs of up to 16 blocks in any order; saves go to the other half.
         self.load_from, self.save_to = (
-            _vllm_copies.Rows(pool, field, half * pool.block_rows, tuple(
+            _copies.Rows(pool, field, half * pool.block_rows, tuple(
                 Run(at * pool.block_rows, min(16, half - at) * pool.block_rows,
                     (base + to) * pool.block_rows) for at, to in zip(
                         range(0, half, 16),

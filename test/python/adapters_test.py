@@ -24,7 +24,7 @@ from vllm.distributed.ec_transfer.ec_connector import (  # noqa: E402
     base as vllm_base)
 
 import mmx  # noqa: E402
-from mmx.adapters import (_vllm_common, _vllm_copies,  # noqa: E402
+from mmx.adapters import (_copies, _vllm_common,  # noqa: E402
                           _vllm_engine, vllm_ec)
 
 PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(
@@ -112,12 +112,12 @@ class Vllm(unittest.TestCase):
             "share": "memfd", "bytes": size}, fd, 1)
         bits = pool.rows("embedding", 0, rows)
         bits[:] = np.arange(rows * wide).reshape(rows, wide)
-        item = _vllm_copies.Rows(pool, pool.fields["embedding"], rows, (
+        item = _copies.Rows(pool, pool.fields["embedding"], rows, (
             mmx.Run(0, 1024, 3072), mmx.Run(1024, 3072, 0)))
         tracemalloc.start()
         try:
             with unittest.mock.patch.dict(sys.modules, {"torch": None}):
-                got, = _vllm_copies.Here().load([item], lambda: None)
+                got, = _copies.Here().load([item], lambda: None)
             _, most = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
@@ -147,18 +147,19 @@ class Vllm(unittest.TestCase):
                      current_platform=platform),
                  "torch": types.SimpleNamespace(
                      device=lambda kind, number: f"{kind}:{number}",
-                     get_device_module=lambda kind: None)}
+                     get_device_module=lambda kind: platform)}
         with unittest.mock.patch.dict(sys.modules, there), \
-                unittest.mock.patch.multiple(
-                    _vllm_copies, gpu_sync_allowed=allowed,
-                    Tensor=lambda out, kind: types.SimpleNamespace(
-                        torch=Rows)), \
+                unittest.mock.patch.object(
+                    _vllm_engine, "gpu_sync_allowed", allowed), \
+                unittest.mock.patch.object(
+                    _copies, "Tensor",
+                    lambda out, kind: types.SimpleNamespace(torch=Rows)), \
                 unittest.mock.patch.object(
                     mmx.cuda.Driver, "get",
                     side_effect=mmx.cuda.CudaError("no NVIDIA driver")):
-            copies = _vllm_copies.copies()
+            copies = _vllm_engine.copier()
             field = mmx.pool.Field("embedding", "bf16", 4, 0, 8)
-            item = _vllm_copies.Rows(None, field, 3, ())
+            item = _copies.Rows(None, field, 3, ())
             over = []
             self.assertEqual(copies.load([item], lambda: over.append(1)),
                              [("moved", "xpu:3")])
@@ -166,7 +167,7 @@ class Vllm(unittest.TestCase):
                 copies.save(Rows(), item, None)
             self.assertEqual((over, copies.later), ([1], False))
             platform.device_type = "cpu"
-            self.assertIsNone(_vllm_copies.copies().device)
+            self.assertIsNone(_vllm_engine.copier().device)
 
     def test_what_is_counted_goes_to_prometheus(self):
         made = {}

@@ -10,7 +10,6 @@ import json
 import math
 import os
 import re
-import threading
 import time
 from dataclasses import dataclass, field
 from typing import (Any, Callable, Dict, Iterable, List, NamedTuple, Optional,
@@ -228,8 +227,8 @@ class Link:
         self.settings, self.part = s, part
         self.conn = mmx.connect(daemon, s.socket, session=s.session,
                                 name=f"vllm-{part}-{s.rank}", timeout=0)
-        # What a thread does to a new pool; a scheduler reads no rows.
-        self.prepare: Optional[Callable[[mmx.Pool], None]] = None
+        # Called with a new pool; a scheduler reads no rows.
+        self.meets: Optional[Callable[[mmx.Pool], None]] = None
         self.mapped: Optional[mmx.Pool] = None  # the last; stays readable
         self.before: Optional[mmx.Pool] = None  # of the daemon's run before
         self.maps: Dict[int, Map] = {}  # of both, by epoch
@@ -327,9 +326,8 @@ class Link:
         if self.before:
             self._forget(self.before.epoch)
         self.misfit, self.before, self.mapped = None, self.mapped, pool
-        if self.prepare:
-            threading.Thread(target=self.prepare, args=(pool,),
-                             daemon=True).start()
+        if self.meets:
+            self.meets(pool)
         if pool.memory == "host" and fd >= 0:
             self.maps[pool.epoch] = Map(os.getpid(), fd, dict(info))
         elif fd >= 0:

@@ -12,12 +12,12 @@ from typing import (Any, Counter, Dict, Iterable, List, Optional, Set,
 import mmx
 from mmx import errors
 
+from ._copies import Rows
 from ._vllm_ahead import Ahead, Place
-from ._vllm_copies import Rows, copies
 from ._vllm_common import (Link, Load, Loaded, Map, MmxECMetadata, Offer,
                            Pause, Settings)
-from ._vllm_engine import (Counts, Described, context_of, features, log,
-                           rows_of, warn)
+from ._vllm_engine import (Counts, Described, context_of, copier, features,
+                           log, rows_of, warn)
 
 GRACE = 1  # seconds beyond a deadline, for the daemon to say it
 ATTEMPTS = 3  # requests for an item before it is encoded here
@@ -457,8 +457,8 @@ class ConsumerWorker:
     def __init__(self, s: Settings) -> None:
         self.settings = s
         self.link = Link("langd", s, "worker")
-        self.copies = copies()
-        self.link.prepare = self.copies.prepare
+        self.copies = copier()
+        self.link.meets = self.copies.meet
         self._copying: Counter[int] = Counter()  # since the last report
 
     def load(self, cache: Dict[str, Any], said: MmxECMetadata) -> None:

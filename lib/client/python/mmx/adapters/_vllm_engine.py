@@ -12,6 +12,7 @@ from typing import Any, Dict, Iterable, List, Optional
 import mmx
 
 from ._common import Rated
+from ._copies import Here, copies
 
 try:
     from vllm.distributed.ec_transfer.ec_connector.base import (
@@ -40,7 +41,7 @@ except ImportError:
 
 __all__ = ["COUNTS", "Counts", "Described", "ECConnectorBase",
            "ECConnectorMetadata", "ECConnectorRole",
-           "ECConnectorWorkerMetadata", "features", "gpu_sync_allowed", "log",
+           "ECConnectorWorkerMetadata", "copier", "features", "log",
            "prom_metrics", "rows_of", "warn", "watch_resets"]
 
 # What is counted, and what vLLM's /metrics says about it.
@@ -214,6 +215,15 @@ def watch_resets(side: Any) -> None:
         return original(self, *args, **more)
     reset._mmx = True  # type: ignore[attr-defined]
     Scheduler.reset_encoder_cache = reset
+
+
+def copier() -> Here:
+    """Returns what copies rows to and from the model's device."""
+    try:
+        from vllm.platforms import current_platform as platform
+    except ImportError:
+        return Here()
+    return copies(platform.device_type, log, gpu_sync_allowed)
 
 
 def features(request: Any) -> Iterable[Any]:

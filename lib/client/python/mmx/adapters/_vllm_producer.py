@@ -10,12 +10,11 @@ from typing import Any, Dict, Iterable, List, Optional, Set, Tuple
 import mmx
 from mmx import errors
 
-from ._common import kind_of
-from ._vllm_copies import Rows, copies
+from ._copies import Rows
 from ._vllm_common import (Link, MmxECMetadata, Pause, Save,
                            Settings)
-from ._vllm_engine import (Counts, Described, context_of, features, rows_of,
-                           warn, watch_resets)
+from ._vllm_engine import (Counts, Described, context_of, copier, features,
+                           rows_of, warn, watch_resets)
 
 
 class ProducerScheduler:
@@ -208,9 +207,9 @@ class ProducerWorker:
         self.todo: Dict[str, Dict[mmx.Reference, mmx.Source]] = {}
         self._written: Set[mmx.Reference] = set()
         self._over: List[mmx.Source] = []  # released at the pass's end
-        self.copies = copies()
+        self.copies = copier()
         if self.link:
-            self.link.prepare = self.copies.prepare
+            self.link.meets = self.copies.meet
         self._cache: Dict[str, Any] = {}
         self._silent = False  # the daemon, in this step
 
@@ -281,19 +280,11 @@ class ProducerWorker:
         self._silent = False
 
     def _write(self, source: mmx.Source, rows: Any) -> None:
-        count, field = len(rows), self.settings.field_of(source.pool)
-        if count != source.total:
-            raise ValueError(f"{count} rows, {source.total} were announced")
-        if rows.ndim != 2 or rows.shape[1] != field.elements:
-            raise ValueError(f"rows are {tuple(rows.shape[1:])} wide, the "
-                             f"pool's {field.elements}")
-        # Without torch they are bits.
-        if hasattr(rows, "detach") and kind_of(rows.dtype) != field.dtype:
-            raise ValueError(f"rows are {rows.dtype}, the pool's "
-                             f"{field.dtype}")
-        self.copies.save(rows, Rows(source.pool, field, count,
-                                    tuple(source.pieces(0, count))),
-                         lambda: self._copied(source, count))
+        count = source.total or 0
+        item = Rows(source.pool, self.settings.field_of(source.pool), count,
+                    tuple(source.pieces(0, count)))
+        item.check(rows)
+        self.copies.save(rows, item, lambda: self._copied(source, count))
 
     def _copied(self, source: mmx.Source, count: int) -> None:
         try:

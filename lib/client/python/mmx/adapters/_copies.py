@@ -1,15 +1,20 @@
-"""Copies of rows between a pool and vLLM's tensors.
+"""Copies of rows between a pool and an engine's tensors.
 
 Streams copies as vLLM's own connectors do: a step's copies are one batch on a
 stream of its own, which begins after the kernels that wrote the rows; the
-kernels that read them wait for it on the GPU; what is due when they are over
-is called by step(), once their event has completed. Nothing here waits for
-the GPU but close(). Here copies before it returns, for models on a CPU."""
+kernels that read them wait for it on the GPU, or are begun later; what is due
+when they are over is called by step(), once their event has completed. Nothing
+here waits for the GPU but close(). Here copies before it returns, for models
+on a CPU."""
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import threading
 import weakref
-from typing import Any, Callable, Iterator, List, NamedTuple, Tuple, Union
+from typing import (Any, Callable, Iterator, List, NamedTuple, Sequence,
+                    Tuple, Union)
 
 import numpy as np
 
@@ -18,8 +23,7 @@ from mmx import cuda
 from mmx.dtypes import DTYPES
 from mmx.tensor import Tensor
 
-from ._common import from_tensor
-from ._vllm_engine import gpu_sync_allowed, log
+from ._common import from_tensor, kind_of
 
 Call = Callable[[], Any]
 
@@ -39,19 +43,43 @@ class Rows(NamedTuple):
             yield r.first, self.pool.rows(self.field.name, r.place,
                                           min(r.rows, self.rows - r.first))
 
+    def check(self, rows: Any) -> None:
+        """Raises ValueError unless a tensor is rows of this item."""
+        if len(rows) != self.rows:
+            raise ValueError(f"{len(rows)} rows, {self.rows} were announced")
+        if rows.ndim != 2 or rows.shape[1] != self.field.elements:
+            raise ValueError(f"rows are {tuple(rows.shape[1:])} wide, the "
+                             f"pool's {self.field.elements}")
+        # Without torch they are bits.
+        if hasattr(rows, "detach") and kind_of(rows.dtype) != self.field.dtype:
+            raise ValueError(f"rows are {rows.dtype}, the pool's "
+                             f"{self.field.dtype}")
+
+
+def shown(array: Any, kind: str) -> Any:
+    """Returns a tensor over an array; where there is no torch, the array."""
+    try:
+        return Tensor(array, kind).torch()
+    except ImportError:
+        return array
+
 
 class Here:
     """device: of the model, where Streams has none of its driver; there and
-    back a copy waits for the device."""
+    back a copy waits for the device. waits: makes what allows that."""
 
     later = False
 
-    def __init__(self, device: Any = None) -> None:
-        self.device = device
+    def __init__(self, device: Any = None,
+                 waits: Call = contextlib.nullcontext) -> None:
+        self.device, self.waits = device, waits
 
-    def load(self, items: List[Rows], over: Call) -> List[Any]:
+    def load(self, items: List[Rows], over: Call,
+             readers: Sequence[Any] = ()) -> List[Any]:
         """Returns one tensor of each item's rows; over() is called when they
-        are copied."""
+        are copied. readers: streams of kernels that will read the rows, and
+        begin after over(); without, those of the current one do, which waits
+        for the copies."""
         made = [self._loaded(item) for item in items]
         over()
         return made
@@ -61,18 +89,15 @@ class Here:
                        mmx.pool.dtype(item.field.dtype))
         for first, part in item.pieces():
             out[first:first + len(part)] = part
-        try:
-            rows = Tensor(out, item.field.dtype).torch()
-        except ImportError:
-            return out
+        rows = shown(out, item.field.dtype)
         if self.device is None:
             return rows
-        with gpu_sync_allowed():
+        with self.waits():
             return rows.to(self.device)
 
     def save(self, rows: Any, item: Rows, over: Call) -> None:
         """Copies a tensor into the pool; over() is called when it is."""
-        with gpu_sync_allowed():
+        with self.waits():
             values = from_tensor(rows)
         for first, part in item.pieces():
             part[:] = values[first:first + len(part)]
@@ -84,8 +109,14 @@ class Here:
     def step(self) -> None:
         """Calls what is due."""
 
+    def meet(self, pool: mmx.Pool) -> None:
+        """Has a thread prepare a new pool."""
+        # A pool that follows its name may be another run's by then.
+        threading.Thread(target=self.prepare, args=(copy.copy(pool),),
+                         daemon=True).start()
+
     def prepare(self, pool: mmx.Pool) -> None:
-        """Has a pool's pages mapped, in a thread of the caller's."""
+        """Has the pool's pages mapped, and pinned for a GPU."""
         pool.populate()
 
     close = step
@@ -94,17 +125,19 @@ class Here:
 class Streams(Here):
     later = True
 
-    def __init__(self, device: str) -> None:
+    def __init__(self, device: str, log: Any) -> None:
         import torch
 
         super().__init__(device)
+        self._log = log
         self._torch, self._gpu = torch, torch.get_device_module(device)
         self._fences = cuda.Fences()
         self._number = self._gpu.current_device()
         self._stream = self._gpu.Stream()
         self._saves: List[Tuple[Any, Rows, Call]] = []
 
-    def load(self, items: List[Rows], over: Call) -> List[Any]:
+    def load(self, items: List[Rows], over: Call,
+             readers: Sequence[Any] = ()) -> List[Any]:
         kernels = self._gpu.current_stream()
         made = []
         # Memory of this stream: it is not in use by kernels that still run.
@@ -114,10 +147,12 @@ class Streams(Here):
                     (item.rows, item.field.elements), device=self.device,
                     dtype=getattr(self._torch,
                                   DTYPES[item.field.dtype].torch)))
-                made[-1].record_stream(kernels)
+                for stream in (kernels, *readers):
+                    made[-1].record_stream(stream)
         self._copy([(to, there, size) for rows, item in zip(made, items)
                     for to, there, size in _pieces(rows, item)], items, over)
-        kernels.wait_stream(self._stream)
+        if not readers:
+            kernels.wait_stream(self._stream)
         return made
 
     def save(self, rows: Any, item: Rows, over: Call) -> None:
@@ -149,9 +184,9 @@ class Streams(Here):
         try:
             unpin = cuda.pin(pool, self._number)
         except cuda.CudaError as e:
-            log.warning("copies wait for the GPU: %s", e)
+            self._log.warning("copies wait for the GPU: %s", e)
             return
-        weakref.finalize(pool, unpin).atexit = False
+        weakref.finalize(pool._map, unpin).atexit = False
 
     def close(self) -> None:
         """Waits: what the daemons get back must not be written any more."""
@@ -169,20 +204,17 @@ def _pieces(rows: Any, item: Rows) -> Iterator[Tuple[int, int, int]]:
                part.nbytes)
 
 
-def copies() -> Union[Here, Streams]:
-    """Returns what copies rows to and from vLLM's tensors, by the device that
-    its model is on."""
-    try:
-        from vllm.platforms import current_platform as platform
-    except ImportError:
-        return Here()
-    if platform.device_type == "cpu":
+def copies(device: str, log: Any,
+           waits: Call = contextlib.nullcontext) -> Union[Here, Streams]:
+    """Returns what copies rows to and from an engine's tensors; device: that
+    its model is on, as torch names it."""
+    if device == "cpu":
         return Here()
     try:
-        return Streams(platform.device_type)
+        return Streams(device, log)
     except cuda.CudaError as e:
         import torch
 
         log.warning("copies wait for the device: %s", e)
-        return Here(torch.device(platform.device_type,
-                                 platform.current_device()))
+        number = torch.get_device_module(device).current_device()
+        return Here(torch.device(device, number), waits)
