@@ -1,12 +1,13 @@
-"""Shared by the adapters of all engines: lines of a log that are rated, rows
-of torch as rows of a pool."""
+"""Shared by the adapters of all engines: lines of a log that are rated, the
+question for a pool, rows of torch as rows of a pool."""
 
 from __future__ import annotations
 
 import logging
 import time
-from typing import Any, Dict
+from typing import Any, Dict, Optional
 
+import mmx
 from mmx.dtypes import BY_TORCH
 
 
@@ -24,6 +25,29 @@ class Rated:
         if now - self.last.get(kind, -1e9) >= 1:
             self.last[kind] = now
             self._log.log(level, text, *words)
+
+
+class Question:
+    """Asks a daemon for its pool, once after each connect."""
+
+    def __init__(self, conn: mmx.Connection, name: str,
+                 layout: str = "") -> None:
+        self._conn, self._name, self._layout = conn, name, layout
+        self._asked: Optional[mmx.Reply] = None
+        self._asked_of = 0  # the daemon's run
+
+    def answer(self) -> Optional[mmx.Reply]:
+        """Returns the answer, once; asks if that was not done."""
+        asked, conn = self._asked, self._conn
+        # The answer of an earlier run came with its end.
+        if not asked or self._asked_of != conn.epoch:
+            self._asked_of = conn.epoch
+            asked = self._asked = conn.send(mmx.wire.POOL, name=self._name,
+                                            layout=self._layout)
+        if not asked.done:
+            return None
+        self._asked = None
+        return asked
 
 
 def kind_of(dtype: Any) -> str:

@@ -18,7 +18,7 @@ from typing import (Any, Callable, Dict, Iterable, List, NamedTuple, Optional,
 import mmx
 from mmx import errors
 
-from ._common import kind_of
+from ._common import Question, kind_of
 from ._vllm_engine import (ECConnectorMetadata, ECConnectorWorkerMetadata,
                            log)
 
@@ -232,8 +232,7 @@ class Link:
         self.mapped: Optional[mmx.Pool] = None  # the last; stays readable
         self.before: Optional[mmx.Pool] = None  # of the daemon's run before
         self.maps: Dict[int, Map] = {}  # of both, by epoch
-        self._asked: Optional[mmx.Reply] = None
-        self._asked_of = 0  # the daemon's run
+        self._question = Question(self.conn, s.pool, s.layout)
         self.misfit: Optional[str] = None  # why the daemon's pool is not used
         self._why: Optional[errors.MmxError] = None  # the last answer
         self._absent = math.inf  # since when no daemon is connected
@@ -256,16 +255,8 @@ class Link:
             return self.pool
         if self._is_refused():
             return None
-        if self._asked and self._asked_of != self.conn.epoch:
-            # Of an earlier run, whose answer came with its end.
-            self._asked = None
-        if not self._asked:
-            self._asked_of = self.conn.epoch
-            self._asked = self.conn.send(
-                mmx.wire.POOL, name=self.settings.pool,
-                layout=self.settings.layout)
-        if self._asked.done:
-            asked, self._asked = self._asked, None
+        asked = self._question.answer()
+        if asked:
             self._answered(asked)
         return self.pool
 
