@@ -6,20 +6,13 @@ too; the older one does not."""
 
 import os
 import signal
-import sys
 import unittest
-from unittest import mock
 
 import numpy as np
 from fake_vllm import Engine, Request, VllmCase, tensor
-from pair import BUILD, ROOT, eventually
-
-from mmx import cuda
-
-sys.path.append(os.path.join(ROOT, "test/double"))
-import torch_streams as torch  # noqa: E402
-
-DOUBLE = os.path.join(os.path.abspath(BUILD), "test/double/libcuda.so.1")
+from ongpu import PINNED, modules, torch
+from ongpu import OnGpu as Pins
+from pair import eventually
 
 
 class OnGpu(Engine):
@@ -28,8 +21,7 @@ class OnGpu(Engine):
 
     def __init__(self, *how, v2=True, joins=True, **extra):
         self.v2, self.joins = v2, joins
-        with mock.patch.dict(sys.modules,
-                             torch.modules(cuda.Driver.get(DOUBLE))):
+        with modules():
             super().__init__(*how, v2=v2, **extra)
         self.kernels = [torch.Stream() for _ in self.ranks]
         for rank in self.ranks:
@@ -80,29 +72,7 @@ class OnGpu(Engine):
         super().close()
 
 
-PINNED = {}  # address -> (address, bytes)
-
-
-class OnAGpu(VllmCase):
-    def setUp(self):
-        super().setUp()
-        self.driver = cuda.Driver.get(DOUBLE)
-        pin, unpin = self.driver.pin, self.driver.unpin
-
-        def pinned(at, size, flags):
-            pin(at, size, flags)
-            self.assertNotIn(at, PINNED)
-            PINNED[at] = at, size
-
-        def unpinned(at):
-            unpin(at)
-            del PINNED[at]
-        for name, call in (("pin", pinned), ("unpin", unpinned)):
-            patch = mock.patch.object(self.driver, name, call)
-            patch.start()
-            self.addCleanup(patch.stop)
-        self.addCleanup(torch.open_gates)
-
+class OnAGpu(Pins, VllmCase):
     def on_gpu(self, daemon, role, ranks=1, **extra):
         engine = OnGpu(daemon, role, ranks, mmx_patience_s=60, **extra)
         self.world.engines.append(engine)
@@ -147,9 +117,9 @@ class Consumer(OnAGpu):
     def test_kernels_read_rows_after_their_copies(self):
         self.consumer_of()
         gates = [self.consumer.copies(rank).gate() for rank in (0, 1)]
-        batches = self.driver.lib.double_get(b"batches")
+        batches = self.batches()
         r = self.started(*self.PICTURES)
-        self.assertEqual(self.driver.lib.double_get(b"batches") - batches, 2)
+        self.assertEqual(self.batches() - batches, 2)
         for gate in gates:
             gate.set()
         self.check_read(*self.PICTURES)

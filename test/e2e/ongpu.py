@@ -1,0 +1,51 @@
+"""Cases of engines on a GPU: over the driver's double and a stand-in of torch's
+streams. What is pinned is known, once for each address."""
+
+import os
+import sys
+from unittest import mock
+
+from pair import BUILD, ROOT
+
+from mmx import cuda
+
+sys.path.append(os.path.join(ROOT, "test/double"))
+import torch_streams as torch  # noqa: E402
+
+DOUBLE = os.path.join(os.path.abspath(BUILD), "test/double/libcuda.so.1")
+PINNED = {}  # address -> (address, bytes)
+
+
+def modules():
+    """Has what an adapter imports be the stand-in."""
+    return mock.patch.dict(sys.modules,
+                           torch.modules(cuda.Driver.get(DOUBLE)))
+
+
+class OnGpu:
+    """Of a case: first of its bases."""
+
+    def setUp(self):
+        super().setUp()
+        self.driver = cuda.Driver.get(DOUBLE)
+        torch.modules(self.driver)
+        pin, unpin = self.driver.pin, self.driver.unpin
+        PINNED.clear()  # of maps that something of an earlier test holds
+
+        def pinned(at, size, flags):
+            pin(at, size, flags)
+            self.assertNotIn(at, PINNED)
+            PINNED[at] = at, size
+
+        def unpinned(at):
+            unpin(at)
+            PINNED.pop(at, None)
+        for name, call in (("pin", pinned), ("unpin", unpinned)):
+            patch = mock.patch.object(self.driver, name, call)
+            patch.start()
+            self.addCleanup(patch.stop)
+        self.addCleanup(torch.open_gates)
+
+    def batches(self):
+        """Calls of the driver that copy, so far."""
+        return self.driver.lib.double_get(b"batches")
