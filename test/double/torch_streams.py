@@ -59,6 +59,8 @@ class Stream:
 
 
 class Tensor:
+    is_cuda = True
+
     def __init__(self, shape, dtype, stream):
         self.shape, self.dtype, self.ndim = shape, dtype, len(shape)
         self.nbytes = shape[0] * shape[1] * 2  # bf16
@@ -79,6 +81,9 @@ class Tensor:
         return self
 
     contiguous = detach
+
+    def untyped_storage(self):
+        return self
 
     def record_stream(self, stream):
         self.streams.add(stream)

@@ -9,8 +9,6 @@ import subprocess
 import sys
 import unittest
 
-from unittest import mock
-
 import numpy as np
 
 import fake_vllm
@@ -19,11 +17,11 @@ import test_vllm_gpu
 from engine import LIMIT, pattern
 from mmx import cuda, tensor
 from mmx.adapters import _sglang_language
+from mmx.adapters._copies import Here
 from mmx.dtypes import DTYPES
 from mmx.kernels import Mover, Tensor
 from mmx.plan import Placeholder, Rows, plan
 from pair import BUILD, ROOT, Case, eventually
-from sglang.srt.disaggregation.encoder import receiver
 
 sys.path.append(os.path.join(ROOT, "test/gpu"))
 from kernels import Gpu  # noqa: E402
@@ -146,18 +144,14 @@ class Adapters(Cuda):
             self.write(enc, 8, 300)
             enc.commit(8, 0, 300, final=True)
             room.wait_ready(LIMIT)
-            one = _sglang_language.make_waiting(receiver)
-            one = one.__new__(one)
-            one._taken = []
-            with mock.patch.object(_sglang_language.Lang, "one",
-                                   mock.Mock()) as lang:
-                rows = one._rows(0, room)
-                lang.give_back.assert_called_once_with(room)
+            lang = _sglang_language.Lang.__new__(_sglang_language.Lang)
+            lang.copies, lang._freed, over = Here(), [], []
+            rows, = lang.load([[room]], lambda: over.append(1))
+            self.assertTrue(over)
             field = room.pool.fields["embedding"]
             np.testing.assert_array_equal(
                 np.asarray(rows).view("u1").reshape(300, -1),
                 pattern(8, field, 0, 300))
-            room.release()
         self.finish(enc, lm, 7)
         enc.release(8)
 

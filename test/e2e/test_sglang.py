@@ -76,14 +76,17 @@ class Encoder(server.MMEncoder):
             await asyncio.to_thread(self.look.wait, LIMIT)
         await self._publish_preprocess_metadata(ctx, [request])
         await asyncio.to_thread(self.hold.wait, LIMIT)
-        made = None if self.wrong else \
-            picture(req_id.split("~")[0], request["part_idx"],
-                    rows + self.more)
+        made = None if self.wrong else self.encode(picture(
+            req_id.split("~")[0], request["part_idx"], rows + self.more))
         state.embedding_data = receiver.EmbeddingData(
             req_id, request["num_parts"], request["part_idx"], ctx.grid_thw,
             ctx.modality, made, error_msg=self.wrong)
         state.embedding_ready.set()
         await self.send_with_url(req_id)
+
+    def encode(self, rows):
+        """What the ViT returns."""
+        return rows
 
     def post(self, request, rows):
         """Returns the error of the HTTP answer, or None."""
@@ -236,7 +239,11 @@ class Ranks:
             os.waitpid(pid, 0)
 
 
-class Sglang(Case):
+class Base(Case):
+    """A tokenizer, encoders and ranks."""
+
+    ENCODER = Encoder
+
     def start(self, ranks=1, encoders=1, fields=FIELDS, patience=LIMIT,
               env=None, **langd):
         self.e = [self.world.encoded(name=f"enc{i}", fields=fields)
@@ -248,7 +255,7 @@ class Sglang(Case):
                "MMX_ENCODERS": json.dumps(
                    {u: e.address for u, e in zip(URLS, self.e)}),
                **(env or {})}
-        self.ranks = Ranks(ranks, env)  # before there are threads
+        self.env, self.ranks = env, Ranks(ranks, env)  # before threads
         self.world.engines.append(self.ranks)
         for side in ("encode", "language"):
             plugin.install(side)
@@ -268,7 +275,7 @@ class Sglang(Case):
     def encoder(self, daemon):
         async def make():
             os.environ["MMX_ENCODED_SOCKET"] = daemon.socket
-            made = Encoder(self.loop)
+            made = self.ENCODER(self.loop)
             made.delivery.rooms.conn = await mmx.aconnect("encoded")
             return made
         try:
@@ -330,6 +337,8 @@ class Sglang(Case):
         self.assertRegex(got.text, text)
         self.assertEqual(got.code, code)
 
+
+class Sglang(Base):
     # --- rows -------------------------------------------------------------
     def test_one_rank_and_all_lengths(self):
         self.start()

@@ -21,7 +21,8 @@ sys.path.append(os.path.join(HERE, "engines"))  # last: a real one comes first
 sys.path.insert(0, os.path.join(ROOT, "test/engines"))
 
 import signatures  # noqa: E402
-from sglang.srt import plugins, server_args  # noqa: E402
+from sglang.srt import (  # noqa: E402
+    plugins, runtime_context, server_args)
 from sglang.srt.arg_groups import pd_disaggregation_hook  # noqa: E402
 from sglang.srt.disaggregation.encoder import (  # noqa: E402
     receiver, runtime, server)
@@ -31,6 +32,8 @@ import mmx  # noqa: E402
 from mmx import errors  # noqa: E402
 from mmx.adapters import (_sglang_common as common,  # noqa: E402
                           _sglang_language as language, sglang)
+from mmx.adapters._common import Question, misfit  # noqa: E402
+from mmx.adapters._copies import Here  # noqa: E402
 
 PACKAGE = os.path.join(ROOT, "lib/client/python")
 ENGINES = os.path.join(HERE, "engines")
@@ -108,7 +111,7 @@ class Fit(unittest.TestCase):
     def test_a_name_that_is_gone_and_more(self):
         with unittest.mock.patch.object(server, "MMEncoder", None):
             with self.assertRaisesRegex(
-                    sglang.Unfit, "has no MMEncoder._pub.*, and 4 more$"):
+                    sglang.Unfit, "has no MMEncoder._com.*, and 5 more$"):
                 sglang.install("encode")
         self.assertEqual(HookRegistry.hooks, {})
 
@@ -210,6 +213,14 @@ class Fit(unittest.TestCase):
                 self.start(encoder_transfer_backend="mmx")
             self.tearDown()
 
+    def test_a_limit_of_gpu_memory_that_is_none_is_refused(self):
+        for said in ("x", "-1", "1.5", "1e9"):
+            with unittest.mock.patch.dict(os.environ,
+                                          MMX_SGLANG_GPU_MB=said), \
+                    self.assertRaisesRegex(ValueError, "MMX_SGLANG_GPU_MB"):
+                self.start(encoder_transfer_backend="mmx")
+            self.tearDown()
+
     def test_encoders_that_are_none_are_refused(self):
         for said in ("{", "[]", '{"http://h:1": 5}', '{"http://h:1": "a b"}'):
             with unittest.mock.patch.dict(os.environ, MMX_ENCODERS=said), \
@@ -289,11 +300,10 @@ class Common(unittest.TestCase):
 
     def test_a_pool_that_does_not_fit(self):
         field = types.SimpleNamespace(dtype="bf16", elements=8)
-        self.assertEqual(common.misfit(field, [1, 8], "torch.bfloat16"), "")
-        self.assertIn("rows are f32",
-                      common.misfit(field, [1, 8], "torch.float32"))
+        self.assertEqual(misfit(field, 8, "torch.bfloat16"), "")
+        self.assertIn("rows are f32", misfit(field, 8, "torch.float32"))
         self.assertIn("8 wide, the rows are 9",
-                      common.misfit(field, [1, 9], "torch.bfloat16"))
+                      misfit(field, 9, "torch.bfloat16"))
 
     def test_secrets(self):
         secret = mmx.secret()
@@ -371,27 +381,20 @@ class Turns(unittest.TestCase):
         self.lang = language.Lang.__new__(language.Lang)
         self.lang.conn = unittest.mock.Mock(connected=True, epoch=1)
         self.lang.conn.send.return_value = types.SimpleNamespace(done=False)
-        self.lang.mapped = self.lang.unusable = self.lang._asked = None
-        self.lang._asked_of, self.lang.rank = 0, 0
-        self.lang._left, self.lang._unwanted = deque(), language.unwanted()
+        self.lang.mapped = self.lang.unusable = None
+        self.lang._failed_of, self.lang.rank = 0, 0
+        self.lang._question = Question(self.lang.conn, "")
+        self.lang._unwanted = deque(maxlen=language.UNWANTED_MAX)
+        self.lang.copies = Here()
         language.warn.last.clear()
         one = unittest.mock.patch.object(language.Lang, "one", self.lang)
         one.start()
         self.addCleanup(one.stop)
 
-    def test_rows_that_are_collected_go_back_in_the_next_turn(self):
-        """Python may look for cycles while the connection sends."""
-        room = unittest.mock.Mock()
-        self.lang.give_back(room)
-        room.release.assert_not_called()
-        self.lang.tidy()
-        room.release.assert_called_once_with(force=True)
-
     def test_what_fails_in_a_turn_without_requests_is_logged(self):
         with unittest.mock.patch.object(self.lang, "step", side_effect=OSError(
                 "no descriptor is free")), \
                 self.assertLogs("mmx.sglang", "WARNING") as said:
-            self.lang.give_back(unittest.mock.Mock())
             for _ in range(1000):  # SGLang's scheduler never sleeps
                 language.turned(lambda *_: None, None, [])
             self.lang.decline(mmx.Reference(7), "enc0")
@@ -607,6 +610,25 @@ class Encoder(unittest.TestCase):
             asyncio.run(ours.published(original, other, ctx, requests[:2]))
             self.assertEqual(told, [])
 
+    def test_rows_stay_on_the_gpu_unless_they_are_read_on_the_host(self):
+        def left(later=True, health=False, cache=False, prefix=False,
+                 audio=None):
+            encoder = types.SimpleNamespace(delivery=types.SimpleNamespace(
+                copies=types.SimpleNamespace(later=later)))
+            ctx = types.SimpleNamespace(
+                is_health_check=health, use_global_cache=cache,
+                preprocess_result=types.SimpleNamespace(
+                    mm_inputs={"video_audio_features": audio}))
+            with unittest.mock.patch.object(
+                    runtime_context.MM, "enable_prefix_mm_cache", prefix):
+                return asyncio.run(sglang_encoder().computed(
+                    server.MMEncoder._compute_embedding, encoder, ctx,
+                    keep_on_gpu=False))
+        self.assertTrue(left())
+        for how in ({"later": False}, {"health": True}, {"cache": True},
+                    {"prefix": True}, {"audio": [1]}):
+            self.assertFalse(left(**how), how)
+
     def test_blocks_that_are_written_are_kept_until_that_ends(self):
         """SGLang cancels the calls of requests that it gives up."""
         began, go = threading.Event(), threading.Event()
@@ -616,7 +638,8 @@ class Encoder(unittest.TestCase):
             go.wait(60)
 
         async def turn():
-            doing = asyncio.ensure_future(sglang_encoder().whole(write))
+            doing = asyncio.ensure_future(sglang_encoder().whole(
+                asyncio.to_thread(write)))
             await asyncio.to_thread(began.wait, 60)
             for _ in range(2):
                 doing.cancel()

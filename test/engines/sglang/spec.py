@@ -14,8 +14,9 @@ NAMES = {
         "handle_encoder_disaggregation"],
     "sglang/srt/arg_groups/overrides.py": ["declare_resolution"],
     "sglang/srt/arg_groups/model_override_base.py": ["resolving_view"],
-    "sglang/srt/runtime_context.py": ["get_parallel"],
+    "sglang/srt/runtime_context.py": ["get_mm", "get_parallel"],
     "sglang/srt/managers/schedule_batch.py": [
+        "MultimodalDataItem.keep_device_embedding",
         "MultimodalDataItem.precomputed_embeddings",
         "MultimodalInputs.mm_items", "MultimodalInputs.release_features"],
     _ENCODER + "receiver.py": [
@@ -23,6 +24,7 @@ NAMES = {
         "_aggregate_embedding_part", "MMReceiverBase._send_encode_request",
         "MMReceiverBase._run_encode_in_thread",
         "EncoderBootstrapServer.register",
+        "MMReceiverBase.self.scheduler",
         "MMReceiverHTTP.process_waiting_requests",
         "WaitingMMRequestBase.__init__",
         "WaitingMMRequestBase.self.recv_req",
@@ -41,9 +43,11 @@ NAMES = {
     _ENCODER + "server.py": [
         "EncodeContext.modality", "EncodeContext.items_per_req",
         "EncodeContext.aux_data", "EncodeContext.is_health_check",
+        "EncodeContext.use_global_cache", "MMEncoder._compute_embedding",
         "MMEncoder._publish_preprocess_metadata", "MMEncoder.send_with_url",
         "MMEncoder.send_to_destination", "MMEncoder.release_request",
         "MMEncoder._wait_for_embedding", "MMEncoder.self.delivery",
+        "MMEncoder.self.device",
         "MMEncoder.self.model_config", "MMEncoder.self.rank", "MMEncoder.self.req_states",
         "MMEncoder.self.send_timeout", "MMError.__init__",
         "ReqState.release_requested", "ReqState.embedding_data",

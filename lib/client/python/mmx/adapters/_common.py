@@ -55,6 +55,17 @@ def kind_of(dtype: Any) -> str:
     return BY_TORCH.get(str(dtype).split(".")[-1], "")
 
 
+def misfit(field: Any, width: int, dtype: Any) -> str:
+    """Returns in what a pool's field differs from rows; "": in nothing.
+    dtype: torch's; of bits, which numpy has, it may be any."""
+    kind = kind_of(dtype)
+    if kind and field.dtype != kind:
+        return f"is {field.dtype}, the rows are {kind}"
+    if field.elements != width:
+        return f"is {field.elements} wide, the rows are {width}"
+    return ""
+
+
 def from_tensor(rows: Any) -> Any:
     """Returns rows for a pool: of numpy, bf16 as its bits."""
     if not hasattr(rows, "detach"):

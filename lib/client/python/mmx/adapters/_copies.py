@@ -23,7 +23,7 @@ from mmx import cuda
 from mmx.dtypes import DTYPES
 from mmx.tensor import Tensor
 
-from ._common import from_tensor, kind_of
+from ._common import from_tensor, misfit
 
 Call = Callable[[], Any]
 
@@ -47,13 +47,9 @@ class Rows(NamedTuple):
         """Raises ValueError unless a tensor is rows of this item."""
         if len(rows) != self.rows:
             raise ValueError(f"{len(rows)} rows, {self.rows} were announced")
-        if rows.ndim != 2 or rows.shape[1] != self.field.elements:
-            raise ValueError(f"rows are {tuple(rows.shape[1:])} wide, the "
-                             f"pool's {self.field.elements}")
-        # Without torch they are bits.
-        if hasattr(rows, "detach") and kind_of(rows.dtype) != self.field.dtype:
-            raise ValueError(f"rows are {rows.dtype}, the pool's "
-                             f"{self.field.dtype}")
+        why = misfit(self.field, rows.shape[-1], rows.dtype)
+        if why or rows.ndim != 2:
+            raise ValueError(f"pool {self.pool.name} {why or 'holds rows'}")
 
 
 def shown(array: Any, kind: str) -> Any:

@@ -1,5 +1,5 @@
 """Shared by both sides of the SGLang plugin: names of rooms, the aux, HTTP
-statuses, conversions between tensors and rows."""
+statuses, grids."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import mmx
 from mmx import aux, errors
 
-from ._common import kind_of
+from ._copies import shown
 
 MARK = "~"  # between a client's request id and the secret
 PORT = 7601  # of mmx-encoded, if nothing says it
@@ -49,6 +49,15 @@ def deadline() -> float:
         raise ValueError("MMX_DEADLINE_S is no number of seconds: "
                          f"{said:.200}")
     return float(said)
+
+
+def gpu_bytes() -> int:
+    """Returns how many bytes of rows a rank may have on its GPU; ValueError:
+    MMX_SGLANG_GPU_MB is no number."""
+    said = os.environ.get("MMX_SGLANG_GPU_MB") or "4096"
+    if not re.fullmatch(r"\d{1,7}", said):
+        raise ValueError(f"MMX_SGLANG_GPU_MB is no number: {said:.200}")
+    return int(said) << 20
 
 
 def reference_of(req_id: str) -> mmx.Reference:
@@ -97,33 +106,6 @@ def reachable(address: str, url: str) -> str:
     if place.hostname in ("0.0.0.0", "::", "*"):
         return f"tcp://{urlsplit(url).hostname}:{place.port}"
     return address
-
-
-# --- rows -----------------------------------------------------------------
-def misfit(field: Any, shape: Any, dtype: Any) -> str:
-    """Returns in what a pool's field differs from the rows; "": nothing."""
-    kind = kind_of(dtype)
-    if kind and field.dtype != kind:
-        return f"is {field.dtype}, the rows are {kind}"
-    if field.elements != shape[1]:
-        return f"is {field.elements} wide, the rows are {shape[1]}"
-    return ""
-
-
-def to_tensor(rows: Any, kind: str = "") -> Any:
-    """Returns a tensor over an array, without a copy. Where there is no torch
-    the array itself."""
-    try:
-        import torch
-    except ImportError:
-        return rows
-    import warnings
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # read-only: it is never written
-        if kind == "bf16":
-            return torch.from_numpy(rows).view(torch.bfloat16)
-        return torch.from_numpy(rows)
 
 
 # --- aux ------------------------------------------------------------------
@@ -207,7 +189,7 @@ def numbers(values: Any) -> Any:
     """Returns a grid as a tensor of whole numbers."""
     import numpy as np
 
-    return to_tensor(np.asarray(values, dtype="i8"))
+    return shown(np.asarray(values, dtype="i8"), "i64")
 
 
 def pool_name() -> str:

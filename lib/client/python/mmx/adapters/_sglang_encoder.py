@@ -5,28 +5,34 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-from typing import Any, Callable, Dict, Optional, Union
+import logging
+from typing import Any, Awaitable, Callable, Dict, List, Optional, Union
 
 import mmx
 from mmx import aux, errors
 
-from ._common import from_tensor
-from ._sglang_common import (PLACE, deadline, field_of, misfit, mrope, pack,
-                             pool_name, reason, reference_of, status)
+from ._common import misfit
+from ._copies import Here, Rows, copies
+from ._sglang_common import (PLACE, deadline, field_of, mrope, pack, pool_name,
+                             reason, reference_of, status)
 
+log = logging.getLogger("mmx.sglang")
 SERVER = "sglang.srt.disaggregation.encoder.server"
 HTTP = "sglang.srt.disaggregation.encoder.http_server"
 CONNECT_S = 1  # for a daemon that is away: each request waits this long
 LATER_S = 2  # for ranks that ask after the encoder has failed
 HERE_BYTES = 1 << 20  # copied on the loop: a thread's turn takes longer
 FAULTS = (errors.MmxError, OSError, TimeoutError, ValueError)
+POLL_S = 0.0005  # between two looks at copies of a GPU
 LOOK_S = 0.25  # between two looks whether SGLang has given a request up
 
 
 class Rooms:
-    """The rooms of one encoder; its connection belongs to its loop."""
+    """The rooms of one encoder; its connection belongs to its loop. meets:
+    called with a new pool."""
 
-    def __init__(self) -> None:
+    def __init__(self, meets: Callable[[mmx.Pool], None]) -> None:
+        self._meets, self._met = meets, 0  # the run of the pool
         self.conn: Optional[mmx.Connection] = None
         self.sources: Dict[str, mmx.Source] = {}
         self.refused: Dict[str, BaseException] = {}  # not announced: why
@@ -38,7 +44,11 @@ class Rooms:
             if self.conn is None:
                 self.conn = await mmx.aconnect("encoded", name="sglang",
                                                timeout=CONNECT_S)
-        return await self.conn.apool(pool_name(), timeout=CONNECT_S)
+        pool = await self.conn.apool(pool_name(), timeout=CONNECT_S)
+        if self._met != pool.epoch:
+            self._met = pool.epoch
+            self._meets(pool)
+        return pool
 
     async def pool_or_why(self) -> "Union[mmx.Pool, BaseException]":
         """Returns the pool for a batch, or why there is none: a daemon that
@@ -56,7 +66,7 @@ class Rooms:
         try:
             if isinstance(pool, BaseException):
                 raise pool
-            why = misfit(pool.fields[field_of(pool)], data.shape, data.dtype)
+            why = misfit(pool.fields[field_of(pool)], data.shape[1], data.dtype)
             if why:
                 raise errors.IncompatibleLayout(f"pool {pool.name} {why}")
             self.sources[req_id] = self._announced(
@@ -96,10 +106,10 @@ class Rooms:
         source.release(force=True)
 
 
-async def whole(call: Callable[[], None]) -> None:
-    """Runs it in a thread, and is not cancelled before it has returned: the
-    blocks that it writes to are another room's after that."""
-    doing = asyncio.ensure_future(asyncio.to_thread(call))
+async def whole(call: Awaitable[Any]) -> None:
+    """Awaits it, and is not cancelled before it has ended: the blocks that it
+    writes to are another room's after that."""
+    doing = asyncio.ensure_future(call)
     cancelled = None
     while not doing.done():
         try:
@@ -117,7 +127,9 @@ def make_delivery(server: Any) -> type:
 
         def __init__(self, encoder: Any, **more: Any) -> None:
             super().__init__(encoder, **more)
-            self.rooms = Rooms()
+            self.copies = copies(getattr(encoder, "device", "cpu"), log)
+            self.rooms = Rooms(self.copies.meet if self.copies.later
+                               else lambda pool: None)
 
         async def send(self, state: Any, destination: Any) -> None:
             data = await self.encoder._wait_for_embedding(state)
@@ -141,20 +153,36 @@ def make_delivery(server: Any) -> type:
             end = asyncio.get_running_loop().time() + min(
                 deadline(), self.encoder.send_timeout)
             await self._until(source.granted, state, end)
-            rows = from_tensor(embedding)
-            if len(rows) != source.total:
-                await self.rooms.fail(state.req_id, f"{len(rows)} rows, "
-                                      f"{source.total} were announced")
+            if len(embedding) != source.total:
+                await self.rooms.fail(
+                    state.req_id, f"{len(embedding)} rows, {source.total} "
+                    "were announced")
                 return
-
-            def write() -> None:
-                source[field_of(source.pool)][0:len(rows)] = rows
-            if rows.nbytes > HERE_BYTES:
-                await whole(write)
-            else:
-                write()
-            source.commit(0, len(rows), final=True)
+            await self._copy(embedding, Rows(
+                source.pool, source.pool.fields[field_of(source.pool)],
+                source.total, tuple(source.pieces(0, source.total))))
+            source.commit(0, source.total, final=True)
             await self._until(source.done, state, end)
+
+        async def _copy(self, rows: Any, item: Rows) -> None:
+            item.check(rows)
+            over: List[bool] = []
+
+            async def copied() -> None:
+                while not over:
+                    await asyncio.sleep(POLL_S)
+                    self.copies.step()
+
+            def here() -> None:
+                Here().save(rows, item, lambda: over.append(True))
+            if self.copies.later and getattr(rows, "is_cuda", False):
+                self.copies.save(rows, item, lambda: over.append(True))
+                self.copies.flush()
+                await whole(copied())
+            elif item.rows * item.field.row_bytes > HERE_BYTES:
+                await whole(asyncio.to_thread(here))
+            else:
+                here()
 
         async def _until(self, what: Any, state: Any, end: float) -> None:
             """Waits until `end` of the loop's time, in one wait, which finds a
@@ -199,6 +227,19 @@ async def published(original: Any, self: Any, ctx: Any,
             rooms.announce(state.embedding_data, beside, flags, pool)
 
 
+async def computed(original: Any, self: Any, ctx: Any, *,
+                   keep_on_gpu: bool) -> Any:
+    """MMEncoder._compute_embedding: rows stay on the GPU, where SGLang's loop
+    would wait for them, unless something of SGLang reads them on the host."""
+    from sglang.srt.runtime_context import get_mm  # type: ignore
+
+    stay = self.delivery.copies.later and not (
+        ctx.is_health_check or ctx.use_global_cache or
+        get_mm().enable_prefix_mm_cache or
+        ctx.preprocess_result.mm_inputs.get("video_audio_features"))
+    return await original(self, ctx, keep_on_gpu=keep_on_gpu or stay)
+
+
 async def delivered(original: Any, self: Any, req_id: str) -> None:
     """MMEncoder.send_with_url: no URL is registered."""
     server = importlib.import_module(SERVER)
@@ -233,4 +274,5 @@ def hooks() -> Dict[str, Any]:
     server = importlib.import_module(SERVER)
     return {SERVER + ".ZmqDelivery": make_delivery(server),
             SERVER + ".MMEncoder._publish_preprocess_metadata": published,
+            SERVER + ".MMEncoder._compute_embedding": computed,
             SERVER + ".MMEncoder.send_with_url": delivered}

@@ -5,8 +5,8 @@ waits for rows: a rank looks at its cells once in each of SGLang's turns."""
 from __future__ import annotations
 
 import collections
-import contextlib
 import importlib
+import itertools
 import json
 import logging
 import os
@@ -17,22 +17,23 @@ import urllib.error
 import urllib.request
 import weakref
 from array import array
-from typing import Any, Deque, Dict, List, Optional, Set, Tuple
+from typing import Any, Callable, Deque, Dict, List, Optional, Set, Tuple
 
 import mmx
 from mmx import errors
 
-from ._common import Rated
+from ._common import Question, Rated
+from ._copies import Here, Rows, copies, shown
 from ._sglang_common import (MARK, PLACE, deadline, encoder_of, encoders,
-                             field_of, is_place, numbers, pool_name, reachable,
-                             reason, reference_of, status, to_tensor, unpack)
+                             field_of, gpu_bytes, is_place, numbers, pool_name,
+                             reachable, reason, reference_of, status, unpack)
 
-warn = Rated(logging.getLogger("mmx.sglang"))
+log = logging.getLogger("mmx.sglang")
+warn = Rated(log)
 RECEIVER = "sglang.srt.disaggregation.encoder.receiver"
 BATCH = "sglang.srt.managers.schedule_batch"
 FIRST_S = 0.1
 PATIENCE_S = 5  # for a daemon that is away
-TEXT_S = 0.1  # for the event behind a cell
 AGAIN_S = 0.1  # between two questions to an encoder that registers
 ASKED_MAX = 64  # encoders that register at a time
 UNWANTED_MAX = 1024  # rooms to decline once the daemon is back
@@ -126,17 +127,13 @@ def dispatched(original: Any, self: Any, req_id: str, *args: Any,
 
 
 # --- scheduler ranks ----------------------------------------------------------
-def unwanted() -> "Deque[Tuple[mmx.Reference, str]]":
-    """Makes a queue of rooms to decline; of too many the oldest go, which
-    their encoders have given up by then."""
-    return collections.deque(maxlen=UNWANTED_MAX)
-
-
 class Lang:
-    """The connection of one scheduler process, and its place on the host."""
+    """The connection of one scheduler process, its place on the host, and its
+    copies. scheduler: SGLang's."""
 
     one: "Optional[Lang]" = None
-    def __init__(self) -> None:
+
+    def __init__(self, scheduler: Any = None) -> None:
         from sglang.srt.runtime_context import get_parallel  # type: ignore
 
         here = get_parallel()
@@ -148,19 +145,26 @@ class Lang:
             session=os.environ.get("MMX_SESSION", "sglang"))
         self.mapped: Optional[mmx.Pool] = None
         self.unusable: Optional[Exception] = None  # why there is no pool
-        self._asked: Optional[mmx.Reply] = None
-        self._asked_of = 0  # the daemon's run
-        self._left: Deque[mmx.Room] = collections.deque()
-        self._unwanted = unwanted()
+        self._failed_of = 0  # the daemon's run
+        self._question = Question(self.conn, pool_name())
+        # Of too many the oldest go, which their encoders have given up by then.
+        self._unwanted: Deque[Tuple[mmx.Reference, str]] = collections.deque(
+            maxlen=UNWANTED_MAX)
+        self.copies = copies(getattr(scheduler, "device", "cpu"), log)
+        # SGLang's kernels are on a stream of their own.
+        self._readers = [s for s in (getattr(
+            scheduler, "forward_stream", None),) if s is not None]
+        self._left = gpu_bytes()  # for rows on the GPU
+        self._freed: Deque[int] = collections.deque()
         try:  # once in a process: the first request finds the daemon
             self.conn.wait(self.step, FIRST_S)
         except TimeoutError:
             pass
 
     @classmethod
-    def get(cls) -> "Lang":
+    def get(cls, scheduler: Any = None) -> "Lang":
         if cls.one is None:
-            cls.one = cls()
+            cls.one = cls(scheduler)
         return cls.one
 
     def step(self) -> Optional[mmx.Pool]:
@@ -168,25 +172,17 @@ class Lang:
         raises fails the request that waits, and nothing else may raise it:
         SGLang's scheduler would end."""
         self.conn.step()
-        while self._left:
-            self._left.popleft().release(force=True)
+        self.copies.step()
         if not self.conn.connected:
             return None
         while self._unwanted:  # langd keeps what its encoder cannot hear yet
             self.conn.decline(*self._unwanted.popleft())
         if self.mapped and self.mapped.epoch == self.conn.epoch:
             return self.mapped
-        if self._asked_of != self.conn.epoch:
-            # An answer of an earlier run came with its end.
-            self._asked_of, self._asked = self.conn.epoch, None
+        if self._failed_of != self.conn.epoch:
             self.unusable = None
-        if not self._asked:
-            self._asked = self.conn.send(mmx.wire.POOL, name=pool_name(),
-                                         layout="")
-        if self._asked.done:
-            asked, self._asked = self._asked, None
-            return self._map(asked)
-        return None
+        asked = self._question.answer()
+        return self._map(asked) if asked else None
 
     def _map(self, asked: mmx.Reply) -> Optional[mmx.Pool]:
         """Maps the pool; why it cannot be had is for the requests."""
@@ -195,15 +191,15 @@ class Lang:
                                    self.conn.epoch)
             field_of(self.mapped)
             self.unusable = None
-            return self.mapped
+            if self.copies.later:
+                self.copies.meet(self.mapped)
         except Exception as e:
+            self._failed_of = self.conn.epoch
             self.mapped, self.unusable = None, e
-            return None
+        return self.mapped
 
     def tidy(self) -> None:
         """Does what is to be done while no request waits."""
-        if not self._left and not self._unwanted:
-            return
         try:
             self.step()
         except Exception as e:
@@ -216,18 +212,58 @@ class Lang:
             self._unwanted.append((room, encoder))
             self.tidy()
 
-    def give_back(self, room: mmx.Room) -> None:
-        """Releases, in the next turn, a room whose last tensor went: that is
-        in whatever thread, and in whatever call if Python looks for cycles,
-        one that sends among them."""
-        self._left.append(room)
+    def load(self, groups: List[List[mmx.Room]],
+             over: Callable[[], None]) -> List[Any]:
+        """Returns a tensor of each group's rows, those of one room after the
+        other's; over() is called when they are there. Shown in place, a room
+        goes back with the last tensor over it, else when it is copied. SGLang
+        0.5.23's own EmbeddingPool is no place for them: it frees its slots
+        with the processor's output, which is gone before the prefill."""
+        pool = groups[0][0].pool
+        field = pool.fields[field_of(pool)]
+        if not self.copies.later and pool.memory == "host" and \
+                os.environ.get("MMX_SGLANG_COPY") != "1" and \
+                all(len(g) == 1 == len(g[0].runs) for g in groups):
+            made = [shown(room.view(field.name, release=True), field.dtype)
+                    for room, in groups]
+            over()
+            return made
+
+        def copied() -> None:
+            for room in itertools.chain(*groups):
+                room.release(force=True)
+            over()
+        items = [rows_of(pool, field, g) for g in groups]
+        size = sum(item.rows for item in items) * field.row_bytes
+        while self._freed:
+            self._left += self._freed.popleft()
+        if not self.copies.later or size > self._left:
+            # Never in place beside a GPU: SGLang may copy pinned memory later
+            # than it lets go of it, when other rows are in the pool's place.
+            return Here().load(items, copied)
+        made = self.copies.load(items, copied, self._readers)
+        for rows, item in zip(made, items):
+            self._left -= item.rows * field.row_bytes
+            # Its tensors are cut into others: their memory is what counts.
+            weakref.finalize(rows.untyped_storage(), self._freed.append,
+                             item.rows * field.row_bytes).atexit = False
+        return made
+
+
+def rows_of(pool: mmx.Pool, field: mmx.pool.Field,
+            rooms: List[mmx.Room]) -> Rows:
+    runs: List[mmx.Run] = []
+    count = 0
+    for room in rooms:
+        runs += [r._replace(first=count + r.first) for r in room.runs]
+        count += room.readable
+    return Rows(pool, field, count, tuple(runs))
 
 
 def turned(original: Any, self: Any, recv_reqs: Any) -> Any:
     """MMReceiverHTTP.process_waiting_requests: each turn of the scheduler,
     also of one that waits for nothing."""
-    if Lang.one:
-        Lang.one.tidy()
+    Lang.get(getattr(self, "scheduler", None)).tidy()
     return original(self, recv_reqs)
 
 
@@ -248,9 +284,9 @@ def make_waiting(receiver: Any) -> type:
 
         def send_encode_request(self) -> None:
             self.rooms: Dict[int, mmx.Room] = {}
-            self._taken: List[int] = []
+            self._made: Optional[Dict[Any, Any]] = None  # its tensors
+            self._copied = False  # into them
             self._since = time.monotonic()
-            self._failed = 0.0
             self._secret, *said = next(
                 (u[4:] for u in self.encoder_urls if u.startswith("mmx:")),
                 "").split(" ")
@@ -307,12 +343,6 @@ def make_waiting(receiver: Any) -> type:
             if time.monotonic() - self._since > PATIENCE_S:
                 raise why or errors.NotReady("no mmx-langd is connected")
 
-        def _text_may_follow(self) -> bool:
-            """A cell says that a room failed, then its event says why."""
-            now = time.monotonic()
-            self._failed = self._failed or now
-            return now - self._failed < TEXT_S
-
         def _try_recv_mm_data(self) -> None:
             if self.status != receiver.WaitingMMRequestStatus.PENDING:
                 return
@@ -320,34 +350,47 @@ def make_waiting(receiver: Any) -> type:
                 if not self._open():
                     self._lose_patience()
                     return
-                for room in self.rooms.values():
-                    if room.state is not mmx.State.FAILED:
-                        continue
-                    why = room.reason or errors.Internal()
-                    if not why.text and self._text_may_follow():
-                        return
-                    raise why
+                if not self._landed():
+                    return
             except Exception as e:  # this request's, not the scheduler's
                 self._fail_and_release(f"mmx: {reason(e)}: {e}", status(e))
                 return
-            if all(r.complete for r in self.rooms.values()):
+            try:
                 self._assemble()
+            except Exception as e:
+                self._fail_assemble(e)
+
+        def _landed(self) -> bool:
+            for room in self.rooms.values():
+                room._failed()  # raises why, once that is known
+            return all(r.complete for r in self.rooms.values())
 
         def _assemble(self) -> None:
-            try:
-                by_modality: Dict[Any, List[Any]] = {}
-                for part, room in sorted(self.rooms.items()):
-                    data = self._part(part, room)
-                    self.recv_embedding_data = \
-                        receiver._aggregate_embedding_part(
-                            self.recv_embedding_data, data, self.model_type)
-                    by_modality.setdefault(data.modality, []).append(
-                        data.embedding)
-                self._finish_assemble({m: joined(t)
-                                       for m, t in by_modality.items()})
-                self.recv_embedding_data = None
-            except Exception as e:  # this request's, not the scheduler's
-                self._fail_assemble(e)
+            if self._made is None:
+                self._begin()
+            if not self._copied:
+                return
+            made, self._made = self._made, {}
+            self._finish_assemble(made)
+            for item in self.recv_req.mm_inputs.mm_items:
+                # On a GPU they stay there until the request has ended.
+                item.keep_device_embedding = True
+            self.recv_embedding_data = None
+
+        def _begin(self) -> None:
+            by_modality: Dict[Any, List[mmx.Room]] = {}
+            for part, room in sorted(self.rooms.items()):
+                data = self._part(part, room)
+                self.recv_embedding_data = \
+                    receiver._aggregate_embedding_part(
+                        self.recv_embedding_data, data, self.model_type)
+                by_modality.setdefault(data.modality, []).append(room)
+
+            def over() -> None:
+                self._copied = True
+            made = Lang.get().load(list(by_modality.values()), over)
+            self._made = dict(zip(by_modality, made))
+            self._places = []  # the rooms go back by themselves
 
         def _part(self, part: int, room: mmx.Room) -> Any:
             said, beside = unpack(room.aux)
@@ -355,32 +398,11 @@ def make_waiting(receiver: Any) -> type:
                 raise errors.Malformed(f"part {said['part']} in the room of "
                                        f"{part} of {len(self.rooms)}")
             modality = receiver.Modality[said["modality"].upper()]
+            field = room.pool.fields[field_of(room.pool)]
             return receiver.EmbeddingData(
                 self.recv_req.rid, len(self.rooms), part,
-                numbers(said["grid"]), modality, self._rows(part, room),
-                **beside)
-
-        def _rows(self, part: int, room: mmx.Room) -> Any:
-            """Returns the rows in place, which go back with the last tensor
-            over them. Copied, if MMX_SGLANG_COPY is 1, in several runs or on a
-            GPU, whose kernels no tensor's end waits for: they go back now."""
-            name, lang = field_of(room.pool), Lang.get()
-            kind = room.pool.fields[name].dtype
-            rows = None
-            if room.pool.memory == "host" and \
-                    os.environ.get("MMX_SGLANG_COPY") != "1":
-                with contextlib.suppress(mmx.SplitRows):
-                    rows = room.view(name)
-            copied = rows is None
-            if copied:
-                rows = room.gather(name)
-            rows = rows.view("i2") if kind == "bf16" else rows[:]
-            self._taken.append(part)
-            if copied:
-                lang.give_back(room)
-            else:
-                weakref.finalize(rows, lang.give_back, room).atexit = False
-            return to_tensor(rows, kind)
+                numbers(said["grid"]), modality,
+                embedding_shape=[room.readable, field.elements], **beside)
 
         def _fail_and_release(self, error_msg: Any,
                               error_code: Any = None) -> None:
@@ -391,11 +413,10 @@ def make_waiting(receiver: Any) -> type:
             super()._fail_and_release(error_msg, error_code)
 
         def release_resources(self) -> None:
-            """Releases what no tensor shows; before READY that is an abort."""
+            """Releases what is not copied or shown; before READY that is an
+            abort."""
             rooms, lang = getattr(self, "rooms", {}), Lang.get()
             for part, encoder in getattr(self, "_places", ()):
-                if part in self._taken:
-                    continue
                 room = rooms.get(part)
                 if room:
                     room.release(force=True, no_readers=lang.rank == 0)
@@ -407,18 +428,6 @@ def make_waiting(receiver: Any) -> type:
             super().release_resources()
 
     return Waiting
-
-
-def joined(parts: List[Any]) -> Any:
-    if len(parts) == 1:
-        return parts[0]
-    try:
-        import torch
-    except ImportError:
-        import numpy as np
-
-        return np.concatenate(parts)
-    return torch.cat(parts)
 
 
 def hooks() -> Dict[str, Any]:

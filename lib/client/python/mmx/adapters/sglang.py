@@ -31,7 +31,7 @@ import inspect
 import os
 from typing import Any, Callable, Dict, Iterator
 
-from ._sglang_common import deadline, encoders
+from ._sglang_common import deadline, encoders, gpu_bytes
 
 ON = "MMX_SGLANG"  # "encode" or "language"; spawned processes inherit it
 RIDES_ON = "zmq_to_scheduler"  # the backend whose code paths mmx takes
@@ -87,7 +87,9 @@ LANGUAGE: Names = {
 }
 ENCODE: Names = {
     **_PARTS,
+    "sglang.srt.runtime_context": {"get_mm": ""},
     _ENCODER + "server": {
+        "MMEncoder._compute_embedding": "self ctx * keep_on_gpu",
         "MMEncoder._publish_preprocess_metadata": "self ctx requests",
         "MMEncoder.send_with_url": "self req_id",
         "MMEncoder.send_to_destination": "self state destination",
@@ -178,7 +180,7 @@ def _chosen(original: Callable[[Any], Any], server_args: Any) -> Any:
         if any(u.startswith("grpc") for u in asked.encoder_urls):
             raise ValueError("--encoder-transfer-backend mmx takes encoders "
                              "by HTTP, not by gRPC")
-        known, _ = encoders(), deadline()  # are they well-formed?
+        known, *_ = encoders(), deadline(), gpu_bytes()  # well-formed?
         for url in asked.encoder_urls if known else ():
             if url not in known:
                 raise ValueError(f"MMX_ENCODERS leaves out {url:.200}, which "

@@ -11,6 +11,7 @@ from typing import Any, List
 class MultimodalDataItem:
     feature: Any = None
     precomputed_embeddings: Any = None
+    keep_device_embedding: bool = False
 
 
 @dataclasses.dataclass

@@ -40,7 +40,7 @@ class ZmqDelivery:
 class MMEncoder:
     def __init__(self, rank=0, send_timeout=20):
         self.rank, self.send_timeout = rank, send_timeout
-        self.req_states = {}
+        self.req_states, self.device = {}, "cpu"
         self.model_config = types.SimpleNamespace(
             hf_config=types.SimpleNamespace(rope_scaling={
                 "mrope_section": [16, 24, 24]}))
@@ -82,6 +82,9 @@ class MMEncoder:
                 ctx.grid_thw[first:first + items], ctx.modality,
                 embedding_shape=[rows, ctx.width], dtype=ctx.dtype)
             first += items
+
+    async def _compute_embedding(self, ctx, *, keep_on_gpu):
+        return keep_on_gpu
 
     async def send_with_url(self, req_id):
         raise NotImplementedError("a receive URL")
