@@ -1,0 +1,239 @@
+"""The SGLang plugin of engines on a GPU, over the driver's double and a stand-in
+of torch's streams: no turn of the scheduler and no call of the encoder waits; a
+request is served once its rows are copied, by kernels of a stream of their own;
+rooms are released when their rows are copied, and committed likewise."""
+
+import gc
+import os
+import threading
+import types
+import unittest
+from unittest import mock
+
+import numpy as np
+import test_sglang
+from ongpu import PINNED, OnGpu, modules, torch
+from pair import LIMIT, eventually
+from sglang.srt.disaggregation.encoder import receiver
+from sglang.srt.managers.schedule_batch import (MultimodalDataItem,
+                                               MultimodalInputs)
+from test_sglang import WIDTH, picture
+
+from mmx.adapters import _sglang_language
+
+PENDING, SUCCESS = (receiver.WaitingMMRequestStatus.PENDING,
+                    receiver.WaitingMMRequestStatus.SUCCESS)
+
+
+class Encoder(test_sglang.Encoder):
+    """Its ViT's kernels go to the loop's stream."""
+
+    def __init__(self, loop):
+        super().__init__(loop)
+        self.device, self.kernels = "cuda", torch._here.stream
+        with modules():
+            self.delivery = type(self.delivery)(
+                self, cleanup_receive_state=True)
+
+    def encode(self, rows):
+        return torch.written(rows)
+
+    @property
+    def copies(self):
+        return self.delivery.copies._stream
+
+    def queued(self):
+        """Copies that are not over."""
+        return len(self.delivery.copies._fences)
+
+
+class Gpu(OnGpu, test_sglang.Base):
+    ENCODER = Encoder
+
+    def start(self, **how):
+        kernels = torch.Stream()
+        made = test_sglang.Base.encoder
+
+        def encoder(case, daemon):  # on the loop's thread
+            case.loop.call_soon_threadsafe(
+                setattr, torch._here, "stream", kernels)
+            return made(case, daemon)
+        with mock.patch.object(test_sglang.Base, "encoder", encoder):
+            super().start(ranks=0, **how)
+        env = mock.patch.dict(os.environ, self.env)
+        env.start()
+        self.addCleanup(env.stop)
+        self.scheduler = types.SimpleNamespace(
+            device="cuda", forward_stream=torch.Stream())
+        self.turns = torch.Stream()
+        with modules():
+            self.lang = _sglang_language.Lang(self.scheduler)
+        one = mock.patch.object(_sglang_language.Lang, "one", self.lang)
+        one.start()
+        self.addCleanup(one.stop)
+        self.world.engines.append(self.lang.conn)
+        self.receiver = receiver.MMReceiverHTTP([], None)
+        self.receiver.scheduler = self.scheduler
+        eventually(lambda: self.lang.step() and PINNED, "the pool is pinned")
+        self.waiting = []
+
+    @property
+    def copies(self):
+        return self.lang.copies._stream
+
+    def turn(self):
+        """One of the scheduler: it must not wait, nor copy pageable memory."""
+        with torch.in_a_pass(self.turns, list(PINNED.values())):
+            self.receiver.process_waiting_requests([])
+            receiver._process_waiting_requests(self.waiting, list)
+
+    def asked(self, rid, rows):
+        """A request in the scheduler."""
+        r = self.ask(rid, rows)
+        req = types.SimpleNamespace(rid=rid, input_ids=None, mm_inputs=None,
+                                    num_items_assigned=r["items"])
+
+        def put(embeddings, _parts):
+            have, = embeddings.values()
+            return MultimodalInputs([MultimodalDataItem(
+                precomputed_embeddings=have)])
+        one = receiver.WaitingZmqRequest(rid, req, put, r["urls"],
+                                         "qwen2_vl", "host", 1)
+        one.send_encode_request()
+        self.waiting.append(one)
+        return one
+
+    def begun(self, rid, rows):
+        """Its rows have landed, and their copies are queued."""
+        one = self.asked(rid, rows)
+        eventually(lambda: self.turn() or one._made is not None,
+                   "its rows have landed")
+        return one
+
+    def served(self, rid, rows):
+        one = self.asked(rid, rows)
+        eventually(lambda: self.turn() or one.status == SUCCESS,
+                   "it is served")
+        return one
+
+    def want(self, rid, rows):
+        return np.concatenate([picture(rid, part, rows) for part in
+                               range(len(self.encoders))])
+
+    def check(self, one, rid, rows):
+        """The model reads it, on SGLang's stream for that."""
+        item, = one.recv_req.mm_inputs.mm_items
+        stream = self.scheduler.forward_stream
+        with torch.on(stream):
+            stream.wait_stream(self.turns)
+            got = torch.read(item.precomputed_embeddings)
+        stream.synchronize()
+        np.testing.assert_array_equal(got, self.want(rid, rows))
+        self.assertTrue(item.keep_device_embedding)
+
+    def taken(self):
+        free, blocks = self.d.free()
+        return blocks - free
+
+    def flows(self, stream):
+        """What is queued on the stream ends."""
+        over = threading.Thread(target=stream.synchronize, daemon=True)
+        over.start()
+        over.join(LIMIT)
+        self.assertFalse(over.is_alive())
+
+
+class Language(Gpu):
+    def test_a_request_is_served_after_its_copy(self):
+        self.start()
+        gate = self.copies.gate()
+        one = self.begun("r", 300)
+        for _ in range(3):
+            self.turn()
+        self.assertEqual((one.status, self.taken()), (PENDING, 3))
+        gate.set()
+        self.copies.synchronize()
+        self.turn()
+        self.assertEqual(one.status, SUCCESS)
+        self.d.all_free()
+        self.check(one, "r", 300)
+
+    def test_kernels_of_others_do_not_wait_for_it(self):
+        self.start()
+        gate = self.copies.gate()
+        self.begun("r", 300)
+        self.scheduler.forward_stream.wait_stream(self.turns)
+        self.flows(self.scheduler.forward_stream)
+        gate.set()
+        eventually(lambda: self.turn() or not self.waiting, "it is served")
+
+    def test_it_does_not_wait_for_kernels_of_others(self):
+        self.start()
+        gate = self.scheduler.forward_stream.gate()
+        one = self.served("r", 300)
+        gate.set()
+        self.check(one, "r", 300)
+
+    def test_parts_are_one_batch_and_one_tensor(self):
+        self.start(encoders=2)
+        batches = self.batches()
+        one = self.served("r", 300)
+        self.assertEqual(self.batches() - batches, 1)
+        self.check(one, "r", 300)
+
+    def test_a_client_that_leaves_amid_the_copy(self):
+        self.start()
+        gate = self.copies.gate()
+        one = self.begun("r", 300)
+        one._fail_and_release("Aborted by user", error_code=400)
+        for _ in range(3):
+            self.turn()
+        self.assertEqual((self.waiting, self.taken()), ([], 3))
+        gate.set()
+        self.copies.synchronize()
+        self.turn()
+        self.d.all_free()
+
+    def test_langd_ends_amid_the_copy(self):
+        self.start()
+        gate = self.copies.gate()
+        one = self.begun("r", 300)
+        self.d.kill()
+        for _ in range(3):
+            self.turn()
+        gate.set()
+        self.copies.synchronize()
+        self.turn()
+        self.check(one, "r", 300)
+        self.d.start()
+        eventually(lambda: self.lang.step(), "the pool is mapped anew")
+        self.check(self.served("s", 300), "s", 300)
+        del one
+        eventually(lambda: gc.collect() >= 0 and len(PINNED) == 2,
+                   "only pools in use are pinned")
+
+    def test_gpu_memory_has_a_limit(self):
+        self.start()
+        self.lang._left = 2 * 300 * WIDTH * 2
+        first, second, third = (self.served(rid, 300) for rid in "abc")
+        for one, rid in ((first, "a"), (second, "b")):
+            self.check(one, rid, 300)
+        item, = third.recv_req.mm_inputs.mm_items
+        np.testing.assert_array_equal(  # as the engine without a GPU has it
+            item.precomputed_embeddings, self.want("c", 300))
+        self.d.all_free()
+        first.recv_req.mm_inputs.release_features()
+        del first, one
+        self.check(self.served("d", 300), "d", 300)
+
+    def test_a_pool_is_pinned_once(self):
+        self.start()
+        for turn in range(3):
+            self.served(f"r{turn}", 300)
+        self.assertEqual(len(PINNED), 2)  # and the encoder's
+
+
+del Gpu
+
+if __name__ == "__main__":
+    unittest.main()
