@@ -233,6 +233,82 @@ class Language(Gpu):
         self.assertEqual(len(PINNED), 2)  # and the encoder's
 
 
+class Encode(Gpu):
+    def source(self):
+        sources = self.encoders[0].delivery.rooms.sources
+        return eventually(lambda: list(sources.values()), "announced")[0]
+
+    def held_back(self, gate):
+        one = self.asked("r", 300)
+        source = self.source()
+        eventually(self.encoders[0].queued, "the copy is queued")
+        for _ in range(3):
+            self.turn()
+        self.assertEqual(source.rows, 0)
+        gate.set()
+        eventually(lambda: self.turn() or one.status == SUCCESS,
+                   "it is served")
+        self.check(one, "r", 300)
+        self.posted.join()
+        self.assertEqual(self.answers, [])
+        self.e[0].all_free()
+
+    def test_rows_are_committed_when_they_are_copied(self):
+        self.start()
+        self.held_back(self.encoders[0].copies.gate())
+
+    def test_rows_are_copied_after_the_kernels_that_write_them(self):
+        self.start()
+        self.held_back(self.encoders[0].kernels.gate())
+
+    def test_the_loop_goes_on(self):
+        self.start()
+        gate = self.encoders[0].copies.gate()
+        self.asked("r", 300)
+        eventually(self.encoders[0].queued, "the copy is queued")
+        over = threading.Event()
+        self.loop.call_soon_threadsafe(over.set)
+        self.assertTrue(over.wait(LIMIT))
+        gate.set()
+        eventually(lambda: self.turn() or not self.waiting, "it is served")
+
+    def test_a_call_given_up_amid_the_copy_keeps_its_blocks(self):
+        self.start()
+        gate = self.encoders[0].copies.gate()
+        one = self.asked("r", 300)
+        eventually(self.encoders[0].queued, "the copy is queued")
+        one._fail_and_release("Aborted by user", error_code=400)
+        for state in list(self.encoders[0].req_states.values()):
+            state.release_requested = True
+        for _ in range(3):
+            self.turn()
+        self.assertTrue(self.posted.is_alive())
+        free, blocks = self.e[0].free()
+        self.assertEqual(blocks - free, 3)
+        gate.set()
+        self.posted.join(LIMIT)
+        self.e[0].all_free()
+
+    def test_rows_that_are_on_the_host(self):
+        """What SGLang's caches hold."""
+        self.start()
+        with mock.patch.object(Encoder, "encode", lambda self, rows: rows):
+            batches = self.batches()
+            one = self.served("r", 300)
+        self.assertEqual(self.batches(), batches)
+        self.check(one, "r", 300)
+
+    def test_rows_of_another_width_are_not_copied(self):
+        self.start()
+        with mock.patch.object(
+                Encoder, "encode", lambda self, rows: torch.written(
+                    np.ascontiguousarray(rows[:, :16]))):
+            one = self.asked("r", 300)
+            self.answered(500, "32 wide, the rows are 16")
+        eventually(lambda: self.turn() or not self.waiting, "it has failed")
+        self.assertNotEqual(one.status, SUCCESS)
+
+
 del Gpu
 
 if __name__ == "__main__":
