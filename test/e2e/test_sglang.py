@@ -103,9 +103,12 @@ class Encoder(server.MMEncoder):
 class Rank:
     """One scheduler rank's loop; `least` is its all-reduce."""
 
-    def __init__(self, rank, size, least):
-        runtime_context.PLACE.tp_rank = rank
-        runtime_context.PLACE.tp_size = size
+    def __init__(self, rank, size, least, group=0, groups=1):
+        """group: of attention data parallelism, whose ranks are `size`."""
+        vars(runtime_context.PLACE).update(
+            tp_rank=group * size + rank, tp_size=groups * size,
+            attn_dp_enabled=groups > 1, attn_tp_rank=rank, attn_tp_size=size,
+            attn_tp_group="its own")
         plugin.install("language")
         _sglang_language.PATIENCE_S = float(os.environ["PATIENCE"])
         self.least = least
@@ -116,6 +119,9 @@ class Rank:
         """The scheduler's turns until there is something to do."""
         while not select.select([link], [], [], 0.01)[0]:
             self.receiver.process_waiting_requests([])
+            if runtime_context.PLACE.attn_dp_enabled:
+                # Whose turns SGLang lets wait for each other.
+                assert self.receiver.tp_group == "its own"
 
     def processor(self, rid, rows):
         """Where SGLang puts the rows into the prompt."""
@@ -166,7 +172,7 @@ class Ranks:
     """The ranks, forked before they connect, as SGLang's scheduler processes
     are. This process is their all-reduce."""
 
-    def __init__(self, size, env):
+    def __init__(self, size, env, *group):
         self.pipes, self.pids = [], []
         for rank in range(size):
             ours, theirs = socket.socketpair()
@@ -174,13 +180,13 @@ class Ranks:
             if pid == 0:
                 ours.close()
                 os.environ.update(env)
-                self._child(rank, size, theirs)
+                self._child(theirs, rank, size, *group)
             theirs.close()
             self.pipes.append(ours.makefile("rw"))
             self.pids.append(pid)
 
     @staticmethod
-    def _child(rank, size, link):
+    def _child(link, rank, size, *group):
         pipe = link.makefile("rw")
 
         def say(what, value):
@@ -191,7 +197,7 @@ class Ranks:
             say("polls", mine)
             return json.loads(pipe.readline())
         try:
-            one = Rank(rank, size, least)
+            one = Rank(rank, size, least, *group)
             while True:
                 one.idle(link)
                 line = pipe.readline()
@@ -245,7 +251,7 @@ class Base(Case):
     ENCODER = Encoder
 
     def start(self, ranks=1, encoders=1, fields=FIELDS, patience=LIMIT,
-              env=None, **langd):
+              env=None, groups=1, **langd):
         self.e = [self.world.encoded(name=f"enc{i}", fields=fields)
                   for i in range(encoders)]
         self.d = self.world.langd(
@@ -255,8 +261,10 @@ class Base(Case):
                "MMX_ENCODERS": json.dumps(
                    {u: e.address for u, e in zip(URLS, self.e)}),
                **(env or {})}
-        self.env, self.ranks = env, Ranks(ranks, env)  # before threads
-        self.world.engines.append(self.ranks)
+        self.env, self.groups = env, [  # before there are threads
+            Ranks(ranks, env, n, groups) for n in range(groups)]
+        self.ranks = self.groups[0]
+        self.world.engines += self.groups
         for side in ("encode", "language"):
             plugin.install(side)
         for name in ("CONNECT_S", "LATER_S"):  # however slow the machine is
@@ -358,6 +366,21 @@ class Sglang(Base):
         self.assertEqual(stats["rooms_succeeded"], 6)
         # Once per host, not once per rank.
         self.assertEqual(stats["bytes_moved"], sent * 2 * WIDTH)
+
+    # RULES 7.9
+    def test_attention_data_parallelism(self):
+        """The ranks of a group get the rows of its requests, once on their
+        host; nothing waits for ranks of another group."""
+        self.start(ranks=2, groups=2)
+        for turn in range(3):
+            asked = [[self.ask(f"{n}-{turn}-{i}", 300) for i in range(2)]
+                     for n in range(2)]
+            for group, requests in zip(self.groups, asked):
+                group.start(requests=requests)
+            for group in self.groups:
+                self.assertEqual(group.results(), [[GOOD] * 2] * 2)
+        self.assertEqual(self.d.stats()["bytes_moved"], 12 * 300 * 2 * WIDTH)
+        self.d.all_free()
 
     def test_many_requests_on_a_small_pool(self):
         self.start(ranks=2, blocks=8, default_blocks=1)

@@ -178,7 +178,7 @@ class Fit(unittest.TestCase):
 
     def test_what_does_not_go_together_is_refused(self):
         for more, said in (
-                ({"enable_dp_attention": True}, "enable-dp-attention"),
+                ({"attn_dp_size": 2, "attn_cp_size": 2}, "one of --attn-dp"),
                 ({"encoder_urls": ["grpc://e:1"]}, "not by gRPC")):
             with self.assertRaisesRegex(ValueError, said):
                 self.start(encoder_transfer_backend="mmx", **more)
@@ -390,6 +390,22 @@ class Turns(unittest.TestCase):
         one = unittest.mock.patch.object(language.Lang, "one", self.lang)
         one.start()
         self.addCleanup(one.stop)
+
+    def test_the_place_of_a_rank(self):
+        """Among those that serve the same requests, and on its host."""
+        for (tp, nodes, dp), rank, found in (
+                ((4, 1, 1), 3, (4, 1, 3)), ((4, 2, 1), 3, (2, 2, 1)),
+                ((4, 1, 2), 3, (2, 1, 1)), ((8, 2, 2), 6, (4, 1, 2)),
+                ((8, 4, 2), 6, (2, 2, 0)), ((4, 1, 4), 3, (1, 1, 0))):
+            place = types.SimpleNamespace(
+                tp_size=tp, tp_rank=rank, nnodes=nodes, attn_dp_enabled=dp > 1,
+                attn_tp_size=tp // dp, attn_tp_rank=rank % (tp // dp))
+            with self.subTest(tp=tp, nodes=nodes, dp=dp), \
+                    unittest.mock.patch.object(runtime_context, "PLACE",
+                                               place), \
+                    unittest.mock.patch.object(mmx, "connect"):
+                one = language.Lang()
+                self.assertEqual((one.ranks, one.hosts, one.rank), found)
 
     def test_what_fails_in_a_turn_without_requests_is_logged(self):
         with unittest.mock.patch.object(self.lang, "step", side_effect=OSError(

@@ -15,6 +15,10 @@ NAMES = {
     "sglang/srt/arg_groups/overrides.py": ["declare_resolution"],
     "sglang/srt/arg_groups/model_override_base.py": ["resolving_view"],
     "sglang/srt/runtime_context.py": ["get_mm", "get_parallel"],
+    "sglang/srt/arg_groups/fields/parallel.py": [
+        "Parallel.attn_cp_size", "Parallel.attn_dp_enabled",
+        "Parallel.attn_dp_size", "Parallel.attn_tp_group",
+        "Parallel.attn_tp_rank", "Parallel.attn_tp_size"],
     "sglang/srt/managers/schedule_batch.py": [
         "MultimodalDataItem.keep_device_embedding",
         "MultimodalDataItem.precomputed_embeddings",
@@ -24,7 +28,8 @@ NAMES = {
         "_aggregate_embedding_part", "MMReceiverBase._send_encode_request",
         "MMReceiverBase._run_encode_in_thread",
         "EncoderBootstrapServer.register",
-        "MMReceiverBase.self.scheduler",
+        "MMReceiverBase.self.scheduler", "MMReceiverBase.self.tp_group",
+        "MMReceiverBase.self.tp_rank", "MMReceiverBase.self.tp_size",
         "MMReceiverHTTP.process_waiting_requests",
         "WaitingMMRequestBase.__init__",
         "WaitingMMRequestBase.self.recv_req",

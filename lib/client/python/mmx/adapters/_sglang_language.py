@@ -128,8 +128,9 @@ def dispatched(original: Any, self: Any, req_id: str, *args: Any,
 
 # --- scheduler ranks ----------------------------------------------------------
 class Lang:
-    """The connection of one scheduler process, its place on the host, and its
-    copies. scheduler: SGLang's."""
+    """The connection of one scheduler process, its place on the host among
+    the ranks that serve the same requests, and its copies. scheduler:
+    SGLang's."""
 
     one: "Optional[Lang]" = None
 
@@ -137,9 +138,11 @@ class Lang:
         from sglang.srt.runtime_context import get_parallel  # type: ignore
 
         here = get_parallel()
-        self.hosts = max(1, here.nnodes)
-        self.ranks = max(1, here.tp_size // self.hosts)
-        self.rank = here.tp_rank % self.ranks
+        size, rank = (here.attn_tp_size, here.attn_tp_rank) \
+            if here.attn_dp_enabled else (here.tp_size, here.tp_rank)
+        self.ranks = max(1, min(size, here.tp_size // max(1, here.nnodes)))
+        self.hosts = max(1, size // self.ranks)
+        self.rank = rank % self.ranks
         self.conn = mmx.connect(
             "langd", name=f"sglang-{here.tp_rank}", timeout=0,
             session=os.environ.get("MMX_SESSION", "sglang"))
@@ -262,7 +265,15 @@ def rows_of(pool: mmx.Pool, field: mmx.pool.Field,
 
 def turned(original: Any, self: Any, recv_reqs: Any) -> Any:
     """MMReceiverHTTP.process_waiting_requests: each turn of the scheduler,
-    also of one that waits for nothing."""
+    also of one that waits for nothing. With attention data parallelism its
+    ranks have requests of their own, but SGLang 0.5.23 has those of all
+    requests wait for each other here, without an end."""
+    from sglang.srt.runtime_context import get_parallel
+
+    here = get_parallel()
+    if here.attn_dp_enabled:
+        self.tp_rank, self.tp_size, self.tp_group = \
+            here.attn_tp_rank, here.attn_tp_size, here.attn_tp_group
     Lang.get(getattr(self, "scheduler", None)).tidy()
     return original(self, recv_reqs)
 

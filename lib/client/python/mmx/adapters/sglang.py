@@ -174,9 +174,9 @@ def _chosen(original: Callable[[Any], Any], server_args: Any) -> Any:
 
     asked = resolving_view(server_args)
     if asked.encoder_transfer_backend == "mmx":
-        if getattr(asked, "enable_dp_attention", False):
-            raise ValueError("--encoder-transfer-backend mmx does not go with "
-                             "--enable-dp-attention")
+        if asked.attn_dp_size > 1 and asked.attn_cp_size > 1:
+            raise ValueError("--encoder-transfer-backend mmx takes one of "
+                             "--attn-dp-size and --attn-cp-size")
         if any(u.startswith("grpc") for u in asked.encoder_urls):
             raise ValueError("--encoder-transfer-backend mmx takes encoders "
                              "by HTTP, not by gRPC")

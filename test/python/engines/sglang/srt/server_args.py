@@ -16,6 +16,6 @@ class ServerArgs:
     def __init__(self, **values):
         self.encoder_transfer_backend = "auto"
         self.encoder_only = self.language_only = False
-        self.enable_dp_attention = False
+        self.attn_dp_size = self.attn_cp_size = 1
         self.encoder_urls = []
         self.__dict__.update(values)
