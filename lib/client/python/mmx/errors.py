@@ -26,11 +26,12 @@ class MmxError(Exception):
     advice = "give-up"
     sentence = "a reason of a newer version"
 
-    def __init_subclass__(cls) -> None:
+    def __init_subclass__(cls, number: int = -1) -> None:
         """Gives the class of a number the library's words for it."""
-        if "number" in vars(cls):
+        if number >= 0:
             text, advice = _text(), _int()
-            cls.reason = _reason(cls.number, text, advice).decode()
+            cls.number = number
+            cls.reason = _reason(number, text, advice).decode()
             cls.sentence = (text.value or b"").decode()
             cls.advice = _advice_name(advice).decode()
 
@@ -55,104 +56,31 @@ class SplitRows(ValueError):
     """The rows lie in several runs: use gather() or pieces()."""
 
 
-class NotReady(MmxError):
-    number = 1
-
-
-class NoBlocks(MmxError):
-    number = 2
-
-
-class TooLarge(MmxError):
-    number = 3
-
-
-class DuplicateRoom(MmxError):
-    number = 4
-
-
-class UnknownRoom(MmxError):
-    number = 5
-
-
-class Stale(MmxError):
-    number = 6
-
-
-class Malformed(MmxError):
-    number = 7
-
-
-class IncompatibleLayout(MmxError):
-    number = 8
-
-
-class ItemMismatch(MmxError):
-    number = 9
-
-
-class DestinationsDisagree(MmxError):
-    number = 10
-
-
-class Version(MmxError):
-    number = 11
-
-
-class NotOwner(MmxError):
-    number = 12
-
-
-class Quota(MmxError):
-    number = 13
-
-
-class Busy(MmxError):
-    number = 14
-
-
-class PeerLost(MmxError):
-    number = 15
-
-
-class DaemonLost(MmxError):
-    number = 16
-
-
-class EngineLost(MmxError):
-    number = 17
-
-
-class TimedOut(MmxError):
-    number = 18
-
-
-class Aborted(MmxError):
-    number = 19
-
-
-class Declined(MmxError):
-    number = 20
-
-
-class Gone(MmxError):
-    number = 21
-
-
-class Corrupt(MmxError):
-    number = 22
-
-
-class Draining(MmxError):
-    number = 23
-
-
-class Internal(MmxError):
-    number = 24
-
-
-class DaemonSilent(MmxError, TimeoutError):
-    number = 25
+class NotReady(MmxError, number=1): ...
+class NoBlocks(MmxError, number=2): ...
+class TooLarge(MmxError, number=3): ...
+class DuplicateRoom(MmxError, number=4): ...
+class UnknownRoom(MmxError, number=5): ...
+class Stale(MmxError, number=6): ...
+class Malformed(MmxError, number=7): ...
+class IncompatibleLayout(MmxError, number=8): ...
+class ItemMismatch(MmxError, number=9): ...
+class DestinationsDisagree(MmxError, number=10): ...
+class Version(MmxError, number=11): ...
+class NotOwner(MmxError, number=12): ...
+class Quota(MmxError, number=13): ...
+class Busy(MmxError, number=14): ...
+class PeerLost(MmxError, number=15): ...
+class DaemonLost(MmxError, number=16): ...
+class EngineLost(MmxError, number=17): ...
+class TimedOut(MmxError, number=18): ...
+class Aborted(MmxError, number=19): ...
+class Declined(MmxError, number=20): ...
+class Gone(MmxError, number=21): ...
+class Corrupt(MmxError, number=22): ...
+class Draining(MmxError, number=23): ...
+class Internal(MmxError, number=24): ...
+class DaemonSilent(MmxError, TimeoutError, number=25): ...
 
 
 BY_NUMBER: Dict[int, Type[MmxError]] = {
