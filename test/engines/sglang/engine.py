@@ -16,7 +16,7 @@ import install  # noqa: E402
 
 PACKAGE, VERSION = "sglang", "0.5.23"
 NEED_BYTES = 12 * 10**9  # wheels while they are unpacked; 7 GB stay
-PARTS = ("truth", "cases", "tp", "time", "readme", "llama")
+PARTS = ("truth", "cases", "tp", "dp", "time", "readme", "llama")
 # Kernels for GPUs. What a CPU needs of them is in the folder stand_in.
 LEFT_OUT = {"cuda-python", "flash-attn-4", "flashinfer-python",
             "humming-kernels", "nvidia-cutlass-dsl", "nvidia-mathdx",
@@ -29,6 +29,7 @@ MODELS = {  # folder: the script that makes it, and its options
     "right": [TINY], "wrong": [TINY, "--vision-seed", "2"],
     "large": [TINY, "--hidden", "2048", "--layers", "1"],
     "qwen": ["checkpoint.py"],
+    "right3": ["qwen3.py"], "wrong3": ["qwen3.py", "--vision-seed", "2"],
 }
 
 

@@ -3,7 +3,8 @@
     table.py FOLDER [PART ...]
 
 Parts: truth (unsplit, SGLang's zmq_to_scheduler, mmx), cases (what may happen
-to a request), tp (two language ranks), time (encoder done to rows usable),
+to a request), tp (two language ranks), dp (two groups of
+one rank, by attention data parallelism), time (encoder done to rows usable),
 readme (its lines as written), llama (SGLang encodes, llama.cpp answers)."""
 
 import asyncio
@@ -20,7 +21,7 @@ import readme
 import serve
 import servers
 from marks import taken
-from serve import Engine, Zygote, answer, ask, compare, prompt
+from serve import Engine, Zygote, answer, ask, compare, near, prompt
 from servers import picture
 
 ROWS = "embedding:bf16:128"
@@ -102,7 +103,7 @@ async def truth(t):
         x.wait()
     p = [picture(i) for i in range(4)]
     a, b = (unsplit(x, ["what is ", p[3], "?"]) for x in (base, other))
-    t.line(a != b, "the language servers' own encoder answers otherwise")
+    t.line(not near(a, b), "the language servers' own encoder answers otherwise")
     other.end()
     for case, parts in (
             ("text only", ["hello there"]),
@@ -153,6 +154,32 @@ async def ranks(t):
     rooms = daemons[1].stats()["rooms_succeeded"]
     t.line(rooms == 2, "TP 2, mmx: rows moved to the host",
            f"{rooms} rooms for 2 requests and 2 ranks")
+
+
+async def groups(t):
+    """Attention data parallelism, which SGLang's own transfer does not answer
+    with; ranks round otherwise than the unsplit server's one."""
+    daemons = t.pair(fields="embedding:bf16:256", n="dp")
+    base, other = (t.engine(f"dp-{m}", m) for m in ("right3", "wrong3"))
+    made, language = t.split(
+        "dp-mmx", "mmx", "wrong3", daemons,
+        args=("--tp", "2", "--attn-dp-size", "2"),
+        env={"SGLANG_CPU_OMP_THREADS_BIND": "0|1"})
+    for x in (*made, base, other, language):
+        x.wait()
+    bodies = [[f"b{i}", picture(700 + i, 448, 448)] for i in range(6)]
+    want = [unsplit(base, b) for b in bodies]
+    got = [unsplit(language, b) for b in bodies[:2]] + await asyncio.gather(
+        *(asyncio.to_thread(unsplit, language, b) for b in bodies[2:]))
+    t.line(not near(want[0], unsplit(other, bodies[0])),
+           "the language servers' own encoder answers otherwise")
+    right = sum(map(near, want, got))
+    t.line(right == 6, "DP 2, mmx beside unsplit", f"{right} of 6 right, "
+           f"{sum(w == g for w, g in zip(want, got))} equal")
+    stats = daemons[1].stats()
+    t.line(stats["bytes_moved"] == 6 * 256 * 512, "DP 2, mmx: rows moved once",
+           f"{stats['rooms_succeeded']} rooms, {stats['bytes_moved']} bytes")
+    daemons[1].all_free()
 
 
 def halt(made, but):
@@ -210,8 +237,8 @@ async def main(folder, parts):
     t = Table(folder, ROWS)
     try:
         return await t.play("sglang", {
-            "truth": truth, "cases": cases.run, "tp": ranks, "time": times,
-            "readme": readme.run, "llama": fed.run}, parts)
+            "truth": truth, "cases": cases.run, "tp": ranks, "dp": groups,
+            "time": times, "readme": readme.run, "llama": fed.run}, parts)
     finally:
         if t.zygote:
             t.zygote.end()

@@ -60,6 +60,15 @@ def pickled_modality():
         Modality.__reduce_ex__ = lambda self, _: (Modality, (self.value,))
 
 
+def padded_batches():
+    """What SGLang's attention on a CPU lacks for attention data parallelism:
+    the length of a place that no request has."""
+    from sglang.srt.layers.attention import torch_native_backend as native
+
+    native.TorchNativeAttnBackend.get_cpu_graph_seq_len_fill_value = \
+        lambda self: 1
+
+
 def end_with_parent():
     pr_set_pdeathsig = 1
     ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
@@ -90,6 +99,7 @@ def main():
     os.dup2(2, 1)
     one_processor()
     pickled_modality()
+    padded_batches()
     load_plugins()
     timed.install()
     print("ready", file=answers, flush=True)
