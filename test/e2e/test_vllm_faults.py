@@ -499,11 +499,11 @@ class Pools(VllmCase):
         late = links[0]
 
         def answered():
-            if late._question._asked:
+            if late._asked:
                 late.conn.step()
             else:
                 late.step()
-            return late._question._asked and late._question._asked.done
+            return late._asked and late._asked.done
         eventually(answered, "the pool is told")
         self.d.kill()
         self.d.start()

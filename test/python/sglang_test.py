@@ -32,7 +32,7 @@ import mmx  # noqa: E402
 from mmx import errors  # noqa: E402
 from mmx.adapters import (_sglang_common as common,  # noqa: E402
                           _sglang_language as language, sglang)
-from mmx.adapters._common import Question, misfit  # noqa: E402
+from mmx.adapters._common import Pooled, misfit  # noqa: E402
 from mmx.adapters._copies import Here  # noqa: E402
 
 PACKAGE = os.path.join(ROOT, "lib/client/python")
@@ -379,11 +379,11 @@ class Turns(unittest.TestCase):
 
     def setUp(self):
         self.lang = language.Lang.__new__(language.Lang)
-        self.lang.conn = unittest.mock.Mock(connected=True, epoch=1)
+        Pooled.__init__(self.lang, unittest.mock.Mock(
+            connected=True, epoch=1), "")
         self.lang.conn.send.return_value = types.SimpleNamespace(done=False)
-        self.lang.mapped = self.lang.unusable = None
+        self.lang.unusable = None
         self.lang._failed_of, self.lang.rank = 0, 0
-        self.lang._question = Question(self.lang.conn, "")
         self.lang._unwanted = deque(maxlen=language.UNWANTED_MAX)
         self.lang.copies = Here()
         language.warn.last.clear()

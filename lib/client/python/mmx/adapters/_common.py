@@ -1,5 +1,5 @@
-"""Shared by the adapters of all engines: lines of a log that are rated, the
-question for a pool, rows of torch as rows of a pool."""
+"""Shared by the adapters of all engines: lines of a log that are rated, a
+connection's pool, rows of torch as rows of a pool."""
 
 from __future__ import annotations
 
@@ -27,27 +27,41 @@ class Rated:
             self._log.log(level, text, *words)
 
 
-class Question:
-    """Asks a daemon for its pool, once after each connect."""
+class Pooled:
+    """A connection's pool, which is asked for once after each connect."""
 
     def __init__(self, conn: mmx.Connection, name: str,
                  layout: str = "") -> None:
-        self._conn, self._name, self._layout = conn, name, layout
+        self.conn, self._name, self._layout = conn, name, layout
+        self.mapped: Optional[mmx.Pool] = None  # the last; stays readable
         self._asked: Optional[mmx.Reply] = None
         self._asked_of = 0  # the daemon's run
 
-    def answer(self) -> Optional[mmx.Reply]:
-        """Returns the answer, once; asks if that was not done."""
-        asked, conn = self._asked, self._conn
+    @property
+    def pool(self) -> Optional[mmx.Pool]:
+        """The pool; None: no daemon is connected, or it is not mapped yet."""
+        if self.conn.connected and self.mapped and \
+                self.mapped.epoch == self.conn.epoch:
+            return self.mapped
+        return None
+
+    def look(self) -> Optional[mmx.Pool]:
+        """Asks for the pool; never waits."""
+        if self.pool or not self.conn.connected:
+            return self.pool
         # The answer of an earlier run came with its end.
-        if not asked or self._asked_of != conn.epoch:
-            self._asked_of = conn.epoch
-            asked = self._asked = conn.send(mmx.wire.POOL, name=self._name,
-                                            layout=self._layout)
-        if not asked.done:
-            return None
-        self._asked = None
-        return asked
+        if not self._asked or self._asked_of != self.conn.epoch:
+            self._asked_of = self.conn.epoch
+            self._asked = self.conn.send(
+                mmx.wire.POOL, name=self._name, layout=self._layout)
+        if self._asked.done:
+            asked, self._asked = self._asked, None
+            self._answered(asked)
+        return self.pool
+
+    def _answered(self, asked: mmx.Reply) -> None:
+        """Maps the pool, or notes why it cannot be had."""
+        raise NotImplementedError
 
 
 def kind_of(dtype: Any) -> str:

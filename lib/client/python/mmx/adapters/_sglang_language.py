@@ -22,7 +22,7 @@ from typing import Any, Callable, Deque, Dict, List, Optional, Set, Tuple
 import mmx
 from mmx import errors
 
-from ._common import Question, Rated
+from ._common import Pooled, Rated
 from ._copies import Here, Rows, copies, shown
 from ._sglang_common import (MARK, PLACE, deadline, encoder_of, encoders,
                              field_of, gpu_bytes, is_place, numbers, pool_name,
@@ -127,7 +127,7 @@ def dispatched(original: Any, self: Any, req_id: str, *args: Any,
 
 
 # --- scheduler ranks ----------------------------------------------------------
-class Lang:
+class Lang(Pooled):
     """The connection of one scheduler process, its place on the host among
     the ranks that serve the same requests, and its copies. scheduler:
     SGLang's."""
@@ -143,13 +143,11 @@ class Lang:
         self.ranks = max(1, min(size, here.tp_size // max(1, here.nnodes)))
         self.hosts = max(1, size // self.ranks)
         self.rank = rank % self.ranks
-        self.conn = mmx.connect(
+        super().__init__(mmx.connect(
             "langd", name=f"sglang-{here.tp_rank}", timeout=0,
-            session=os.environ.get("MMX_SESSION", "sglang"))
-        self.mapped: Optional[mmx.Pool] = None
+            session=os.environ.get("MMX_SESSION", "sglang")), pool_name())
         self.unusable: Optional[Exception] = None  # why there is no pool
         self._failed_of = 0  # the daemon's run
-        self._question = Question(self.conn, pool_name())
         # Of too many the oldest go, which their encoders have given up by then.
         self._unwanted: Deque[Tuple[mmx.Reference, str]] = collections.deque(
             maxlen=UNWANTED_MAX)
@@ -180,26 +178,20 @@ class Lang:
             return None
         while self._unwanted:  # langd keeps what its encoder cannot hear yet
             self.conn.decline(*self._unwanted.popleft())
-        if self.mapped and self.mapped.epoch == self.conn.epoch:
-            return self.mapped
         if self._failed_of != self.conn.epoch:
             self.unusable = None
-        asked = self._question.answer()
-        return self._map(asked) if asked else None
+        return self.look()
 
-    def _map(self, asked: mmx.Reply) -> Optional[mmx.Pool]:
+    def _answered(self, asked: mmx.Reply) -> None:
         """Maps the pool; why it cannot be had is for the requests."""
         try:
-            self.mapped = mmx.Pool(asked.result(), asked.take_fd(),
-                                   self.conn.epoch)
-            field_of(self.mapped)
-            self.unusable = None
+            pool = mmx.Pool(asked.result(), asked.take_fd(), self.conn.epoch)
+            field_of(pool)
             if self.copies.later:
-                self.copies.meet(self.mapped)
+                self.copies.meet(pool)
+            self.mapped, self.unusable = pool, None
         except Exception as e:
-            self._failed_of = self.conn.epoch
-            self.mapped, self.unusable = None, e
-        return self.mapped
+            self._failed_of, self.unusable = self.conn.epoch, e
 
     def tidy(self) -> None:
         """Does what is to be done while no request waits."""

@@ -18,7 +18,7 @@ from typing import (Any, Callable, Dict, Iterable, List, NamedTuple, Optional,
 import mmx
 from mmx import errors
 
-from ._common import Question, kind_of
+from ._common import Pooled, kind_of
 from ._vllm_engine import (ECConnectorMetadata, ECConnectorWorkerMetadata,
                            log)
 
@@ -220,45 +220,31 @@ class Pause:
         self.left -= time.monotonic() - began
 
 
-class Link:
+class Link(Pooled):
     """A connection with its pool; both are restored after a restart."""
 
     def __init__(self, daemon: str, s: Settings, part: str) -> None:
         self.settings, self.part = s, part
-        self.conn = mmx.connect(daemon, s.socket, session=s.session,
-                                name=f"vllm-{part}-{s.rank}", timeout=0)
+        super().__init__(mmx.connect(
+            daemon, s.socket, session=s.session,
+            name=f"vllm-{part}-{s.rank}", timeout=0), s.pool, s.layout)
         # Called with a new pool; a scheduler reads no rows.
         self.meets: Optional[Callable[[mmx.Pool], None]] = None
-        self.mapped: Optional[mmx.Pool] = None  # the last; stays readable
         self.before: Optional[mmx.Pool] = None  # of the daemon's run before
         self.maps: Dict[int, Map] = {}  # of both, by epoch
-        self._question = Question(self.conn, s.pool, s.layout)
         self.misfit: Optional[str] = None  # why the daemon's pool is not used
         self._why: Optional[errors.MmxError] = None  # the last answer
         self._absent = math.inf  # since when no daemon is connected
         self._refused = 0  # the run of the daemon that has this pool
-
-    @property
-    def pool(self) -> Optional[mmx.Pool]:
-        """The pool; None: no daemon is connected, or it is not mapped yet."""
-        if self.conn.connected and self.mapped and \
-                self.mapped.epoch == self.conn.epoch:
-            return self.mapped
-        return None
 
     def step(self) -> Optional[mmx.Pool]:
         """Steps the connection; asks for the pool after each connect. Never
         waits."""
         self.conn.step()
         self._note_absence()
-        if self.pool or not self.conn.connected:
-            return self.pool
         if self._is_refused():
             return None
-        asked = self._question.answer()
-        if asked:
-            self._answered(asked)
-        return self.pool
+        return self.look()
 
     def _answered(self, asked: mmx.Reply) -> None:
         """Takes the daemon's pool. Why it cannot be had is logged; vLLM would
