@@ -191,11 +191,7 @@ class Ahead:
                 if len(offers) > 1 else None
             until = time.monotonic() + self.settings.deadline
             for place, (identifier, o) in offers.items():
-                room = self.link.conn.request(
-                    o.room, pool, o.encoder, rows=o.rows, storage="compact",
-                    key=self.settings.key(identifier, o.epoch),
-                    announced=True, group=group,
-                    deadline=self.settings.deadline)
+                room = self.link.request(identifier, o, pool, group)
                 self._rooms[place] = _Early(room, identifier, o, name,
                                             blocks[place], until)
 

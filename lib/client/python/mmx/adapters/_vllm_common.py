@@ -330,6 +330,16 @@ class Link(Pooled):
             raise self._why
         raise errors.NotReady("no daemon is connected")
 
+    def request(self, identifier: str, offer: Offer, pool: mmx.Pool,
+                group: Optional[Tuple[int, int]],
+                context: str = "") -> mmx.Room:
+        s = self.settings
+        return self.conn.request(
+            offer.room, pool, offer.encoder, rows=offer.rows,
+            storage="compact", key=s.key(identifier, offer.epoch),
+            group=group, announced=True, deadline=s.deadline,
+            traceparent=context)
+
     def meet(self) -> None:
         """Waits for the pool where an engine starts, before its first pass."""
         with contextlib.suppress(errors.MmxError, TimeoutError):

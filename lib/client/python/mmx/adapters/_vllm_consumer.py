@@ -225,7 +225,7 @@ class ConsumerScheduler:
                 pool = self.link.usable()
                 if not item.used:
                     raise errors.UnknownRoom("no encoder has it")
-                item.room = item.room or self._request(
+                item.room = item.room or self.link.request(
                     identifier, item.used, pool,
                     (group_id, several) if item.grouped else None,
                     item.context)
@@ -237,15 +237,6 @@ class ConsumerScheduler:
                 self._give_up(identifier, item, e)
             except errors.MmxError as e:
                 self._failed(identifier, item, e)
-
-    def _request(self, identifier: str, offer: Offer, pool: mmx.Pool,
-                 group: Optional[Tuple[int, int]],
-                 context: str) -> mmx.Room:
-        return self.link.conn.request(
-            offer.room, pool, offer.encoder, rows=offer.rows,
-            storage="compact", key=self.settings.key(identifier, offer.epoch),
-            group=group, announced=True, deadline=self.settings.deadline,
-            traceparent=context)
 
     def _unheard(self, identifier: str) -> bool:
         """True if no request has named the item yet, and vLLM has not got
