@@ -416,6 +416,15 @@ class Turns(unittest.TestCase):
             self.lang.decline(mmx.Reference(7), "enc0")
         self.assertEqual(len(said.output), 1)
 
+    def test_what_fails_at_the_first_turn_is_logged(self):
+        with unittest.mock.patch.object(language.Lang, "one", None), \
+                unittest.mock.patch.object(mmx, "connect", side_effect=OSError(
+                    "no descriptor is free")), \
+                self.assertLogs("mmx.sglang", "WARNING") as said:
+            self.assertEqual(language.turned(
+                lambda self, reqs: reqs, types.SimpleNamespace(), [1]), [1])
+        self.assertIn("no descriptor", said.output[0])
+
     def test_declines_that_wait_for_langd_have_a_limit(self):
         self.lang.conn.connected = False
         for room in range(language.UNWANTED_MAX + 5):

@@ -54,7 +54,7 @@ def deadline() -> float:
 def gpu_bytes() -> int:
     """Returns how many bytes of rows a rank may have on its GPU; ValueError:
     MMX_SGLANG_GPU_MB is no number."""
-    said = os.environ.get("MMX_SGLANG_GPU_MB") or "4096"
+    said = os.environ.get("MMX_SGLANG_GPU_MB") or "1024"
     if not re.fullmatch(r"\d{1,7}", said):
         raise ValueError(f"MMX_SGLANG_GPU_MB is no number: {said:.200}")
     return int(said) << 20

@@ -5,6 +5,7 @@ waits for rows: a rank looks at its cells once in each of SGLang's turns."""
 from __future__ import annotations
 
 import collections
+import contextlib
 import importlib
 import itertools
 import json
@@ -17,7 +18,8 @@ import urllib.error
 import urllib.request
 import weakref
 from array import array
-from typing import Any, Callable, Deque, Dict, List, Optional, Set, Tuple
+from typing import (Any, Callable, Deque, Dict, Iterator, List, Optional, Set,
+                    Tuple)
 
 import mmx
 from mmx import errors
@@ -127,6 +129,15 @@ def dispatched(original: Any, self: Any, req_id: str, *args: Any,
 
 
 # --- scheduler ranks ----------------------------------------------------------
+@contextlib.contextmanager
+def warned() -> Iterator[None]:
+    """Logs what is raised: it is no request's, and SGLang would end."""
+    try:
+        yield
+    except Exception as e:
+        warn("turn", "mmx: %s", e)
+
+
 class Lang(Pooled):
     """The connection of one scheduler process, its place on the host among
     the ranks that serve the same requests, and its copies. scheduler:
@@ -195,10 +206,8 @@ class Lang(Pooled):
 
     def tidy(self) -> None:
         """Does what is to be done while no request waits."""
-        try:
+        with warned():
             self.step()
-        except Exception as e:
-            warn("turn", "mmx: %s", e)
 
     def decline(self, room: mmx.Reference, encoder: str) -> None:
         """Tells the encoder, which may not have heard of the request yet,
@@ -225,9 +234,9 @@ class Lang(Pooled):
             return made
 
         def copied() -> None:
+            over()
             for room in itertools.chain(*groups):
                 room.release(force=True)
-            over()
         items = [rows_of(pool, field, g) for g in groups]
         size = sum(item.rows for item in items) * field.row_bytes
         while self._freed:
@@ -266,7 +275,8 @@ def turned(original: Any, self: Any, recv_reqs: Any) -> Any:
     if here.attn_dp_enabled:
         self.tp_rank, self.tp_size, self.tp_group = \
             here.attn_tp_rank, here.attn_tp_size, here.attn_tp_group
-    Lang.get(getattr(self, "scheduler", None)).tidy()
+    with warned():
+        Lang.get(getattr(self, "scheduler", None)).tidy()
     return original(self, recv_reqs)
 
 
