@@ -637,9 +637,11 @@ class Encoder(unittest.TestCase):
 
     def test_rows_stay_on_the_gpu_unless_they_are_read_on_the_host(self):
         def left(later=True, health=False, cache=False, prefix=False,
-                 audio=None):
-            encoder = types.SimpleNamespace(delivery=types.SimpleNamespace(
-                copies=types.SimpleNamespace(later=later)))
+                 audio=None, rank=0):
+            encoder = types.SimpleNamespace(rank=rank)
+            if rank == 0:  # the others deliver nothing
+                encoder.delivery = types.SimpleNamespace(
+                    copies=types.SimpleNamespace(later=later))
             ctx = types.SimpleNamespace(
                 is_health_check=health, use_global_cache=cache,
                 preprocess_result=types.SimpleNamespace(
@@ -651,7 +653,7 @@ class Encoder(unittest.TestCase):
                     keep_on_gpu=False))
         self.assertTrue(left())
         for how in ({"later": False}, {"health": True}, {"cache": True},
-                    {"prefix": True}, {"audio": [1]}):
+                    {"prefix": True}, {"audio": [1]}, {"rank": 1}):
             self.assertFalse(left(**how), how)
 
     def test_blocks_that_are_written_are_kept_until_that_ends(self):

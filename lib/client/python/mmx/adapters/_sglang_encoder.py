@@ -233,7 +233,7 @@ async def computed(original: Any, self: Any, ctx: Any, *,
     would wait for them, unless something of SGLang reads them on the host."""
     from sglang.srt.runtime_context import get_mm  # type: ignore
 
-    stay = self.delivery.copies.later and not (
+    stay = self.rank == 0 and self.delivery.copies.later and not (
         ctx.is_health_check or ctx.use_global_cache or
         get_mm().enable_prefix_mm_cache or
         ctx.preprocess_result.mm_inputs.get("video_audio_features"))
