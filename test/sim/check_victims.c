@@ -82,18 +82,20 @@ static bool went(const struct eorder *k, uint32_t i)
  * already are these if there are no more of them. */
 static void see_all_ended(struct eorder *k, uint64_t left)
 {
-    uint32_t gone = 0;
+    uint32_t gone = 0, here = 0;
 
-    for (uint32_t i = 0; left > 0 && i < k->e->rooms_max; i++)
-        gone += went(k, i);
     for (uint32_t i = 0; left > 0 && i < k->e->rooms_max; i++) {
         const struct efact *b = &k->was[i], *f = &k->now[i];
-        bool here = efact_same(b, f) && !b->waits && !b->ended && f->ended;
 
-        if (here || (went(k, i) && gone <= left))
-            see_ended(k, b);
-        left -= here;
+        gone += went(k, i);
+        if (!efact_same(b, f) || b->waits || b->ended || !f->ended)
+            continue;
+        see_ended(k, b);
+        here++;
     }
+    for (uint32_t i = 0; left > 0 && i < k->e->rooms_max; i++)
+        if (gone + here <= left && went(k, i))
+            see_ended(k, &k->was[i]);
 }
 
 /* The full head waits: the youngest is ended in time, unless blocks come back

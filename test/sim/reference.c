@@ -67,32 +67,36 @@ struct gfact group_of(const struct lorder *k, const struct lgroup *g)
     return of;
 }
 
-/* A group is in the queue as one, by its first member, when all lengths are
- * known. */
+/* A group waits as one, by its first member, when all lengths are known: for
+ * aux, then for blocks. */
 /* RULES 5.5 */
-static void see_gathered(const struct lorder *k, struct lfact *f)
+static void see_group(const struct lorder *k, struct lfact *f)
 {
-    struct gfact of;
+    struct gfact of = {.known = false};
 
-    if (f->admitted || f->group->members.next != &f->m->in_group)
+    if (f->group->members.next == &f->m->in_group)
+        of = group_of(k, f->group);
+    f->chunks = of.known ? of.chunks : 0;
+    if (!of.known || f->admitted)
         return;
-    of = group_of(k, f->group);
-    f->queued = of.known && !of.lacks_aux && !of.closing;
+    f->queued = !of.lacks_aux && !of.closing;
     f->lacks = of.needs - min_u32(of.needs, of.held);
 }
 
 void reference_room(
     const struct lorder *k, const struct lroom *m, struct lfact *f)
 {
-    bool alone = f->plays && !m->group && !lroom_lacks_aux(m);
+    bool lacks_aux = lroom_lacks_aux(m);
+    bool alone = f->plays && !m->group && !lacks_aux;
     uint32_t n = f->plays ? needs(k, m) : 0;
 
+    f->chunks = f->alive && lacks_aux ? aux_chunks(m->aux_len) : 0;
     f->lacks = n - min_u32(n, m->held.blocks);
     f->queued = alone && m->want && (m->length_known || m->required > 1) &&
                 (f->lacks > 0 || !f->firm);
     f->idle = alone && !m->want && m->required <= 1 && f->lacks > 0;
     if (f->group)
-        see_gathered(k, f);
+        see_group(k, f);
 }
 
 /* Blocks came, or became firm: no room with as much right is older and waits.
@@ -141,10 +145,8 @@ void reference_blocks(struct lorder *k)
         struct lline *line = &k->line[i];
         const struct lfact *f = line->head ? line->head : line->idle;
 
-        if (!f)
-            continue;
-        line->lacks = f->lacks;
-        HOLDS(line->lacks + p->spare > p->p.free,
+        line->lacks = f ? f->lacks : 0;
+        HOLDS(!f || line->lacks + p->spare > p->p.free,
             line->head ? "a head that fits is served"
                        : "what could be used is given",
             "%s room %llu waits for %u blocks, %u are free, %u spare",
@@ -153,21 +155,6 @@ void reference_blocks(struct lorder *k)
 }
 
 /* space for aux of a langd */
-
-/* Chunks that the room lacks; a group lacks them as one, by its first member,
- * once its lengths are known. */
-static uint32_t lacks_space(const struct lorder *k, const struct lroom *m)
-{
-    struct gfact of;
-
-    if (!m->group)
-        return lroom_alive(m) && lroom_lacks_aux(m) ? aux_chunks(m->aux_len)
-                                                    : 0;
-    if (m->group->members.next != &m->in_group)
-        return 0;
-    of = group_of(k, m->group);
-    return of.known ? of.chunks : 0;
-}
 
 enum aux_class aux_class_of(const struct lroom *m)
 {
@@ -202,23 +189,21 @@ static void see_got(
 
 void reference_space(struct lorder *k)
 {
-    const struct lroom *head = NULL;
+    const struct lfact *head = NULL;
 
     for (uint32_t i = 0; i < k->count; i++)
-        if (lacks_space(k, k->live[i]->m) > 0 &&
-            (!head || comes_before(k->live[i]->m, head)))
-            head = k->live[i]->m;
-    k->aux_head = head;
-    if (!head)
-        return;
-    HOLDS(!share_may(&k->l->b.aux.share, head->uid, lacks_space(k, head)),
+        if (k->live[i]->chunks > 0 &&
+            (!head || comes_before(k->live[i]->m, head->m)))
+            head = k->live[i];
+    k->aux_head = head ? head->m : NULL;
+    HOLDS(!head || !share_may(&k->l->b.aux.share, head->m->uid, head->chunks),
         "aux that fits is given space", "%s room %llu waits",
-        NAMED(head->r.id));
-    for (uint32_t i = 0; i < k->count; i++) {
+        NAMED(head->m->r.id));
+    for (uint32_t i = 0; head && i < k->count; i++) {
         const struct lfact *f = k->live[i], *b = &k->was[f - k->now];
 
         if (f->aux && f->alive && (!b->aux || b->generation != f->generation))
-            see_got(k, f, head);
+            see_got(k, f, head->m);
     }
 }
 

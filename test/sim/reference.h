@@ -21,7 +21,8 @@ struct lfact {
     const struct lroom *m; /* NULL: no room has the slot */
     const struct lgroup *group;
     uint64_t generation, age, broken_ns;
-    uint32_t pool, attempt, held, base, landed, lacks;
+    uint32_t pool, attempt, held, base, landed;
+    uint32_t lacks, chunks; /* blocks; chunks of aux: as its group, if first */
     bool alive, firm, aux, plays; /* aux: it has space for it; plays: it may get
                                      blocks */
     /* Its group was admitted. It waits for blocks; it could use some, without

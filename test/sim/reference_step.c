@@ -56,7 +56,6 @@ void order_langd(struct daemon *d)
     }
     for (uint32_t i = 0; i < k->l->b.pools_count; i++) {
         k->line[i].head = k->line[i].idle = NULL;
-        k->line[i].lacks = 0;
         k->line[i].served = UINT64_MAX;
     }
     spare_look(k);
