@@ -132,13 +132,10 @@ void draw_calm(void)
 
 void draw_times(struct conf *c)
 {
-    if (W.is.calm) { /* however much work there is, it comes to its end */
+    if (W.is.calm) { /* places for all; deadlines are the default ones */
         c->limit_rooms = 256;
         c->limit_attachments = 400;
         c->limit_cells = CELLS_CALM;
-        c->timeout_bootstrap *= CALM_TIMES;
-        c->timeout_total *= CALM_TIMES;
-        c->timeout_unclaimed *= CALM_TIMES;
         return;
     }
     c->timeout_bootstrap = between(1000, 8000) * MS;

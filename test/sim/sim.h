@@ -21,7 +21,6 @@
 #define LINKS_MAX   420
 #define READERS_MAX 2
 #define TOUCHED_MAX 32
-#define CALM_TIMES  10 /* deadlines of rooms there, against the default */
 
 struct daemon;
 struct mapping;
