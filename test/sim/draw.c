@@ -132,10 +132,11 @@ void draw_calm(void)
 
 void draw_times(struct conf *c)
 {
-    if (W.is.calm) { /* places for all; deadlines are the default ones */
+    if (W.is.calm) { /* places for all, and time for all their work */
         c->limit_rooms = 256;
         c->limit_attachments = 400;
         c->limit_cells = CELLS_CALM;
+        c->timeout_total *= 2;
         return;
     }
     c->timeout_bootstrap = between(1000, 8000) * MS;
