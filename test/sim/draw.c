@@ -1,6 +1,6 @@
 /* draw.c - what a seed's world is made of: delays and rates, daemons with
  * their pools, and deliveries with their engines. The swarm draws whatever a
- * configuration may say; a calm world has the default deadlines, engines that
+ * configuration may say; a calm world has the deadlines of calm.c, engines that
  * behave, and only rooms whose numbers fit. */
 #include "test/sim/sim.h"
 
