@@ -145,7 +145,7 @@ class Adapters(Cuda):
             enc.commit(8, 0, 300, final=True)
             room.wait_ready(LIMIT)
             lang = _sglang_language.Lang.__new__(_sglang_language.Lang)
-            lang.copies, lang._freed, over = Here(), [], []
+            lang.copies, lang._freed, lang.rank, over = Here(), [], 0, []
             rows, = lang.load([[room]], lambda: over.append(1))
             self.assertTrue(over)
             field = room.pool.fields["embedding"]

@@ -3,6 +3,7 @@ committed table of SGLang's names; what does not fit is refused whole; aux,
 secrets, the command line."""
 
 import asyncio
+import copy
 import inspect
 import os
 import subprocess
@@ -491,11 +492,18 @@ class Turns(unittest.TestCase):
             with unittest.mock.patch.object(self.lang, "step",
                                             return_value=None):
                 one.send_encode_request()
-            room = one.rooms[0] = unittest.mock.Mock(complete=True)
-            one.release_resources()
-            room.release.assert_called_once_with(
-                force=True, no_readers=self.lang.rank == 0)
-            self.assertFalse(self.lang._unwanted)
+            for made, copied, released, calls in (
+                    (None, False, 0, 1), ({}, True, 0, 1),  # shown in place
+                    ({}, True, mmx.wire.ALL, 0), ({}, False, 0, 0)):
+                again = copy.copy(one)
+                again._made, again._copied = made, copied
+                room = unittest.mock.Mock(complete=True, released=released)
+                again.rooms = {0: room}
+                again.release_resources()
+                self.assertEqual(
+                    room.release.call_args_list, calls * [unittest.mock.call(
+                        force=True, no_readers=self.lang.rank == 0)])
+                self.assertFalse(self.lang._unwanted)
 
     def test_an_encoder_of_an_odd_name_is_refused(self):
         one = self.waiting(said="e" * 129)

@@ -217,9 +217,10 @@ class Lang(Pooled):
             self.tidy()
 
     def load(self, groups: List[List[mmx.Room]],
-             over: Callable[[], None]) -> List[Any]:
+             over: Callable[[], bool]) -> List[Any]:
         """Returns a tensor of each group's rows, those of one room after the
-        other's; over() is called when they are there. Shown in place, a room
+        other's; over() is called when they are there, and returns True if
+        their request has failed. Shown in place, a room
         goes back with the last tensor over it, else when it is copied. SGLang
         0.5.23's own EmbeddingPool is no place for them: it frees its slots
         with the processor's output, which is gone before the prefill."""
@@ -234,9 +235,9 @@ class Lang(Pooled):
             return made
 
         def copied() -> None:
-            over()
+            lost = over()
             for room in itertools.chain(*groups):
-                room.release(force=True)
+                room.release(force=True, no_readers=lost and self.rank == 0)
         items = [rows_of(pool, field, g) for g in groups]
         size = sum(item.rows for item in items) * field.row_bytes
         while self._freed:
@@ -399,11 +400,11 @@ def make_waiting(receiver: Any) -> type:
                         self.recv_embedding_data, data, self.model_type)
                 by_modality.setdefault(data.modality, []).append(room)
 
-            def over() -> None:
+            def over() -> bool:
                 self._copied = True
+                return self.status != receiver.WaitingMMRequestStatus.PENDING
             made = Lang.get().load(list(by_modality.values()), over)
             self._made = dict(zip(by_modality, made))
-            self._places = []  # the rooms go back by themselves
 
         def _part(self, part: int, room: mmx.Room) -> Any:
             said, beside = unpack(room.aux)
@@ -426,12 +427,14 @@ def make_waiting(receiver: Any) -> type:
             super()._fail_and_release(error_msg, error_code)
 
         def release_resources(self) -> None:
-            """Releases what is not copied or shown; before READY that is an
-            abort."""
+            """The request has failed, perhaps in another rank, which may have
+            heard of no room: none waits for its readers. Before READY this is
+            an abort; what is being copied goes back after that."""
             rooms, lang = getattr(self, "rooms", {}), Lang.get()
             for part, encoder in getattr(self, "_places", ()):
                 room = rooms.get(part)
-                if room:
+                if room and room.released != mmx.wire.ALL and (
+                        self._made is None or self._copied):
                     room.release(force=True, no_readers=lang.rank == 0)
                 if not (room and room.complete):
                     lang.decline(self._room(part), encoder)
