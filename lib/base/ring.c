@@ -1,8 +1,15 @@
 /* ring.c - see ring.h. Memory order matters: a record is written before tail
  * (release) and read after it (acquire). Full fences on both sides order the
  * sleeper's flag and the ring's tail, so that the producer sees the flag or the
- * sleeper sees the record. Rejected: a mutex and condition variable. They
- * cannot be polled with sockets. */
+ * sleeper sees the record.
+ *
+ * A ring that is found empty behind its first RING_WARM bytes starts over at
+ * its beginning: a large one, made for the worst case, passes no more than that
+ * through the cache. `first` changes only then, and is published by the tail
+ * behind it.
+ *
+ * Rejected: a mutex and condition variable. They cannot be polled with
+ * sockets. */
 #include "base/ring.h"
 
 #include "base/check.h"
@@ -12,6 +19,8 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
+
+#define RING_WARM (256u << 10)
 
 enum err ring_init(struct ring *r, uint32_t cap, uint32_t size)
 {
@@ -45,13 +54,32 @@ uint32_t ring_space(struct ring *r)
     return r->mask + 1 - (tail - r->head_seen);
 }
 
-bool ring_push(struct ring *r, const void *record)
+bool ring_fits(struct ring *r, uint32_t n)
 {
     uint32_t tail = atomic_load_explicit(&r->tail, memory_order_relaxed);
 
-    if (tail - r->head_seen > r->mask && ring_space(r) == 0)
+    return r->mask + 1 - (tail - r->head_seen) >= n || ring_space(r) >= n;
+}
+
+/* Returns the place of the i-th record since `first`. */
+static void *place(const struct ring *r, uint32_t i)
+{
+    return r->records + (size_t)(i & r->mask) * r->size;
+}
+
+bool ring_push(struct ring *r, const void *record)
+{
+    uint32_t tail = atomic_load_explicit(&r->tail, memory_order_relaxed);
+    uint32_t first = atomic_load_explicit(&r->first, memory_order_relaxed);
+
+    if (!ring_fits(r, 1))
         return false;
-    memcpy(r->records + (size_t)(tail & r->mask) * r->size, record, r->size);
+    if ((size_t)(tail - first) * r->size >= RING_WARM &&
+        ring_space(r) == r->mask + 1) {
+        first = tail;
+        atomic_store_explicit(&r->first, first, memory_order_relaxed);
+    }
+    memcpy(place(r, tail - first), record, r->size);
     atomic_store_explicit(&r->tail, tail + 1, memory_order_release);
     return true;
 }
@@ -60,8 +88,10 @@ bool ring_empty(struct ring *r)
 {
     uint32_t head = atomic_load_explicit(&r->head, memory_order_relaxed);
 
-    if (head == r->tail_seen)
+    if (head == r->tail_seen) {
         r->tail_seen = atomic_load_explicit(&r->tail, memory_order_acquire);
+        r->first_seen = atomic_load_explicit(&r->first, memory_order_relaxed);
+    }
     return head == r->tail_seen;
 }
 
@@ -71,7 +101,7 @@ const void *ring_peek(struct ring *r)
 
     if (ring_empty(r))
         return NULL;
-    return r->records + (size_t)(head & r->mask) * r->size;
+    return place(r, head - r->first_seen);
 }
 
 bool ring_pop(struct ring *r, void *record)
@@ -80,7 +110,7 @@ bool ring_pop(struct ring *r, void *record)
 
     if (ring_empty(r))
         return false;
-    memcpy(record, r->records + (size_t)(head & r->mask) * r->size, r->size);
+    memcpy(record, place(r, head - r->first_seen), r->size);
     atomic_store_explicit(&r->head, head + 1, memory_order_release);
     return true;
 }

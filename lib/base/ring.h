@@ -10,9 +10,10 @@ struct ring {
     uint8_t *records;
     uint32_t mask, size;
     _Alignas(64) _Atomic uint32_t head; /* next to read; consumer writes */
-    uint32_t tail_seen;                 /* consumer's copy of tail */
+    uint32_t tail_seen, first_seen;     /* consumer's copies */
     _Alignas(64) _Atomic uint32_t tail; /* next to write; producer writes */
     uint32_t head_seen;                 /* producer's copy of head */
+    _Atomic uint32_t first; /* which lies at records[0]; producer writes */
 };
 
 /* Makes a ring of at least cap records of size bytes. NO_BLOCKS: no memory. */
@@ -23,6 +24,9 @@ void ring_fini(struct ring *r);
 bool ring_push(struct ring *r, const void *record);
 /* Producer: returns how many records can be pushed now. */
 uint32_t ring_space(struct ring *r);
+/* Producer: true if n records can be pushed now. Cheaper than ring_space while
+ * there is much room. */
+bool ring_fits(struct ring *r, uint32_t n);
 /* Consumer: copies one record out. False: empty. */
 bool ring_pop(struct ring *r, void *record);
 /* Consumer: returns the next record, valid until it is popped. NULL: empty. */

@@ -426,6 +426,30 @@ TEST(ring_space_is_what_is_left)
     ring_fini(&r);
 }
 
+/* The records of a large ring lie at its beginning, unless many wait. */
+TEST(ring_starts_over_when_it_is_empty)
+{
+    uint64_t v = 0, next = 0;
+    struct ring r;
+
+    T_OK(ring_init(&r, 1u << 20, sizeof(v)));
+    for (uint32_t i = 0; i < 100000; i++) {
+        T_TRUE(ring_push(&r, &(uint64_t){i}));
+        T_TRUE(ring_pop(&r, &v));
+        T_EQ_U64(v, i);
+        T_EQ_U64(((uint64_t *)(void *)r.records)[40000], 0);
+    }
+    for (v = 0; v < 1u << 20; v++)
+        T_TRUE(ring_push(&r, &v));
+    T_FALSE(ring_push(&r, &v));
+    T_FALSE(ring_fits(&r, 1));
+    for (; ring_pop(&r, &v); next++)
+        T_EQ_U64(v, next);
+    T_EQ_U64(next, 1u << 20);
+    T_TRUE(ring_fits(&r, 1u << 20));
+    ring_fini(&r);
+}
+
 #define RECORDS 200000
 
 struct pair {

@@ -77,7 +77,6 @@ static inline void conf_make(const struct data_ops *carrier)
         .peers = 4,
         .window_bytes = 131072,
         .orders = 4096,
-        .notes = 4096,
         .cpu = -1,
         .may_inline = w.may_inline,
         .pools_count = 1,

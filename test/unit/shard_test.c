@@ -376,7 +376,7 @@ static void late(uint32_t trims, uint32_t grants)
 
     conf();
     world_start(1, 0);
-    w.conf.orders = w.conf.notes = 2;
+    w.conf.orders = 2;
     start(&w.l, 1);
     peer_open();
     push_patiently(cmd_of(LAND_OPEN, 1));
@@ -418,10 +418,10 @@ BOTH(a_loop_that_reads_late)
     late(20, 40);
 }
 
-/* Half a backlog of notes waits: the carrier rests until the loop reads. */
+/* Half the ring is full of notes: the carrier rests until the loop reads. */
 TEST(a_loop_that_reads_too_late)
 {
-    late(100, 0);
+    late(160, 0);
 }
 
 /* True after half a second with 3 wake-ups at most; it looks at 20 of those. */

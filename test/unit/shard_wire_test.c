@@ -70,7 +70,6 @@ static void start_safe(enum data_safe safe)
         .peers = 2,
         .window_bytes = 1u << 20,
         .orders = 256,
-        .notes = 256,
         .cpu = -1,
         .pools = w.pools,
         .pools_count = 2,

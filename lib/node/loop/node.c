@@ -186,7 +186,6 @@ static enum err start_shard(struct node *n, uint32_t k)
         .window_bytes = (uint32_t)c->transfer_window,
         /* 2,048 may wait while the loop takes another step. */
         .orders = 2048 + n->step_orders,
-        .notes = 8192,
         .cpu = pinned ? atoi(c->transfer_cpus.items[k]) : -1,
         .may_inline = n->carriers.any_thread && !pinned && !conf_uses_gpus(c),
         .gpu = conf_uses_gpus(c),

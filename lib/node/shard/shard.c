@@ -5,8 +5,7 @@
  *    belongs to the owner: the shard's thread, or the loop in shard_work. The
  *    owner passes it on as its last access;
  *  - orders are carried out in order; notes reach the loop in order and none
- *    is lost: notes that find the ring full wait in the backlog, and while that
- *    is half full the carrier rests;
+ *    is lost: while their ring is half full the carrier rests;
  *  - a turn drains orders, carrier and messages to send; the loop is woken once
  *    per turn; the owner sleeps only if `due` is false after it has announced
  *    its sleep. A turn may leave work: what the carrier completes makes room
@@ -31,6 +30,7 @@
 
 #define TURNS_MAX    16 /* calls of progress in a turn */
 #define TICK_BUSY_MS 100
+#define BEHIND_MS    1 /* between looks whether the loop has read notes */
 #define TICK_IDLE_MS (SHARD_SLEEP_NS / NS_PER_MS)
 /* The most that the loop moves itself: bytes sent or landed in a turn, and in
  * LINGER_MS. After LINGER_MS below that the thread gives the shard back. */
@@ -87,16 +87,18 @@ static int sleep_ms(struct shard *s)
 
     if (s->stage && stage_due(s->stage))
         return 1;
-    if (s->backlog.len > 0 || s->role->active(s) > 0)
+    if (notes_high(s))
+        return BEHIND_MS;
+    if (s->role->active(s) > 0)
         return (int)max_u32(busy, 1);
     return s->conf.may_inline ? LINGER_MS : TICK_IDLE_MS;
 }
 
 /* True if more is under way than the loop may do itself. */
-static bool above_inline(const struct shard *s)
+static bool above_inline(struct shard *s)
 {
     return s->moved > INLINE_BYTES || s->recent > INLINE_RATE ||
-           s->backlog.len > 0 || s->role->active(s) > 0 || s->by_thread;
+           notes_high(s) || s->role->active(s) > 0 || s->by_thread;
 }
 
 /* Gives the shard to the other thread, as the last access to it. */
@@ -126,8 +128,8 @@ static void pass_to_thread(struct shard *s)
     wake_up(&s->wake);
 }
 
-/* True if a turn would do something that no descriptor shows. While the
- * backlog is high only the loop, which reads notes, can change anything. */
+/* True if a turn would do something that no descriptor shows. While many notes
+ * wait only the loop, which reads them, can change anything. */
 static bool due(struct shard *s)
 {
     if (notes_high(s))
@@ -189,7 +191,7 @@ static void turn(struct shard *s)
 {
     unsigned n = work(s, false);
 
-    notes_turn(s);
+    notes_tell(s);
     s->recent += s->moved;
     if (above_inline(s))
         s->busy_ns = s->now_ns;
@@ -255,7 +257,6 @@ static void *thread(void *ud)
 static enum err memory_take(struct shard *s)
 {
     struct slab slab = {0};
-    uint32_t notes = 2 * s->conf.slots + s->conf.orders;
 
     s->role->carve(s, &slab);
     slab = (struct slab){.cap = slab.used};
@@ -264,9 +265,7 @@ static enum err memory_take(struct shard *s)
     if (s->memory == MAP_FAILED)
         s->memory = NULL;
     s->memory_bytes = slab.cap;
-    s->backlog.notes = calloc(notes, sizeof(*s->backlog.notes));
-    s->backlog.cap = notes;
-    if (!s->memory || !s->backlog.notes)
+    if (!s->memory)
         return ERR_NO_BLOCKS;
     slab.p = s->memory;
     s->role->carve(s, &slab);
@@ -303,7 +302,8 @@ static enum err start(struct shard *s)
     if (e == OK)
         e = ring_init(&s->in, s->conf.orders, sizeof(struct order));
     if (e == OK)
-        e = ring_init(&s->out, s->conf.notes, sizeof(struct data_note));
+        e = ring_init(&s->out, 2 * s->conf.slots + s->conf.orders,
+            sizeof(struct data_note));
     if (e == OK)
         e = memory_take(s);
     return e == OK ? thread_start(s) : e;
@@ -360,7 +360,6 @@ void shard_stop(struct shard **sp)
     sem_destroy(&s->started);
     if (s->memory)
         munmap(s->memory, s->memory_bytes);
-    free(s->backlog.notes);
     free(s);
 }
 
@@ -377,7 +376,6 @@ void shard_flush(struct shard *s)
         shard_work(s);
     } else { /* orders alone: they do not move rows here */
         (void)orders_and_all(s);
-        notes_move(s);
         s->noted = false;
         if (s->by_thread)
             pass_to_thread(s);
@@ -402,7 +400,6 @@ void shard_work(struct shard *s)
     if (!shard_inline(s))
         return;
     (void)work(s, true);
-    notes_move(s);
     s->noted = false; /* the loop reads notes without a wakeup */
     s->recent += s->moved;
     if (above_inline(s))
@@ -419,7 +416,7 @@ bool shard_handed(struct shard *s)
 
 bool shard_busy(struct shard *s)
 {
-    return shard_inline(s) && (s->backlog.len > 0 || due(s));
+    return shard_inline(s) && due(s);
 }
 
 uint64_t shard_silent_ns(struct shard *s, uint64_t now_ns)
@@ -436,15 +433,7 @@ uint64_t shard_silent_ns(struct shard *s, uint64_t now_ns)
 
 bool shard_note(struct shard *s, struct data_note *n)
 {
-    bool got = ring_pop(&s->out, n);
-
-    if (got)
-        return true;
-    atomic_thread_fence(memory_order_seq_cst);
-    if (atomic_load_explicit(&s->starved, memory_order_relaxed) &&
-        atomic_exchange(&s->starved, false))
-        wake_up(&s->wake);
-    return false;
+    return ring_pop(&s->out, n);
 }
 
 const struct shard_stats *shard_stats(const struct shard *s)

@@ -34,7 +34,7 @@ struct shard_conf {
     uint8_t role;
     uint32_t index, count; /* number of this shard, number of shards */
     uint32_t slots, peers, window_bytes;
-    uint32_t orders, notes;         /* places of the rings */
+    uint32_t orders;                /* places of their ring */
     int cpu;                        /* -1: anywhere */
     bool may_inline;                /* the loop may own it */
     bool gpu;                       /* pools may be on GPUs */

@@ -19,12 +19,6 @@
 
 #define ROWS_IOV_MAX (PIECES_MAX * LAYOUT_FIELDS_MAX)
 
-/* Notes that found the ring `out` full, in order. */
-struct backlog {
-    struct data_note *notes;
-    uint32_t head, len, cap;
-};
-
 /* One of the carriers that are open. Of the owner, but for address. */
 struct carry {
     const struct data_ops *ops;
@@ -101,9 +95,8 @@ struct shard {
     sem_t started;                  /* result and address are there */
     enum err result;                /* of opening the carrier */
     struct ring in, out;
-    struct wake wake;     /* of the thread */
-    _Atomic bool stop;    /* set by the loop */
-    _Atomic bool starved; /* notes wait for room in out */
+    struct wake wake;  /* of the thread */
+    _Atomic bool stop; /* set by the loop */
     struct shard_stats stats;
 
     struct carry carries[DATA_CARRIERS_MAX]; /* best first */
@@ -117,8 +110,7 @@ struct shard {
     uint64_t busy_ns; /* last turn with more than the loop has time for */
     uint64_t moved;   /* bytes from and to the carrier in this turn */
     uint64_t recent_ns, recent; /* and since then */
-    struct backlog backlog;
-    bool noted; /* something was put in out this turn */
+    bool noted;                 /* something was put in out this turn */
 
     union { /* by role */
         struct sender send;
@@ -147,15 +139,12 @@ static inline void stat_set(_Atomic uint64_t *stat, uint64_t n)
 }
 
 /* shard_note.c */
-/* Queues a note for the loop. Waits only while the backlog is full. */
+/* Queues a note for the loop. Waits only while the ring is full. */
 void shard_notify(struct shard *s, const struct data_note *n);
-/* Moves notes of the backlog into the ring. */
-void notes_move(struct shard *s);
-/* The same, asks the loop to say when it has taken notes, and wakes it if there
- * are any. */
-void notes_turn(struct shard *s);
+/* Wakes the loop if there are new ones. */
+void notes_tell(struct shard *s);
 /* True if the loop should read notes before there are more. */
-bool notes_high(const struct shard *s);
+bool notes_high(struct shard *s);
 
 /* shard_carry.c */
 /* Opens conf.carriers; fails where the last of them does. */

@@ -16,6 +16,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define ORDER_NOTES 3 /* room for those of an order, and one more */
+
 /* Gives an order its own copy of what it points to. */
 static void own(struct shard *s, struct order *o)
 {
@@ -75,8 +77,7 @@ void shard_order(struct shard *s, const struct order *o)
 
 void shard_command(struct shard *s, const struct data_cmd *cmd)
 {
-    if (!shard_inline(s) || s->rests || s->backlog.len > 0 ||
-        !ring_empty(&s->in)) {
+    if (!shard_inline(s) || s->rests || notes_high(s) || !ring_empty(&s->in)) {
         shard_order(s, &(struct order){.type = ORDER_CMD, .cmd = *cmd});
         return;
     }
@@ -141,7 +142,7 @@ unsigned shard_orders(struct shard *s)
     struct order o;
     unsigned n = 0;
 
-    while (s->backlog.len + 2 < s->backlog.cap && !orders_wait(s) &&
+    while (ring_fits(&s->out, ORDER_NOTES) && !orders_wait(s) &&
            ring_pop(&s->in, &o)) {
         n++;
         if (o.type == ORDER_CMD) {
