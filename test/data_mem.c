@@ -445,7 +445,7 @@ static int mem_fd(struct data *d)
     return d->fd;
 }
 
-static void mem_tick(struct data *d, uint64_t now_ns)
+static bool mem_tick(struct data *d, uint64_t now_ns)
 {
     lock();
     for (uint32_t i = 0; i < d->conf.endpoints_max; i++) {
@@ -459,6 +459,7 @@ static void mem_tick(struct data *d, uint64_t now_ns)
             endpoint_break(d, i);
     }
     unlock();
+    return false;
 }
 
 /* endpoints and messages */
@@ -613,14 +614,6 @@ static void mem_admit(struct data *d, uint32_t who, struct span key)
     (void)key;
 }
 
-static const struct data_counts *mem_counts(struct data *d)
-{
-    static const struct data_counts none;
-
-    (void)d;
-    return &none;
-}
-
 void data_mem_fault(
     struct data *d, uint32_t ep, enum data_fault fault, uint32_t count)
 {
@@ -761,5 +754,4 @@ const struct data_ops data_mem = {.name = "mem",
     .arm = mem_arm,
     .tick = mem_tick,
     .state = mem_state,
-    .memory = mem_memory,
-    .counts = mem_counts};
+    .memory = mem_memory};

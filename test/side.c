@@ -163,12 +163,14 @@ void side_open_with(
         .done = on_done,
         .broken = on_broken,
         .connected = on_connected};
+    struct data_conf own = *c;
 
     signal(SIGPIPE, SIG_IGN); /* as the daemons do */
     memset(s, 0, sizeof(*s));
     s->ops = ops;
     s->fetch_pieces = 3;
-    T_OK(ops->open(&s->d, c, &calls));
+    own.counts = &s->counts;
+    T_OK(ops->open(&s->d, &own, &calls));
 }
 
 static enum err streams_open(struct data **out, const struct data_conf *c,

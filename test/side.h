@@ -23,6 +23,7 @@
 struct side {
     const struct data_ops *ops;
     struct data *d;
+    struct data_counts counts;
     uint8_t arrived[SIDE_IDS], done[SIDE_IDS], fetched[SIDE_IDS],
         failed[SIDE_IDS];
     uint32_t arrived_count, done_count, fetched_count, failed_count;

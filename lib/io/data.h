@@ -65,8 +65,9 @@ struct data_conf {
     /* Requirement for connections to us, and minimum for ours: an address
      * without a key, or whose key requires less, is not connected to. */
     enum data_safe safe;
-    uint32_t keys_max;    /* number of keys for admit(); 0: none */
-    uint64_t rekey_bytes; /* sent under one key of TLS; 0: the default */
+    uint32_t keys_max;          /* number of keys for admit(); 0: none */
+    uint64_t rekey_bytes;       /* sent under one key of TLS; 0: the default */
+    struct data_counts *counts; /* the owner's, to count in until close */
 };
 
 /* A message that has arrived. Eager: data[0..len) is valid inside the callback.
@@ -81,15 +82,12 @@ struct data_in {
     uint32_t who;
 };
 
-/* Connections that a carrier closed since it was opened, by reason. */
+/* Connections that carriers closed, by reason. Any thread may read them. */
 struct data_counts {
-    uint64_t strangers; /* no valid greeting */
-    uint64_t unproven;  /* a proof that failed, in either direction */
-    uint64_t malformed; /* an invalid frame */
-    uint64_t refused;   /* beyond inbound_max, or no descriptor */
-    /* Not about connections: restarts of the carrier by tick(), each of which
-     * changed address() and broke all endpoints. */
-    uint32_t replaced;
+    _Atomic uint64_t strangers; /* no valid greeting */
+    _Atomic uint64_t unproven;  /* a proof that failed, in either direction */
+    _Atomic uint64_t malformed; /* an invalid frame */
+    _Atomic uint64_t refused;   /* beyond inbound_max, or no descriptor */
 };
 
 struct data;
@@ -145,8 +143,10 @@ struct data_ops {
     int (*fd)(struct data *d);
     MUST_CHECK enum err (*arm)(struct data *d);
     /* Breaks endpoints that stall. Call it about every stall_ms / 4 while
-     * anything is in flight. */
-    void (*tick)(struct data *d, uint64_t now_ns);
+     * anything is in flight. True: address() is another now, as the host's has
+     * changed or what was stuck was replaced; all endpoints broke then, and
+     * pollers have to watch fd() anew. */
+    bool (*tick)(struct data *d, uint64_t now_ns);
     /* Returns the trouble of ep's connection since its last connect(), with a
      * text for people: "10.0.0.7:41234: Connection refused". TROUBLE_NONE: no
      * trouble is known; the text is its transport: "tcp/eth0", "ucx:rc_mlx5";
@@ -157,8 +157,6 @@ struct data_ops {
      * it are better than of several. True for GPU memory: its rows can be sent
      * and fetched, one piece per message. */
     bool (*memory)(struct data *d, const void *base, uint64_t bytes, bool gpu);
-    /* Returns counts that stay valid while d is open. */
-    const struct data_counts *(*counts)(struct data *d);
 };
 
 /* True if a TCP listener at this address encrypts its connections. */

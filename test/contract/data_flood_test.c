@@ -75,7 +75,7 @@ TEST(half_open_proofs_are_bounded)
         T_OK(a.ops->connect(a.d, 0, b.ops->address(b.d), NO_KEY));
         T_OK(side_post(&a, 0, 1, p, sizeof(p)));
         side_until(&a, &b, &b.arrived_count, 1);
-        T_TRUE(data_tcp.counts(b.d)->strangers >= FLOOD - 512);
+        T_TRUE(b.counts.strangers >= FLOOD - 512);
         for (int i = 0; i < FLOOD; i++)
             close(fds[i]);
         side_close_both(&a, &b);
@@ -246,7 +246,7 @@ TEST(a_slow_proof_ends)
             over = poll(&p, 1, 25) == 1;
         }
         T_TRUE(over && t_now_ns() - begun >= SIDE_SOON_MS * NS_PER_MS);
-        T_EQ_U64(data_tcp.counts(b.d)->strangers, 1);
+        T_EQ_U64(b.counts.strangers, 1);
         close(fd);
         side_close(&b);
     }

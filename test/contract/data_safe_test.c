@@ -56,10 +56,10 @@ static void refused_with(bool encrypt, const uint8_t *key, size_t len)
     T_OK(data_tcp.connect(a.d, 0, b.ops->address(b.d), span_of(key, len)));
     T_OK(side_post(&a, 0, 1, p, sizeof(p)));
     side_until(&a, &b, &a.broken_count, 1);
-    unproven = data_tcp.counts(b.d)->unproven;
+    unproven = b.counts.unproven;
     T_EQ_U64(unproven, 1);
     T_EQ_U64(b.arrived_count, 0);
-    T_EQ_U64(data_tcp.counts(a.d)->unproven, 1);
+    T_EQ_U64(a.counts.unproven, 1);
     side_close_both(&a, &b);
 }
 
@@ -113,7 +113,7 @@ TEST(the_token_is_not_enough)
         side_turn(&b, NULL);
         T_EQ_I64(write(fd, at.p, TCP_HELLO), TCP_HELLO);
         T_TRUE(closed(&b, fd));
-        T_EQ_U64(data_tcp.counts(b.d)->strangers, 1);
+        T_EQ_U64(b.counts.strangers, 1);
         close(fd);
         side_close(&b);
     }
@@ -252,7 +252,7 @@ TEST(what_was_heard_cannot_be_said_again)
         }
         T_TRUE(closed(&b, fd));
         T_EQ_U64(b.arrived_count, 1);
-        T_EQ_U64(data_tcp.counts(b.d)->unproven, 1);
+        T_EQ_U64(b.counts.unproven, 1);
         close(fd);
         side_close_both(&a, &b);
         relay_close(&r);
@@ -434,7 +434,7 @@ TEST(a_newer_connection_ends_the_older_of_its_number)
                 side_until(&a[i - 1], &b, &a[i - 1].broken_count, 1);
         }
         T_EQ_U64(a[TIMES - 1].broken_count, 0);
-        T_EQ_U64(data_tcp.counts(b.d)->refused, 0);
+        T_EQ_U64(b.counts.refused, 0);
         for (uint32_t i = 0; i < TIMES; i++)
             side_close(&a[i]);
         side_close(&b);
@@ -461,7 +461,7 @@ TEST(a_number_beyond_those_of_a_peer_is_refused)
         T_OK(a.ops->connect(a.d, 0, span_of(w.p, (uint32_t)w.len), NO_KEY));
         T_EQ_U64(side_post_many(&a, 0, p, SIDE_SEGMENT), SIDE_MESSAGES);
         side_until(&a, &b, &a.broken_count, 1);
-        T_TRUE(data_tcp.counts(b.d)->refused > 0);
+        T_TRUE(b.counts.refused > 0);
         side_close_both(&a, &b);
         free(p);
     }

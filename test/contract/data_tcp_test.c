@@ -250,7 +250,7 @@ TEST(the_oldest_stranger_gives_way)
     for (size_t i = 0; i < ARRAY_LEN(silent); i++)
         T_TRUE(i < ARRAY_LEN(fds) ? closed(&a, silent[i])
                                   : stays_open(&a, silent[i]));
-    T_EQ_U64(data_tcp.counts(a.d)->strangers, ARRAY_LEN(fds));
+    T_EQ_U64(a.counts.strangers, ARRAY_LEN(fds));
     for (size_t i = 0; i < ARRAY_LEN(silent); i++)
         close(silent[i]);
     for (size_t i = 0; i < ARRAY_LEN(fds); i++)
@@ -293,7 +293,7 @@ TEST(silence_ends_while_nothing_else_happens)
     T_TRUE(turns_until_closed(&a, fd) < 10);
     T_TRUE(t_now_ns() - begun >= c.greeting_ms * NS_PER_MS);
     T_TRUE(stays_open(&a, peer));
-    T_EQ_U64(data_tcp.counts(a.d)->strangers, 1);
+    T_EQ_U64(a.counts.strangers, 1);
     close(peer);
     close(fd);
     side_close(&a);
@@ -334,7 +334,7 @@ TEST(without_any_descriptor_connections_wait)
     T_EQ_I64(poll(&p, 1, 0), 0); /* and does not keep us awake */
     side_send(&b, 0, 2, bytes, 8);
     side_until(&a, &b, &a.arrived_count, 1);
-    T_EQ_U64(data_tcp.counts(a.d)->refused, 0);
+    T_EQ_U64(a.counts.refused, 0);
     side_close_both(&a, &b);
 }
 
@@ -431,7 +431,7 @@ TEST(the_same_where_rows_are_encrypted)
     T_OK(side_post(&a, 0, 1, some, sizeof(some)));
     side_until(&a, &b, &b.failed_count, 1);
     side_until(&a, &b, &a.broken_count, 1);
-    T_EQ_U64(data_tcp.counts(b.d)->malformed, 0);
+    T_EQ_U64(b.counts.malformed, 0);
     munmap(b.memory, MIB);
     side_close_both(&a, &b);
 }

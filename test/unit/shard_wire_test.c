@@ -244,6 +244,7 @@ TEST(a_refused_segment_alone_is_only_dropped)
 
 struct sender {
     struct data *d;
+    struct data_counts counts;
     uint8_t bytes[SMALL_ROWS * 64];
 };
 
@@ -270,7 +271,8 @@ static void sender_open(struct sender *s, uint32_t who)
         .stall_ms = T_NEVER_MS,
         .endpoints_max = 1,
         .messages_max = 4,
-        .safe = SAFE_PROVED};
+        .safe = SAFE_PROVED,
+        .counts = &s->counts};
     struct data_calls calls = {.ud = s, .done = on_done, .broken = on_broken};
     uint8_t key[DATA_KEY_BYTES];
 

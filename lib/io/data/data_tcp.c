@@ -187,29 +187,29 @@ static void say_place(struct data *d, const struct tcp_place *place)
 }
 
 /* A host's address may change: DHCP, or a machine that moves. */
-static void look_again(struct data *d, uint64_t now_ns)
+static bool look_again(struct data *d, uint64_t now_ns)
 {
     struct tcp_place place;
 
     if (now_ns - d->looked_ns < LOOK_NS)
-        return;
+        return false;
     d->looked_ns = now_ns;
     if (!tcp_door_moved(d->door, &place))
-        return;
+        return false;
     say_place(d, &place);
-    d->counts.replaced++;
+    return true;
 }
 
-static void data_tcp_tick(struct data *d, uint64_t now_ns)
+static bool data_tcp_tick(struct data *d, uint64_t now_ns)
 {
     for (uint32_t i = 0; i < d->c.conf.endpoints_max; i++)
         if (d->c.ends[i].open)
             tcp_out_tick(d, &d->eps[i], now_ns);
     carrier_tick(d, now_ns);
     if (!d->door)
-        return;
+        return false;
     tcp_door_tick(d->door, now_ns);
-    look_again(d, now_ns);
+    return look_again(d, now_ns);
 }
 
 static bool data_tcp_memory(
@@ -220,11 +220,6 @@ static bool data_tcp_memory(
     (void)bytes;
     (void)gpu;
     return false;
-}
-
-static const struct data_counts *data_tcp_counts(struct data *d)
-{
-    return &d->counts;
 }
 
 static void data_tcp_admit(struct data *d, uint32_t who, struct span key)
@@ -258,8 +253,7 @@ static void data_tcp_free(struct data *d)
 static enum err begin(struct data *d, const struct data_conf *conf,
     const struct data_calls *calls)
 {
-    struct tcp_door_conf c = {
-        .data = &d->c.conf, .d = d, .calls = &d->c.calls, .counts = &d->counts};
+    struct tcp_door_conf c = {.data = &d->c.conf, .d = d, .calls = &d->c.calls};
     struct tcp_place place;
     struct data_conf own = *conf;
     enum err e;
@@ -338,5 +332,4 @@ const struct data_ops data_tcp = {.name = "tcp",
     .arm = data_tcp_arm,
     .tick = data_tcp_tick,
     .state = data_tcp_state,
-    .memory = data_tcp_memory,
-    .counts = data_tcp_counts};
+    .memory = data_tcp_memory};

@@ -10,7 +10,7 @@
  * force returns its operations, but newer UCX keeps some of them for ever. So
  * when an orphan is stall_ms old (a fetch: FETCH_STALLS times that), the whole
  * worker is destroyed and created again: every endpoint breaks, everything
- * completes, address() changes and `replaced` counts. A receiver must publish
+ * completes, and address() changes. A receiver must publish
  * its new address, a sender need not. fd() stays the same number: use poll(),
  * since an epoll set loses it.
  *
@@ -68,9 +68,8 @@ struct data {
     int fd; /* a duplicate of UCX's, whose number outlives a worker */
     uint32_t failures; /* endpoints whose `failed` was not handled yet */
     uint32_t closing;
-    struct data_counts counts; /* only `replaced` is used */
-    uint64_t worker_tried_ns;  /* last attempt of tick() while there is no
-                                  worker */
+    uint64_t worker_tried_ns; /* last attempt of tick() while there is no
+                                 worker */
     struct list orphans, fetching;
     struct endpoint *eps;     /* endpoints_max */
     ucp_datatype_t packed;    /* type of a struct ucx_pack */
@@ -288,9 +287,7 @@ static void on_bare(struct data *d, ucp_ep_h from, size_t len)
 static ucs_status_t on_arrived(void *arg, const void *header, size_t header_len,
     void *data, size_t len, const ucp_am_recv_param_t *param);
 
-/* Opens a worker and gives its descriptor our number. If it replaces another,
- * that is counted: its address is new, and its descriptor must be registered
- * anew with pollers. */
+/* Opens a worker and gives its descriptor our number. */
 static enum err worker_open(struct data *d)
 {
     enum err e = ucx_open(&d->ucx, &d->c.conf, on_arrived, d);
@@ -301,8 +298,6 @@ static enum err worker_open(struct data *d)
         d->fd = fcntl(d->ucx.fd, F_DUPFD_CLOEXEC, 3);
     else if (dup3(d->ucx.fd, d->fd, O_CLOEXEC) < 0)
         e = ERR_INTERNAL;
-    else
-        d->counts.replaced++;
     if (d->fd >= 0 && e == OK)
         return OK;
     log_error("ucx: no file descriptor left");
@@ -350,24 +345,29 @@ static void worker_close(struct data *d)
     d->closing = d->failures = 0;
 }
 
-static void worker_replace(struct data *d)
+/* Returns true if there is another worker now. */
+static bool worker_replace(struct data *d)
 {
     CHECK(!d->c.inside, "replaced inside a callback");
     log_warn("ucx: operations never complete: the worker is replaced");
     carrier_break_all(d);
     worker_close(d);
-    if (worker_open(d) != OK)
-        log_error("ucx: no new worker; it is tried again each second");
+    if (worker_open(d) == OK)
+        return true;
+    log_error("ucx: no new worker; it is tried again each second");
+    return false;
 }
 
 /* Tries to open a worker after an earlier replacement failed. */
-static void worker_retry(struct data *d, uint64_t now_ns)
+static bool worker_retry(struct data *d, uint64_t now_ns)
 {
     if (now_ns - d->worker_tried_ns < WORKER_EACH_NS)
-        return;
+        return false;
     d->worker_tried_ns = now_ns;
-    if (worker_open(d) == OK)
-        log_info("ucx: there is a worker again");
+    if (worker_open(d) != OK)
+        return false;
+    log_info("ucx: there is a worker again");
+    return true;
 }
 
 static enum err ucx_connect(
@@ -646,7 +646,7 @@ static bool one_waits(struct list *l, uint64_t now_ns, uint64_t limit_ns)
     return old;
 }
 
-static void ucx_tick(struct data *d, uint64_t now_ns)
+static bool ucx_tick(struct data *d, uint64_t now_ns)
 {
     uint64_t limit_ns = d->c.conf.stall_ms * NS_PER_MS;
     bool orphan_waits, fetch_waits;
@@ -655,9 +655,8 @@ static void ucx_tick(struct data *d, uint64_t now_ns)
     orphan_waits = one_waits(&d->orphans, now_ns, limit_ns);
     fetch_waits = one_waits(&d->fetching, now_ns, FETCH_STALLS * limit_ns);
     if (orphan_waits || fetch_waits)
-        worker_replace(d);
-    else if (!d->ucx.worker)
-        worker_retry(d, now_ns);
+        return worker_replace(d);
+    return !d->ucx.worker && worker_retry(d, now_ns);
 }
 
 static bool ucx_memory(
@@ -666,11 +665,6 @@ static bool ucx_memory(
     CHECK(!d->c.inside, "memory inside arrived()");
     return ucx_memory_add(&d->ucx, base, bytes, gpu) &&
            (gpu || d->ucx.context->cached);
-}
-
-static const struct data_counts *ucx_counts(struct data *d)
-{
-    return &d->counts;
 }
 
 /* open and close */
@@ -765,5 +759,4 @@ const struct data_ops data_ucx = {.name = "ucx",
     .arm = ucx_arm,
     .tick = ucx_tick,
     .state = ucx_state,
-    .memory = ucx_memory,
-    .counts = ucx_counts};
+    .memory = ucx_memory};

@@ -54,8 +54,7 @@ struct tcp_door {
     uint32_t ins_count, silent_max;
     struct list of[RANKS];
     uint32_t count[RANKS];
-    struct tcp_keys keys;       /* keys_max; if keys are required */
-    struct data_counts *counts; /* the carrier's */
+    struct tcp_keys keys; /* keys_max; if keys are required */
     int epoll, listeners[TCP_RAILS];
     int spare;    /* reserve, to refuse with when none is left; or -1 */
     int timer;    /* timerfd */
@@ -125,7 +124,7 @@ static void evict(struct tcp_door *d, enum rank rank)
 {
     struct inbound *at = LIST_FIRST(&d->of[rank], struct inbound, link);
 
-    d->counts->strangers++;
+    d->data->counts->strangers++;
     in_close(d, (uint32_t)(at - d->ins));
 }
 
@@ -192,7 +191,7 @@ static void refuse_one(struct tcp_door *d, int listener)
     }
     if (fd >= 0) {
         close(fd);
-        d->counts->refused++;
+        d->data->counts->refused++;
         log_rated(
             &closed, "tcp: no file descriptor left: a connection is refused");
     } else {
@@ -214,7 +213,7 @@ static void take_in(struct tcp_door *d, int fd)
             "tcp: more than %u connections for data (from limits.peers): "
             "one is refused",
             d->data->inbound_max);
-        d->counts->refused++;
+        d->data->counts->refused++;
         close(fd);
         return;
     }
@@ -261,8 +260,8 @@ static void close_stranger(struct tcp_door *d, uint32_t i)
         waits ? "tcp: a connection by a key that is not in force (%u ms)"
               : "tcp: a connection without a greeting for %u ms",
         d->data->greeting_ms);
-    d->counts->unproven += waits;
-    d->counts->strangers += !waits;
+    d->data->counts->unproven += waits;
+    d->data->counts->strangers += !waits;
     in_close(d, i);
 }
 
@@ -459,12 +458,11 @@ enum err tcp_door_open(struct tcp_door **out, const struct tcp_door_conf *c,
         return ERR_INTERNAL;
     }
     d->data = c->data;
-    d->counts = c->counts;
     d->in = (struct tcp_in_conf){.d = c->d,
         .calls = c->calls,
         .token = d->place.token,
         .body_max = c->data->message_max,
-        .counts = d->counts};
+        .counts = c->data->counts};
     d->epoll = c->epoll;
     for (uint32_t i = 0; i < TCP_RAILS; i++)
         d->listeners[i] = -1;

@@ -16,7 +16,6 @@ struct tcp_door_conf {
     const struct data_conf *data; /* stays valid */
     struct data *d;
     const struct data_calls *calls; /* passed to tcp_in.h; stays valid */
-    struct data_counts *counts;     /* likewise */
     int epoll;                      /* the carrier's epoll set */
 };
 

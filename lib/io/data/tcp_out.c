@@ -453,7 +453,7 @@ static bool stream_prove(struct data *d, struct stream *st, uint32_t events)
         st->records = tcp_safe_end(&st->safe);
         return true;
     }
-    d->counts.unproven += tcp_safe_why(st->safe)[0] != 0;
+    d->c.conf.counts->unproven += tcp_safe_why(st->safe)[0] != 0;
     if (tcp_safe_why(st->safe)[0]) {
         log_rated(&unproven, "tcp: endpoint %u: no proof: %s", number(d, st),
             tcp_safe_why(st->safe));

@@ -43,8 +43,7 @@ struct data {
     struct list ready;
     struct endpoint *eps;  /* endpoints_max */
     struct tcp_door *door; /* NULL: accepts no connections */
-    struct data_counts counts;
-    uint64_t looked_ns; /* when this host's addresses were last checked */
+    uint64_t looked_ns;    /* when this host's addresses were last checked */
 };
 
 /* Stores from errno why endpoint i breaks. */

@@ -120,11 +120,11 @@ static uint64_t shards_sum(const struct node *n, size_t at)
 {
     uint64_t sum = 0;
 
-    for (uint32_t k = 0; k < n->shards_count; k++)
-        sum +=
-            *(const _Atomic uint64_t *)(const void *)((const char *)shard_stats(
-                                                          n->shards[k]) +
-                                                      at);
+    for (uint32_t k = 0; k < n->shards_count; k++) {
+        const void *stat = (const char *)shard_stats(n->shards[k]) + at;
+
+        sum += *(const _Atomic uint64_t *)stat;
+    }
     return sum;
 }
 
@@ -144,6 +144,7 @@ static void node_stats(const struct node *n, struct rows_out *s)
 
 #define SHARD_STAT(name, text)                                                 \
     stat_row(s, #name, shards_sum(n, offsetof(struct shard_stats, name)), text);
+#define DATA_SUM(of)                 shards_sum(n, offsetof(struct shard_stats, data.of))
 #define NODE_STAT(name, value, text) stat_row(s, #name, value, text);
 #include "node/stats.def"
 }

@@ -178,7 +178,6 @@ static unsigned work(struct shard *s, bool in_loop)
     if (in_loop && (s->moved > INLINE_BYTES || s->by_thread))
         return n; /* the thread goes on: above_inline() */
     n += progress(s, in_loop ? 1 : TURNS_MAX);
-    carry_count(s);
     tick(s);
     if (s->role->settle) /* arrived() looks at the orders, too */
         s->role->settle(s);
@@ -325,6 +324,7 @@ enum err shard_start(struct shard **out, const struct shard_conf *c)
     memset(s, 0, sizeof(*s));
     s->conf = *c;
     s->conf.data.messages_max = SEND_MESSAGES_MAX;
+    s->conf.data.counts = &s->stats.data;
     s->role = roles[c->role];
     s->role->limits(&s->conf);
     s->wake.fd = s->fd = -1;

@@ -131,6 +131,7 @@ bool shard_note(struct shard *s, struct data_note *n);
 struct shard_stats {
 #define SHARD_STAT(name, text) _Atomic uint64_t name;
 #include "node/stats.def"
+    struct data_counts data; /* of its carriers */
     _Atomic uint64_t turns;
 };
 const struct shard_stats *shard_stats(const struct shard *s);

@@ -237,37 +237,12 @@ void carry_tick(struct shard *s)
 {
     for (uint32_t i = 0; i < s->carries_count; i++) {
         struct carry *c = &s->carries[i];
-        uint32_t replaced;
 
-        if (!callable(s, c))
-            continue;
-        c->ops->tick(c->d, s->now_ns);
-        replaced = c->ops->counts(c->d)->replaced;
-        if (replaced == c->replaced)
+        if (!callable(s, c) || !c->ops->tick(c->d, s->now_ns))
             continue;
         if (watch(s, c) != OK || publish(c) != OK)
             log_error("shard %u: a new address of %s is lost", s->conf.index,
                 c->ops->name);
-        stat_add(&s->stats.workers_replaced, replaced - c->replaced);
-        c->replaced = replaced;
+        stat_add(&s->stats.workers_replaced, 1);
     }
-}
-
-void carry_count(struct shard *s)
-{
-    struct data_counts all = {0};
-
-    for (uint32_t i = 0; i < s->carries_count; i++) {
-        const struct carry *c = &s->carries[i];
-        const struct data_counts *one = c->ops->counts(c->d);
-
-        all.strangers += one->strangers;
-        all.malformed += one->malformed;
-        all.refused += one->refused;
-        all.unproven += one->unproven;
-    }
-    stat_set(&s->stats.data_strangers, all.strangers);
-    stat_set(&s->stats.data_malformed, all.malformed);
-    stat_set(&s->stats.data_refused, all.refused);
-    stat_set(&s->stats.data_unproven, all.unproven);
 }

@@ -23,7 +23,6 @@
 struct carry {
     const struct data_ops *ops;
     struct data *d;
-    uint32_t replaced; /* its count, as last seen */
     /* Newest first; all are kept until the end. Read by any thread. */
     _Atomic(struct published_address *) address;
 };
@@ -165,8 +164,6 @@ unsigned carry_progress(struct shard *s);
 /* True if one of those has work that no descriptor shows. */
 bool carry_due(struct shard *s);
 void carry_tick(struct shard *s);
-/* Adds up what they count. */
-void carry_count(struct shard *s);
 /* True if one of them may reach GPUs. */
 bool carry_to_gpus(const struct shard *s);
 /* Tells of a pool's memory. True, of host memory: a message of one piece of it
