@@ -91,7 +91,6 @@ static inline uint8_t *frame_take(struct writer *w, size_t bytes)
     bool fits = !w->failed && bytes <= w->cap - w->len;
     uint8_t *p = w->p + w->len;
 
-    w->failed = false;
     w->len += fits ? bytes : 0;
     return fits ? p : NULL;
 }
@@ -192,63 +191,23 @@ static inline enum err finished(const struct cursor *c, struct wire_fault *f)
 #define FLAGS(name, kind, known, doc)
 #define END(NAME, name)
 
-/* by type */
-
-static bool local_put_body(struct writer *w, const struct local_msg *m)
-{
-    switch (m->type) {
-#define MESSAGE(NAME, name, number, doc)                                       \
-    case LOCAL_##NAME:                                                         \
-        return local_put_##name(w, &m->name);
-#include "wire/local.def"
-    }
-    w->failed = false;
-    return false;
-}
-
-static bool peer_put_body(struct writer *w, const struct peer_msg *m)
-{
-    switch (m->type) {
-#define MESSAGE(NAME, name, number, doc)                                       \
-    case PEER_##NAME:                                                          \
-        return peer_put_##name(w, &m->name);
-#include "wire/peer.def"
-    }
-    w->failed = false;
-    return false;
-}
-
-/* Reads the body; BUSY: no such type. */
-static enum err local_get_body(struct span body, struct local_msg *m)
-{
-    switch (m->type) {
-#define MESSAGE(NAME, name, number, doc)                                       \
-    case LOCAL_##NAME:                                                         \
-        return local_get_##name(body, &m->name, &m->fault);
-#include "wire/local.def"
-    }
-    return ERR_BUSY;
-}
-
-static enum err peer_get_body(struct span body, struct peer_msg *m)
-{
-    switch (m->type) {
-#define MESSAGE(NAME, name, number, doc)                                       \
-    case PEER_##NAME:                                                          \
-        return peer_get_##name(body, &m->name, &m->fault);
-#include "wire/peer.def"
-    }
-    return ERR_BUSY;
-}
-
 /* frames */
 
 bool local_put(struct writer *w, const struct local_msg *m)
 {
     size_t start = w->len;
+    bool put = false;
     uint8_t *p;
 
-    if (!local_put_body(w, m))
+    switch (m->type) {
+#define MESSAGE(NAME, name, number, doc)                                       \
+    case LOCAL_##NAME:                                                         \
+        put = local_put_##name(w, &m->name);                                   \
+        break;
+#include "wire/local.def"
+    }
+    w->failed = false;
+    if (!put)
         return false;
     p = set_u16(w->p + start, (uint16_t)m->type);
     p = set_u16(p, 0);
@@ -286,15 +245,30 @@ enum err local_get(struct reader *r, struct local_msg *m)
         return no_frame(r);
     r->at += LOCAL_HEADER + len;
     check_bits(&m->fault, "zero", zero, 0);
-    return local_get_body(span_of(c.p, len), m);
+    switch (m->type) {
+#define MESSAGE(NAME, name, number, doc)                                       \
+    case LOCAL_##NAME:                                                         \
+        return local_get_##name(span_of(c.p, len), &m->name, &m->fault);
+#include "wire/local.def"
+    }
+    return ERR_BUSY;
 }
 
 bool peer_put(struct writer *w, const struct peer_msg *m)
 {
     size_t start = w->len;
+    bool put = false;
     uint8_t *p;
 
-    if (!peer_put_body(w, m))
+    switch (m->type) {
+#define MESSAGE(NAME, name, number, doc)                                       \
+    case PEER_##NAME:                                                          \
+        put = peer_put_##name(w, &m->name);                                    \
+        break;
+#include "wire/peer.def"
+    }
+    w->failed = false;
+    if (!put)
         return false;
     p = set_u32(w->p + start, PEER_MAGIC);
     p = set_u8(p, WIRE_VERSION);
@@ -338,7 +312,13 @@ enum err peer_get(struct reader *r, struct peer_msg *m)
     if (version != WIRE_VERSION)
         return ERR_VERSION;
     check_bits(&m->fault, "zero", zero, 0);
-    return peer_get_body(span_of(c.p, len), m);
+    switch (m->type) {
+#define MESSAGE(NAME, name, number, doc)                                       \
+    case PEER_##NAME:                                                          \
+        return peer_get_##name(span_of(c.p, len), &m->name, &m->fault);
+#include "wire/peer.def"
+    }
+    return ERR_BUSY;
 }
 
 const char *wire_fault_text(
