@@ -219,6 +219,9 @@ struct findings {
 /* Prints one finding. advice: how to correct it; "" for FINE. */
 void findings_say(struct findings *r, enum finding f, const char *check,
     const char *text, const char *advice);
+/* The same for what is either FINE, without the advice, or `bad`. */
+void findings_hold(struct findings *r, bool fine, enum finding bad,
+    const char *check, const char *text, const char *advice);
 void findings_end(const struct findings *r);
 
 /* doctor.c, where.c, unit.c, start.c, here.c, peer.c */

@@ -78,26 +78,21 @@ static void say_seen(struct findings *r, const struct local_welcome *w)
 static void say_welcome(struct findings *r, const struct local_welcome *w)
 {
     char text[512], version[40];
-    bool same;
 
     span_copy_str(w->software, version, sizeof(version));
-    same = !strcmp(version, MMX_VERSION);
     snprintf(text, sizeof(text), "%s %.*s, mmx %s, protocol %u",
         is_langd(w->role) ? "langd" : "encoded", (int)w->name.len,
         (const char *)w->name.p, version, w->version);
-    findings_say(r, same ? FINE : WARN, "daemon", text,
-        same ? ""
-             : "this mmxctl is " MMX_VERSION
-               ": fine as long as the protocols match");
+    findings_hold(r, !strcmp(version, MMX_VERSION), WARN, "daemon", text,
+        "this mmxctl is " MMX_VERSION ": fine as long as the protocols match");
     if (!is_langd(w->role)) {
         snprintf(text, sizeof(text), "advertised to routers as %.*s",
             (int)w->advertise.len, (const char *)w->advertise.p);
-        if (strstr(text, "//127.") || strstr(text, "//localhost"))
-            findings_say(r, WARN, "address", text,
-                "only this host can reach it: set control.listen or "
-                "control.advertise for other hosts");
-        else
-            findings_say(r, FINE, "address", text, "");
+        findings_hold(r,
+            !strstr(text, "//127.") && !strstr(text, "//localhost"), WARN,
+            "address", text,
+            "only this host can reach it: set control.listen or "
+            "control.advertise for other hosts");
     }
     say_seen(r, w);
 }
@@ -201,10 +196,8 @@ static void check_pool(struct visit *v, const char *name, const char *free_)
         snprintf(text, sizeof(text),
             "%s: %s, %s of %u blocks of %u rows free, %s", name, how, free_,
             m.pool_info.blocks, m.pool_info.block_rows, layout);
-        findings_say(v->r, ok ? FINE : FAIL, "pool", text,
-            ok ? ""
-               : "check security modules and ulimit -v: an engine maps all of "
-                 "it");
+        findings_hold(v->r, ok, FAIL, "pool", text,
+            "check security modules and ulimit -v: an engine maps all of it");
         v->pool_bytes += m.pool_info.bytes;
     }
 }
@@ -236,16 +229,14 @@ static void check_pools(struct visit *v)
 static void say_carriers(const struct visit *v)
 {
     const char *not_by = v->seen->not_by;
-    bool barred = strstr(not_by, "cannot encrypt") != NULL;
     char text[sizeof(v->seen->carriers) + sizeof(v->seen->not_by) + 40];
 
     snprintf(text, sizeof(text), "rows between hosts go by %s%s%s",
         v->seen->carriers, not_by[0] ? "; not by " : "", not_by);
-    findings_say(v->r, barred ? WARN : FINE, "carrier", text,
-        barred ? "if the network of transfer.devices is fenced, set "
-                 "transfer.trusted_network: true; else set "
-                 "transfer.carrier: tcp"
-               : "");
+    findings_hold(v->r, !strstr(not_by, "cannot encrypt"), WARN, "carrier",
+        text,
+        "if the network of transfer.devices is fenced, set "
+        "transfer.trusted_network: true; else set transfer.carrier: tcp");
 }
 
 static void check_tables(struct visit *v)
@@ -272,11 +263,9 @@ static void check_tables(struct visit *v)
     if (draining[0] == '1')
         findings_say(v->r, WARN, "status", text,
             "the daemon drains: new rooms are refused");
-    else if (v->cells < CELLS)
-        findings_say(v->r, WARN, "status", text,
-            "clients ask for 1024 cells: raise limits.cells");
     else
-        findings_say(v->r, FINE, "status", text, "");
+        findings_hold(v->r, v->cells >= CELLS, WARN, "status", text,
+            "clients ask for 1024 cells: raise limits.cells");
 }
 
 static void visit(struct visit *v)

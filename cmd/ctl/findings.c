@@ -42,6 +42,12 @@ void findings_say(struct findings *r, enum finding f, const char *check,
     fflush(stdout);
 }
 
+void findings_hold(struct findings *r, bool fine, enum finding bad,
+    const char *check, const char *text, const char *advice)
+{
+    findings_say(r, fine ? FINE : bad, check, text, fine ? "" : advice);
+}
+
 void findings_end(const struct findings *r)
 {
     if (r->as_json)

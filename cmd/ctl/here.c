@@ -32,12 +32,9 @@ static void say_memlock(struct findings *r, uint64_t pool_bytes)
     limit_text(l.rlim_cur, MIB, have);
     snprintf(text, sizeof(text), "%s MiB may be locked, the pools have %llu",
         have, (unsigned long long)(pool_bytes / MIB));
-    if (l.rlim_cur == RLIM_INFINITY || l.rlim_cur >= pool_bytes)
-        findings_say(r, FINE, "memlock", text, "");
-    else
-        findings_say(r, WARN, "memlock", text,
-            "an engine that locks the pools, or registers them for RDMA, "
-            "needs ulimit -l unlimited (docker --ulimit memlock=-1)");
+    findings_hold(r, l.rlim_cur >= pool_bytes, WARN, "memlock", text,
+        "an engine that locks the pools, or registers them for RDMA, needs "
+        "ulimit -l unlimited (docker --ulimit memlock=-1)");
 }
 
 static void say_nofile(struct findings *r)
@@ -49,10 +46,8 @@ static void say_nofile(struct findings *r)
         return;
     limit_text(l.rlim_cur, 1, have);
     snprintf(text, sizeof(text), "%s descriptors", have);
-    if (l.rlim_cur >= 1024)
-        findings_say(r, FINE, "nofile", text, "");
-    else
-        findings_say(r, WARN, "nofile", text, "raise it: ulimit -n 4096");
+    findings_hold(r, l.rlim_cur >= 1024, WARN, "nofile", text,
+        "raise it: ulimit -n 4096");
 }
 
 static void say_environment(struct findings *r)
@@ -68,12 +63,10 @@ static void say_environment(struct findings *r)
             len += (size_t)snprintf(text + len, sizeof(text) - len, "%s%.*s",
                 len ? ", " : "", (int)n, *e);
     }
-    if (getenv("UCX_TLS") || getenv("UCX_NET_DEVICES"))
-        findings_say(r, WARN, "env", text,
-            "UCX_ variables do not reach the daemons (their YAML says tls and "
-            "devices), only a UCX that this engine has itself");
-    else
-        findings_say(r, FINE, "env", text[0] ? text : "no UCX_, no MMX_", "");
+    findings_hold(r, !getenv("UCX_TLS") && !getenv("UCX_NET_DEVICES"), WARN,
+        "env", text[0] ? text : "no UCX_, no MMX_",
+        "UCX_ variables do not reach the daemons (their YAML says tls and "
+        "devices), only a UCX that this engine has itself");
 }
 
 void doctor_here(struct findings *r, uint64_t pool_bytes)

@@ -138,11 +138,9 @@ static void say_peer(struct findings *r, struct reader row)
     snprintf(text, sizeof(text), "%s is %s, %s%s", who,
         strcmp(state, "named") ? state : "not connected yet",
         why[0] ? "its port: " : "its port answers", why);
-    findings_say(r, why[0] ? WARN : FINE, "peer", text,
-        why[0]
-            ? "check that this mmx-encoded runs, and that its control.listen, "
-              "firewalls and IPAddressAllow let this host in"
-            : "");
+    findings_hold(r, !why[0], WARN, "peer", text,
+        "check that this mmx-encoded runs, and that its control.listen, "
+        "firewalls and IPAddressAllow let this host in");
 }
 
 void doctor_peers(struct findings *r, struct reader rows, bool langd)

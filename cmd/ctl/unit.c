@@ -107,7 +107,7 @@ static void say(struct findings *r, const char *role, const char *what,
         "install -Dm644 -t /etc/systemd/system/mmx-.service.d " MMX_SHARE
         "/%s && systemctl daemon-reload, then restart the daemon%s",
         name, bad == FAIL ? "" : "; or set transfer.carrier: tcp");
-    findings_say(r, there ? FINE : bad, "unit", text, there ? "" : advice);
+    findings_hold(r, there, bad, "unit", text, advice);
 }
 
 /* Returns the role in the file's name; ROLE_ANY: none or both. */

@@ -72,11 +72,8 @@ static void say_folder(struct findings *r, const char *path, bool reached)
     snprintf(text, sizeof(text), "%s%s", folder,
         mounted ? " is mounted here"
                 : (inside ? " is this container's own" : " of this host"));
-    if (inside && !mounted && !reached)
-        findings_say(r, WARN, "folder", text,
-            "mount the host's folder: docker run -v /run/mmx:/run/mmx");
-    else
-        findings_say(r, FINE, "folder", text, "");
+    findings_hold(r, !inside || mounted || reached, WARN, "folder", text,
+        "mount the host's folder: docker run -v /run/mmx:/run/mmx");
 }
 
 static void owner_text(const struct stat *st, char *out, size_t size)
@@ -137,10 +134,8 @@ void doctor_path(struct findings *r, const char *path, bool reached)
     doctor_key(r, path, DEFAULT_KEY);
     owner_text(&st, owner, sizeof(owner));
     snprintf(text, sizeof(text), "%s, %s", path, owner);
-    if (S_ISSOCK(st.st_mode))
-        findings_say(r, FINE, "socket", text, "");
-    else
-        findings_say(r, FAIL, "socket", text, "this is not a socket");
+    findings_hold(
+        r, S_ISSOCK(st.st_mode), FAIL, "socket", text, "this is not a socket");
     say_folder(r, path, reached);
 }
 
