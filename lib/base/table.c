@@ -17,21 +17,18 @@
 
 #define FIRST 256u
 
-static uint64_t mix(uint64_t x)
-{
-    x ^= x >> 32;
-    x *= UINT64_C(0xd6e8feb86659fd93);
-    x ^= x >> 32;
-    x *= UINT64_C(0xd6e8feb86659fd93);
-    return x ^ x >> 32;
-}
-
 /* The scope adds a multiple of an odd number that changes all bits. With the
  * secret seed its collisions are as unpredictable as those of ids. The low bits
  * give an entry's home position, the high bits its byte. */
 static uint64_t hash(const struct table *t, uint64_t id, uint32_t scope)
 {
-    return mix((id ^ t->seed) + scope * UINT64_C(0x9e3779b97f4a7c15));
+    uint64_t x = (id ^ t->seed) + scope * UINT64_C(0x9e3779b97f4a7c15);
+
+    x ^= x >> 32;
+    x *= UINT64_C(0xd6e8feb86659fd93);
+    x ^= x >> 32;
+    x *= UINT64_C(0xd6e8feb86659fd93);
+    return x ^ x >> 32;
 }
 
 static uint8_t byte_of(uint64_t h)

@@ -87,19 +87,16 @@ void local_send_opened(
  */
 void local_coalesce(struct local *l, uint32_t conn, struct span frame);
 /* Returns a writer for the space behind the queued output, for events and
- * reports; local_wrote queues the bytes written. Capacity 0: the connection
- * cannot take any. */
+ * reports. Capacity 0: the connection takes none now, since it ends or its
+ * engine does not read. */
 struct writer local_writer(struct local *l, uint32_t conn);
-void local_wrote(struct local *l, uint32_t conn, size_t bytes);
+/* Queues the bytes written there. True if output is queued. */
+bool local_wrote(struct local *l, uint32_t conn, size_t bytes);
 /* Sends queued output. False: a rest waits until writable(). */
 bool local_push(struct local *l, uint32_t conn);
-/* True if output is queued. */
-bool local_queued(const struct local *l, uint32_t conn);
 /* True if the connection's output is dropped, because the engine will not read
  * it: prepare none. Its earlier messages are still passed on. */
 bool local_gone(const struct local *l, uint32_t conn);
-/* True if output waits for the engine to read. */
-bool local_blocked(const struct local *l, uint32_t conn);
 /* Calls local_push for each connection with new output; once per turn. True if
  * frames that may wait are left: they go with the next call, which is due in
  * 1 ms. */

@@ -87,10 +87,10 @@ void links_disconnect(struct links *p, uint32_t link);
  * for any daemon. Valid until links_rekey. */
 const struct identity *links_owner(const struct links *p, uint32_t link);
 
-/* Appends one frame to the link's packet of this turn. */
-void links_send(struct links *p, uint32_t link, struct span frame);
-/* Appends a frame that may wait for the link's next one: see links_flush. */
-void links_coalesce(struct links *p, uint32_t link, struct span frame);
+/* Appends one frame to the link's packet of this turn. coalesce: it may wait
+ * for the link's next one, see links_flush. */
+void links_send(
+    struct links *p, uint32_t link, struct span frame, bool coalesce);
 /* Sends the packets of this turn. True if frames that may wait are left: they
  * go with the next call, which is due in 1 ms. */
 bool links_flush(struct links *p);

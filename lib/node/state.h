@@ -82,6 +82,7 @@ struct node {
     void *share_memory;
     struct links *links;
     struct node_conn *conns;
+    uint32_t conns_count, peers_count; /* numbers are below these */
     struct list notified;
     const struct command *commands;
     struct list making; /* queries whose reports are not whole, in turns */

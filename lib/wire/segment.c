@@ -17,13 +17,8 @@ _Static_assert(SEGMENT_BYTES == 2 * 8 + 6 * 4, "one segment of it");
 _Static_assert(SEGMENT_SOURCE == 2 + 2 && PIECE_BYTES == 3 * 4, "its pieces");
 _Static_assert(SEGMENTS_MAX <= UINT8_MAX && PIECES_MAX <= UINT16_MAX, "counts");
 
-uint32_t segments_put(uint8_t *out, const struct segment *s, uint32_t count)
-{
-    return segments_put_kind(out, s, count, SEGMENTS_BYTES);
-}
-
-uint32_t segments_put_kind(uint8_t *out, const struct segment *s,
-    uint32_t count, enum segment_kind kind)
+uint32_t segments_put(uint8_t *out, const struct segment *s, uint32_t count,
+    enum segment_kind kind)
 {
     struct writer w = writer_of(out, DATA_HEADER_MAX);
 
@@ -58,65 +53,30 @@ static void segment_get(struct reader *r, struct segment *s)
     s->fields = get_u32(r);
 }
 
-enum segment_kind segments_kind(struct span header)
-{
-    struct reader r = reader_of(header.p, header.len);
-
-    get_bytes(&r, 6);
-    return get_u16(&r) == SEGMENTS_SOURCES ? SEGMENTS_SOURCES : SEGMENTS_BYTES;
-}
-
-static enum err get(struct span header, enum segment_kind kind,
-    struct segment *s, uint32_t *count, uint64_t *bytes)
+enum err segments_get(struct span header, uint64_t payload,
+    enum segment_kind *kind, struct segment *s, uint32_t *count)
 {
     struct reader r = reader_of(header.p, header.len);
     uint32_t magic = get_u32(&r), version = get_u8(&r), n = get_u8(&r);
     uint32_t said = get_u16(&r);
+    struct segment got[SEGMENTS_MAX];
+    uint64_t bytes = 0;
 
     if (r.failed || magic != SEGMENT_MAGIC)
         return ERR_MALFORMED;
     if (version != SEGMENT_VERSION)
         return ERR_VERSION;
-    if (n == 0 || n > SEGMENTS_MAX || said != kind ||
+    if (n == 0 || n > SEGMENTS_MAX || said > SEGMENTS_SOURCES ||
         header.len != SEGMENT_HEADER + n * SEGMENT_BYTES)
         return ERR_MALFORMED;
-    *bytes = 0;
     for (uint32_t i = 0; i < n; i++) {
-        segment_get(&r, &s[i]);
-        *bytes += s[i].bytes;
+        segment_get(&r, &got[i]);
+        bytes += got[i].bytes;
     }
-    *count = n;
-    return r.failed ? ERR_MALFORMED : OK;
-}
-
-enum err segments_get(
-    struct span header, uint64_t payload, struct segment *s, uint32_t *count)
-{
-    struct segment got[SEGMENTS_MAX];
-    uint64_t bytes;
-    uint32_t n;
-    enum err e = get(header, SEGMENTS_BYTES, got, &n, &bytes);
-
-    if (e != OK)
-        return e;
-    if (bytes != payload)
+    if (said == SEGMENTS_BYTES && bytes != payload)
         return ERR_MALFORMED;
     memcpy(s, got, n * sizeof(*s));
-    *count = n;
-    return OK;
-}
-
-enum err segments_get_sources(
-    struct span header, struct segment *s, uint32_t *count)
-{
-    struct segment got[SEGMENTS_MAX];
-    uint64_t bytes;
-    uint32_t n;
-    enum err e = get(header, SEGMENTS_SOURCES, got, &n, &bytes);
-
-    if (e != OK)
-        return e;
-    memcpy(s, got, n * sizeof(*s));
+    *kind = (enum segment_kind)said;
     *count = n;
     return OK;
 }

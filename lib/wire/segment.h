@@ -53,22 +53,14 @@ static inline uint32_t part_address(
 }
 
 /* Writes a header to out, which holds DATA_HEADER_MAX; returns its bytes. */
-uint32_t segments_put(uint8_t *out, const struct segment *s, uint32_t count);
-/* As segments_put, for a message of either kind. */
-uint32_t segments_put_kind(uint8_t *out, const struct segment *s,
-    uint32_t count, enum segment_kind kind);
-/* Returns a header's kind; SEGMENTS_BYTES when it cannot be read. */
-enum segment_kind segments_kind(struct span header);
+uint32_t segments_put(uint8_t *out, const struct segment *s, uint32_t count,
+    enum segment_kind kind);
 
-/* Fills s (SEGMENTS_MAX of them) and *count, at least 1. The kind is
- * SEGMENTS_BYTES and the bytes of all add up to payload. ERR_MALFORMED or
- * ERR_VERSION otherwise. */
-MUST_CHECK enum err segments_get(
-    struct span header, uint64_t payload, struct segment *s, uint32_t *count);
-/* As segments_get, for the kind SEGMENTS_SOURCES, whose payload source_get
- * reads. */
-MUST_CHECK enum err segments_get_sources(
-    struct span header, struct segment *s, uint32_t *count);
+/* Fills *kind, s (SEGMENTS_MAX of them) and *count, at least 1. Of
+ * SEGMENTS_BYTES the bytes of all add up to payload; that of SEGMENTS_SOURCES
+ * source_get reads. ERR_MALFORMED or ERR_VERSION otherwise. */
+MUST_CHECK enum err segments_get(struct span header, uint64_t payload,
+    enum segment_kind *kind, struct segment *s, uint32_t *count);
 
 /* Appends the position of one segment, n pieces of a pool: SEGMENT_SOURCE + n x
  * PIECE_BYTES. */

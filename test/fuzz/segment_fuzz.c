@@ -16,9 +16,11 @@ static void sources(struct span in, struct span head)
     struct reader r = reader_of(in.p, in.len);
     struct piece pieces[PIECES_MAX];
     uint32_t count, n;
+    enum segment_kind kind;
     uint16_t pool;
 
-    if (segments_get_sources(head, first, &count) != OK)
+    if (segments_get(head, 0, &kind, first, &count) != OK ||
+        kind != SEGMENTS_SOURCES)
         return;
     for (uint32_t i = 0; i < count; i++) {
         uint64_t rows = 0;
@@ -55,6 +57,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct reader r = reader_of(data, size);
     uint64_t payload = get_u32(&r), sum = 0;
     uint32_t count, again, bytes;
+    enum segment_kind kind;
 
     if (r.failed || size > UINT32_MAX)
         return 0;
@@ -62,17 +65,18 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         for (uint32_t i = 1; i <= 2 && size >= 8 + 40 * i + r.at; i++)
             sources(span_of(data + r.at + 8 + 40 * i, size - r.at - 8 - 40 * i),
                 span_of(data + r.at, 8 + 40 * i));
-    if (segments_get(
-            span_of(data + r.at, size - r.at), payload, first, &count) != OK)
+    if (segments_get(span_of(data + r.at, size - r.at), payload, &kind, first,
+            &count) != OK)
         return 0;
     CHECK(count >= 1 && count <= SEGMENTS_MAX, "%u", count);
     for (uint32_t i = 0; i < count; i++)
         sum += first[i].bytes;
-    CHECK(sum == payload, "%llu and %llu", (unsigned long long)sum,
-        (unsigned long long)payload);
-    bytes = segments_put(header, first, count);
+    CHECK(sum == payload || kind == SEGMENTS_SOURCES, "%llu and %llu",
+        (unsigned long long)sum, (unsigned long long)payload);
+    bytes = segments_put(header, first, count, kind);
     CHECK(bytes <= sizeof(header), "%u", bytes);
-    CHECK(segments_get(span_of(header, bytes), payload, second, &again) == OK,
+    CHECK(segments_get(
+              span_of(header, bytes), payload, &kind, second, &again) == OK,
         "%u segments", count);
     CHECK(again == count, "%u and %u", again, count);
     for (uint32_t i = 0; i < count; i++)

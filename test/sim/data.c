@@ -458,7 +458,7 @@ static void forge(struct message *m)
             s->attempt += 1;
     }
     m->header_len =
-        segments_put_kind(m->header, m->b.segments, m->b.count, SEGMENTS_BYTES);
+        segments_put(m->header, m->b.segments, m->b.count, SEGMENTS_BYTES);
 }
 
 /* The carrier, or a stranger, brings it once more, some time later. */
@@ -486,6 +486,7 @@ static void arrives(void *p, uint64_t a, uint64_t b)
 {
     struct message *m = p;
     struct segment segs[SEGMENTS_MAX];
+    enum segment_kind kind;
     uint32_t count, row = 0;
 
     if (stands_still(m->to, SHARD(m->to_k), arrives, p, a, b))
@@ -501,11 +502,9 @@ static void arrives(void *p, uint64_t a, uint64_t b)
     }
     /* A shard hears its loop before it looks at what came. */
     shard_drain(&m->to->shards[m->to_k]);
-    CHECK((m->b.copy ? segments_get_sources(
-                           span_of(m->header, m->header_len), segs, &count)
-                     : segments_get(span_of(m->header, m->header_len),
-                           m->b.bytes, segs, &count)) == OK &&
-              count == m->b.count,
+    CHECK(segments_get(span_of(m->header, m->header_len), m->b.bytes, &kind,
+              segs, &count) == OK &&
+              (kind == SEGMENTS_SOURCES) == m->b.copy && count == m->b.count,
         "a header of our own");
     for (uint32_t i = 0; canary("attempt") && i < count; i++)
         langd_any_attempt(m->to, &segs[i]);
@@ -576,7 +575,7 @@ static void message_new(
     m->to_k = b->address;
     m->token = token;
     m->b = *b;
-    m->header_len = segments_put_kind(m->header, b->segments, b->count,
+    m->header_len = segments_put(m->header, b->segments, b->count,
         b->copy ? SEGMENTS_SOURCES : SEGMENTS_BYTES);
     m->rendezvous = !b->copy && chance(W.is.rendezvous);
     if (b->copy)

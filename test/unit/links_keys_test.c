@@ -143,7 +143,7 @@ static void say_hello(void)
     struct peer_msg m = {.type = PEER_HELLO, .from_epoch = 9};
 
     T_TRUE(peer_put(&w, &m));
-    links_send(b.links, 1, span_of(w.p, w.len));
+    links_send(b.links, 1, span_of(w.p, w.len), false);
 }
 
 /* Sends a HELLO, which makes the link at the listener. */

@@ -139,8 +139,7 @@ static void wait_for(const uint32_t *count, uint32_t wanted)
     T_CHECK(t_wait(reached, &u, T_WAIT_MS), "%u, not %u", *count, wanted);
 }
 
-static void say_by(struct side *s, uint32_t link, uint32_t seq,
-    void (*send)(struct links *p, uint32_t link, struct span frame))
+static void say_by(struct side *s, uint32_t link, uint32_t seq, bool coalesce)
 {
     uint8_t frame[256];
     struct writer w = writer_of(frame, sizeof(frame));
@@ -148,12 +147,12 @@ static void say_by(struct side *s, uint32_t link, uint32_t seq,
         .type = seq ? PEER_ACK : PEER_HELLO, .seq = seq, .from_epoch = 9};
 
     T_TRUE(peer_put(&w, &m));
-    send(s->links, link, span_of(w.p, w.len));
+    links_send(s->links, link, span_of(w.p, w.len), coalesce);
 }
 
 static void say(struct side *s, uint32_t link, uint32_t seq)
 {
-    say_by(s, link, seq, links_send);
+    say_by(s, link, seq, false);
 }
 
 static void join(uint32_t link)
@@ -214,12 +213,12 @@ TEST(frames_of_one_turn_travel_together)
 TEST(frames_that_may_wait_do)
 {
     start_joined();
-    say_by(&b, 0, 0, links_coalesce);
+    say_by(&b, 0, 0, true);
     say(&b, 0, 1);
     T_FALSE(links_flush(b.links));
     wait_for(&a.messages, 2);
     T_EQ_U64(links_stats(b.links)->packets_out, 1);
-    say_by(&b, 0, 2, links_coalesce);
+    say_by(&b, 0, 2, true);
     T_TRUE(links_flush(b.links));
     T_EQ_U64(links_stats(b.links)->packets_out, 1);
     T_FALSE(links_flush(b.links));

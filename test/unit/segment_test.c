@@ -17,20 +17,22 @@ static uint32_t put(uint8_t *out, uint32_t count, uint64_t *payload)
         s[i] = sample(i);
         *payload += s[i].bytes;
     }
-    return segments_put(out, s, count);
+    return segments_put(out, s, count, SEGMENTS_BYTES);
 }
 
 TEST(round_trip)
 {
     uint8_t bytes[DATA_HEADER_MAX];
     struct segment got[SEGMENTS_MAX];
+    enum segment_kind kind;
 
     for (uint32_t count = 1; count <= SEGMENTS_MAX; count++) {
         uint64_t payload;
         uint32_t len = put(bytes, count, &payload), n = 0;
 
         T_EQ_U64(len, SEGMENT_HEADER + count * SEGMENT_BYTES);
-        T_OK(segments_get(span_of(bytes, len), payload, got, &n));
+        T_OK(segments_get(span_of(bytes, len), payload, &kind, got, &n));
+        T_EQ_U64(kind, SEGMENTS_BYTES);
         T_EQ_U64(n, count);
         for (uint32_t i = 0; i < n; i++) {
             struct segment s = sample(i);
@@ -60,10 +62,12 @@ TEST(bytes_on_the_wire)
 static void refused(uint8_t *b, uint32_t len, uint64_t payload, enum err e)
 {
     struct segment got[SEGMENTS_MAX] = {{.room = 7}};
+    enum segment_kind kind = 5;
     uint32_t n = 77;
 
-    T_ERR(segments_get(span_of(b, len), payload, got, &n), e);
+    T_ERR(segments_get(span_of(b, len), payload, &kind, got, &n), e);
     T_EQ_U64(n, 77);
+    T_EQ_U64(kind, 5);
     T_EQ_U64(got[0].room, 7);
 }
 
@@ -85,9 +89,12 @@ TEST(refusals)
     b[4] = 2;
     refused(b, len, payload, ERR_VERSION);
     b[4] = 1;
-    b[6] = 1;
+    b[6] = 2;
     refused(b, len, payload, ERR_MALFORMED);
     b[6] = 0;
+    b[7] = 1;
+    refused(b, len, payload, ERR_MALFORMED);
+    b[7] = 0;
     b[5] = 0;
     refused(b, SEGMENT_HEADER, 0, ERR_MALFORMED);
     b[5] = SEGMENTS_MAX + 1;
@@ -99,10 +106,11 @@ TEST(sizes_do_not_wrap)
 {
     uint8_t b[DATA_HEADER_MAX];
     struct segment s[2] = {{.bytes = UINT32_MAX}, {.bytes = 2}};
-    uint32_t len = segments_put(b, s, 2), n;
+    uint32_t len = segments_put(b, s, 2, SEGMENTS_BYTES), n;
+    enum segment_kind kind;
 
     refused(b, len, 1, ERR_MALFORMED);
-    T_OK(segments_get(span_of(b, len), UINT64_C(0x100000001), s, &n));
+    T_OK(segments_get(span_of(b, len), UINT64_C(0x100000001), &kind, s, &n));
 }
 
 TEST(parts_spread_over_addresses)
@@ -123,25 +131,24 @@ TEST(parts_spread_over_addresses)
 
 /* where the rows lie */
 
+/* The payload of sources does not hold the rows' bytes. */
 TEST(kinds_do_not_mix)
 {
     uint8_t b[DATA_HEADER_MAX];
     struct segment s[2] = {sample(1), sample(2)}, got[SEGMENTS_MAX];
-    uint32_t len = segments_put_kind(b, s, 2, SEGMENTS_SOURCES), n = 0;
+    uint32_t len = segments_put(b, s, 2, SEGMENTS_SOURCES), n = 0;
+    enum segment_kind kind = SEGMENTS_BYTES;
 
-    T_EQ_U64(segments_kind(span_of(b, len)), SEGMENTS_SOURCES);
-    T_EQ_U64(segments_kind(span_of(b, 7)), SEGMENTS_BYTES);
-    refused(b, len, s[0].bytes + s[1].bytes, ERR_MALFORMED);
-    T_OK(segments_get_sources(span_of(b, len), got, &n));
+    T_OK(segments_get(span_of(b, len), 3, &kind, got, &n));
+    T_EQ_U64(kind, SEGMENTS_SOURCES);
     T_EQ_U64(n, 2);
     T_EQ_U64(got[1].generation, s[1].generation);
     for (uint32_t cut = 0; cut < len; cut++)
-        T_ERR(segments_get_sources(span_of(b, cut), got, &n), ERR_MALFORMED);
+        refused(b, cut, 3, ERR_MALFORMED);
     b[6] = 2;
-    T_EQ_U64(segments_kind(span_of(b, len)), SEGMENTS_BYTES);
-    T_ERR(segments_get_sources(span_of(b, len), got, &n), ERR_MALFORMED);
+    refused(b, len, 3, ERR_MALFORMED);
     b[6] = 0;
-    T_ERR(segments_get_sources(span_of(b, len), got, &n), ERR_MALFORMED);
+    refused(b, len, 3, ERR_MALFORMED);
 }
 
 static enum err source_round(

@@ -140,7 +140,7 @@ static struct segment bogus(uint32_t bytes)
 static void send_head(const struct segment *s, uint32_t n, uint32_t body)
 {
     uint8_t p[8 + DATA_HEADER_MAX];
-    uint32_t len = segments_put(p + 8, s, n);
+    uint32_t len = segments_put(p + 8, s, n, SEGMENTS_BYTES);
     struct writer head = writer_of(p, 8);
 
     put_u32(&head, len);
@@ -291,7 +291,7 @@ static void sender_send(struct sender *s, int byte)
     struct segment seg = good();
     struct iovec iov = {s->bytes, sizeof(s->bytes)};
     uint8_t header[DATA_HEADER_MAX];
-    uint32_t len = segments_put(header, &seg, 1);
+    uint32_t len = segments_put(header, &seg, 1, SEGMENTS_BYTES);
 
     memset(s->bytes, byte, sizeof(s->bytes));
     T_OK(data_tcp.post(s->d, 0, span_of(header, len), &iov, 1, NULL));

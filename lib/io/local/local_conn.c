@@ -287,21 +287,11 @@ bool local_push(struct local *l, uint32_t conn)
     return c->blocked ? false : conn_push(c);
 }
 
-bool local_queued(const struct local *l, uint32_t conn)
-{
-    return conn_at(l, conn)->out_head < l->conns[conn].out_len;
-}
-
 bool local_gone(const struct local *l, uint32_t conn)
 {
     const struct local_conn *c = conn_at(l, conn);
 
     return c->fd < 0 || c->deaf || c->eof;
-}
-
-bool local_blocked(const struct local *l, uint32_t conn)
-{
-    return conn_at(l, conn)->blocked;
 }
 
 /* Marks the connection, so that the next flush sends its output. */
@@ -365,7 +355,7 @@ struct writer local_writer(struct local *l, uint32_t conn)
     struct local_conn *c = conn_at(l, conn);
     uint32_t room = 0;
 
-    if (c->over || local_gone(l, conn))
+    if (c->over || c->blocked || local_gone(l, conn))
         return writer_of(NULL, 0);
     out_compact(c);
     if (OUT_MAX - c->out_len > 2 * LOCAL_ANSWER_ROOM)
@@ -373,16 +363,16 @@ struct writer local_writer(struct local *l, uint32_t conn)
     return writer_of(c->out + c->out_len, room);
 }
 
-void local_wrote(struct local *l, uint32_t conn, size_t bytes)
+bool local_wrote(struct local *l, uint32_t conn, size_t bytes)
 {
     struct local_conn *c = conn_at(l, conn);
 
-    if (bytes == 0)
-        return;
     CHECK(bytes <= OUT_MAX - c->out_len, "%zu bytes behind %u", bytes,
         c->out_len);
     c->out_len += (uint32_t)bytes;
-    make_dirty(c);
+    if (bytes > 0)
+        make_dirty(c);
+    return c->out_head < c->out_len;
 }
 
 void local_hold(struct local *l, uint32_t conn, bool held)

@@ -354,37 +354,25 @@ static void link_flush(struct links *p, struct link *k)
         sock_ready(k->sock);
 }
 
-static bool append(struct links *p, struct link *k, struct span frame)
+void links_send(
+    struct links *p, uint32_t link, struct span frame, bool coalesce)
 {
+    struct link *k = link_at(p, link);
+
     CHECK(frame.len <= PACKET_BYTES, "frame of %u bytes", frame.len);
     if (!k->up) {
         p->stats.dropped_frames++;
-        return false;
+        return;
     }
     if (frame.len > PACKET_BYTES - k->out_len)
         link_flush(p, k);
     memcpy(k->out + k->out_len, frame.p, frame.len);
     k->out_len += frame.len;
     k->frames++;
-    return true;
-}
-
-void links_send(struct links *p, uint32_t link, struct span frame)
-{
-    struct link *k = link_at(p, link);
-
-    if (!append(p, k, frame))
+    if (coalesce && list_linked(&k->dirty))
         return;
     list_remove(&k->dirty);
-    list_push_tail(&p->dirty, &k->dirty);
-}
-
-void links_coalesce(struct links *p, uint32_t link, struct span frame)
-{
-    struct link *k = link_at(p, link);
-
-    if (append(p, k, frame) && !list_linked(&k->dirty))
-        list_push_tail(&p->coalesced, &k->dirty);
+    list_push_tail(coalesce ? &p->coalesced : &p->dirty, &k->dirty);
 }
 
 bool links_flush(struct links *p)

@@ -313,7 +313,7 @@ void admin_write(struct node *n, uint32_t conn)
 
         if (w.cap < PIECE_HEAD + 1024) {
             /* No room although all is sent: the connection is ending. */
-            if (!local_queued(n->local, conn) || !local_push(n->local, conn))
+            if (!local_wrote(n->local, conn, 0) || !local_push(n->local, conn))
                 return;
             continue;
         }
@@ -322,7 +322,7 @@ void admin_write(struct node *n, uint32_t conn)
         if (piece > w.cap - PIECE_HEAD)
             piece = w.cap - PIECE_HEAD;
         put_piece(&w, q, piece);
-        local_wrote(n->local, conn, w.len);
+        (void)local_wrote(n->local, conn, w.len);
         q->sent += piece;
         if (q->sent == q->report.text.len)
             break;
@@ -379,7 +379,7 @@ static bool may_ask(const struct node *n, uint32_t conn)
         return n->queries < QUERIES_MAX + QUERIES_OWN + QUERIES_MORE;
     if (n->queries >= QUERIES_MAX + (own ? QUERIES_OWN : 0))
         return false;
-    for (uint32_t i = 0; i < share_connections(n->conf); i++)
+    for (uint32_t i = 0; i < n->conns_count; i++)
         same += n->conns[i].query && n->conns[i].uid == uid;
     return same < QUERIES_USER;
 }

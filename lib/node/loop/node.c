@@ -109,19 +109,21 @@ static enum err take_memory(struct node *n)
 {
     const struct conf *c = n->conf;
 
-    n->conns = calloc(share_connections(c), sizeof(*n->conns));
+    n->conns_count = share_connections(c);
+    n->peers_count = share_peers(c);
+    n->conns = calloc(n->conns_count, sizeof(*n->conns));
     n->pools = calloc(c->pools_count, sizeof(*n->pools));
     n->mems = calloc(c->pools_count, sizeof(*n->mems));
-    n->maps = calloc(share_peers(c), sizeof(*n->maps));
+    n->maps = calloc(n->peers_count, sizeof(*n->maps));
     n->maps_room = mem_total();
     n->recorder = calloc(1, sizeof(*n->recorder));
     n->out.actions = calloc(OUT_ACTIONS, sizeof(*n->out.actions));
-    n->step_orders = OUT_ACTIONS + 4 * share_peers(c);
+    n->step_orders = OUT_ACTIONS + 4 * n->peers_count;
     n->out.bytes = writer_of(malloc(OUT_BYTES), OUT_BYTES);
     if (!n->conns || !n->pools || !n->mems || !n->maps || !n->recorder ||
         !n->out.actions || !n->out.bytes.p)
         return ERR_NO_BLOCKS;
-    for (uint64_t i = 0; i < share_connections(c); i++)
+    for (uint64_t i = 0; i < n->conns_count; i++)
         list_init(&n->conns[i].notified);
     for (uint32_t i = 0; i < c->pools_count; i++) {
         n->pools[i].blocks = (uint32_t)c->pools[i].blocks;
@@ -182,7 +184,7 @@ static enum err start_shard(struct node *n, uint32_t k)
         .index = k,
         .count = (uint32_t)c->transfer_shards,
         .slots = share_total(c, c->limit_rooms),
-        .peers = share_peers(c),
+        .peers = n->peers_count,
         .window_bytes = (uint32_t)c->transfer_window,
         /* 2,048 may wait while the loop takes another step. */
         .orders = 2048 + n->step_orders,
@@ -246,7 +248,7 @@ static enum err start_peers(struct node *n)
 {
     const struct conf *c = n->conf;
     struct links_opt opt = {.listen = conf_lands(c) ? NULL : c->control_listen,
-        .links = 2 * share_peers(c),
+        .links = 2 * n->peers_count,
         .heartbeat_ms = (uint32_t)(c->control_heartbeat / NS_PER_MS),
         .seed = n->brain_conf.seed,
         .hello_ns = c->timeout_hello,
@@ -282,7 +284,7 @@ static enum err start_local(struct node *n, int listen_fd)
         .group = c->socket_group,
         .fd = listen_fd,
         .orders = c->socket_orders,
-        .connections = share_connections(c),
+        .connections = n->conns_count,
         .share = &n->conn_share,
         .own = CONNECTIONS_OWN};
     struct local_calls calls = node_local_calls(n);
@@ -398,7 +400,7 @@ void node_free(struct node **out)
 
     if (!n)
         return;
-    for (uint64_t i = 0; n->conns && i < share_connections(n->conf); i++)
+    for (uint64_t i = 0; n->conns && i < n->conns_count; i++)
         admin_forget(n, (uint32_t)i);
     end_loop(n);
     for (uint32_t k = 0; k < SHARDS_MAX; k++)

@@ -193,14 +193,14 @@ static void fail(struct mapping *m, const char *why, const char *more)
 
 void node_unmap(struct node *n, uint32_t peer)
 {
-    CHECK(peer < share_peers(n->conf), "peer %u", peer);
+    CHECK(peer < n->peers_count, "peer %u", peer);
     if (n->maps[peer])
         end(n->maps[peer]);
 }
 
 void node_maps_stop(struct node *n)
 {
-    for (uint64_t i = 0; n->maps && i < share_peers(n->conf); i++)
+    for (uint64_t i = 0; n->maps && i < n->peers_count; i++)
         node_unmap(n, (uint32_t)i);
 }
 
@@ -325,8 +325,8 @@ void node_map(struct node *n, uint32_t peer, struct span path, uint64_t token)
 {
     struct mapping *m = calloc(1, sizeof(*m));
 
-    CHECK(peer < share_peers(n->conf) && !n->maps[peer],
-        "peer %u is mapped already", peer);
+    CHECK(peer < n->peers_count && !n->maps[peer], "peer %u is mapped already",
+        peer);
     if (!m || path.len >= sizeof(m->address.sun_path)) {
         log_rated(&lines,
             "peer %u: rows are sent, not copied: no memory, or a path of "
@@ -517,7 +517,7 @@ static void serve(struct mapping *m)
 void node_maps_serve(struct node *n)
 {
     n->maps_seen = false;
-    for (uint64_t i = 0; n->maps && i < share_peers(n->conf); i++)
+    for (uint64_t i = 0; n->maps && i < n->peers_count; i++)
         if (n->maps[i] && !node_congested(n))
             serve(n->maps[i]);
     n->maps_seen |= node_congested(n); /* some were left out */

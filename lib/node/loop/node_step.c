@@ -130,23 +130,11 @@ static void send_local(struct node *n, const struct action *a)
         local_send(n->local, a->conn, frame, fd);
 }
 
-/* to peers */
-
-static void send_peer(struct node *n, const struct action *a)
-{
-    struct span frame = span_of(n->out.bytes.p + a->at, a->len);
-
-    if (a->coalesce)
-        links_coalesce(n->links, a->link, frame);
-    else
-        links_send(n->links, a->link, frame);
-}
-
 static void notify(struct node *n, uint32_t conn)
 {
     struct list *node = &n->conns[conn].notified;
 
-    CHECK(conn < share_connections(n->conf), "connection %u", conn);
+    CHECK(conn < n->conns_count, "connection %u", conn);
     if (!list_linked(node))
         list_push_tail(&n->notified, node);
 }
@@ -202,7 +190,7 @@ static void connect_link(struct node *n, const struct action *a)
     struct span address = span_of(n->out.bytes.p + a->at, a->len);
     struct span name = span_of(address.p + address.len, (size_t)a->word);
 
-    CHECK(a->link < 2 * share_peers(n->conf), "link %u", a->link);
+    CHECK(a->link < 2 * n->peers_count, "link %u", a->link);
     /* All else that fails is tried again. */
     if (links_connect(n->links, a->link, address, name) != OK)
         log_error("link %u: `%.*s` is not tcp://host:port", a->link,
@@ -257,7 +245,8 @@ static void act_outside(struct node *n, const struct action *a)
         local_end(n->local, a->conn);
         return;
     case ACT_PEER:
-        send_peer(n, a);
+        links_send(n->links, a->link, span_of(n->out.bytes.p + a->at, a->len),
+            a->coalesce);
         return;
     case ACT_CONNECT:
         connect_link(n, a);

@@ -46,7 +46,7 @@ static void engine_event(void *ud, struct event *ev)
     struct node_conn *c = &n->conns[ev->conn];
     bool commit = ev->type == EV_LOCAL && ev->local->type == LOCAL_COMMIT;
 
-    CHECK(ev->conn < share_connections(n->conf) &&
+    CHECK(ev->conn < n->conns_count &&
               (ev->type != EV_CONN_OPEN ||
                   (!c->greeted && !c->query && !list_linked(&c->notified))),
         "event %u of connection %u", ev->type, ev->conn);
@@ -128,9 +128,8 @@ static void pull_events(struct node *n, uint32_t conn)
 
         while (brain_next_event(n->brain, conn, &w))
             ;
-        local_wrote(n->local, conn, w.len);
         /* None is left, or it needs more space than there is. */
-        if (!local_queued(n->local, conn)) {
+        if (!local_wrote(n->local, conn, w.len)) {
             list_remove(&n->conns[conn].notified);
             return;
         }
@@ -143,10 +142,8 @@ static void pull_all(struct node *n)
 {
     LIST_FOREACH_SAFE (at, &n->notified) {
         struct node_conn *c = LIST_ENTRY(at, struct node_conn, notified);
-        uint32_t conn = (uint32_t)(c - n->conns);
 
-        if (!local_blocked(n->local, conn))
-            pull_events(n, conn);
+        pull_events(n, (uint32_t)(c - n->conns));
     }
 }
 

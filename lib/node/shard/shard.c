@@ -30,7 +30,6 @@
 
 #define TURNS_MAX    16 /* calls of progress in a turn */
 #define TICK_BUSY_MS 100
-#define BEHIND_MS    1 /* between looks whether the loop has read notes */
 #define TICK_IDLE_MS (SHARD_SLEEP_NS / NS_PER_MS)
 /* The most that the loop moves itself: bytes sent or landed in a turn, and in
  * LINGER_MS. After LINGER_MS below that the thread gives the shard back. */
@@ -85,10 +84,8 @@ static int sleep_ms(struct shard *s)
 {
     uint32_t busy = min_u32(TICK_BUSY_MS, s->conf.data.stall_ms / 4);
 
-    if (s->stage && stage_due(s->stage))
-        return 1;
-    if (notes_high(s))
-        return BEHIND_MS;
+    if (notes_high(s) || (s->stage && stage_due(s->stage)))
+        return 1; /* nothing wakes it when these change */
     if (s->role->active(s) > 0)
         return (int)max_u32(busy, 1);
     return s->conf.may_inline ? LINGER_MS : TICK_IDLE_MS;

@@ -335,17 +335,16 @@ static void take(struct shard *s, uint32_t who, const struct segment *seg,
     push(s, seg->bytes <= SMALL_BYTES ? &s->land.small : &s->land.large, i);
 }
 
-bool copy_arrived(struct shard *s, const struct data_in *in)
+bool copy_arrived(struct shard *s, const struct data_in *in,
+    const struct segment *segs, uint32_t count)
 {
-    struct segment segs[SEGMENTS_MAX];
     struct piece pieces[PIECES_MAX];
-    uint32_t count = 1, i = 0, n;
-    struct reader r = reader_of(in->data, in->len);
+    uint32_t i = 0, n;
+    struct reader r = reader_of(in->data, in->data ? in->len : 0);
     uint16_t pool;
 
-    if (in->data && segments_get_sources(in->header, segs, &count) == OK)
-        while (i < count && source_get(&r, &segs[i], &pool, pieces, &n) == OK)
-            take(s, in->who, &segs[i++], pool, pieces, n);
+    while (i < count && source_get(&r, &segs[i], &pool, pieces, &n) == OK)
+        take(s, in->who, &segs[i++], pool, pieces, n);
     stat_add(&s->stats.segments_dropped, count - i);
     return in->data != NULL;
 }

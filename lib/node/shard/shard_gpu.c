@@ -125,18 +125,17 @@ void gpu_pool(struct shard *s, uint32_t i)
 {
     struct mem *m = s->conf.pools[i].mem;
     uint32_t unit = layout_unit_most(&s->conf.pools[i].layout);
+    bool known = m && m->gpu && gpu_known(s, m->gpu);
 
     if (!m || !m->gpu)
         return;
-    if (!gpu_known(s, m->gpu)) {
+    if (!known)
         log_error("shard %u: no pinned memory for %s", s->conf.index, m->text);
-        report_lost(s, i);
-        return;
-    }
-    if (unit > slot_bytes(s)) {
+    else if (unit > slot_bytes(s))
         log_error("shard %u: rows of %u bytes for %s: pinned memory takes "
                   "rows of %u",
             s->conf.index, unit, m->text, slot_bytes(s));
+    if (!known || unit > slot_bytes(s)) {
         report_lost(s, i);
         return;
     }
@@ -237,7 +236,8 @@ void gpu_send(struct shard *s, uint32_t ep, uint32_t token)
 
     CHECK(token < SEND_MESSAGES_MAX && !t->held, "message %u is staged twice",
         token);
-    t->header_len = segments_put(t->header, b->segments, b->count);
+    t->header_len =
+        segments_put(t->header, b->segments, b->count, SEGMENTS_BYTES);
     t->segments = b->count;
     t->ep = ep;
     t->peer = b->peer;

@@ -372,18 +372,19 @@ static bool arrived(void *ud, struct data *d, const struct data_in *in)
 {
     struct segment segs[SEGMENTS_MAX];
     struct shard *s = ud;
+    enum segment_kind kind;
     uint32_t count;
 
     s->land.from = carry_of(s, d);
     /* The message may be granted by an order that came after this turn's look
      * at the ring. */
     (void)shard_orders(s);
-    if (segments_kind(in->header) == SEGMENTS_SOURCES)
-        return copy_arrived(s, in);
-    if (segments_get(in->header, in->len, segs, &count) != OK) {
+    if (segments_get(in->header, in->len, &kind, segs, &count) != OK) {
         stat_add(&s->stats.segments_dropped, 1);
         return false;
     }
+    if (kind == SEGMENTS_SOURCES)
+        return copy_arrived(s, in, segs, count);
     if (!in->data)
         return land_rendezvous(s, in, segs, count);
     land_eager(s, in, segs, count);

@@ -95,7 +95,8 @@ void copy_source(
     struct shard *s, uint32_t peer, uint32_t pool, struct source *source);
 /* Drops all of a peer's. */
 void copy_sources_drop(struct shard *s, uint32_t peer);
-bool copy_arrived(struct shard *s, const struct data_in *in);
+bool copy_arrived(struct shard *s, const struct data_in *in,
+    const struct segment *segs, uint32_t count);
 /* Copies about `max` bytes; returns the number of copies served. */
 unsigned copy_turn(struct shard *s, uint64_t max);
 bool copy_waiting(const struct shard *s);

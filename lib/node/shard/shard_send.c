@@ -401,7 +401,7 @@ static enum err post(struct shard *s, uint32_t ep, uint32_t token)
     if (e != OK)
         return e;
     c = carrier_of(s, s->send.batch.peer);
-    len = segments_put_kind(header, s->send.batch.segments, s->send.batch.count,
+    len = segments_put(header, s->send.batch.segments, s->send.batch.count,
         s->send.batch.copy ? SEGMENTS_SOURCES : SEGMENTS_BYTES);
     iovs = s->send.batch.copy ? sources_iov(s, token) : batch_iov(s);
     return c->ops->post(
