@@ -1,5 +1,6 @@
 /* brain.c - see brain.h. One thread. Rejected: the simulator's world for this;
  * a rule is clearer when every message of its case stands in the test. */
+#include "core/head.h"
 #include "test/brain.h"
 
 #include <stdio.h>
@@ -78,7 +79,7 @@ static void one(struct rig *b, struct event *ev)
     }
     if (b->fixing)
         ready(b, true);
-    brain_check(b->is);
+    b->is->ops->check(b->is);
 }
 
 bool brain_quiet(struct rig *b)
@@ -506,5 +507,5 @@ const char *brain_text(
 
 uint32_t brain_free(const struct rig *b)
 {
-    return brain_blocks_free(b->is, 0);
+    return b->is->ops->blocks_free(b->is, 0);
 }

@@ -128,8 +128,6 @@ void brain_step(struct brain *b, const struct event *ev, struct out *out)
 {
     CHECK(ev->now_ns >= b->now_ns, "time went back");
     b->now_ns = ev->now_ns;
-    if (b->ops->begin)
-        b->ops->begin(b);
     if (head_event(b, out, ev))
         b->ops->event(b, out, ev);
     b->ops->work(b, out);
@@ -179,9 +177,4 @@ bool brain_next_event(struct brain *b, uint32_t conn, struct writer *w)
     att->pending = 0;
     list_remove(&att->in_dirty);
     return true;
-}
-
-void brain_check(const struct brain *b)
-{
-    b->ops->check(b);
 }

@@ -70,8 +70,6 @@ bool brain_show(struct brain *b, const char *what, uint64_t now_ns,
 const struct layout *brain_layout(const struct brain *b, uint32_t i);
 /* True if the engines that map pool i may write to it. */
 bool brain_engines_write(const struct brain *b, uint32_t i);
-/* Returns the blocks of pool i that no room, reader or quarantine holds. */
-uint32_t brain_blocks_free(const struct brain *b, uint32_t i);
 
 /* True if the link has a known peer: its HELLO was accepted. */
 bool brain_link_known(const struct brain *b, uint32_t link);
@@ -115,9 +113,5 @@ struct ended {
 };
 /* Returns row number n, counted from 0; NULL: not there yet, or overwritten. */
 const struct ended *brain_ended(const struct brain *b, uint64_t n);
-
-/* Walks and CHECKs everything that must always hold: blocks conserved, lists
- * and tables agree. For tests: O(everything). */
-void brain_check(const struct brain *b);
 
 #endif

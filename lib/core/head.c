@@ -75,12 +75,6 @@ bool brain_engines_write(const struct brain *b, uint32_t i)
     return b->ops->engines_write || b->metas[i].conf->engine_access;
 }
 
-uint32_t brain_blocks_free(const struct brain *b, uint32_t i)
-{
-    CHECK(i < b->pools_count, "blocks of pool %u", i);
-    return b->ops->blocks_free(b, i);
-}
-
 bool brain_link_known(const struct brain *b, uint32_t link)
 {
     return link < b->peers.links && peer_on(&b->peers, link);

@@ -40,8 +40,6 @@ struct brain_ops {
     uint8_t role;
     bool engines_write; /* all engines of a pool may write to it */
     struct brain *(*init)(struct slab *s, const struct brain_conf *c);
-    /* Called first in each step, with now_ns set; NULL: nothing to do. */
-    void (*begin)(void *brain);
     /* Handles a message of an engine; false: it is not for this role. */
     bool (*local)(
         void *brain, struct out *out, uint32_t conn, const struct local_msg *m);
@@ -71,7 +69,10 @@ struct brain_ops {
     const struct show_ops *show;
     /* Pool i has its memory; NULL: nothing to do. */
     void (*pool_ready)(void *brain, uint32_t i);
+    /* Returns the blocks of pool i that no room, reader or quarantine holds. */
     uint32_t (*blocks_free)(const void *brain, uint32_t i);
+    /* Walks and CHECKs everything that must always hold: blocks conserved,
+     * lists and tables agree. For tests: O(everything). */
     void (*check)(const void *brain);
 };
 extern const struct brain_ops encoded_ops; /* brain: struct encoded * */

@@ -321,7 +321,7 @@ void encoded_watch(struct daemon *d)
     const struct encoded *e = d->brain;
     struct watch *w = watch_of(d);
 
-    brain_check(&e->b);
+    e->b.ops->check(&e->b);
     see_outcomes(d, e);
     for (uint32_t i = 0; i < e->rooms_max; i++)
         see_place(d, e, w, i);

@@ -520,7 +520,7 @@ void langd_watch(struct daemon *d)
     struct langd *l = d->brain;
     struct watch *w = watch_of(d);
 
-    brain_check(&l->b);
+    l->b.ops->check(&l->b);
     see_ended(l, w);
     for (uint32_t i = 0; i < l->rooms_max; i++) {
         see_state(d, l, w, i);

@@ -358,6 +358,7 @@ static struct tickets *real_tickets(void)
 {
     static struct conf c;
     static struct tickets t;
+    static uint64_t now_ns;
     struct slab s = {0};
 
     conf_init(&c, ROLE_LANGD);
@@ -366,6 +367,7 @@ static struct tickets *real_tickets(void)
     s = slab_fresh(s.used);
     memset(s.p, 0, s.cap);
     tickets_init(&t, &s, &c, 7);
+    t.now_ns = &now_ns;
     return &t;
 }
 

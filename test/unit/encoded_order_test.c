@@ -1,6 +1,7 @@
 /* encoded_order_test.c - orders that end rooms, or rows that are kept, at the
  * encode side (RULES 9.8). The process of connection n has the number 1000 + n.
  */
+#include "core/head.h"
 #include "test/here.h"
 
 static void kill_room(struct rig *e, uint64_t room)
@@ -105,7 +106,7 @@ TEST(rows_are_dropped_by_their_key)
 TEST(all_that_is_kept_is_dropped_and_its_blocks_are_free)
 {
     struct rig *e = encoded(NULL, NULL);
-    uint32_t all = brain_blocks_free(e->is, 0);
+    uint32_t all = e->is->ops->blocks_free(e->is, 0);
 
     kept(e, 1, 0, 1);
     kept(e, 2, 1, 0);
@@ -113,10 +114,10 @@ TEST(all_that_is_kept_is_dropped_and_its_blocks_are_free)
     T_OK(brain_say(e, 0, release(1)));
     rig_step(e, &(struct event){.type = EV_DROP, .pool = 1});
     T_EQ_U64(brain_stat(e, "dropped"), 0);
-    T_EQ_U64(brain_blocks_free(e->is, 0), all - 4);
+    T_EQ_U64(e->is->ops->blocks_free(e->is, 0), all - 4);
     rig_step(e, &(struct event){.type = EV_DROP, .pool = NONE});
     T_EQ_U64(brain_stat(e, "dropped"), 2);
-    T_EQ_U64(brain_blocks_free(e->is, 0), all);
+    T_EQ_U64(e->is->ops->blocks_free(e->is, 0), all);
     brain_hear(e, 1, init(e, 2, 90, 16));
     T_EQ_U64(brain_said(e, PEER_FAILED, 0)->failed.reason, ERR_GONE);
 }

@@ -1,6 +1,7 @@
 /* langd_named_test.c - encoders that the configuration names no more, or again,
  * while they have rooms or are not connected, and addresses that control.allow
  * has no more. `enc` is peer 0. */
+#include "core/head.h"
 #include "test/any.h"
 #include "test/there.h"
 #include "base/text.h"
@@ -449,7 +450,7 @@ TEST(the_oldest_that_has_not_answered_gives_way)
     T_EQ_U64(brain_reason(l, 0, 0), ERR_PEER_LOST);
     T_EQ_U64(brain_state(l, 0, 1), ROOM_BOOTSTRAPPING);
     T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
-    brain_check(l->is);
+    l->is->ops->check(l->is);
 }
 
 /* RULES 9.4 */
@@ -613,7 +614,7 @@ TEST(whatever_comes_and_goes_is_taken)
         any_begin(seed);
         for (uint32_t i = 0; i < 3000; i++)
             anything(l, i % 60);
-        brain_check(l->is);
+        l->is->ops->check(l->is);
     }
 }
 

@@ -77,6 +77,7 @@ static struct brain *init(struct slab *s, const struct brain_conf *c)
     if (s->failed)
         return NULL;
     head_init(&l->b, &langd_engines, &langd_peers);
+    l->tickets.now_ns = &l->b.now_ns;
     groups_init(l);
     list_init(&l->todo);
     list_init(&l->settled);
@@ -201,13 +202,6 @@ static void work(void *brain, struct out *out)
         engine_notify(&l->b.engines, out, conn);
 }
 
-static void begin(void *brain)
-{
-    struct langd *l = brain;
-
-    l->tickets.now_ns = l->b.now_ns;
-}
-
 static void on_conf(struct langd *l)
 {
     const struct conf *c = l->b.c.conf;
@@ -303,7 +297,6 @@ static uint32_t open_rooms(const void *brain)
 const struct brain_ops langd_ops = {
     .role = ROLE_LANGD,
     .init = init,
-    .begin = begin,
     .local = langd_local,
     .event = on_event,
     .peer = langd_peer,

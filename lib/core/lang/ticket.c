@@ -143,7 +143,7 @@ static void hold(struct tickets *t, struct space *p, struct ticket *k)
     k->generation = p->generations[k->seq];
     heap_remove(&t->timers, &k->timer);
     if (k->hold_ns)
-        heap_set(&t->timers, &k->timer, t->now_ns + k->hold_ns);
+        heap_set(&t->timers, &k->timer, *t->now_ns + k->hold_ns);
     t->granted++;
 }
 
@@ -270,7 +270,7 @@ enum err ticket_acquire(struct tickets *t, uint32_t session, uint32_t conn,
             p->waiting_count++;
             t->waited++;
             heap_set(&t->timers, &k->timer,
-                t->now_ns + conf_wait_ns(t->conf, m->wait_ms, t->wait_ns));
+                *t->now_ns + conf_wait_ns(t->conf, m->wait_ms, t->wait_ns));
         }
     }
     list_remove(&k->in_conn); /* the answer has it */

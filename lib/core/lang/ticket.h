@@ -55,9 +55,9 @@ struct tickets {
     const struct conf *conf;
     struct share share, space_share; /* of tickets, of spaces */
     uint32_t spaces_max, tickets_max, size_max;
-    struct slots slots;                /* of tickets */
-    uint64_t wait_ns, now_ns;          /* now: set by the brain at each step */
-    uint64_t granted, waited, expired; /* counters */
+    struct slots slots;     /* of tickets */
+    const uint64_t *now_ns; /* the brain's; set after tickets_init */
+    uint64_t wait_ns, granted, waited, expired; /* the last three: counters */
 };
 
 /* The result of an acquire or query. */

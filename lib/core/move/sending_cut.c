@@ -145,22 +145,15 @@ static enum cut job_cut(struct sending *s, struct send_job *j, struct fill *f)
     return CUT_DONE;
 }
 
-/* True if the rest of the job that may go fits a message of small segments. */
-static bool is_small(const struct sending *s, const struct send_job *j)
-{
-    uint64_t bytes =
-        (uint64_t)send_job_rows(s, j) * s->pools[j->pool].is.row_bytes;
-
-    return !j->copy &&
-           bytes + SEGMENT_HEADER + SEGMENT_BYTES <= SEND_SMALL_BYTES;
-}
-
 /* True if the job's segment may join the message. The first segment decides its
- * kind. */
+ * kind: small segments, of jobs whose rows that may go fit one, or large. */
 static bool of_kind(
     const struct sending *s, const struct send_job *j, struct fill *f)
 {
-    bool small = is_small(s, j);
+    uint64_t bytes =
+        (uint64_t)send_job_rows(s, j) * s->pools[j->pool].is.row_bytes;
+    bool small =
+        !j->copy && bytes + SEGMENT_HEADER + SEGMENT_BYTES <= SEND_SMALL_BYTES;
 
     if (f->b->count > 0)
         return f->b->copy == j->copy && f->small == small;
