@@ -2,7 +2,7 @@
  * each room once, from and to the right moments, in its pool. As in
  * encoded_test.c: blocks and units are 8 rows of 4096 bytes, the pool has 16,
  * langd `a` is link 0, `b` link 1. */
-#include "core/histogram/histogram.h"
+#include "core/histogram/histograms.h"
 #include "test/here.h"
 
 /* Rows of QUERY histograms with one pool. */

@@ -1,5 +1,5 @@
 /* histogram_test.c - buckets: their bounds, the largest, merging, quantiles. */
-#include "core/histogram/histogram.h"
+#include "core/histogram/histograms.h"
 #include "test/t.h"
 
 #define FIRST UINT64_C(64000)
