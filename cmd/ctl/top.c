@@ -376,9 +376,8 @@ static int show(struct watched *all, uint32_t count, const struct asked *a)
     int key = 0, n = 0;
     bool ok;
 
-    for (uint32_t i = 0; i < count; i++)
-        if (!look(all[i].c, &all[i].looks[0], &m))
-            return ctl_failed(&m);
+    if (!look_again(all, count, 0, &m))
+        return ctl_failed(&m);
     screen_open(&s, !a->once);
     ok = true;
     /* The first rates come early, over a fifth of a second. */
@@ -443,9 +442,8 @@ static int show_brief(
     struct local_msg m = {0};
     struct screen s;
 
-    for (uint32_t i = 0; i < count; i++)
-        if (!look(all[i].c, &all[i].looks[0], &m))
-            return ctl_failed(&m);
+    if (!look_again(all, count, 0, &m))
+        return ctl_failed(&m);
     nanosleep(&rest, NULL);
     if (!look_again(all, count, 1, &m))
         return ctl_failed(&m);

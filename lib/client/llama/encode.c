@@ -353,11 +353,8 @@ int main(int argc, char **argv)
         {"threads", 1, NULL, 't'}, {"gpu", 0, NULL, 'g'},
         {"help", 0, NULL, 'h'}, {0}};
     const char *path = NULL, *mmproj = NULL, *socket = NULL, *pool = NULL;
-    char *line = NULL;
-    size_t size = 0;
     int threads = 4, c;
     bool gpu = false;
-    ssize_t n;
 
     host_name = "mmx-llama-encode";
     while ((c = getopt_long(argc, argv, "", options, NULL)) != -1)
@@ -394,17 +391,10 @@ int main(int argc, char **argv)
     host_open(&host, MMX_ENCODED, socket, pool);
     llama_backend_init();
     host_fits(&host, load(path, mmproj, threads, gpu));
-    host_say("ready");
-    while ((n = getline(&line, &size, stdin)) > 0) {
-        if (line[n - 1] == '\n')
-            line[n - 1] = 0;
-        if (*line && !serve(line))
-            failed = true;
-    }
+    failed = host_serve(serve) || failed;
     settle(true);
     mtmd_free(mtmd);
     llama_model_free(model);
     mmx_close(&host.m);
-    free(line);
     return failed;
 }

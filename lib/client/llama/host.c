@@ -120,6 +120,24 @@ void host_fits(const struct host *h, int width)
         h->field->dtype, width);
 }
 
+bool host_serve(bool (*serve)(char *line))
+{
+    bool failed = false;
+    char *line = NULL;
+    size_t size = 0;
+    ssize_t n;
+
+    host_say("ready");
+    while ((n = getline(&line, &size, stdin)) > 0) {
+        if (line[n - 1] == '\n')
+            line[n - 1] = 0;
+        if (*line && !serve(line))
+            failed = true;
+    }
+    free(line);
+    return failed;
+}
+
 long host_number(const char *option, const char *text, long min, long max)
 {
     char *end;

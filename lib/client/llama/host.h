@@ -37,6 +37,10 @@ void host_fits(const struct host *h, int width);
 /* Returns "reason, advice A: the daemon's text", static. */
 const char *host_reason(struct host *h, int e);
 
+/* Says "ready" and gives each line of stdin that is not empty to serve(). True
+ * if it returned false for one of them. */
+bool host_serve(bool (*serve)(char *line));
+
 /* Reads a number between the limits, or dies with the option's name. */
 long host_number(const char *option, const char *text, long min, long max);
 

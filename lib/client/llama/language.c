@@ -488,12 +488,9 @@ int main(int argc, char **argv)
         {"no-stop", 0, NULL, 'x'}, {"logits", 1, NULL, 'l'},
         {"help", 0, NULL, 'h'}, {0}};
     const char *path = NULL, *socket = NULL, *pool = NULL;
-    char *line = NULL;
-    size_t size = 0;
     uint32_t positions = 4096;
     int threads = 4, c;
-    bool failed = false;
-    ssize_t n;
+    bool failed;
 
     host_name = "mmx-llama-language";
     while ((c = getopt_long(argc, argv, "", options, NULL)) != -1)
@@ -543,20 +540,13 @@ int main(int argc, char **argv)
     host_quiet();
     host_open(&host, MMX_LANGD, socket, pool);
     load(path, positions, threads);
-    host_say("ready");
-    while ((n = getline(&line, &size, stdin)) > 0) {
-        if (line[n - 1] == '\n')
-            line[n - 1] = 0;
-        if (*line && !serve(line))
-            failed = true;
-    }
+    failed = host_serve(serve);
     if (logits)
         fclose(logits);
     llama_batch_ext_free(batch);
     llama_free(context);
     llama_model_free(model);
     mmx_close(&host.m);
-    free(line);
     free(window);
     return failed;
 }

@@ -10,6 +10,7 @@
 #include "io/peer/peer_impl.h"
 
 #include "base/log.h"
+#include "core/conf/address.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -38,30 +39,16 @@
 static struct log_rate lines =
     LOG_RATE("connections to encoders that fail", LOG_WARN, 5);
 
-/* Splits tcp://host:port; an IPv6 host is in brackets. */
+/* Takes host and port from tcp://host:port. */
 static bool split(struct dial *d, struct span address)
 {
-    const char *scheme = "tcp://";
-    char text[256], *host = text + strlen(scheme), *port;
-    bool six;
+    struct address a;
 
-    if (address.len >= sizeof(text))
+    if (!address_split(address, &a) || a.host.len >= sizeof(d->host) ||
+        a.port.len == 0 || a.port.len >= sizeof(d->port))
         return false;
-    span_copy_str(address, text, sizeof(text));
-    port = strrchr(text, ':');
-    if (strncmp(text, scheme, strlen(scheme)) != 0 || !port || port < host)
-        return false;
-    *port++ = 0;
-    six = host[0] == '[';
-    if (six && host[strlen(host) - 1] != ']')
-        return false;
-    if (six)
-        host++, host[strlen(host) - 1] = 0;
-    if (!host[0] || strlen(host) >= sizeof(d->host) || !port[0] ||
-        strlen(port) >= sizeof(d->port))
-        return false;
-    memcpy(d->host, host, strlen(host) + 1);
-    memcpy(d->port, port, strlen(port) + 1);
+    span_copy_str(a.host, d->host, sizeof(d->host));
+    span_copy_str(a.port, d->port, sizeof(d->port));
     return true;
 }
 
