@@ -5,7 +5,6 @@
  * order, notes come back in order; a daemon's life number voids all that was
  * under way when it died. Rejected: shards that answer at once. The brain is
  * ahead of its shards in truth, and that is where races are. */
-#include "core/head.h"
 #include "test/sim/sim.h"
 
 #include "base/check.h"
@@ -717,13 +716,6 @@ void daemon_step(struct daemon *d, struct event *ev)
     arm(d);
     watch(d);
     W.from = from;
-}
-
-uint32_t daemon_blocks_free(const struct daemon *d, uint32_t pool)
-{
-    const struct brain *b = d->brain;
-
-    return b->ops->blocks_free(b, pool);
 }
 
 /* what it says of itself */

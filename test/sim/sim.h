@@ -216,7 +216,6 @@ void daemon_step(struct daemon *d, struct event *ev);
 void daemon_clocked(struct daemon *d);
 /* The step is about this slot, too. */
 void daemon_touches(struct daemon *d, uint32_t slot);
-uint32_t daemon_blocks_free(const struct daemon *d, uint32_t pool);
 uint64_t daemon_number(struct daemon *d, const char *what, const char *name);
 struct conf *conf_make(uint8_t role, const char *name);
 /* What they show, to stderr. */

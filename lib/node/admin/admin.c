@@ -144,7 +144,9 @@ static void node_stats(const struct node *n, struct rows_out *s)
 
 #define SHARD_STAT(name, text)                                                 \
     stat_row(s, #name, shards_sum(n, offsetof(struct shard_stats, name)), text);
-#define DATA_SUM(of)                 shards_sum(n, offsetof(struct shard_stats, data.of))
+/* of what the carriers count */
+#define DATA_SUM(of) shards_sum(n, offsetof(struct shard_stats, data.of))
+
 #define NODE_STAT(name, value, text) stat_row(s, #name, value, text);
 #include "node/stats.def"
 }
