@@ -237,6 +237,11 @@ class Producer(OnAGpu):
         r = Request("r", ("cat", 300))
         self.producer.admit(r)
         self.producer.step(r)
+
+        def begun():  # blocks may come after the pass, which waits for none
+            self.producer.step(Request("other"))
+            return self.producer.ranks[0]._saver._written
+        eventually(begun, "the copy is begun")
         r.status = "FINISHED_ABORTED"
         self.producer.finish(r)
         self.producer.step(Request("other"))
