@@ -80,11 +80,11 @@ static void tick(struct shard *s)
 
 /* the thread */
 
-static int sleep_ms(struct shard *s)
+static int sleep_ms(struct shard *s, bool high)
 {
     uint32_t busy = min_u32(TICK_BUSY_MS, s->conf.data.stall_ms / 4);
 
-    if (notes_high(s) || (s->stage && stage_due(s->stage)))
+    if (high || (s->stage && stage_due(s->stage)))
         return 1; /* nothing wakes it when these change */
     if (s->role->active(s) > 0)
         return (int)max_u32(busy, 1);
@@ -125,12 +125,11 @@ static void pass_to_thread(struct shard *s)
     wake_up(&s->wake);
 }
 
-/* True if a turn would do something that no descriptor shows. While many notes
- * wait only the loop, which reads them, can change anything. */
+/* True if a turn would do something that no descriptor shows. Not asked while
+ * many notes wait: only the loop, which reads them, can change anything then.
+ */
 static bool due(struct shard *s)
 {
-    if (notes_high(s))
-        return false;
     return !ring_empty(&s->in) || s->role->due(s) || carry_due(s);
 }
 
@@ -138,12 +137,14 @@ static void sleep_turn(struct shard *s)
 {
     struct pollfd fds[2] = {
         {.fd = s->wake.fd, .events = POLLIN}, {.fd = -1, .events = POLLIN}};
+    bool high; /* asked once: the loop reads meanwhile, and wakes nobody */
 
     wake_sleep(&s->wake);
-    if (!atomic_load(&s->stop) && !due(s)) {
-        if (!notes_high(s))
+    high = notes_high(s);
+    if (!atomic_load(&s->stop) && (high || !due(s))) {
+        if (!high)
             fds[1].fd = s->fd;
-        poll(fds, ARRAY_LEN(fds), sleep_ms(s));
+        poll(fds, ARRAY_LEN(fds), sleep_ms(s, high));
         stat_add(&s->stats.shard_wakeups, 1);
     }
     if (fds[0].revents)
@@ -413,7 +414,7 @@ bool shard_handed(struct shard *s)
 
 bool shard_busy(struct shard *s)
 {
-    return shard_inline(s) && due(s);
+    return shard_inline(s) && !notes_high(s) && due(s);
 }
 
 uint64_t shard_silent_ns(struct shard *s, uint64_t now_ns)

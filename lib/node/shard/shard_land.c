@@ -318,11 +318,10 @@ static bool land_whole(struct shard *s, const struct data_in *in)
 static struct fetch *fetch_take(struct shard *s)
 {
     uint32_t i = slots_take(&s->land.fetch_slots);
-    struct fetch *f = &s->land.fetches[i];
+    struct fetch *f = i == NONE ? NULL : &s->land.fetches[i];
 
-    if (i == NONE)
-        return NULL;
-    f->count = f->late = 0;
+    if (f)
+        f->count = f->late = 0;
     return f;
 }
 
