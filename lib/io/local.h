@@ -40,6 +40,7 @@ struct local_stats {
     uint64_t gave_way; /* evicted before their HELLO by newer ones */
     uint64_t rested;   /* sends that waited for the kernel's limit on
                           descriptors */
+    uint32_t open;     /* connections whose socket is open now */
 };
 
 /* Called from local_serve only. All of local_* except serve, stop and free may
@@ -121,8 +122,5 @@ void local_cell(struct local *l, uint32_t conn, uint32_t index, uint64_t word);
 
 /* True if it connected to the socket for orders. */
 bool local_orders(const struct local *l, uint32_t conn);
-
-/* Returns the number of connections whose socket is open. */
-uint32_t local_count(const struct local *l);
 
 #endif

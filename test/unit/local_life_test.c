@@ -195,6 +195,34 @@ TEST(silent_clients_give_way_the_oldest_first)
     stop();
 }
 
+/* The end and its reason wait for the flush when its place is wanted.
+ * RULES 7.7 */
+TEST(a_client_that_is_ended_gives_way_with_what_it_was_told)
+{
+    int s[CONNS + 1];
+    uint32_t oldest;
+
+    start();
+    seen.forgets = true;
+    s[0] = client();
+    wait_for(&seen.opened, 1);
+    oldest = seen.last_conn;
+    for (uint32_t i = 1; i < CONNS; i++)
+        s[i] = client();
+    wait_for(&seen.opened, CONNS);
+    answer(oldest, 0, ERR_TIMEOUT);
+    local_end(server, oldest);
+    s[CONNS] = client();
+    wait_for(&seen.opened, 1 + CONNS);
+    expect_refusal(s[0], ERR_TIMEOUT);
+    T_EQ_U64(seen.ended, 1);
+    T_EQ_U64(local_stats(server)->gave_way, 0);
+    T_EQ_U64(local_stats(server)->refused, 0);
+    for (uint32_t i = 1; i <= CONNS; i++)
+        close(s[i]);
+    stop();
+}
+
 /* RULES 7.7 */
 TEST(places_beyond_the_limit_are_for_our_own_user)
 {

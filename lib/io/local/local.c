@@ -270,11 +270,14 @@ static bool evict_silent(struct local *l, uint32_t uid)
 
         if (c->uid != uid && share_used(l->share, c->uid) <= used)
             continue;
-        snprintf(text, sizeof(text),
-            "no hello came, and limits.connections, %u, is reached",
-            l->share->limit);
-        l->stats.gave_way++;
-        conn_refuse(c->fd, ERR_QUOTA, text);
+        (void)local_push(l, c->index); /* why it ends, if it does */
+        if (!c->over) {
+            snprintf(text, sizeof(text),
+                "no hello came, and limits.connections, %u, is reached",
+                l->share->limit);
+            l->stats.gave_way++;
+            conn_refuse(c->fd, ERR_QUOTA, text);
+        }
         conn_end(c);
         return true;
     }
@@ -613,9 +616,4 @@ const struct local_stats *local_stats(const struct local *l)
 bool local_orders(const struct local *l, uint32_t conn)
 {
     return conn_at(l, conn)->orders;
-}
-
-uint32_t local_count(const struct local *l)
-{
-    return l->open;
 }

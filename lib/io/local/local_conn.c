@@ -93,7 +93,7 @@ void conn_start(struct local_conn *c, int fd, int pidfd, uint32_t uid)
     c->out_head = c->out_len = c->marks_count = 0;
     c->parked_at = c->parked_len = c->rests = c->fds_sent = 0;
     c->uid = uid;
-    c->owner->open++;
+    c->owner->stats.open++;
     list_push_tail(&c->owner->silent, &c->silent);
     conn_ready(c); /* its HELLO may have come already */
     poll_for(c);
@@ -636,12 +636,12 @@ void conn_close(int fd)
 
 static void drop_socket(struct local_conn *c)
 {
-    CHECK(
-        c->fd >= 0 && c->owner->open > 0, "connection %u ends twice", c->index);
+    CHECK(c->fd >= 0 && c->owner->stats.open > 0, "connection %u ends twice",
+        c->index);
     close_poll(c, &c->sock_poll);
     conn_close(c->fd);
     c->fd = -1;
-    c->owner->open--;
+    c->owner->stats.open--;
     list_remove(&c->dirty);
     list_remove(&c->silent);
     list_remove(&c->resting);

@@ -78,7 +78,7 @@ struct local {
     uv_loop_t *loop;
     struct local_calls calls;
     struct local_conn *conns;
-    uint32_t conns_count, open;
+    uint32_t conns_count;
     struct list free, ready;
     struct list dirty;     /* with output from this turn */
     struct list coalesced; /* with output that may wait: local_coalesce */

@@ -110,7 +110,7 @@ static void node_numbers(struct node *n, struct rows_out *s)
     s->number(s, "pid", (uint64_t)getpid());
     s->number(s, "uptime_s", (uv_hrtime() - n->started_ns) / NS_PER_S);
     s->number(s, "shards", n->shards_count);
-    s->number(s, "connections", local_count(n->local));
+    s->number(s, "connections", local_stats(n->local)->open);
     s->number(s, "loop_turns", n->turns);
     s->number(s, "brain_steps", n->steps);
 }
@@ -571,7 +571,7 @@ void node_print(struct node *n)
 
     log_text("turns %llu, steps %llu, connections %u",
         (unsigned long long)n->turns, (unsigned long long)n->steps,
-        n->local ? local_count(n->local) : 0);
+        n->local ? local_stats(n->local)->open : 0);
     if (n->brain) {
         (void)brain_show(n->brain, "status", n->now_ns, SHOW_ALL, &s);
         (void)brain_show(n->brain, "rooms", n->now_ns, SHOW_ALL, &s);
