@@ -126,7 +126,7 @@ static void pull_events(struct node *n, uint32_t conn)
     for (;;) {
         struct writer w = local_writer(n->local, conn);
 
-        while (brain_next_event(n->brain, conn, &w))
+        while (w.cap > 0 && brain_next_event(n->brain, conn, &w))
             ;
         /* None is left, or it needs more space than there is. */
         if (!local_wrote(n->local, conn, w.len)) {
