@@ -24,7 +24,7 @@
 #define ROOM_ATTACHMENTS_MAX 128
 
 /* Why a room or a destination failed. Those of a table lie apart from its
- * entries: few fail, and only those touch this memory. */
+ * entries: few fail, and only those write to this memory. */
 struct why {
     char text[128];
 };

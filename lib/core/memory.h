@@ -19,7 +19,7 @@ struct memo {
     uint32_t scope, next; /* next: older entry of (id, scope); NONE */
     uint8_t holder;
     bool used;
-    struct list node, by_age; /* on its holder's list; by_age */
+    struct list node, by_age; /* of its holder; of all */
 };
 
 /* An end. */
