@@ -182,7 +182,8 @@ static void see_got(
     bool passes = head->uid != f->m->uid &&
                   share_used(s, f->m->uid) <= (s->total - s->limit) / 2;
 
-    HOLDS(passes || !comes_before(head, f->m) || f->m->group == head->group,
+    HOLDS(passes || !comes_before(head, f->m) ||
+              (f->m->group && f->m->group == head->group),
         "the first gets space for its aux", "%s room %llu, room %llu waits",
         NAMED(f->m->r.id), (unsigned long long)head->r.id);
 }
