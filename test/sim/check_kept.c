@@ -1,5 +1,5 @@
 /* check_kept.c - rows that were kept, and rows that no langd asks for, give way
- * to items that wait for source blocks: RULES 5.15 and 5.21. No more of them
+ * to items that wait for source blocks: RULES 5.21. No more of them
  * than is needed, in time, and none whose blocks would not come. */
 #include "test/sim/reference.h"
 
@@ -112,7 +112,7 @@ static void see_unclaimed(
 
 /* Of kept items no more were let go of than for what was served and for the
  * head: the last of them was needed. */
-/* RULES 5.15, 5.21 */
+/* RULES 5.21 */
 static void see_let_go(
     const struct eorder *k, const struct back *p, uint32_t needed)
 {
