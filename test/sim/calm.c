@@ -1,13 +1,14 @@
-/* calm.c - a world in which nothing goes wrong. Deadlines are the default ones,
- * but twice the total time, of which one world in 20,000 has more work. So a
- * room that fails by one was forgotten: every room has to succeed, or to end
- * with the one reason that its engines asked for.
+/* calm.c - a world in which nothing goes wrong. Deadlines are the default ones
+ * but TOTAL_CALM, and all work is done before them. So a room that fails by one
+ * was forgotten: every room has to succeed, or to end with the one reason that
+ * its engines asked for.
  *
  * A room also ends in time: it waits for what an engine does, or for messages,
  * rows and copies that are under way, and never for a timer (waits.c). */
 #include "test/sim/sim.h"
 
-#define FULL_NS (2 * 290 * NS_PER_S)
+/* Before its rooms would end by their total time. */
+#define FULL_NS (TOTAL_CALM - 20 * NS_PER_S)
 
 /* Each was answered as it had to be, not only given up. */
 static void look_at_ends(void)

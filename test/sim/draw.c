@@ -1,7 +1,7 @@
-/* draw.c - what a seed's world is made of: delays and rates, daemons with
- * their pools, and deliveries with their engines. The swarm draws whatever a
- * configuration may say; a calm world has the deadlines of calm.c, engines that
- * behave, and only rooms whose numbers fit. */
+/* draw.c - what a seed's world is made of: delays and rates, daemons with their
+ * pools, and deliveries with their engines. The swarm draws whatever a
+ * configuration may say; a calm world has the default deadlines but one,
+ * engines that behave, and only rooms whose numbers fit. */
 #include "test/sim/sim.h"
 
 #include "base/check.h"
@@ -136,7 +136,7 @@ void draw_times(struct conf *c)
         c->limit_rooms = 256;
         c->limit_attachments = 400;
         c->limit_cells = CELLS_CALM;
-        c->timeout_total *= 2;
+        c->timeout_total = TOTAL_CALM;
         return;
     }
     c->timeout_bootstrap = between(1000, 8000) * MS;

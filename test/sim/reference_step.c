@@ -48,7 +48,7 @@ void order_langd(struct daemon *d)
 
     k->count = 0;
     for (uint32_t i = 0; i < k->l->rooms_max; i++) {
-        k->now[i].m = NULL;
+        k->now[i] = (struct lfact){0};
         if (!k->l->rooms[i].r.used)
             continue;
         k->live[k->count++] = &k->now[i];

@@ -18,6 +18,9 @@
 #define CONNS_MAX   16
 #define CELLS       16
 #define CELLS_CALM  256
+/* timeouts.total of a calm world: twice the default, since the sheer work of
+ * one in 20,000 takes longer than that. */
+#define TOTAL_CALM  (2 * 300 * NS_PER_S)
 #define LINKS_MAX   420
 #define READERS_MAX 2
 #define TOUCHED_MAX 32
