@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The caller frees p, or not. */
+/* p is the caller's to free; a test's process may end with it. */
 static inline struct slab slab_fresh(size_t bytes)
 {
     struct slab s = {.p = aligned_alloc(SLAB_ALIGN, bytes), .cap = bytes};

@@ -22,7 +22,6 @@ static struct landing *make(uint32_t shard, uint32_t shards,
     l = landing_init(&s, SLOTS, LANDINGS_MIN, shard, shards, pools, n);
     T_CHECK(!l, "a count gave %p", (void *)l);
     s = slab_fresh(s.used);
-    memset(s.p, 0, s.cap);
     l = landing_init(&s, SLOTS, LANDINGS_MIN, shard, shards, pools, n);
     T_CHECK(
         l && !s.failed && s.used == s.cap, "used %zu of %zu", s.used, s.cap);

@@ -27,7 +27,6 @@ static struct sending *send_make(uint32_t shard, uint32_t shards)
     T_TRUE(sending_init(
                &s, 8, 2, shard, shards, 128 * KIB, 26 * KIB, &POOL, 1) == NULL);
     s = slab_fresh(s.used);
-    memset(s.p, 0, s.cap);
     return sending_init(&s, 8, 2, shard, shards, 128 * KIB, 26 * KIB, &POOL, 1);
 }
 
@@ -80,7 +79,6 @@ static struct landing *land_make(uint32_t shard, uint32_t shards)
 
     T_TRUE(landing_init(&s, 8, LANDINGS_MIN, shard, shards, &LAND, 1) == NULL);
     s = slab_fresh(s.used);
-    memset(s.p, 0, s.cap);
     return landing_init(&s, 8, LANDINGS_MIN, shard, shards, &LAND, 1);
 }
 
