@@ -613,6 +613,33 @@ class Sglang(Base):
         eventually(lambda: conn.connected, "the encoder is back")
         self.good(("r", 300))
 
+    def test_rows_of_a_run_that_has_ended_stay_out_of_the_next(self):
+        """A thread writes them, and its pool follows its name meanwhile."""
+        self.start()
+        rooms = self.encoders[0].delivery.rooms
+        began, go, save = threading.Event(), threading.Event(), \
+            encoder_side.Here.save
+
+        def late(*args):
+            began.set()
+            go.wait(LIMIT)
+            save(*args)
+        with mock.patch.object(encoder_side.Here, "save", late), \
+                mock.patch.object(encoder_side, "HERE_BYTES", 0):
+            self.ask("r", 300)
+            self.assertTrue(began.wait(LIMIT))
+            pool, = rooms.conn._pools.values()
+            before = pool.epoch
+            self.e[0].kill()
+            self.e[0].start()
+            eventually(lambda: rooms.conn.connected and pool.epoch != before,
+                       "the pool is another run's")
+            go.set()
+            self.answered(503, "daemon-lost")
+        rows = pool.blocks * pool.block_rows
+        self.assertFalse(pool.rows("embedding", 0, rows).any())
+        self.good(("s", 300))
+
     def test_langd_is_away_and_comes_back(self):
         self.start(ranks=2, patience=0.3)
         self.d.kill()

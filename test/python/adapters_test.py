@@ -41,6 +41,16 @@ def config(model="m", engine_id="e", both=False):
                                            dtype="bf16"))
 
 
+def host_pool(rows, wide=4, epoch=1):
+    fd = os.memfd_create("pool")
+    os.truncate(fd, rows * wide * 2)
+    return mmx.Pool({
+        "pool": 0, "name": "vit", "block_rows": 128, "blocks": rows // 128,
+        "memory": "host", "layout": f"embedding:bf16:{wide}", "access": 1,
+        "fields": struct.pack("<QI", 0, wide * 2), "share": "memfd",
+        "bytes": rows * wide * 2}, fd, epoch)
+
+
 class Vllm(unittest.TestCase):
     def test_calls_are_the_engines(self):
         for name, theirs in inspect.getmembers(
@@ -103,13 +113,7 @@ class Vllm(unittest.TestCase):
     def test_rows_are_copied_once_from_the_pool(self):
         """Of several runs, too: no array lies between."""
         rows, wide, size = 4096, 512, 4096 * 512 * 2
-        fd = os.memfd_create("pool")
-        os.truncate(fd, size)
-        pool = mmx.Pool({
-            "pool": 0, "name": "vit", "block_rows": 128, "blocks": 32,
-            "memory": "host", "layout": f"embedding:bf16:{wide}",
-            "access": 1, "fields": struct.pack("<QI", 0, wide * 2),
-            "share": "memfd", "bytes": size}, fd, 1)
+        pool = host_pool(rows, wide)
         bits = pool.rows("embedding", 0, rows)
         bits[:] = np.arange(rows * wide).reshape(rows, wide)
         item = _copies.Rows(pool, pool.fields["embedding"], rows, (
@@ -123,6 +127,21 @@ class Vllm(unittest.TestCase):
             tracemalloc.stop()
         np.testing.assert_array_equal(got, np.roll(bits, 1024, 0))
         self.assertLess(most, size * 1.1)
+
+    def test_rows_are_of_the_run_that_they_were_made_in(self):
+        """A pool that follows its name is another run's after a restart."""
+        pool, other = host_pool(128), host_pool(128, epoch=2)
+        before = pool.rows("embedding", 0, 128)
+        item = _copies.Rows(pool, pool.fields["embedding"], 128,
+                            (mmx.Run(0, 128, 0),))
+        pool._become(other)
+        _copies.Here().save(np.full((128, 4), 7, "u2"), item, lambda: None)
+        self.assertTrue((before == 7).all())
+        self.assertFalse(pool.rows("embedding", 0, 128).any())
+        other.rows("embedding", 0, 128)[:] = 9
+        with unittest.mock.patch.dict(sys.modules, {"torch": None}):
+            got, = _copies.Here().load([item], lambda: None)
+        self.assertTrue((got == 7).all())
 
     def test_a_device_whose_driver_is_unknown_is_waited_for(self):
         """vLLM's check of such waits is told of them."""

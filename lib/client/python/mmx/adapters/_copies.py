@@ -13,8 +13,8 @@ import contextlib
 import copy
 import threading
 import weakref
-from typing import (Any, Callable, Iterator, List, NamedTuple, Sequence,
-                    Tuple, Union)
+from typing import (Any, Callable, Iterable, Iterator, List, Sequence, Tuple,
+                    Union)
 
 import numpy as np
 
@@ -28,20 +28,18 @@ from ._common import from_tensor, misfit
 Call = Callable[[], Any]
 
 
-class Rows(NamedTuple):
-    """All rows of an item, in runs."""
+class Rows:
+    """All rows of an item, in runs, as they lie in the pool. They are shown
+    from here on: a pool that follows its name may be another run's when they
+    are copied, maybe by another thread."""
 
-    pool: mmx.Pool
-    field: mmx.pool.Field
-    rows: int
-    runs: Tuple[mmx.Run, ...]
-
-    def pieces(self) -> Iterator[Tuple[int, Any]]:
-        """Yields the item's rows as they lie in the pool, and which row of
-        the item is the first of them."""
-        for r in self.runs:
-            yield r.first, self.pool.rows(self.field.name, r.place,
-                                          min(r.rows, self.rows - r.first))
+    def __init__(self, pool: mmx.Pool, field: mmx.pool.Field, rows: int,
+                 runs: Iterable[mmx.Run]) -> None:
+        self.pool, self.field, self.rows = pool, field, rows
+        # Which row of the item is the first of each.
+        self.pieces: List[Tuple[int, Any]] = [
+            (r.first, pool.rows(field.name, r.place,
+                                min(r.rows, rows - r.first))) for r in runs]
 
     def check(self, rows: Any) -> None:
         """Raises ValueError unless a tensor is rows of this item."""
@@ -83,7 +81,7 @@ class Here:
     def _loaded(self, item: Rows) -> Any:
         out = np.empty((item.rows, item.field.elements),
                        mmx.pool.dtype(item.field.dtype))
-        for first, part in item.pieces():
+        for first, part in item.pieces:
             out[first:first + len(part)] = part
         rows = shown(out, item.field.dtype)
         if self.device is None:
@@ -95,7 +93,7 @@ class Here:
         """Copies a tensor into the pool; over() is called when it is."""
         with self.waits():
             values = from_tensor(rows)
-        for first, part in item.pieces():
+        for first, part in item.pieces:
             part[:] = values[first:first + len(part)]
         over()
 
@@ -193,7 +191,7 @@ class Streams(Here):
 def _pieces(rows: Any, item: Rows) -> Iterator[Tuple[int, int, int]]:
     """Yields where the item's pieces lie in a tensor and in the pool, and
     their bytes."""
-    for first, part in item.pieces():
+    for first, part in item.pieces:
         there = part.address if isinstance(part, cuda.Rows) \
             else part.ctypes.data
         yield (rows.data_ptr() + first * item.field.row_bytes, there,

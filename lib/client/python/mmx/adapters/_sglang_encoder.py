@@ -160,7 +160,7 @@ def make_delivery(server: Any) -> type:
                 return
             await self._copy(embedding, Rows(
                 source.pool, source.pool.fields[field_of(source.pool)],
-                source.total, tuple(source.pieces(0, source.total))))
+                source.total, source.pieces(0, source.total)))
             source.commit(0, source.total, final=True)
             await self._until(source.done, state, end)
 

@@ -262,7 +262,7 @@ def rows_of(pool: mmx.Pool, field: mmx.pool.Field,
     for room in rooms:
         runs += [r._replace(first=count + r.first) for r in room.runs]
         count += room.readable
-    return Rows(pool, field, count, tuple(runs))
+    return Rows(pool, field, count, runs)
 
 
 def turned(original: Any, self: Any, recv_reqs: Any) -> Any:

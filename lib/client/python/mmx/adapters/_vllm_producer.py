@@ -282,7 +282,7 @@ class ProducerWorker:
     def _write(self, source: mmx.Source, rows: Any) -> None:
         count = source.total or 0
         item = Rows(source.pool, self.settings.field_of(source.pool), count,
-                    tuple(source.pieces(0, count)))
+                    source.pieces(0, count))
         item.check(rows)
         self.copies.save(rows, item, lambda: self._copied(source, count))
 
