@@ -426,7 +426,7 @@ class Pools(VllmCase):
                 consumer.finish(r)
             for link in (producer.ranks[0]._saver.link,
                          consumer.ranks[0]._loader.link):
-                eventually(lambda link=link: link.step() or link.misfit,
+                eventually(lambda link=link: link.step() or link.is_refused,
                            "the worker has heard of it")
         self.assertEqual(consumer.encoded, ["cat", "dog"])
         self.assertEqual(len(said.output), 4, said.output)
@@ -445,7 +445,7 @@ class Pools(VllmCase):
             with self.assertRaises(mmx.errors.IncompatibleLayout):
                 link.wait_pool()
         self.assertNotIn("room", params["cat"])
-        self.assertIn("cannot be mapped: no driver", said.output[0])
+        self.assertIn("no driver; the pool cannot be mapped", said.output[0])
 
     def test_a_daemon_that_is_away_is_named_once(self):
         self.start(ranks=1)

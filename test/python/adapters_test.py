@@ -24,8 +24,9 @@ from vllm.distributed.ec_transfer.ec_connector import (  # noqa: E402
     base as vllm_base)
 
 import mmx  # noqa: E402
-from mmx.adapters import (_copies, _vllm_common,  # noqa: E402
-                          _vllm_engine, vllm_ec)
+from mmx import errors  # noqa: E402
+from mmx.adapters import (_common, _copies, _sglang_language,  # noqa: E402
+                          _vllm_common, _vllm_engine, vllm_ec)
 
 PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(
     os.path.abspath(vllm_ec.__file__))))
@@ -41,14 +42,81 @@ def config(model="m", engine_id="e", both=False):
                                            dtype="bf16"))
 
 
+INFO = {"pool": 0, "name": "vit", "block_rows": 128, "blocks": 1,
+        "memory": "host", "access": 1, "fields": struct.pack("<QI", 0, 8),
+        "share": "memfd", "bytes": 1024}
+
+
 def host_pool(rows, wide=4, epoch=1):
     fd = os.memfd_create("pool")
     os.truncate(fd, rows * wide * 2)
     return mmx.Pool({
-        "pool": 0, "name": "vit", "block_rows": 128, "blocks": rows // 128,
-        "memory": "host", "layout": f"embedding:bf16:{wide}", "access": 1,
-        "fields": struct.pack("<QI", 0, wide * 2), "share": "memfd",
-        "bytes": rows * wide * 2}, fd, epoch)
+        **INFO, "blocks": rows // 128, "layout": f"embedding:bf16:{wide}",
+        "fields": struct.pack("<QI", 0, wide * 2), "bytes": rows * wide * 2},
+        fd, epoch)
+
+
+class Pools(unittest.TestCase):
+    """An engine whose daemon has no pool for it."""
+
+    def setUp(self):
+        self.now, self.answer, self.conn = 1e6, None, unittest.mock.Mock(
+            connected=True, epoch=1)
+        self.conn.send.side_effect = self.asked
+        for at, name, put in ((_common.time, "monotonic", lambda: self.now),
+                              (mmx, "connect", lambda *_, **__: self.conn)):
+            patch = unittest.mock.patch.object(at, name, put)
+            patch.start()
+            self.addCleanup(patch.stop)
+
+    def asked(self, *_, **__):
+        reply = mmx.Reply("POOL")
+        if isinstance(self.answer, mmx.MmxError):
+            reply._finish(self.answer)
+        elif self.answer:
+            reply.done, reply.fd = True, os.memfd_create("pool")
+            os.truncate(reply.fd, 1024)
+            reply.values = {**INFO, "layout": self.answer}
+        return reply
+
+    def engines(self):
+        s = _vllm_common.Settings(config())
+        s.field = "embedding"
+        yield "vllm", _vllm_common.Link("langd", s, "worker")
+        with unittest.mock.patch.dict(os.environ, MMX_FIELD="embedding"):
+            yield "sglang", _sglang_language.Lang()
+
+    def test_one_that_cannot_be_had_is_asked_for_once_a_second(self):
+        """Engines look in each turn, and SGLang's scheduler never sleeps."""
+        for answer, lines in ((errors.Malformed("no pool `vat`"), 1),
+                              (errors.NotReady("it has no layout"), 0),
+                              ("other:bf16:4", 1)):
+            for name, engine in self.engines():
+                with self.subTest(engine=name, answer=answer), \
+                        self.assertLogs(engine._log) as said:
+                    self.answer, before = answer, self.conn.send.call_count
+                    for _ in range(1000):
+                        self.assertIsNone(engine.step())
+                    self.now += 1
+                    engine.step()
+                    self.assertEqual(
+                        self.conn.send.call_count - before, 2)
+                    self.assertEqual(engine.is_refused, bool(lines))
+                    engine._log.warning("end")
+                    self.assertEqual(len(said.output) - 1, lines)
+                    self.now += 1
+                    self.answer = "embedding:bf16:4"  # it was mended
+                    self.assertTrue(engine.step())
+                    self.assertFalse(engine.is_refused)
+
+    def test_one_of_another_run_is_asked_for_at_once(self):
+        for _, engine in self.engines():
+            self.answer = errors.Malformed("no pool `vat`")
+            with self.assertLogs(engine._log):
+                engine.step()
+            self.conn.epoch += 1
+            self.answer = "embedding:bf16:4"
+            self.assertTrue(engine.step())
 
 
 class Vllm(unittest.TestCase):

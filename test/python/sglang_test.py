@@ -381,10 +381,9 @@ class Turns(unittest.TestCase):
     def setUp(self):
         self.lang = language.Lang.__new__(language.Lang)
         Pooled.__init__(self.lang, unittest.mock.Mock(
-            connected=True, epoch=1), "")
+            connected=True, epoch=1), language.log, "MMX_POOL", "")
         self.lang.conn.send.return_value = types.SimpleNamespace(done=False)
-        self.lang.unusable = None
-        self.lang._failed_of, self.lang.rank = 0, 0
+        self.lang.rank = 0
         self.lang._unwanted = deque(maxlen=language.UNWANTED_MAX)
         self.lang.copies = Here()
         language.warn.last.clear()
@@ -463,9 +462,10 @@ class Turns(unittest.TestCase):
 
     def test_a_pool_that_cannot_be_mapped_fails_the_request(self):
         self.lang.conn.send.return_value = types.SimpleNamespace(
-            done=True, take_fd=lambda: -1, result=lambda: {})
+            done=True, error=None, take_fd=lambda: -1, result=lambda: {})
         with unittest.mock.patch.object(
-                mmx, "Pool", side_effect=RuntimeError("no driver")):
+                mmx, "Pool", side_effect=RuntimeError("no driver")), \
+                self.assertLogs("mmx.sglang", "ERROR"):
             one = self.waiting()
             one.send_encode_request()
             one._try_recv_mm_data()

@@ -8,7 +8,10 @@ import time
 from typing import Any, Dict, Optional
 
 import mmx
+from mmx import errors
 from mmx.dtypes import BY_TORCH
+
+AGAIN_S = 1  # between two questions for a pool that cannot be had
 
 
 class Rated:
@@ -28,12 +31,19 @@ class Rated:
 
 
 class Pooled:
-    """A connection's pool, which is asked for once after each connect."""
+    """A connection's pool, which is asked for after each connect. One that
+    cannot be had is asked for again a second later: its daemon may have been
+    told of this user meanwhile, and engines look in each of their turns.
+    setting: where the pool's name is from."""
 
-    def __init__(self, conn: mmx.Connection, name: str,
-                 layout: str = "") -> None:
+    def __init__(self, conn: mmx.Connection, log: Any, setting: str,
+                 name: str, layout: str = "") -> None:
         self.conn, self._name, self._layout = conn, name, layout
+        self._log, self._setting = log, setting
         self.mapped: Optional[mmx.Pool] = None  # the last; stays readable
+        self.unusable: Optional[Exception] = None  # why there is no pool
+        self._said = ""  # of this run: why
+        self._again = 0.0  # time of the next question
         self._asked: Optional[mmx.Reply] = None
         self._asked_of = 0  # the daemon's run
 
@@ -49,19 +59,54 @@ class Pooled:
         """Asks for the pool; never waits."""
         if self.pool or not self.conn.connected:
             return self.pool
-        # The answer of an earlier run came with its end.
-        if not self._asked or self._asked_of != self.conn.epoch:
-            self._asked_of = self.conn.epoch
+        if self._asked_of != self.conn.epoch:
+            self._asked_of, self._again = self.conn.epoch, 0.0
+            # The answer of an earlier run came with its end.
+            self._asked, self.unusable, self._said = None, None, ""
+        if not self._asked and time.monotonic() >= self._again:
+            self._again = time.monotonic() + AGAIN_S
             self._asked = self.conn.send(
                 mmx.wire.POOL, name=self._name, layout=self._layout)
-        if self._asked.done:
+        if self._asked and self._asked.done:
             asked, self._asked = self._asked, None
-            self._answered(asked)
+            try:
+                self.mapped, self.unusable = self._take(asked), None
+            except Exception as e:  # of which an engine would end
+                self._note(e, asked)
         return self.pool
 
-    def _answered(self, asked: mmx.Reply) -> None:
-        """Maps the pool, or notes why it cannot be had."""
+    def _take(self, asked: mmx.Reply) -> mmx.Pool:
+        """Maps the pool that is the answer; raises why it cannot be used."""
         raise NotImplementedError
+
+    def _note(self, why: Exception, asked: mmx.Reply) -> None:
+        self.unusable = why
+        if not self.is_refused or self._said == str(why):
+            return
+        self._said = str(why)
+        if isinstance(why, errors.IncompatibleLayout):
+            remedy = "set the pool's layout in the daemon's configuration"
+        elif asked.error:
+            remedy = f"name a pool by {self._setting}, or let this user " \
+                "have it (pools[].uids)"
+        else:
+            remedy = "the pool cannot be mapped, mmxctl doctor says more"
+        self._log.error("mmx is not used: %s; %s", why, remedy)
+
+    @property
+    def is_refused(self) -> bool:
+        """True if there is no pool, and will be none by itself."""
+        return self.unusable is not None and \
+            getattr(self.unusable, "advice", "") != "retry"
+
+
+def field_of(pool: mmx.Pool, name: Optional[str]) -> mmx.pool.Field:
+    """Returns the field with the embeddings: of this name, or the first."""
+    name = name or next(iter(pool.fields))
+    if name not in pool.fields:
+        raise errors.IncompatibleLayout(f"pool {pool.name} has no field "
+                                        f"{name}")
+    return pool.fields[name]
 
 
 def kind_of(dtype: Any) -> str:

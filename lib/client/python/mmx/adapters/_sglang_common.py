@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import mmx
 from mmx import aux, errors
 
+from . import _common
 from ._copies import shown
 
 MARK = "~"  # between a client's request id and the secret
@@ -196,10 +197,5 @@ def pool_name() -> str:
     return os.environ.get("MMX_POOL", "")
 
 
-def field_of(pool: mmx.Pool) -> str:
-    """Returns the field with the embeddings: MMX_FIELD, or the first."""
-    name = os.environ.get("MMX_FIELD") or next(iter(pool.fields))
-    if name not in pool.fields:
-        raise errors.IncompatibleLayout(f"pool {pool.name} has no field "
-                                        f"{name}")
-    return name
+def field_of(pool: mmx.Pool) -> mmx.pool.Field:
+    return _common.field_of(pool, os.environ.get("MMX_FIELD"))

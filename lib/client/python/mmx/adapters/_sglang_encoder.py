@@ -66,7 +66,7 @@ class Rooms:
         try:
             if isinstance(pool, BaseException):
                 raise pool
-            why = misfit(pool.fields[field_of(pool)], data.shape[1], data.dtype)
+            why = misfit(field_of(pool), data.shape[1], data.dtype)
             if why:
                 raise errors.IncompatibleLayout(f"pool {pool.name} {why}")
             self.sources[req_id] = self._announced(
@@ -159,8 +159,8 @@ def make_delivery(server: Any) -> type:
                     "were announced")
                 return
             await self._copy(embedding, Rows(
-                source.pool, source.pool.fields[field_of(source.pool)],
-                source.total, source.pieces(0, source.total)))
+                source.pool, field_of(source.pool), source.total,
+                source.pieces(0, source.total)))
             source.commit(0, source.total, final=True)
             await self._until(source.done, state, end)
 

@@ -156,9 +156,8 @@ class Lang(Pooled):
         self.rank = rank % self.ranks
         super().__init__(mmx.connect(
             "langd", name=f"sglang-{here.tp_rank}", timeout=0,
-            session=os.environ.get("MMX_SESSION", "sglang")), pool_name())
-        self.unusable: Optional[Exception] = None  # why there is no pool
-        self._failed_of = 0  # the daemon's run
+            session=os.environ.get("MMX_SESSION", "sglang")), log, "MMX_POOL",
+            pool_name())
         # Of too many the oldest go, which their encoders have given up by then.
         self._unwanted: Deque[Tuple[mmx.Reference, str]] = collections.deque(
             maxlen=UNWANTED_MAX)
@@ -189,20 +188,14 @@ class Lang(Pooled):
             return None
         while self._unwanted:  # langd keeps what its encoder cannot hear yet
             self.conn.decline(*self._unwanted.popleft())
-        if self._failed_of != self.conn.epoch:
-            self.unusable = None
         return self.look()
 
-    def _answered(self, asked: mmx.Reply) -> None:
-        """Maps the pool; why it cannot be had is for the requests."""
-        try:
-            pool = mmx.Pool(asked.result(), asked.take_fd(), self.conn.epoch)
-            field_of(pool)
-            if self.copies.later:
-                self.copies.meet(pool)
-            self.mapped, self.unusable = pool, None
-        except Exception as e:
-            self._failed_of, self.unusable = self.conn.epoch, e
+    def _take(self, asked: mmx.Reply) -> mmx.Pool:
+        pool = mmx.Pool(asked.result(), asked.take_fd(), self.conn.epoch)
+        field_of(pool)
+        if self.copies.later:
+            self.copies.meet(pool)
+        return pool
 
     def tidy(self) -> None:
         """Does what is to be done while no request waits."""
@@ -225,7 +218,7 @@ class Lang(Pooled):
         0.5.23's own EmbeddingPool is no place for them: it frees its slots
         with the processor's output, which is gone before the prefill."""
         pool = groups[0][0].pool
-        field = pool.fields[field_of(pool)]
+        field = field_of(pool)
         if not self.copies.later and pool.memory == "host" and \
                 os.environ.get("MMX_SGLANG_COPY") != "1" and \
                 all(len(g) == 1 == len(g[0].runs) for g in groups):
@@ -351,8 +344,9 @@ def make_waiting(receiver: Any) -> type:
 
         def _lose_patience(self) -> None:
             """Raises why there is no pool: at once if that will not change."""
-            why = Lang.get().unusable if Lang.get().conn.connected else None
-            if why and getattr(why, "advice", "") != "retry":
+            lang = Lang.get()
+            why = lang.unusable if lang.conn.connected else None
+            if why and lang.is_refused:
                 raise why
             if time.monotonic() - self._since > PATIENCE_S:
                 raise why or errors.NotReady("no mmx-langd is connected")
@@ -412,7 +406,7 @@ def make_waiting(receiver: Any) -> type:
                 raise errors.Malformed(f"part {said['part']} in the room of "
                                        f"{part} of {len(self.rooms)}")
             modality = receiver.Modality[said["modality"].upper()]
-            field = room.pool.fields[field_of(room.pool)]
+            field = field_of(room.pool)
             return receiver.EmbeddingData(
                 self.recv_req.rid, len(self.rooms), part,
                 numbers(said["grid"]), modality,

@@ -18,7 +18,7 @@ from typing import (Any, Callable, Dict, Iterable, List, NamedTuple, Optional,
 import mmx
 from mmx import errors
 
-from ._common import Pooled, kind_of
+from ._common import Pooled, field_of, kind_of
 from ._vllm_engine import (ECConnectorMetadata, ECConnectorWorkerMetadata,
                            log)
 
@@ -82,8 +82,7 @@ class Settings:
         return self.encoders is None or offer.encoder in self.encoders
 
     def field_of(self, pool: mmx.Pool) -> mmx.pool.Field:
-        """Raises KeyError if the pool has no field of the name that is set."""
-        return pool.fields[self.field or next(iter(pool.fields))]
+        return field_of(pool, self.field)
 
     def misfit(self, field: Any) -> Optional[str]:
         """Returns in what the pool's field differs from the model's rows;
@@ -227,52 +226,20 @@ class Link(Pooled):
         self.settings, self.part = s, part
         super().__init__(mmx.connect(
             daemon, s.socket, session=s.session,
-            name=f"vllm-{part}-{s.rank}", timeout=0), s.pool, s.layout)
+            name=f"vllm-{part}-{s.rank}", timeout=0), log, "mmx_pool",
+            s.pool, s.layout)
         # Called with a new pool; a scheduler reads no rows.
         self.meets: Optional[Callable[[mmx.Pool], None]] = None
         self.before: Optional[mmx.Pool] = None  # of the daemon's run before
         self.maps: Dict[int, Map] = {}  # of both, by epoch
-        self.misfit: Optional[str] = None  # why the daemon's pool is not used
-        self._why: Optional[errors.MmxError] = None  # the last answer
         self._absent = math.inf  # since when no daemon is connected
-        self._refused = 0  # the run of the daemon that has this pool
 
     def step(self) -> Optional[mmx.Pool]:
         """Steps the connection; asks for the pool after each connect. Never
         waits."""
         self.conn.step()
         self._note_absence()
-        if self._is_refused():
-            return None
         return self.look()
-
-    def _answered(self, asked: mmx.Reply) -> None:
-        """Takes the daemon's pool. Why it cannot be had is logged; vLLM would
-        end of an exception."""
-        self._why = asked.error
-        if asked.error:
-            if asked.error.advice != "retry":
-                self._refuse(str(asked.error), "name a pool by mmx_pool, or "
-                             "let this user have it (pools[].uids)")
-            return
-        fd = os.dup(asked.fd) if asked.fd >= 0 else -1
-        try:
-            self._take(mmx.Pool(asked.result(), asked.take_fd(),
-                                self.conn.epoch),
-                       fd, asked.result())
-        except Exception as e:
-            if fd >= 0:
-                os.close(fd)
-            self._refuse(f"the pool cannot be mapped: {e}", "mmxctl doctor "
-                         "says more")
-
-    def _refuse(self, why: str, remedy: str) -> None:
-        """Does without the pools of this run of the daemon."""
-        self.misfit, self._refused = why, self.conn.epoch
-        log.error("mmx is not used: %s; %s", why, remedy)
-
-    def _is_refused(self) -> bool:
-        return bool(self.misfit) and self._refused == self.conn.epoch
 
     def _note_absence(self) -> None:
         """Logs once that no daemon answers, after a second without."""
@@ -287,28 +254,26 @@ class Link(Pooled):
                         "its socket by mmx_socket", self.conn.role,
                         self.conn.path, self.conn.refused or "not connected")
 
-    def _take(self, pool: mmx.Pool, fd: int, info: Dict[str, Any]) -> None:
+    def _take(self, asked: mmx.Reply) -> mmx.Pool:
         """Takes the pool if the model's rows fit it, and the descriptor."""
+        info = dict(asked.result())
+        fd = os.dup(asked.fd) if asked.fd >= 0 else -1
         try:
+            pool = mmx.Pool(info, asked.take_fd(), self.conn.epoch)
             why = self.settings.misfit(self.settings.field_of(pool))
-        except KeyError as e:
-            why = f"has no field {e.args[0]}"
-        if why:
-            self._refuse(f"pool {pool.name} {why}", "set the pool's layout "
-                         f"(it is {pool.layout}) in the daemon's "
-                         "configuration")
+            if why:
+                raise errors.IncompatibleLayout(f"pool {pool.name} {why}")
+            if self.before:
+                self._forget(self.before.epoch)
+            self.before = self.mapped
+            if self.meets:
+                self.meets(pool)
+            if pool.memory == "host":
+                self.maps[pool.epoch], fd = Map(os.getpid(), fd, info), -1
+            return pool
+        finally:
             if fd >= 0:
                 os.close(fd)
-            return
-        if self.before:
-            self._forget(self.before.epoch)
-        self.misfit, self.before, self.mapped = None, self.mapped, pool
-        if self.meets:
-            self.meets(pool)
-        if pool.memory == "host" and fd >= 0:
-            self.maps[pool.epoch] = Map(os.getpid(), fd, dict(info))
-        elif fd >= 0:
-            os.close(fd)
 
     def _forget(self, epoch: int) -> None:
         gone = self.maps.pop(epoch, None)
@@ -324,10 +289,10 @@ class Link(Pooled):
         """Returns the pool, or raises why there is none."""
         if self.pool:
             return self.pool
-        if self._is_refused():
-            raise errors.IncompatibleLayout(str(self.misfit))
-        if self.conn.connected and self._why:
-            raise self._why
+        if self.is_refused:
+            raise errors.IncompatibleLayout(str(self.unusable))
+        if self.conn.connected and self.unusable:
+            raise self.unusable
         raise errors.NotReady("no daemon is connected")
 
     def request(self, identifier: str, offer: Offer, pool: mmx.Pool,
@@ -343,13 +308,13 @@ class Link(Pooled):
     def meet(self) -> None:
         """Waits for the pool where an engine starts, before its first pass."""
         with contextlib.suppress(errors.MmxError, TimeoutError):
-            self.conn.wait(lambda: self.step() or self._is_refused(), BACK_S)
+            self.conn.wait(lambda: self.step() or self.is_refused, BACK_S)
 
     def wait_pool(self) -> mmx.Pool:
         """Waits for the pool, in a worker: not long for that of a daemon that
         has ended, since all of the engine's requests wait, and not for one
         that is refused."""
         limit = self.settings.worker_wait
-        self.conn.wait(lambda: self.step() or self._is_refused(),
+        self.conn.wait(lambda: self.step() or self.is_refused,
                        min(limit, BACK_S) if self.mapped else limit)
         return self.usable()

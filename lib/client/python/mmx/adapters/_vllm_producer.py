@@ -104,7 +104,7 @@ class ProducerScheduler:
     def _patience(self, request: str) -> bool:
         """True once a request has waited long enough, for a daemon or for
         blocks: it runs unsaved. At once if the daemon's pool does not fit."""
-        if self.link.misfit:
+        if self.link.is_refused:
             return True
         now = time.monotonic()
         since = self._since.setdefault(request, now)
