@@ -7,6 +7,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+import types
 import unittest
 
 import numpy as np
@@ -146,8 +147,11 @@ class Adapters(Cuda):
             room.wait_ready(LIMIT)
             lang = _sglang_language.Lang.__new__(_sglang_language.Lang)
             lang.copies, lang._freed, lang.rank, over = Here(), [], 0, []
-            rows, = lang.load([[room]], lambda: over.append(1))
+            lang.begun = []
+            rows, = lang.load(types.SimpleNamespace(
+                over=lambda: over.append(1), rooms={0: room}), [[room]])
             self.assertTrue(over)
+            lang.let_go([])
             field = room.pool.fields["embedding"]
             np.testing.assert_array_equal(
                 np.asarray(rows).view("u1").reshape(300, -1),

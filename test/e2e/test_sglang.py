@@ -111,8 +111,7 @@ class Rank:
             attn_tp_group="its own")
         plugin.install("language")
         _sglang_language.PATIENCE_S = float(os.environ["PATIENCE"])
-        self.least = least
-        self.receiver = receiver.MMReceiverHTTP([], None)
+        self.receiver = receiver.MMReceiverHTTP([], None, least)
         self.kept = []  # inputs that something still refers to
 
     def idle(self, link):
@@ -140,7 +139,7 @@ class Rank:
     def serve(self, requests, abort=""):
         """Returns (status, text, HTTP code) of each request. abort: the
         client leaves, "now" or when the "length" is known."""
-        waiting, ends = [], {}
+        waiting, ends = self.receiver.waiting_list, {}
         for r in requests:
             req = types.SimpleNamespace(
                 rid=r["rid"], input_ids=None, mm_inputs=None,
@@ -151,8 +150,8 @@ class Rank:
             waiting[-1].send_encode_request()
         order = list(waiting)
         while waiting:
-            for w, status in receiver._process_waiting_requests(
-                    waiting, self.least):
+            self.receiver.process_waiting_requests([])
+            for w, status in self.receiver.ended:
                 # What failed has a prompt for the scheduler to count.
                 assert w.recv_req.input_ids is not None or \
                     w.status != receiver.WaitingMMRequestStatus.FAIL
@@ -161,6 +160,7 @@ class Rank:
                 self.kept += [inputs] if "KEEP" in os.environ else []
                 if inputs and os.environ.get("KEEP") != "running":
                     inputs.release_features()  # the request has ended
+            self.receiver.ended.clear()
             for w in waiting if abort else ():
                 if abort == "now" or any(r.total is not None
                                          for r in w.rooms.values()):
@@ -180,6 +180,8 @@ class Ranks:
             if pid == 0:
                 ours.close()
                 os.environ.update(env)
+                if rank == int(env.get("APART", -1)):
+                    os.environ["MMX_LANGD_SOCKET"] += "-of-another"
                 self._child(theirs, rank, size, *group)
             theirs.close()
             self.pipes.append(ours.makefile("rw"))
@@ -389,6 +391,15 @@ class Sglang(Base):
     def test_rows_that_are_copied_hold_no_blocks(self):
         self.start(ranks=2, env={"KEEP": "running", "MMX_SGLANG_COPY": "1"})
         self.good(("r", 300), ("s", 5))
+        self.d.all_free()
+
+    def test_rows_of_a_rank_that_reaches_no_langd_hold_no_blocks(self):
+        """The first rank has copied them by then: it still says that no
+        reader comes, of whom langd waits for minutes else."""
+        self.start(ranks=2, patience=0.5,
+                   env={"APART": "1", "MMX_SGLANG_COPY": "1"})
+        self.failed(self.serve(("r", 300)), 503, "not-ready")
+        self.assertEqual(self.d.stats()["rooms_succeeded"], 1)
         self.d.all_free()
 
     def test_a_request_that_has_ended_holds_no_blocks(self):

@@ -21,8 +21,9 @@ from test_sglang import WIDTH, picture
 
 from mmx.adapters import _sglang_language
 
-PENDING, SUCCESS = (receiver.WaitingMMRequestStatus.PENDING,
-                    receiver.WaitingMMRequestStatus.SUCCESS)
+PENDING, SUCCESS, FAIL = (receiver.WaitingMMRequestStatus.PENDING,
+                          receiver.WaitingMMRequestStatus.SUCCESS,
+                          receiver.WaitingMMRequestStatus.FAIL)
 
 
 class Encoder(test_sglang.Encoder):
@@ -75,7 +76,7 @@ class Gpu(OnGpu, test_sglang.Base):
         self.receiver = receiver.MMReceiverHTTP([], None)
         self.receiver.scheduler = self.scheduler
         eventually(lambda: self.lang.step() and PINNED, "the pool is pinned")
-        self.waiting = []
+        self.waiting = self.receiver.waiting_list
 
     @property
     def copies(self):
@@ -85,7 +86,7 @@ class Gpu(OnGpu, test_sglang.Base):
         """One of the scheduler: it must not wait, nor copy pageable memory."""
         with torch.in_a_pass(self.turns, list(PINNED.values())):
             self.receiver.process_waiting_requests([])
-            receiver._process_waiting_requests(self.waiting, list)
+            self.receiver.ended.clear()
 
     def asked(self, rid, rows):
         """A request in the scheduler."""
@@ -192,6 +193,21 @@ class Language(Gpu):
         gate.set()
         self.copies.synchronize()
         self.turn()
+        self.d.all_free()
+
+    def test_another_rank_fails_amid_the_copy(self):
+        """It had not attached; this one does not hear of it but by SGLang."""
+        self.start()
+        self.lang.ranks = 2
+        gate = self.copies.gate()
+        one = self.begun("r", 300)
+        self.receiver.least = lambda held: [FAIL] * len(held)
+        self.turn()
+        self.assertEqual((self.waiting, self.taken()), ([], 3))
+        gate.set()
+        self.copies.synchronize()
+        self.turn()
+        self.assertNotEqual(one.status, FAIL)
         self.d.all_free()
 
     def test_langd_ends_amid_the_copy(self):

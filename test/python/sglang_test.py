@@ -385,7 +385,8 @@ class Turns(unittest.TestCase):
         self.lang.conn.send.return_value = types.SimpleNamespace(done=False)
         self.lang.rank = 0
         self.lang._unwanted = deque(maxlen=language.UNWANTED_MAX)
-        self.lang.copies = Here()
+        self.lang.copies, self.lang.begun = Here(), []
+        self.receiver = receiver.MMReceiverHTTP([], None)
         language.warn.last.clear()
         one = unittest.mock.patch.object(language.Lang, "one", self.lang)
         one.start()
@@ -412,7 +413,7 @@ class Turns(unittest.TestCase):
                 "no descriptor is free")), \
                 self.assertLogs("mmx.sglang", "WARNING") as said:
             for _ in range(1000):  # SGLang's scheduler never sleeps
-                language.turned(lambda *_: None, None, [])
+                language.turned(lambda *_: None, self.receiver, [])
             self.lang.decline(mmx.Reference(7), "enc0")
         self.assertEqual(len(said.output), 1)
 
@@ -422,7 +423,7 @@ class Turns(unittest.TestCase):
                     "no descriptor is free")), \
                 self.assertLogs("mmx.sglang", "WARNING") as said:
             self.assertEqual(language.turned(
-                lambda self, reqs: reqs, types.SimpleNamespace(), [1]), [1])
+                lambda self, reqs: reqs, self.receiver, [1]), [1])
         self.assertIn("no descriptor", said.output[0])
 
     def test_declines_that_wait_for_langd_have_a_limit(self):

@@ -165,6 +165,8 @@ class Lang(Pooled):
         # SGLang's kernels are on a stream of their own.
         self._readers = [s for s in (getattr(
             scheduler, "forward_stream", None),) if s is not None]
+        # Requests with copies that other ranks may not have yet.
+        self.begun: "List[Any]" = []
         self._left = gpu_bytes()  # for rows on the GPU
         self._freed: Deque[int] = collections.deque()
         try:  # once in a process: the first request finds the daemon
@@ -209,12 +211,21 @@ class Lang(Pooled):
             self._unwanted.append((room, encoder))
             self.tidy()
 
-    def load(self, groups: List[List[mmx.Room]],
-             over: Callable[[], bool]) -> List[Any]:
+    def let_go(self, waiting: List[Any]) -> None:
+        """Releases the rooms of requests that SGLang waits for no more: all
+        ranks have them, so all have attached."""
+        for one in [b for b in self.begun if b not in waiting]:
+            self.begun.remove(one)
+            for room in one.rooms.values():
+                if room.released != mmx.wire.ALL:
+                    room.release(force=True)
+
+    def load(self, one: Any, groups: List[List[mmx.Room]]) -> List[Any]:
         """Returns a tensor of each group's rows, those of one room after the
-        other's; over() is called when they are there, and returns True if
-        their request has failed. Shown in place, a room
-        goes back with the last tensor over it, else when it is copied. SGLang
+        other's; one.over() is called when they are there, and returns True if
+        the request has failed. Shown in place, a room
+        goes back with the last tensor over it, else when it is copied, of the
+        first rank when all ranks have theirs. SGLang
         0.5.23's own EmbeddingPool is no place for them: it frees its slots
         with the processor's output, which is gone before the prefill."""
         pool = groups[0][0].pool
@@ -224,13 +235,14 @@ class Lang(Pooled):
                 all(len(g) == 1 == len(g[0].runs) for g in groups):
             made = [shown(room.view(field.name, release=True), field.dtype)
                     for room, in groups]
-            over()
+            one.over()
             return made
 
         def copied() -> None:
-            lost = over()
-            for room in itertools.chain(*groups):
-                room.release(force=True, no_readers=lost and self.rank == 0)
+            lost = one.over()
+            for room in itertools.chain(*groups) if lost or self.rank else ():
+                room.release(force=True, no_readers=self.rank == 0)
+        self.begun.append(one)
         items = [rows_of(pool, field, g) for g in groups]
         size = sum(item.rows for item in items) * field.row_bytes
         while self._freed:
@@ -271,7 +283,11 @@ def turned(original: Any, self: Any, recv_reqs: Any) -> Any:
             here.attn_tp_rank, here.attn_tp_size, here.attn_tp_group
     with warned():
         Lang.get(getattr(self, "scheduler", None)).tidy()
-    return original(self, recv_reqs)
+    try:
+        return original(self, recv_reqs)
+    finally:
+        with warned():
+            Lang.get().let_go(self.waiting_list)
 
 
 def emptied(original: Any, self: Any) -> Any:
@@ -292,7 +308,7 @@ def make_waiting(receiver: Any) -> type:
         def send_encode_request(self) -> None:
             self.rooms: Dict[int, mmx.Room] = {}
             self._made: Optional[Dict[Any, Any]] = None  # its tensors
-            self._copied = False  # into them
+            self._copied = self._lost = False  # into them; for all ranks
             self._since = time.monotonic()
             self._secret, *said = next(
                 (u[4:] for u in self.encoder_urls if u.startswith("mmx:")),
@@ -394,11 +410,12 @@ def make_waiting(receiver: Any) -> type:
                         self.recv_embedding_data, data, self.model_type)
                 by_modality.setdefault(data.modality, []).append(room)
 
-            def over() -> bool:
-                self._copied = True
-                return self.status != receiver.WaitingMMRequestStatus.PENDING
-            made = Lang.get().load(list(by_modality.values()), over)
+            made = Lang.get().load(self, list(by_modality.values()))
             self._made = dict(zip(by_modality, made))
+
+        def over(self) -> bool:
+            self._copied = True
+            return self._lost
 
         def _part(self, part: int, room: mmx.Room) -> Any:
             said, beside = unpack(room.aux)
@@ -424,7 +441,8 @@ def make_waiting(receiver: Any) -> type:
             """The request has failed, perhaps in another rank, which may have
             heard of no room: none waits for its readers. Before READY this is
             an abort; what is being copied goes back after that."""
-            rooms, lang = getattr(self, "rooms", {}), Lang.get()
+            rooms, lang, self._lost = getattr(self, "rooms", {}), \
+                Lang.get(), True
             for part, encoder in getattr(self, "_places", ()):
                 room = rooms.get(part)
                 if room and room.released != mmx.wire.ALL and (

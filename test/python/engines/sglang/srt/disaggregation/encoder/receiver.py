@@ -147,7 +147,16 @@ class MMReceiverBase:
 
 
 class MMReceiverHTTP(MMReceiverBase):
+    """Of a scheduler rank; `least` is its all-reduce."""
+
+    def __init__(self, encode_urls, post, least=list):
+        super().__init__(encode_urls, post)
+        self.waiting_list, self.least, self.ended = [], least, []
+
     def process_waiting_requests(self, recv_reqs):
+        if self.waiting_list:
+            self.ended += _process_waiting_requests(self.waiting_list,
+                                                    self.least)
         return recv_reqs, []
 
 
