@@ -230,17 +230,24 @@ class Language(Gpu):
 
     def test_gpu_memory_has_a_limit(self):
         self.start()
-        self.lang._left = 2 * 300 * WIDTH * 2
-        first, second, third = (self.served(rid, 300) for rid in "abc")
+        self.lang._limit = self.lang._left = 2 * 300 * WIDTH * 2
+        first, second = (self.served(rid, 300) for rid in "ab")
         for one, rid in ((first, "a"), (second, "b")):
             self.check(one, rid, 300)
-        item, = third.recv_req.mm_inputs.mm_items
+        third = self.asked("c", 300)
+        large = self.served("d", 601)
+        item, = large.recv_req.mm_inputs.mm_items
         np.testing.assert_array_equal(  # as the engine without a GPU has it
-            item.precomputed_embeddings, self.want("c", 300))
-        self.d.all_free()
+            item.precomputed_embeddings, self.want("d", 601))
+        eventually(lambda: self.turn() or all(
+            r.complete for r in third.rooms.values()), "they have landed")
+        self.turn()
+        self.assertEqual(third.status, PENDING)
         first.recv_req.mm_inputs.release_features()
         del first, one
-        self.check(self.served("d", 300), "d", 300)
+        eventually(lambda: self.turn() or third.status == SUCCESS, "served")
+        self.check(third, "c", 300)
+        self.d.all_free()
 
     def test_a_pool_is_pinned_once(self):
         self.start()

@@ -485,6 +485,45 @@ class Turns(unittest.TestCase):
         self.assertEqual(one.status, receiver.WaitingMMRequestStatus.FAIL)
         self.assertIn("no descriptor", one.error_msg)
 
+    def rank(self, limit):
+        """A rank's loads onto a GPU with space for `limit` rows."""
+        lang = copy.copy(self.lang)
+        lang.begun, lang._limit, lang._left, lang._freed = [], limit, limit, \
+            deque()
+        lang.rank, lang._readers, lang.copies = 0, [], unittest.mock.Mock(
+            later=True, load=lambda items, over, readers: [
+                unittest.mock.MagicMock() for _ in items])
+        field = mmx.pool.Field("embedding", "u8", 1, 0, 1)
+        pool = types.SimpleNamespace(fields={"embedding": field})
+
+        def load(one, rows):
+            room = unittest.mock.Mock(pool=pool, readable=rows)
+            one.rooms = {0: room}
+            return lang.load(one, [[room]]) is not None
+        return lang, load
+
+    def test_ranks_that_see_rows_in_another_order(self):
+        """Each has space for one of two requests: they do not hold it for
+        ever against each other."""
+        orders, limit = ((0, 1), (1, 0)), 10
+        with unittest.mock.patch.object(
+                language, "rows_of", lambda pool, field, rooms:
+                types.SimpleNamespace(rows=rooms[0].readable)), \
+                unittest.mock.patch.object(language.weakref, "finalize"):
+            ranks = [self.rank(limit) for _ in orders]
+            both = [[types.SimpleNamespace(since=n) for n in range(3)]
+                    for _ in ranks]
+            got = [[load(ones[n], 8) for n in order] for (_, load), ones, order
+                   in zip(ranks, both, orders)]
+            # The second rank has both, or the first would have to.
+            self.assertEqual(got, [[True, False], [True, True]])
+            for (lang, load), ones in zip(ranks, both):
+                self.assertFalse(load(ones[2], 1 + limit - 8))  # who is last
+            for (lang, load), ones in zip(ranks, both):
+                lang.let_go(ones[1:])  # all ranks have the first
+                lang._freed.append(8)
+            self.assertTrue(ranks[0][1](both[0][1], 8))
+
     def test_a_request_that_ends_waits_for_no_reader(self):
         """Of the other ranks one may not have started it. Only the rank that
         requested the room can say so: langd refuses it to a reader."""

@@ -167,7 +167,7 @@ class Lang(Pooled):
             scheduler, "forward_stream", None),) if s is not None]
         # Requests with copies that other ranks may not have yet.
         self.begun: "List[Any]" = []
-        self._left = gpu_bytes()  # for rows on the GPU
+        self._limit = self._left = gpu_bytes()  # for rows on the GPU
         self._freed: Deque[int] = collections.deque()
         try:  # once in a process: the first request finds the daemon
             self.conn.wait(self.step, FIRST_S)
@@ -220,14 +220,15 @@ class Lang(Pooled):
                 if room.released != mmx.wire.ALL:
                     room.release(force=True)
 
-    def load(self, one: Any, groups: List[List[mmx.Room]]) -> List[Any]:
+    def load(self, one: Any,
+             groups: List[List[mmx.Room]]) -> Optional[List[Any]]:
         """Returns a tensor of each group's rows, those of one room after the
-        other's; one.over() is called when they are there, and returns True if
-        the request has failed. Shown in place, a room
-        goes back with the last tensor over it, else when it is copied, of the
-        first rank when all ranks have theirs. SGLang
-        0.5.23's own EmbeddingPool is no place for them: it frees its slots
-        with the processor's output, which is gone before the prefill."""
+        other's; None: the GPU has no space yet. one.over() is called when
+        they are there, and returns True if the request has failed. Shown in
+        place, a room goes back with the last tensor over it, else when it is
+        copied, of the first rank when all ranks have theirs. SGLang 0.5.23's
+        own EmbeddingPool is no place for them: it frees its slots with the
+        processor's output, which is gone before the prefill."""
         pool = groups[0][0].pool
         field = field_of(pool)
         if not self.copies.later and pool.memory == "host" and \
@@ -242,12 +243,20 @@ class Lang(Pooled):
             lost = one.over()
             for room in itertools.chain(*groups) if lost or self.rank else ():
                 room.release(force=True, no_readers=self.rank == 0)
-        self.begun.append(one)
-        items = [rows_of(pool, field, g) for g in groups]
-        size = sum(item.rows for item in items) * field.row_bytes
+        size = field.row_bytes * sum(
+            room.readable for room in itertools.chain(*groups))
         while self._freed:
             self._left += self._freed.popleft()
-        if not self.copies.later or size > self._left:
+        # A tensor on the host has another hash to SGLang: all ranks of a
+        # group must choose alike, though each frees its GPU in its own time.
+        here = not self.copies.later or size > self._limit
+        if not here and size > self._left and not self._is_passed(one):
+            warn("space", "mmx: rows wait for space on the GPU, of which "
+                 "MMX_SGLANG_GPU_MB has more")
+            return None
+        self.begun.append(one)
+        items = [rows_of(pool, field, g) for g in groups]
+        if here:
             # Never in place beside a GPU: SGLang may copy pinned memory later
             # than it lets go of it, when other rows are in the pool's place.
             return Here().load(items, copied)
@@ -258,6 +267,12 @@ class Lang(Pooled):
             weakref.finalize(rows.untyped_storage(), self._freed.append,
                              item.rows * field.row_bytes).atexit = False
         return made
+
+
+    def _is_passed(self, one: Any) -> bool:
+        """True if a later request has space that another rank may have given
+        to this one: two that wait for each other would do so for ever."""
+        return any(b.since > one.since for b in self.begun)
 
 
 def rows_of(pool: mmx.Pool, field: mmx.pool.Field,
@@ -309,7 +324,8 @@ def make_waiting(receiver: Any) -> type:
             self.rooms: Dict[int, mmx.Room] = {}
             self._made: Optional[Dict[Any, Any]] = None  # its tensors
             self._copied = self._lost = False  # into them; for all ranks
-            self._since = time.monotonic()
+            self._groups: Dict[Any, List[mmx.Room]] = {}  # by modality
+            self.since = time.monotonic()  # all ranks have the same order
             self._secret, *said = next(
                 (u[4:] for u in self.encoder_urls if u.startswith("mmx:")),
                 "").split(" ")
@@ -364,7 +380,7 @@ def make_waiting(receiver: Any) -> type:
             why = lang.unusable if lang.conn.connected else None
             if why and lang.is_refused:
                 raise why
-            if time.monotonic() - self._since > PATIENCE_S:
+            if time.monotonic() - self.since > PATIENCE_S:
                 raise why or errors.NotReady("no mmx-langd is connected")
 
         def _try_recv_mm_data(self) -> None:
@@ -402,16 +418,16 @@ def make_waiting(receiver: Any) -> type:
             self.recv_embedding_data = None
 
         def _begin(self) -> None:
-            by_modality: Dict[Any, List[mmx.Room]] = {}
-            for part, room in sorted(self.rooms.items()):
+            for part, room in sorted(self.rooms.items()) \
+                    if not self._groups else ():
                 data = self._part(part, room)
                 self.recv_embedding_data = \
                     receiver._aggregate_embedding_part(
                         self.recv_embedding_data, data, self.model_type)
-                by_modality.setdefault(data.modality, []).append(room)
-
-            made = Lang.get().load(self, list(by_modality.values()))
-            self._made = dict(zip(by_modality, made))
+                self._groups.setdefault(data.modality, []).append(room)
+            made = Lang.get().load(self, list(self._groups.values()))
+            if made is not None:
+                self._made = dict(zip(self._groups, made))
 
         def over(self) -> bool:
             self._copied = True
