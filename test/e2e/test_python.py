@@ -130,6 +130,17 @@ class Async(Case):
         enc.done(2)
         enc.release(2)
 
+    def test_a_pool_of_several_callers_is_mapped_once(self):
+        """One of them may have pinned it."""
+        e, _ = self.pair()
+
+        async def main():
+            async with await mmx.aconnect("encoded", e.socket) as enc:
+                async def mapped():
+                    return (await enc.apool())._map
+                return await asyncio.gather(mapped(), mapped(), mapped())
+        self.assertEqual(len(set(map(id, asyncio.run(main())))), 1)
+
     def test_one_loop_for_a_connection(self):
         e, _ = self.pair()
         conn = mmx.connect("encoded", e.socket)

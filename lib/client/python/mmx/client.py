@@ -514,8 +514,10 @@ class Connection:
         values = reply.result()
         if reply.epoch != self.epoch:  # another run, since it was awaited
             raise errors.DaemonLost(f"{self.path}: reconnected")
-        pool, known = Pool(values, reply.take_fd(), self.epoch, self._held), \
-            self._pools.get(name)
+        known = self._pools.get(name)
+        if known and known.epoch == self.epoch:
+            return known  # another caller was answered first
+        pool = Pool(values, reply.take_fd(), self.epoch, self._held)
         if known and known.layout == pool.layout:
             known._become(pool)
         else:
