@@ -22,6 +22,13 @@ def modules():
                            torch.modules(cuda.Driver.get(DOUBLE)))
 
 
+def is_mapped(at):
+    with open("/proc/self/maps") as maps:
+        return any(first <= at < end for first, end in (
+            (int(word, 16) for word in line.split()[0].split("-"))
+            for line in maps))
+
+
 class OnGpu:
     """Of a case: first of its bases."""
 
@@ -31,6 +38,8 @@ class OnGpu:
         torch.modules(self.driver)
         pin, unpin = self.driver.pin, self.driver.unpin
         PINNED.clear()  # of maps that something of an earlier test holds
+        late = []  # unpinned when their addresses may be of other memory
+        self.addCleanup(lambda: self.assertEqual(late, []))
 
         def pinned(at, size, flags):
             pin(at, size, flags)
@@ -38,6 +47,8 @@ class OnGpu:
             PINNED[at] = at, size
 
         def unpinned(at):
+            if not is_mapped(at):
+                late.append(at)
             unpin(at)
             PINNED.pop(at, None)
         for name, call in (("pin", pinned), ("unpin", unpinned)):

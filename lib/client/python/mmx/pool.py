@@ -61,9 +61,11 @@ class Field(NamedTuple):
 
 class _Map(mmap.mmap):
     """Memory of a pool; with `held` its connection stays open as long as rows
-    of it are shown."""
+    of it are shown. `pinned` goes before the memory is unmapped, which a
+    weakref to this, of mmap's own kind, hears of afterwards."""
 
     held: Any = None
+    pinned: Any = None
 
 
 class Pool:

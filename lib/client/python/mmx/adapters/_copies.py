@@ -116,6 +116,10 @@ class Here:
     close = step
 
 
+class _Pin:
+    """Of a map, whose end ends it."""
+
+
 class Streams(Here):
     later = True
 
@@ -180,7 +184,8 @@ class Streams(Here):
         except cuda.CudaError as e:
             self._log.warning("copies wait for the GPU: %s", e)
             return
-        weakref.finalize(pool._map, unpin).atexit = False
+        pool._map.pinned = pin = _Pin()
+        weakref.finalize(pin, unpin).atexit = False
 
     def close(self) -> None:
         """Waits: what the daemons get back must not be written any more."""
