@@ -39,7 +39,7 @@ def config(model="m", engine_id="e", both=False):
             ec_connector_extra_config=None),
         parallel_config=types.SimpleNamespace(tensor_parallel_size=4, rank=2),
         model_config=types.SimpleNamespace(model=model, revision="r",
-                                           dtype="bf16"))
+                                           dtype="torch.bfloat16"))
 
 
 INFO = {"pool": 0, "name": "vit", "block_rows": 128, "blocks": 1,
@@ -210,6 +210,26 @@ class Vllm(unittest.TestCase):
         with unittest.mock.patch.dict(sys.modules, {"torch": None}):
             got, = _copies.Here().load([item], lambda: None)
         self.assertTrue((got == 7).all())
+
+    def test_what_numpy_lacks_is_copied_as_its_bits(self):
+        class Rows:  # torch's
+            def __init__(self, dtype):
+                self.dtype = f"torch.{dtype}"
+
+            def detach(self):
+                return self
+            cpu = contiguous = detach
+
+            def view(self, bits):
+                return Rows(bits)
+
+            def numpy(self):  # TypeError: numpy lacks it
+                return np.zeros((1, 1), self.dtype.split(".")[-1])
+        torch = types.SimpleNamespace(int8="int8", int16="int16")
+        with unittest.mock.patch.dict(sys.modules, {"torch": torch}):
+            self.assertEqual([_common.from_tensor(Rows(d)).dtype.str for d in (
+                "bfloat16", "float8_e4m3fn", "float32")],
+                ["<u2", "|u1", "<f4"])
 
     def test_a_device_whose_driver_is_unknown_is_waited_for(self):
         """vLLM's check of such waits is told of them."""

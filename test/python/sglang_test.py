@@ -301,8 +301,15 @@ class Common(unittest.TestCase):
 
     def test_a_pool_that_does_not_fit(self):
         field = types.SimpleNamespace(dtype="bf16", elements=8)
-        self.assertEqual(misfit(field, 8, "torch.bfloat16"), "")
-        self.assertIn("rows are f32", misfit(field, 8, "torch.float32"))
+        for same in (None, "torch.bfloat16", np.dtype("u2")):
+            self.assertEqual(misfit(field, 8, same), "")
+        # Also what no pool has: its rows have other bytes.
+        for other, named in (("torch.float32", "f32"), ("torch.int16", "i16"),
+                             ("torch.float64", "float64"),
+                             ("torch.complex64", "complex64"),
+                             (np.dtype("f8"), "float64")):
+            self.assertEqual(misfit(field, 8, other),
+                             f"is bf16, the rows are {named}")
         self.assertIn("8 wide, the rows are 9",
                       misfit(field, 9, "torch.bfloat16"))
 

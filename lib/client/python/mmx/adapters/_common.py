@@ -9,7 +9,7 @@ from typing import Any, Dict, Optional
 
 import mmx
 from mmx import errors
-from mmx.dtypes import BY_TORCH
+from mmx.dtypes import BY_TORCH, DTYPES
 
 AGAIN_S = 1  # between two questions for a pool that cannot be had
 
@@ -109,29 +109,33 @@ def field_of(pool: mmx.Pool, name: Optional[str]) -> mmx.pool.Field:
     return pool.fields[name]
 
 
-def kind_of(dtype: Any) -> str:
-    """Returns our name of a dtype of torch; "": there is none."""
-    return BY_TORCH.get(str(dtype).split(".")[-1], "")
+def other_kind(field: Any, dtype: Any) -> str:
+    """Returns our name of a dtype, or its own, if it is not the field's; "":
+    it is. dtype: torch's, or numpy's of the same bits; None: not known."""
+    name = str(dtype).split(".")[-1]
+    ours = DTYPES[field.dtype].torch, mmx.pool.dtype(field.dtype).name
+    return "" if dtype is None or name in ours else BY_TORCH.get(name, name)
 
 
 def misfit(field: Any, width: int, dtype: Any) -> str:
-    """Returns in what a pool's field differs from rows; "": in nothing.
-    dtype: torch's; of bits, which numpy has, it may be any."""
-    kind = kind_of(dtype)
-    if kind and field.dtype != kind:
-        return f"is {field.dtype}, the rows are {kind}"
+    """Returns in what a pool's field differs from rows; "": in nothing."""
+    other = other_kind(field, dtype)
+    if other:
+        return f"is {field.dtype}, the rows are {other}"
     if field.elements != width:
         return f"is {field.elements} wide, the rows are {width}"
     return ""
 
 
 def from_tensor(rows: Any) -> Any:
-    """Returns rows for a pool: of numpy, bf16 as its bits."""
+    """Returns rows for a pool: of numpy, of what it lacks the bits."""
     if not hasattr(rows, "detach"):
         return rows
+    rows = rows.detach().cpu().contiguous()
+    kind = DTYPES.get(BY_TORCH.get(str(rows.dtype).split(".")[-1], ""))
+    if kind is None or not kind.tagged:
+        return rows.numpy()
     import torch
 
-    rows = rows.detach().cpu().contiguous()
-    if rows.dtype == torch.bfloat16:
-        return rows.view(torch.int16).numpy().view("u2")
-    return rows.numpy()
+    bits = getattr(torch, f"int{8 * kind.bytes}")
+    return rows.view(bits).numpy().view(kind.typestr)

@@ -18,7 +18,7 @@ from typing import (Any, Callable, Dict, Iterable, List, NamedTuple, Optional,
 import mmx
 from mmx import errors
 
-from ._common import Pooled, field_of, kind_of
+from ._common import Pooled, field_of, other_kind
 from ._vllm_engine import (ECConnectorMetadata, ECConnectorWorkerMetadata,
                            log)
 
@@ -88,9 +88,9 @@ class Settings:
         """Returns in what the pool's field differs from the model's rows;
         None: in nothing that is known here."""
         model = getattr(self._config, "model_config", None)
-        kind = kind_of(getattr(model, "dtype", ""))
-        if kind and field.dtype != kind:
-            return f"is {field.dtype}, the model's rows are {kind}"
+        other = other_kind(field, getattr(model, "dtype", None))
+        if other:
+            return f"is {field.dtype}, the model's rows are {other}"
         ec = self._config.ec_transfer_config
         measured = getattr(ec, "mm_encoder_output_widths", None) or {}
         for modality, width in measured.items():
