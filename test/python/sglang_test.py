@@ -401,14 +401,18 @@ class Turns(unittest.TestCase):
 
     def test_the_place_of_a_rank(self):
         """Among those that serve the same requests, and on its host."""
-        for (tp, nodes, dp), rank, found in (
-                ((4, 1, 1), 3, (4, 1, 3)), ((4, 2, 1), 3, (2, 2, 1)),
-                ((4, 1, 2), 3, (2, 1, 1)), ((8, 2, 2), 6, (4, 1, 2)),
-                ((8, 4, 2), 6, (2, 2, 0)), ((4, 1, 4), 3, (1, 1, 0))):
+        for (tp, nodes, dp, pp), rank, found in (
+                ((4, 1, 1, 1), 3, (4, 1, 3)), ((4, 2, 1, 1), 3, (2, 2, 1)),
+                ((4, 1, 2, 1), 3, (2, 1, 1)), ((8, 2, 2, 1), 6, (4, 1, 2)),
+                ((8, 4, 2, 1), 6, (2, 2, 0)), ((4, 1, 4, 1), 3, (1, 1, 0)),
+                # Stages on hosts of their own, on several hosts, on one.
+                ((4, 2, 1, 2), 3, (4, 1, 3)), ((4, 4, 1, 2), 3, (2, 2, 1)),
+                ((8, 2, 2, 4), 6, (4, 1, 2)), ((4, 1, 1, 2), 3, (4, 1, 3))):
             place = types.SimpleNamespace(
                 tp_size=tp, tp_rank=rank, nnodes=nodes, attn_dp_enabled=dp > 1,
-                attn_tp_size=tp // dp, attn_tp_rank=rank % (tp // dp))
-            with self.subTest(tp=tp, nodes=nodes, dp=dp), \
+                attn_tp_size=tp // dp, attn_tp_rank=rank % (tp // dp),
+                pp_size=pp)
+            with self.subTest(tp=tp, nodes=nodes, dp=dp, pp=pp), \
                     unittest.mock.patch.object(runtime_context, "PLACE",
                                                place), \
                     unittest.mock.patch.object(mmx, "connect"):

@@ -151,7 +151,9 @@ class Lang(Pooled):
         here = get_parallel()
         size, rank = (here.attn_tp_size, here.attn_tp_rank) \
             if here.attn_dp_enabled else (here.tp_size, here.tp_rank)
-        self.ranks = max(1, min(size, here.tp_size // max(1, here.nnodes)))
+        # A host has all ranks of its pipeline stages, or is one of a stage's.
+        hosts = max(1, here.nnodes // here.pp_size)
+        self.ranks = max(1, min(size, here.tp_size // hosts))
         self.hosts = max(1, size // self.ranks)
         self.rank = rank % self.ranks
         super().__init__(mmx.connect(
