@@ -78,10 +78,9 @@ class Encoder(server.MMEncoder):
         await asyncio.to_thread(self.hold.wait, LIMIT)
         made = None if self.wrong else self.encode(picture(
             req_id.split("~")[0], request["part_idx"], rows + self.more))
-        state.embedding_data = receiver.EmbeddingData(
+        self._stage_embedding_batch([receiver.EmbeddingData(
             req_id, request["num_parts"], request["part_idx"], ctx.grid_thw,
-            ctx.modality, made, error_msg=self.wrong)
-        state.embedding_ready.set()
+            ctx.modality, made, error_msg=self.wrong)])
         await self.send_with_url(req_id)
 
     def encode(self, rows):

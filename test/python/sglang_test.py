@@ -112,7 +112,7 @@ class Fit(unittest.TestCase):
     def test_a_name_that_is_gone_and_more(self):
         with unittest.mock.patch.object(server, "MMEncoder", None):
             with self.assertRaisesRegex(
-                    sglang.Unfit, "has no MMEncoder._com.*, and 5 more$"):
+                    sglang.Unfit, "has no MMEncoder._com.*, and 6 more$"):
                 sglang.install("encode")
         self.assertEqual(HookRegistry.hooks, {})
 
@@ -714,6 +714,34 @@ class Encoder(unittest.TestCase):
         for how in ({"later": False}, {"health": True}, {"cache": True},
                     {"prefix": True}, {"audio": [1]}, {"rank": 1}):
             self.assertFalse(left(**how), how)
+
+    def test_a_requests_rows_keep_no_others_on_the_gpu(self):
+        """Those of a fused batch are views of one tensor, which would stay
+        until the last of them is sent."""
+        def staged(later, *rows):
+            encoder = server.MMEncoder()
+            encoder.delivery = types.SimpleNamespace(
+                copies=types.SimpleNamespace(later=later))
+            datas = [self.data(n, r) for n, r in enumerate(rows)]
+            encoder.req_states = {d.req_id: server.ReqState(d.req_id)
+                                  for d in datas}
+            sglang_encoder().staged(
+                server.MMEncoder._stage_embedding_batch, encoder, datas)
+            return [s.embedding_data.embedding for s in
+                    encoder.req_states.values()]
+
+        def view(is_cuda=True):
+            return types.SimpleNamespace(is_cuda=is_cuda, shape=(1, 1),
+                                         dtype=None, clone=lambda: "own")
+        alone, host, batch = view(), view(False), [view(), view()]
+        self.assertEqual(staged(True, *batch), ["own", "own"])
+        for later, rows in ((True, [alone]), (True, [host, host]),
+                            (False, batch), (True, [None, None])):
+            self.assertEqual(staged(later, *rows), rows)
+
+    def data(self, number, rows):
+        return receiver.EmbeddingData(f"r{number}", 1, 0, None,
+                                      receiver.Modality.IMAGE, rows)
 
     def test_blocks_that_are_written_are_kept_until_that_ends(self):
         """SGLang cancels the calls of requests that it gives up."""

@@ -18,7 +18,8 @@ NAMES = {
     "sglang/srt/arg_groups/fields/parallel.py": [
         "Parallel.attn_cp_size", "Parallel.attn_dp_enabled",
         "Parallel.attn_dp_size", "Parallel.attn_tp_group",
-        "Parallel.attn_tp_rank", "Parallel.attn_tp_size"],
+        "Parallel.attn_tp_rank", "Parallel.attn_tp_size",
+        "Parallel.nnodes", "Parallel.pp_size"],
     "sglang/srt/managers/schedule_batch.py": [
         "MultimodalDataItem.keep_device_embedding",
         "MultimodalDataItem.precomputed_embeddings",
@@ -30,6 +31,7 @@ NAMES = {
         "EncoderBootstrapServer.register",
         "MMReceiverBase.self.scheduler", "MMReceiverBase.self.tp_group",
         "MMReceiverBase.self.tp_rank", "MMReceiverBase.self.tp_size",
+        "MMReceiverBase.self.waiting_list",
         "MMReceiverHTTP.process_waiting_requests",
         "WaitingMMRequestBase.__init__",
         "WaitingMMRequestBase.self.recv_req",
@@ -49,7 +51,8 @@ NAMES = {
         "EncodeContext.modality", "EncodeContext.items_per_req",
         "EncodeContext.aux_data", "EncodeContext.is_health_check",
         "EncodeContext.use_global_cache", "MMEncoder._compute_embedding",
-        "MMEncoder._publish_preprocess_metadata", "MMEncoder.send_with_url",
+        "MMEncoder._publish_preprocess_metadata",
+        "MMEncoder._stage_embedding_batch", "MMEncoder.send_with_url",
         "MMEncoder.send_to_destination", "MMEncoder.release_request",
         "MMEncoder._wait_for_embedding", "MMEncoder.self.delivery",
         "MMEncoder.self.device",

@@ -240,6 +240,16 @@ async def computed(original: Any, self: Any, ctx: Any, *,
     return await original(self, ctx, keep_on_gpu=keep_on_gpu or stay)
 
 
+def staged(original: Any, self: Any, embeddings: Any) -> None:
+    """MMEncoder._stage_embedding_batch: requests of one batch have views of
+    its tensor, all of which would stay on the GPU until the last is sent."""
+    for data in embeddings if len(embeddings) > 1 else ():
+        if getattr(data.embedding, "is_cuda", False) and \
+                self.delivery.copies.later:
+            data.embedding = data.embedding.clone()
+    original(self, embeddings)
+
+
 async def delivered(original: Any, self: Any, req_id: str) -> None:
     """MMEncoder.send_with_url: no URL is registered."""
     server = importlib.import_module(SERVER)
@@ -275,4 +285,5 @@ def hooks() -> Dict[str, Any]:
     return {SERVER + ".ZmqDelivery": make_delivery(server),
             SERVER + ".MMEncoder._publish_preprocess_metadata": published,
             SERVER + ".MMEncoder._compute_embedding": computed,
+            SERVER + ".MMEncoder._stage_embedding_batch": staged,
             SERVER + ".MMEncoder.send_with_url": delivered}

@@ -91,6 +91,7 @@ ENCODE: Names = {
     _ENCODER + "server": {
         "MMEncoder._compute_embedding": "self ctx * keep_on_gpu",
         "MMEncoder._publish_preprocess_metadata": "self ctx requests",
+        "MMEncoder._stage_embedding_batch": "self embeddings",
         "MMEncoder.send_with_url": "self req_id",
         "MMEncoder.send_to_destination": "self state destination",
         "MMEncoder.release_request": "self req_id * preserve_metadata",

@@ -83,6 +83,12 @@ class MMEncoder:
                 embedding_shape=[rows, ctx.width], dtype=ctx.dtype)
             first += items
 
+    def _stage_embedding_batch(self, embeddings) -> None:
+        for data in embeddings:
+            state = self.req_states[data.req_id]
+            state.embedding_data = data
+            state.embedding_ready.set()
+
     async def _compute_embedding(self, ctx, *, keep_on_gpu):
         return keep_on_gpu
 
