@@ -390,7 +390,7 @@ failed:
 static enum err load(
     const char *path, const char *wanted, struct conf *c, struct conf_error *e)
 {
-    struct load l = {.path = path, .e = e, .wanted = wanted};
+    struct load l = {.path = path, .c = c, .e = e, .wanted = wanted};
     uint8_t *text = NULL;
     enum err r;
 
@@ -399,22 +399,16 @@ static enum err load(
     if (r)
         return r;
     l.text = text;
-    l.c = malloc(sizeof(*l.c));
-    if (!l.c || !yaml_parser_initialize(&l.parser)) {
+    if (!yaml_parser_initialize(&l.parser)) {
         snprintf(e->text, sizeof(e->text), "%.200s: out of memory", path);
-        free(l.c);
         free(text);
         return ERR_INTERNAL;
     }
-    memcpy(l.c, c, sizeof(*c));
     yaml_parser_set_encoding(&l.parser, YAML_UTF8_ENCODING);
     yaml_parser_set_input_string(&l.parser, text, l.len);
     r = load_file(&l);
-    if (!r)
-        memcpy(c, l.c, sizeof(*c));
     drop_event(&l);
     yaml_parser_delete(&l.parser);
-    free(l.c);
     free(text);
     return r;
 }

@@ -8,8 +8,8 @@
 #define YAML_FILE_MAX (256u << 10)
 
 /* Sets the file's values in *c, which conf_init has filled; a list in the file
- * replaces that of *c. On error *c is unchanged and *e says what is wrong:
- * "mmx-langd.yaml:12:3: unknown key `pool`; there are ...".
+ * replaces that of *c. On error *c is of no use, and *e says what is
+ * wrong: "mmx-langd.yaml:12:3: unknown key `pool`; there are ...".
  * ERR_MALFORMED: the file's content; ERR_INTERNAL: the file cannot be read.
  * Call conf_finish afterwards. */
 MUST_CHECK enum err yaml_load(

@@ -269,7 +269,7 @@ int daemon_main(uint8_t role, int argc, char **argv)
     status = parse(role, argc, argv, &o);
     if (status >= 0)
         return status;
-    if (load_conf(&o.from, role, &conf, &given, &e) != OK) {
+    if (load_conf(&o.from, role, &conf, o.comments ? &given : NULL, &e) != OK) {
         fprintf(stderr, "%s\n", e.text);
         return EXIT_CONFIG;
     }

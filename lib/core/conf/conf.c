@@ -542,7 +542,7 @@ static void set_defaults(const struct conf_rows *rows, void *base)
 void conf_init(struct conf *c, uint8_t role)
 {
     CHECK(role == ROLE_ENCODED || role == ROLE_LANGD, "role %u", role);
-    memset(c, 0, sizeof(*c));
+    memset(c, 0, offsetof(struct conf, pools));
     c->role = role;
     set_defaults(&conf_keys, c);
 }

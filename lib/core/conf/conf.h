@@ -105,7 +105,8 @@ static inline bool conf_secure(const struct conf *c)
 /* The item of control.allow that admits peers with a key. */
 #define CONF_ALLOW_KEY "key"
 
-/* Sets all defaults of a role. */
+/* Sets all defaults of a role. Pools and peers are written when they are
+ * added (conf_set): most of their memory is never touched. */
 void conf_init(struct conf *c, uint8_t role);
 
 /* Sets one value. path is "transfer.shards", "pools[0].blocks",
