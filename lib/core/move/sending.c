@@ -71,10 +71,6 @@ struct sending *sending_init(struct slab *s, uint32_t slots, uint32_t peers,
     d->segment_bytes = segment_bytes;
     d->per_peer = per_peer;
     list_init(&d->ready);
-    for (uint32_t i = 0; i < peers * per_peer; i++) {
-        list_init(&eps[i].node);
-        list_init(&eps[i].jobs);
-    }
     for (uint32_t i = 0; i < SEND_MESSAGES_MAX; i++)
         m[i].next = i + 1 < SEND_MESSAGES_MAX ? i + 1 : NONE;
     return d;
@@ -123,18 +119,18 @@ static void shares_update(struct sending *s)
     uint32_t open = 0;
 
     for (uint32_t i = 0; i < s->peers_count; i++)
-        open += s->peers[i].open;
+        open += s->peers[i].addresses > 0;
     s->share = max_u32(SEND_MESSAGES_MAX / 2 / max_u32(open, 1), 1);
     s->reserved = 0;
     for (uint32_t i = 0; i < s->peers_count; i++)
-        if (s->peers[i].open && s->peers[i].messages < s->share)
+        if (s->peers[i].addresses && s->peers[i].messages < s->share)
             s->reserved += s->share - s->peers[i].messages;
 }
 
 /* Counts a message handed out for the peer. */
 static void share_take(struct sending *s, struct send_peer *p)
 {
-    if (p->open && p->messages < s->share)
+    if (p->addresses && p->messages < s->share)
         s->reserved--;
     p->messages++;
 }
@@ -144,7 +140,7 @@ static void share_give(struct sending *s, struct send_peer *p)
 {
     CHECK(p->messages > 0, "peer %td has no message", p - s->peers);
     p->messages--;
-    if (p->open && p->messages < s->share)
+    if (p->addresses && p->messages < s->share)
         s->reserved++;
 }
 
@@ -202,7 +198,7 @@ void send_job_seek(struct sending *s, struct send_job *j)
     uint64_t row = j->cursor;
 
     j->endpoint = NONE;
-    if (!p->open || j->part_rows == 0)
+    if (!p->addresses || j->part_rows == 0)
         return;
     /* The sum of part_address may wrap once: two rounds find every residue. */
     for (uint32_t i = 0; i < 2 * p->addresses && row < ROWS_UNKNOWN; i++) {
@@ -223,7 +219,7 @@ uint32_t send_job_rows(const struct sending *s, const struct send_job *j)
     const struct send_peer *p = &s->peers[j->peer];
     uint64_t part_end, end;
 
-    if (!j->open || j->stuck || !p->open || j->breaks != p->breaks ||
+    if (!j->open || j->stuck || !p->addresses || j->breaks != p->breaks ||
         j->endpoint == NONE)
         return 0;
     part_end = ((uint64_t)j->cursor / j->part_rows + 1) * j->part_rows;
@@ -387,7 +383,7 @@ void sending_cmd(struct sending *s, const struct data_cmd *cmd, bool *quiet)
     if (cmd->type == PEER_CLOSE) {
         CHECK(cmd->peer < s->peers_count, "peer %u", cmd->peer);
         sending_broken(s, cmd->peer);
-        s->peers[cmd->peer].open = false;
+        s->peers[cmd->peer].addresses = 0;
         shares_update(s);
         return;
     }
@@ -428,12 +424,15 @@ void sending_peer(struct sending *s, uint32_t peer, uint32_t addresses,
     CHECK(peer < s->peers_count && addresses > 0 &&
               addresses <= SEND_ADDRESSES_MAX,
         "peer %u with %u addresses", peer, addresses);
-    if (p->open &&
+    for (uint32_t i = 0; !p->addresses && i < s->per_peer; i++) {
+        list_init(&s->eps[peer * s->per_peer + i].node);
+        list_init(&s->eps[peer * s->per_peer + i].jobs);
+    }
+    if (p->addresses &&
         (p->addresses != addresses || p->segment_bytes != segment_bytes))
         sending_broken(s, peer);
     p->addresses = addresses;
     p->segment_bytes = segment_bytes;
-    p->open = true;
     shares_update(s);
 }
 
@@ -441,7 +440,7 @@ void sending_broken(struct sending *s, uint32_t peer)
 {
     CHECK(peer < s->peers_count, "peer %u of %u", peer, s->peers_count);
     s->peers[peer].breaks++;
-    for (uint32_t i = 0; i < s->per_peer; i++) {
+    for (uint32_t i = 0; s->peers[peer].addresses && i < s->per_peer; i++) {
         struct send_ep *ep = &s->eps[peer * s->per_peer + i];
 
         while (list_pop(&ep->jobs)) {

@@ -38,10 +38,10 @@ struct send_ep {
 };
 
 struct send_peer {
-    uint32_t addresses, segment_bytes, breaks;
+    uint32_t addresses; /* 0: it is not open */
+    uint32_t segment_bytes, breaks;
     uint32_t messages; /* in flight */
     uint8_t reads;     /* enum send_reads */
-    bool open;
 };
 
 struct send_message {

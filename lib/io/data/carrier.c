@@ -36,15 +36,13 @@ enum err carrier_init(struct carrier *c, const char *name,
         log_error("%s: no memory for %u messages", name, n);
         return ERR_INTERNAL;
     }
-    for (uint32_t i = 0; i < conf->endpoints_max; i++)
-        list_init(&c->ends[i].ops);
     for (uint32_t i = 0; i < all; i++) {
         struct carrier_op *op = (void *)(c->ops + i * op_size);
 
         op->ep = NONE;
         op->fetch = i >= n;
         op->frame = op->fetch ? NULL : c->frames + i * frame;
-        op->iov = c->iovs + (size_t)i * (1 + DATA_IOV_MAX);
+        op->many = c->iovs + (size_t)i * (1 + DATA_IOV_MAX);
         list_push_tail(op->fetch ? &c->unused_fetches : &c->unused, &op->link);
     }
     return OK;
@@ -72,12 +70,8 @@ void carrier_connect(struct carrier *c, uint32_t i)
     CHECK(i < c->conf.endpoints_max && !c->ends[i].open, "%s: endpoint %u",
         c->name, i);
     CHECK(!c->inside, "%s: connect inside arrived()", c->name);
-    CHECK(list_empty(&c->ends[i].ops), "%s: endpoint %u: messages of before",
-        c->name, i);
-    c->ends[i].open = true;
-    c->ends[i].broken = c->ends[i].failed = c->ends[i].answered = false;
-    c->ends[i].quiet_since_ns = 0;
-    c->ends[i].trouble = TROUBLE_NONE;
+    c->ends[i] = (struct carrier_end){.open = true};
+    list_init(&c->ends[i].ops);
 }
 
 void carrier_disconnect(struct data *d, uint32_t i)
@@ -191,6 +185,7 @@ void carrier_pieces(
     struct carrier_op *op, const struct iovec *iov, uint32_t iovs)
 {
     CHECK(iovs <= DATA_IOV_MAX, "%u pieces", iovs);
+    op->iov = iovs < ARRAY_LEN(op->few) ? op->few : op->many;
     op->bytes = 0;
     op->iovs = 1;
     for (uint32_t i = 0; i < iovs; i++) {

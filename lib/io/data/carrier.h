@@ -22,8 +22,9 @@ struct carrier_op {
     uint64_t bytes;    /* of the pieces */
     bool fetch, ok;
     uint8_t *frame;    /* CARRIER_FRAME bytes, then the header; messages only */
-    struct iovec *iov; /* 1 + DATA_IOV_MAX entries; unused ones are never
-                          touched */
+    struct iovec *iov; /* few, or many if it has more pieces */
+    struct iovec few[4];
+    struct iovec *many; /* 1 + DATA_IOV_MAX entries, which take two pages */
 };
 
 struct carrier_end {

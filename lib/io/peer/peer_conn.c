@@ -75,7 +75,7 @@ void conn_free(struct links *p, struct conn *c)
     leave(p, c);
     table_remove(&p->by_fd, (uint64_t)c->meter.fd, 0);
     c->meter.fd = -1;
-    list_push_tail(&p->conns_free, &c->node);
+    slots_give(&p->conn_slots, (uint32_t)(c - p->conns));
 }
 
 /* ZMTP's commands per tick, most of them heartbeats. */
@@ -274,18 +274,18 @@ static struct conn *weakest(struct links *p)
 /* Returns a free entry; evicts the weakest connection if needed. */
 static struct conn *entry_take(struct links *p)
 {
-    struct list *n = list_pop(&p->conns_free);
+    uint32_t i = slots_take(&p->conn_slots);
     struct conn *c;
 
-    if (n)
-        return LIST_ENTRY(n, struct conn, node);
+    if (i != NONE)
+        return &p->conns[i];
     c = weakest(p);
     CHECK(c, "%u connections, all of them greeted", p->conns_count);
     if (!c->ended)
         p->stats.crowded_out++;
     conns_shut(p, (uint32_t)(c - p->conns));
     conn_free(p, c);
-    return LIST_ENTRY(list_pop(&p->conns_free), struct conn, node);
+    return &p->conns[slots_take(&p->conn_slots)];
 }
 
 void conns_accepted(struct links *p, uint32_t fd)

@@ -95,7 +95,8 @@ struct links {
     struct conn *conns;
     struct list free, used, ready, dirty, coalesced;
     /* Oldest first. heard: without HELLO, but the other end knows our key. */
-    struct list conns_free, silent, heard, greeted;
+    struct list silent, heard, greeted;
+    struct slots conn_slots;
     uint32_t heard_count;
     struct table by_rid; /* routing id -> link */
     struct table by_fd;  /* descriptor -> conn */

@@ -406,8 +406,8 @@ void links_disconnect(struct links *p, uint32_t link)
 
 static enum err take_memory(struct links *p)
 {
-    struct list *lists[] = {&p->conns_free, &p->silent, &p->heard, &p->greeted,
-        &p->free, &p->used, &p->ready, &p->dirty, &p->coalesced};
+    struct list *lists[] = {&p->silent, &p->heard, &p->greeted, &p->free,
+        &p->used, &p->ready, &p->dirty, &p->coalesced};
     struct slab s = {0};
     void *m;
 
@@ -423,6 +423,7 @@ static enum err take_memory(struct links *p)
         p->links = slab_take(&s, p->opt.links, sizeof(*p->links));
         p->socks = slab_take(&s, p->socks_count, sizeof(*p->socks));
         p->conns = slab_take(&s, p->conns_count, sizeof(*p->conns));
+        slots_init(&p->conn_slots, &s, p->conns_count);
         table_init(&p->by_rid, &s, p->opt.links, p->opt.seed);
         table_init(&p->by_fd, &s, p->conns_count, ~p->opt.seed);
     }
@@ -446,8 +447,6 @@ static void number_all(struct links *p)
         p->links[i].out = p->buffers + (size_t)i * PACKET_BYTES;
         list_init(&p->links[i].dirty);
     }
-    for (uint32_t i = 0; i < p->conns_count; i++)
-        list_push_tail(&p->conns_free, &p->conns[i].node);
 }
 
 static enum err open_context(struct links *p)
