@@ -356,7 +356,6 @@ enum err attachment_add(struct engines *g, uint32_t conn, uint32_t cell,
     att->rights = rights;
     list_init(&att->in_room);
     list_init(&att->in_dirty);
-    list_init(&att->in_waiting);
     list_push_tail(&c->attachments, &att->in_conn);
     c->rooms++;
     c->rooms_total++;
@@ -382,7 +381,7 @@ void attachment_join(struct engines *g, struct attachment *att, struct room *r)
 {
     CHECK(!att->room && !room_crowded(r), "room %llx with %u attachments",
         (unsigned long long)r->id, r->attachments_count);
-    list_remove(&att->in_waiting);
+    list_remove(&att->in_room);
     heap_remove(&g->timers, &att->timer);
     att->room = r;
     att->room_id = r->id;
@@ -397,10 +396,10 @@ void attachment_wait(
 {
     struct session *s = &g->sessions[g->conns[att->conn].session];
 
-    CHECK(!att->room && !list_linked(&att->in_waiting),
+    CHECK(!att->room && !list_linked(&att->in_room),
         "cell %u of connection %u waits twice", att->cell, att->conn);
     att->deadline_ns = deadline_ns;
-    list_push_tail(&s->waiting, &att->in_waiting);
+    list_push_tail(&s->waiting, &att->in_room);
     heap_set(&g->timers, &att->timer, deadline_ns);
 }
 
@@ -419,7 +418,7 @@ void attachment_over(struct engines *g, struct out *out, struct attachment *att,
 {
     CHECK(!att->room, "cell %u of connection %u has a room", att->cell,
         att->conn);
-    list_remove(&att->in_waiting);
+    list_remove(&att->in_room);
     heap_remove(&g->timers, &att->timer);
     att->released = (uint32_t)reason; /* stores the reason for the event: there
                                          is no room */
@@ -449,7 +448,6 @@ void attachment_drop(struct engines *g, struct attachment *att)
     list_remove(&att->in_room);
     list_remove(&att->in_conn);
     list_remove(&att->in_dirty);
-    list_remove(&att->in_waiting);
     heap_remove(&g->timers, &att->timer);
     CHECK(g->conns[att->conn].rooms > 0, "connection %u has no attachment",
         att->conn);
@@ -568,7 +566,7 @@ void room_gather(struct engines *g, struct room *r, uint32_t conn,
     r->session = s->serial;
     list_push_tail(&s->rooms, &r->in_session);
     LIST_FOREACH_SAFE (n, &s->waiting) {
-        struct attachment *att = LIST_ENTRY(n, struct attachment, in_waiting);
+        struct attachment *att = LIST_ENTRY(n, struct attachment, in_room);
 
         if (att->room_id == r->id && att->scope == scope && att->name == name &&
             !room_crowded(r))

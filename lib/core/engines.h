@@ -41,24 +41,25 @@ struct room {
     uint64_t id;
     uint8_t state, reason; /* enum room_state, enum err */
     bool used;
+    bool joined;         /* an attachment joined since the last room_show */
+    uint8_t told_state;  /* state in the cells; UINT8_MAX: none yet */
     uint32_t a, b;       /* numbers that belong to the reason */
     uint32_t session;    /* owner: its serial; NONE: none yet, or no longer */
     uint32_t rows_shown; /* for cells: rows committed (encoded) or readable
                             (langd) */
-    uint8_t told_state;  /* state in the cells; UINT8_MAX: none yet */
     uint32_t told_rows;
-    bool joined;        /* an attachment joined since the last room_show */
-    uint64_t ended_row; /* its row in the history, once it has ended */
-    struct list attachments;
     uint32_t attachments_count; /* at most ROOM_ATTACHMENTS_MAX */
+    uint64_t ended_row;         /* its row in the history, once it has ended */
+    struct list attachments;
     struct list in_session;
     struct list todo; /* on the brain's todo list */
     char *text;       /* of its why */
 };
 
 struct attachment {
-    struct list in_room, in_conn, in_dirty;
-    struct list in_waiting; /* on the session's list, while it has no room */
+    struct list in_room; /* of its room; without one, of those of its session
+                            that wait */
+    struct list in_conn, in_dirty;
     struct room *room;
     uint64_t room_id;            /* of the room it waits for or belongs to */
     uint32_t scope;              /* langd: peer of the room; encoded: 0 */

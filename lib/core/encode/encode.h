@@ -71,12 +71,12 @@ struct item {
     uint32_t committed, highest; /* rows [0, committed); end of the highest
                                     range */
     uint32_t length_version;     /* rises when the total becomes known */
+    uint8_t queue;               /* index of the queue it is in */
     struct aux aux;
     struct list rooms;
     uint64_t age; /* its turn: share_turn() */
     /* When it was announced, last got blocks or rows, or was revoked. */
     uint64_t moved_ns;
-    uint8_t queue; /* index of the queue it is in */
     uint64_t turn; /* its order in the queue: the age of its batch */
     struct heap_node in_queue;
     struct list in_held;  /* pool->held, while it has blocks */
@@ -93,12 +93,12 @@ struct eroom {
      * without waiting. Stays true in a later quarantine, so it is not a state.
      */
     bool leaving;
-    uint16_t due; /* EVENT_ bits that its attachments are to get */
     uint8_t flags;
     uint8_t fail_reason; /* OK: no destination failed */
+    uint16_t due;        /* EVENT_ bits that its attachments are to get */
+    uint16_t required;   /* destinations; 0: unknown, or an open room */
     uint32_t name;       /* hash of its secret: brain_name() */
     struct secret secret;
-    uint16_t required; /* destinations; 0: unknown, or an open room */
     uint32_t asked, active, served, failed; /* destinations */
     uint32_t before;     /* part of `served`: before the room was revoked */
     uint32_t reserved;   /* places kept for destinations that have not asked */
@@ -126,37 +126,37 @@ struct edst {
     bool refused, drained_due;
     uint8_t reason; /* of FAILED */
     uint32_t a, b;  /* the reason's two numbers */
-    struct eroom *room;
     uint32_t peer;
+    uint32_t pools; /* bit i: it may get rows of pool i: rights_of() */
+    struct eroom *room;
     uint64_t generation, asked_ns;
     struct list in_room, in_peer, todo;
 
     /* The grant in force: rows [from, granted). */
     uint32_t attempt, granted, from, unit_rows, part_rows;
-    uint8_t firm; /* FIRM_* */
-    uint64_t layout;
-    uint8_t storage, flags;
     uint16_t required; /* required_dst of its INIT */
+    uint8_t storage, flags;
+    uint64_t layout;
     struct key key;
-    uint32_t pools; /* bit i: it may get rows of pool i: rights_of() */
+    uint8_t firm; /* FIRM_* */
 
     /* The send job at the shards. */
-    bool copy;          /* L copies the rows itself, in this attempt */
-    uint32_t map;       /* the fence: connection of the L that may be copying
-                           rows of this generation; NONE: no fence */
-    uint64_t map_epoch; /* epoch of the L that may lift the fence */
+    bool copy;    /* L copies the rows itself, in this attempt */
+    uint32_t map; /* the fence: connection of the L that may be copying
+                     rows of this generation; NONE: no fence */
     uint32_t limit, job_attempt; /* as last sent to the shards */
     uint32_t closing_left; /* JOB_CLOSING: shards that have not answered */
+    uint64_t map_epoch;    /* epoch of the L that may lift the fence */
 
     /* What L was sent, and has answered. */
     uint32_t length_sent, length_acked; /* item->length_version then */
+    bool back;       /* BROKEN only asks for the grant's blocks back */
+    bool aux_waits;  /* L answered LENGTH, but lacks space for the aux */
     bool want_open;  /* a WANT was sent and no STATE answered it */
     bool want_older; /* an older WANT is open too: STATE answers it first */
     bool want_known; /* L has answered WANT for these numbers: */
     uint32_t want_granted, want_attempt, want_committed;
     uint32_t broken_attempt; /* attempt of the last BROKEN; NONE */
-    bool back;               /* BROKEN only asks for the grant's blocks back */
-    bool aux_waits;     /* L answered LENGTH, but lacks space for the aux */
     uint64_t answer_ns; /* when STATE answers its INIT, if no LENGTH went */
     struct debt debt;   /* pending messages to L: enum eowe */
     uint64_t silent_ns; /* when FAILING ends if L never answers */
