@@ -249,6 +249,19 @@ class Language(Gpu):
         self.check(third, "c", 300)
         self.d.all_free()
 
+    def test_a_gpu_without_memory_costs_its_request(self):
+        self.start()
+        copies = self.lang.copies
+        for at, name in ((copies._torch, "empty"), (copies._fences, "after")):
+            with mock.patch.object(at, name, side_effect=RuntimeError(
+                    "out of memory")):
+                one = self.asked("r", 300)
+                eventually(lambda: self.turn() or not self.waiting, "ended")
+            self.assertEqual(one.status, FAIL)
+            self.assertIn("out of memory", one.error_msg)
+            self.d.all_free()
+            self.check(self.served("s", 300), "s", 300)
+
     def test_a_pool_is_pinned_once(self):
         self.start()
         for turn in range(3):
@@ -320,6 +333,17 @@ class Encode(Gpu):
             one = self.served("r", 300)
         self.assertEqual(self.batches(), batches)
         self.check(one, "r", 300)
+
+    def test_a_gpu_without_memory_costs_its_request(self):
+        self.start()
+        with mock.patch.object(torch.Tensor, "contiguous",
+                               side_effect=RuntimeError("out of memory")):
+            one = self.asked("r", 300)
+            self.answered(500, "internal: out of memory")
+        eventually(lambda: self.turn() or not self.waiting, "it has failed")
+        self.assertEqual(one.status, FAIL)
+        self.e[0].all_free()
+        self.check(self.served("s", 300), "s", 300)
 
     def test_rows_of_another_width_are_not_copied(self):
         self.start()

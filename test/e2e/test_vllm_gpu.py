@@ -7,6 +7,7 @@ too; the older one does not."""
 import os
 import signal
 import unittest
+from unittest import mock
 
 import numpy as np
 from fake_vllm import Engine, Request, VllmCase, tensor
@@ -230,6 +231,19 @@ class Producer(OnAGpu):
         self.producer.settled()
         self.fetch(there)
         self.assertEqual(self.producer.encoded, ["cat"])
+
+    def test_a_gpu_without_memory_costs_its_picture(self):
+        self.producer_of()
+        with mock.patch.object(torch.Tensor, "contiguous",
+                               side_effect=RuntimeError("out of memory")), \
+                self.assertLogs("vllm.mmx", "WARNING") as said:
+            self.encoding(("cat", 300))
+            self.producer.settled()
+        self.assertIn("cat: not saved: out of memory", said.output[0])
+        self.e.all_free()
+        there = self.encoding(("dog", 300))
+        self.producer.settled()
+        self.fetch(there)
 
     def test_an_aborted_requests_blocks_are_free_after_the_copy(self):
         self.producer_of()

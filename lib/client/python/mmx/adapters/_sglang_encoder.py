@@ -22,7 +22,8 @@ HTTP = "sglang.srt.disaggregation.encoder.http_server"
 CONNECT_S = 1  # for a daemon that is away: each request waits this long
 LATER_S = 2  # for ranks that ask after the encoder has failed
 HERE_BYTES = 1 << 20  # copied on the loop: a thread's turn takes longer
-FAULTS = (errors.MmxError, OSError, TimeoutError, ValueError)
+# RuntimeError: of CUDA, and of torch where a GPU has no memory left.
+FAULTS = (errors.MmxError, OSError, TimeoutError, ValueError, RuntimeError)
 POLL_S = 0.0005  # between two looks at copies of a GPU
 LOOK_S = 0.25  # between two looks whether SGLang has given a request up
 
@@ -144,8 +145,10 @@ def make_delivery(server: Any) -> type:
                 raise errors.UnknownRoom("it was never announced")
             try:
                 await self._write(source, data.embedding, state)
-            except TimeoutError as e:  # its ranks hear of what it waited for
-                source.abort("timeout", str(e))
+            except (TimeoutError, ValueError, RuntimeError) as e:
+                # Its ranks hear why, or of what it waited for.
+                source.abort("timeout" if isinstance(e, TimeoutError)
+                             else "internal", str(e))
                 raise
 
         async def _write(self, source: mmx.Source, embedding: Any,

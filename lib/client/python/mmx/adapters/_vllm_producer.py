@@ -257,8 +257,8 @@ class ProducerWorker:
                 source.wait_granted(0 if self._silent or self.copies.later
                                     else self.settings.worker_wait)
                 self._write(source, cache[identifier])
-            except (errors.MmxError, TimeoutError, ValueError,
-                    TypeError) as e:
+            except (errors.MmxError, TimeoutError, ValueError, TypeError,
+                    RuntimeError) as e:  # the last: a GPU has no memory left
                 if self.copies.later and isinstance(e, TimeoutError):
                     continue  # with the next step's
                 self._silent |= isinstance(e, TimeoutError)
