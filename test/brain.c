@@ -195,7 +195,8 @@ struct rig *brain_make(uint8_t role, const char *const *settings)
         b->bc.carriers_text = "ucx 1.18 rc; tcp";
     }
     b->bc.data_keys = role == ROLE_LANGD && conf_secure(&b->conf);
-    b->bc.data_encrypt = b->conf.transfer_encrypt == ENCRYPT_ON;
+    b->bc.data_key_bits =
+        b->conf.transfer_encrypt == ENCRYPT_ON ? DATA_KEY_ENCRYPT : 0;
     (void)brain_init(&s, &b->bc);
     s = (struct slab){.p = aligned_alloc(SLAB_ALIGN, s.used), .cap = s.used};
     memset(s.p, 0, s.cap);

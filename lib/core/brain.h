@@ -24,7 +24,7 @@ struct brain_conf {
     uint32_t uid;              /* of this process: its own engines may map all
                                   pools */
     bool data_keys;            /* langd: data connections must prove a key */
-    bool data_encrypt;         /* and are encrypted with it */
+    uint8_t data_key_bits;     /* of it: DATA_KEY_* */
     uint8_t carriers;          /* usable carriers here: bits by number */
     uint8_t carriers_barred;   /* unusable ones, since they cannot encrypt */
     const char *carriers_text; /* the same for HELLO; stays valid */

@@ -145,6 +145,7 @@ struct pool_memory {
 #define DATA_KEY_FRESH   48u
 #define DATA_KEY_BYTES   (DATA_KEY_BITS + DATA_KEY_FRESH)
 #define DATA_KEY_ENCRYPT 1u
+#define DATA_KEY_AES_256 2u
 
 /* In `mapped` of langd's HELLO: it maps no pools, now or later. */
 #define MAPS_NONE (1u << 31)

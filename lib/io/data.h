@@ -42,9 +42,16 @@ static inline uint32_t data_streams(uint32_t configured, uint32_t addresses)
 struct data_ops;
 
 /* What TCP data connections require of the other end. OFF: only langd's token.
- * Otherwise proof of the pair's key. ENCRYPTED: also encryption; AUTO:
- * encryption unless the listener's address is loopback. */
-enum data_safe { SAFE_OFF, SAFE_PROVED, SAFE_ENCRYPTED, SAFE_AUTO };
+ * Otherwise proof of the pair's key. ENCRYPTED: also encryption, AES_256: by
+ * AES-256-GCM alone; AUTO: encryption unless the listener's address is
+ * loopback. */
+enum data_safe {
+    SAFE_OFF,
+    SAFE_PROVED,
+    SAFE_ENCRYPTED,
+    SAFE_AES_256,
+    SAFE_AUTO
+};
 
 struct data_conf {
     const char *tls, *devices, *ports; /* as in transfer.* of the config */
@@ -159,8 +166,9 @@ struct data_ops {
     bool (*memory)(struct data *d, const void *base, uint64_t bytes, bool gpu);
 };
 
-/* True if a TCP listener at this address encrypts its connections. */
-bool data_tcp_encrypts(struct span address, enum data_safe safe);
+/* Returns what a TCP listener at this address says in its keys: bits of the
+ * data_key of HELLO, 1: its connections encrypt, 2: by AES-256-GCM alone. */
+uint8_t data_tcp_bits(struct span address, enum data_safe safe);
 /* True if this host has the network device, by its name or an address's label
  * ("eth0:1"). */
 bool data_tcp_device(struct span name);

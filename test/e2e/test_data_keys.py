@@ -46,10 +46,10 @@ class Hosts(Case):
 
 
 class Listened(Hosts):
-    def heard(self, encrypt):
+    def heard(self, encrypt, e_encrypt="auto"):
         """The rows' pieces that one who listens hears of a room."""
         self.nets.link(self.e_host, self.l_host)
-        e, d = self.fleet(encrypt)
+        e, d = self.fleet(encrypt, e_encrypt)
         capture = nets.Capture(self.e_host)
         try:
             enc, lm = self.engines(e, d)
@@ -70,14 +70,25 @@ class Listened(Hosts):
         self.assertEqual(heard, 0)
         self.assertIn("encrypted", path)
 
+    def test_nor_with_the_longer_key(self):
+        heard, path = self.heard("aes-256", "on")
+        self.assertEqual(heard, 0)
+        self.assertIn("encrypted (AES-256)", path)
+
     def test_without_encryption_he_would(self):
         heard, path = self.heard("off")
         self.assertGreater(heard, ROWS * 4096 // PIECE // 2)
         self.assertIn("proved", path)
 
     def test_who_insists_sends_nothing_in_the_clear(self):
+        self.insists("off", "on")
+
+    def test_who_insists_on_the_longer_key_sends_by_no_other(self):
+        self.insists("on", "aes-256")
+
+    def insists(self, encrypt, e_encrypt):
         self.nets.link(self.e_host, self.l_host)
-        e, d = self.fleet("off", "on")
+        e, d = self.fleet(encrypt, e_encrypt)
         enc, lm = self.engines(e, d)
         lm.request(1, "enc0", deadline=3)
         enc.encode(1, 8)

@@ -29,7 +29,8 @@ static uint8_t byte_of(size_t i)
 static size_t sealed(const uint8_t *secret, uint64_t rekey, uint8_t *wire)
 {
     static uint8_t rows[ROWS];
-    struct tcp_records *r = tcp_records_new(EVP_aes_128_gcm(), secret, rekey);
+    struct tcp_records *r =
+        tcp_records_new(EVP_aes_128_gcm(), EVP_sha256(), secret, rekey);
     size_t at = 0, len = 0, piece = 1;
     int fds[2];
 
@@ -110,7 +111,7 @@ static size_t opened(
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static const uint8_t secret[RECORD_SECRET] = "of the two ends";
+    static const uint8_t secret[32] = "of the two ends";
     static uint8_t wire[WIRE];
     struct tcp_records *r;
     size_t len, rows;
@@ -120,7 +121,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     len = sealed(secret, 1 + 100 * (uint64_t)data[1], wire);
     for (size_t i = 2; i + 6 <= size && i < 2 + 6 * EDITS; i += 6)
         len = edit(wire, len, data + i);
-    r = tcp_records_new(EVP_aes_128_gcm(), secret, 0);
+    r = tcp_records_new(EVP_aes_128_gcm(), EVP_sha256(), secret, 0);
     CHECK(r, "memory");
     rows = opened(r, wire, len, 100 + (size_t)data[0] * 500);
     CHECK(size >= 8 || rows == ROWS, "%zu of %zu bytes", rows, ROWS);

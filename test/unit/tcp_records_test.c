@@ -1,5 +1,5 @@
 /* tcp_records_test.c - the records that carry encrypted rows. Each of our ends
- * against OpenSSL's of TLS 1.3, which knows nothing of us: with both suites,
+ * against OpenSSL's of TLS 1.3, which knows nothing of us: with each suite,
  * and keys that change. Then invalid records, which this file makes with keys
  * that OpenSSL derives. */
 #include "io/data/tcp_safe.h"
@@ -15,15 +15,16 @@
 #include <unistd.h>
 
 #define KIB      ((size_t)1024)
+#define SECRET   32 /* of SHA-256 */
 #define ROWS     (3 * 1024 * KIB)
 #define REKEY    (200 * KIB)
 #define IDENTITY (4 + TCP_KEY_ID + TCP_TOKEN + 4)
 
 static const uint8_t token[TCP_TOKEN] = "0123456789abcdef";
-static const struct tcp_key key = {
-    true, true, {1, 2, 3}, {9, 8, 7, 6, 5, 4, 3, 2, 1}};
-static const char *const suites[] = {
-    "TLS_AES_128_GCM_SHA256", "TLS_CHACHA20_POLY1305_SHA256"};
+static struct tcp_key key = {
+    true, TCP_KEY_ENCRYPT, {1, 2, 3}, {9, 8, 7, 6, 5, 4, 3, 2, 1}};
+static const char *const suites[] = {"TLS_AES_128_GCM_SHA256",
+    "TLS_CHACHA20_POLY1305_SHA256", "TLS_AES_256_GCM_SHA384"};
 
 /* what is sent: byte i is as i says */
 
@@ -63,7 +64,7 @@ static void put_name(uint8_t *out)
 
 static SSL_SESSION *session(SSL *ssl)
 {
-    static const unsigned char aes[] = {0x13, 0x01};
+    const unsigned char aes[] = {0x13, key.bits & TCP_KEY_AES_256 ? 2 : 1};
     SSL_SESSION *s = SSL_SESSION_new();
 
     T_TRUE(SSL_SESSION_set1_master_key(s, key.secret, TCP_KEY_SECRET));
@@ -145,11 +146,13 @@ static void both_open(struct both *b, const char *suite, bool server)
     T_EQ_I64(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);
     b->ours_fd = fds[0];
     b->theirs_fd = fds[1];
-    b->keys = (struct tcp_keys){(struct tcp_key *)&key, 1};
+    key.bits = TCP_KEY_ENCRYPT;
+    if (strcmp(suite, suites[2]) == 0)
+        key.bits |= TCP_KEY_AES_256;
+    b->keys = (struct tcp_keys){&key, 1};
     open_theirs(b, suite, server);
-    b->safe = server ? tcp_safe_client(fds[0], &key, token, 5)
-                     : tcp_safe_server(fds[0], &b->keys, token, true);
-    tcp_safe_rekey(b->safe, REKEY);
+    b->safe = server ? tcp_safe_client(fds[0], &key, token, 5, REKEY)
+                     : tcp_safe_server(fds[0], &b->keys, token, key.bits);
     while ((n = SSL_do_handshake(b->theirs)) != 1 && !b->ours) {
         T_EQ_I64(SSL_get_error(b->theirs, n), SSL_ERROR_WANT_READ);
         if (tcp_safe_prove(b->safe) == PROOF_DONE)
@@ -308,7 +311,7 @@ TEST(ours_reads_what_openssl_sends)
 /* records that are made here */
 
 struct maker {
-    uint8_t secret[RECORD_SECRET], key[16], iv[12];
+    uint8_t secret[SECRET], key[16], iv[12];
     uint64_t number;
     struct tcp_records *r; /* reads from fds[1] */
     int fds[2];
@@ -323,7 +326,7 @@ static void expand(struct maker *m, const char *label, uint8_t *out, size_t n)
     OSSL_PARAM params[] = {OSSL_PARAM_construct_int(OSSL_KDF_PARAM_MODE, &mode),
         OSSL_PARAM_construct_utf8_string(OSSL_KDF_PARAM_DIGEST, "SHA256", 0),
         OSSL_PARAM_construct_octet_string(
-            OSSL_KDF_PARAM_KEY, m->secret, RECORD_SECRET),
+            OSSL_KDF_PARAM_KEY, m->secret, SECRET),
         OSSL_PARAM_construct_octet_string(OSSL_KDF_PARAM_PREFIX, "tls13 ", 6),
         OSSL_PARAM_construct_octet_string(
             OSSL_KDF_PARAM_LABEL, (void *)(uintptr_t)label, strlen(label)),
@@ -344,10 +347,10 @@ static void maker_keys(struct maker *m)
 static void maker_open(struct maker *m)
 {
     memset(m, 0, sizeof(*m));
-    memset(m->secret, 11, RECORD_SECRET);
+    memset(m->secret, 11, SECRET);
     maker_keys(m);
     T_EQ_I64(socketpair(AF_UNIX, SOCK_STREAM, 0, m->fds), 0);
-    m->r = tcp_records_new(EVP_aes_128_gcm(), m->secret, 0);
+    m->r = tcp_records_new(EVP_aes_128_gcm(), EVP_sha256(), m->secret, 0);
 }
 
 static void maker_close(struct maker *m)
@@ -549,7 +552,7 @@ TEST(what_is_no_row_of_a_record_is_understood_or_ends_it)
         got = given(&m, p, make(&m, p, inside, cases[i].n + cases[i].zeros));
         T_CHECK(got == cases[i].gives, "case %zu gives %zd", i, got);
         if (got == -EAGAIN && cases[i].inside[0] == 24) {
-            expand(&m, "traffic upd", m.secret, RECORD_SECRET);
+            expand(&m, "traffic upd", m.secret, SECRET);
             maker_keys(&m);
         }
         if (got == -EAGAIN || got > 0)

@@ -168,9 +168,9 @@ static enum err check_keys(const struct conf *c, struct conf_error *e)
             "control.identities: control.keys has %u files, expected one, with "
             "this daemon's own key",
             l->count);
-    if (c->transfer_encrypt == ENCRYPT_ON && !conf_secure(c))
+    if (conf_encrypts(c) && !conf_secure(c))
         return conf_refuse(
-            e, "transfer.encrypt: `on` needs control.keys, there are none");
+            e, "transfer.encrypt: needs control.keys, there are none");
     if (conf_secure(c) && c->transfer_carrier == CARRIER_UCX &&
         !c->transfer_trusted_network)
         return conf_refuse(e,
@@ -178,9 +178,9 @@ static enum err check_keys(const struct conf *c, struct conf_error *e)
             "transfer.trusted_network: true; UCX neither proves a key nor "
             "encrypts, and any program that reaches its port can end the "
             "daemon");
-    if (c->transfer_encrypt == ENCRYPT_ON && c->transfer_carrier == CARRIER_UCX)
-        return conf_refuse(e,
-            "transfer.encrypt: `on` cannot be had with transfer.carrier ucx");
+    if (conf_encrypts(c) && c->transfer_carrier == CARRIER_UCX)
+        return conf_refuse(
+            e, "transfer.encrypt: cannot be had with transfer.carrier ucx");
     return OK;
 }
 

@@ -93,7 +93,13 @@ static inline bool conf_lands(const struct conf *c)
 }
 
 /* Words of transfer.encrypt. */
-enum { ENCRYPT_AUTO, ENCRYPT_ON, ENCRYPT_OFF };
+enum { ENCRYPT_AUTO, ENCRYPT_OFF, ENCRYPT_ON, ENCRYPT_AES_256 };
+
+/* True if rows may go encrypted only. */
+static inline bool conf_encrypts(const struct conf *c)
+{
+    return c->transfer_encrypt >= ENCRYPT_ON;
+}
 
 /* True if every control connection uses CURVE: only daemons with a key of the
  * fleet can read HELLO. */

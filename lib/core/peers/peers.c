@@ -182,7 +182,7 @@ static bool draw_key(
         return false;
     CHECK(peer->life != PEER_FREE, "a key for place %u, which is free",
         peer_index(p, peer));
-    peer->l.data_key[0] = p->self.c->data_encrypt ? DATA_KEY_ENCRYPT : 0;
+    peer->l.data_key[0] = p->self.c->data_key_bits;
     memcpy(peer->l.data_key + DATA_KEY_BITS, fresh, DATA_KEY_FRESH);
     peer->l.keyed = true;
     tell_key(p, out, peer);

@@ -48,12 +48,13 @@ static bool key_suffices(const struct data *d, const struct tcp_key *k)
 {
     enum data_safe least = d->c.conf.safe;
     bool suffices = (least == SAFE_OFF || k->there) &&
-                    (least != SAFE_ENCRYPTED || k->encrypt);
+                    (least != SAFE_ENCRYPTED || k->bits) &&
+                    (least != SAFE_AES_256 || (k->bits & TCP_KEY_AES_256));
 
     if (!suffices)
         log_rated(&unproven,
-            k->there ? "tcp: the peer does not encrypt, and transfer.encrypt "
-                       "is `on` here"
+            k->there ? "tcp: the peer does not encrypt as transfer.encrypt "
+                       "asks for here"
                      : "tcp: the peer gave no key for its data port");
     return suffices;
 }
@@ -270,7 +271,7 @@ static enum err begin(struct data *d, const struct data_conf *conf,
         return ERR_INTERNAL;
     }
     if (conf->inbound_max == 0) { /* without an address nothing can come in */
-        bool may = conf->safe == SAFE_AUTO || conf->safe == SAFE_ENCRYPTED;
+        bool may = conf->safe >= SAFE_ENCRYPTED;
 
         return may && !tcp_safe_ready() ? ERR_INTERNAL : OK;
     }

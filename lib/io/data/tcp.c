@@ -451,17 +451,21 @@ void tcp_place_text(const struct tcp_place *p, char *out, size_t size)
         out, size, n == 4 ? "%s:%u" : "[%s]:%u", host, ntohs(*at_port(&at)));
 }
 
-bool tcp_encrypts(const struct tcp_place *p, enum data_safe safe)
+uint8_t tcp_bits(const struct tcp_place *p, enum data_safe safe)
 {
-    return safe == SAFE_ENCRYPTED ||
-           (safe == SAFE_AUTO && !on_loopback(&p->at[0]));
+    bool plain =
+        safe < SAFE_ENCRYPTED || (safe == SAFE_AUTO && on_loopback(&p->at[0]));
+
+    return plain                  ? 0
+           : safe == SAFE_AES_256 ? TCP_KEY_ENCRYPT | TCP_KEY_AES_256
+                                  : TCP_KEY_ENCRYPT;
 }
 
-bool data_tcp_encrypts(struct span address, enum data_safe safe)
+uint8_t data_tcp_bits(struct span address, enum data_safe safe)
 {
     struct tcp_place place;
 
-    return tcp_place_get(address, &place) == OK && tcp_encrypts(&place, safe);
+    return tcp_place_get(address, &place) == OK ? tcp_bits(&place, safe) : 0;
 }
 
 bool data_tcp_loopback(struct span address)

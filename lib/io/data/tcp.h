@@ -53,8 +53,10 @@ void tcp_place_text(const struct tcp_place *p, char *out, size_t size);
 /* True if no other host can reach it. */
 bool tcp_place_loopback(const struct tcp_place *p);
 
-/* True if its listener encrypts its connections. */
-bool tcp_encrypts(const struct tcp_place *p, enum data_safe safe);
+/* Returns how its listener encrypts its connections: bits of its keys. */
+#define TCP_KEY_ENCRYPT 1u
+#define TCP_KEY_AES_256 2u
+uint8_t tcp_bits(const struct tcp_place *p, enum data_safe safe);
 
 /* Begins to connect to a rail; writable later means connected or failed.
  * ERR_PEER_LOST, with errno. */

@@ -426,9 +426,9 @@ static enum err begin(struct tcp_door *d)
     d->keys.of = calloc(max_u32(d->data->keys_max, 1), sizeof(*d->keys.of));
     d->keys.count = d->data->keys_max;
     d->in.keys = d->data->safe == SAFE_OFF ? NULL : &d->keys;
-    d->in.encrypt = tcp_encrypts(&d->place, d->data->safe);
+    d->in.bits = tcp_bits(&d->place, d->data->safe);
     d->in.streams = div_up(d->place.streams, d->place.of);
-    if (d->in.encrypt && !tcp_safe_ready())
+    if (d->in.bits && !tcp_safe_ready())
         return ERR_INTERNAL;
     d->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
     d->timer = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);

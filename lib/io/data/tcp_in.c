@@ -82,7 +82,7 @@ static bool proof_take(struct tcp_in *in)
 {
     const struct tcp_in_conf *c = &in->conf;
 
-    in->safe = tcp_safe_server(in->fd, c->keys, c->token, c->encrypt);
+    in->safe = tcp_safe_server(in->fd, c->keys, c->token, c->bits);
     return in->safe != NULL;
 }
 

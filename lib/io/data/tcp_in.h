@@ -20,7 +20,7 @@ struct tcp_in_conf {
     const struct data_calls *calls;
     const uint8_t *token; /* TCP_TOKEN bytes that the greeting must have */
     const struct tcp_keys *keys; /* NULL: the token is enough */
-    bool encrypt;                /* with keys: connections encrypt */
+    uint8_t bits;                /* with keys: how connections encrypt */
     uint32_t streams;            /* with keys: per key */
     uint32_t body_max;           /* a longer body ends the connection */
     struct data_counts *counts;

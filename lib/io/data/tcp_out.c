@@ -219,11 +219,10 @@ static enum err stream_prepare(struct data *d, struct stream *st)
 {
     struct endpoint *ep = st->ep;
 
-    st->safe = tcp_safe_client(
-        st->fd, &ep->key, ep->place.token, (uint32_t)(st - ep->streams));
+    st->safe = tcp_safe_client(st->fd, &ep->key, ep->place.token,
+        (uint32_t)(st - ep->streams), d->c.conf.rekey_bytes);
     if (!st->safe)
         return ERR_INTERNAL;
-    tcp_safe_rekey(st->safe, d->c.conf.rekey_bytes);
     st->hello_left = 0;
     return OK;
 }
@@ -437,7 +436,9 @@ static void first_connected(struct data *d, struct endpoint *ep)
             ep->name + n, sizeof(ep->name) - n, " x%u", ep->most);
     if (ep->key.there)
         snprintf(ep->name + n, sizeof(ep->name) - n, "%s",
-            ep->key.encrypt ? " encrypted" : " proved");
+            ep->key.bits & TCP_KEY_AES_256 ? " encrypted (AES-256)"
+            : ep->key.bits                 ? " encrypted"
+                                           : " proved");
 }
 
 /* Continues the proof of a stream. True when it is complete. */

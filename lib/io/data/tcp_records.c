@@ -51,7 +51,8 @@ static uint8_t key_update[UPDATE] = {24, 0, 0, 1, 0};
 struct tcp_records {
     EVP_CIPHER_CTX *c;
     const EVP_CIPHER *kind;
-    uint8_t secret[RECORD_SECRET], iv[IV];
+    const EVP_MD *hash;
+    uint8_t secret[RECORD_SECRET_MAX], iv[IV];
     uint64_t number; /* of the next record */
     uint64_t rekey, since;
     size_t at, len; /* box[at..len): to send, or not opened yet */
@@ -60,9 +61,9 @@ struct tcp_records {
 
 /* keys */
 
-/* HKDF-Expand-Label without context, of at most one block of SHA-256. */
+/* HKDF-Expand-Label of the secret without context, of at most one block. */
 static bool expand(
-    const uint8_t *secret, const char *label, uint8_t *out, size_t n)
+    struct tcp_records *r, const char *label, uint8_t *out, size_t n)
 {
     uint8_t all[EVP_MAX_MD_SIZE];
     char info[32];
@@ -70,10 +71,11 @@ static bool expand(
      */
     int len = snprintf(info, sizeof(info), "%c%c%ctls13 %s%c%c", 0, (int)n,
         (int)strlen(label) + 6, label, 0, 1);
-    bool ok = HMAC(EVP_sha256(), secret, RECORD_SECRET, (uint8_t *)info,
-        (size_t)len, all, NULL);
+    int hash = EVP_MD_get_size(r->hash);
+    bool ok =
+        HMAC(r->hash, r->secret, hash, (uint8_t *)info, (size_t)len, all, NULL);
 
-    CHECK(len < (int)sizeof(info) && n <= RECORD_SECRET, "label %s", label);
+    CHECK(len < (int)sizeof(info) && n <= (size_t)hash, "label %s", label);
     if (ok)
         memcpy(out, all, n);
     OPENSSL_cleanse(all, sizeof(all));
@@ -85,8 +87,8 @@ static bool use_secret(struct tcp_records *r)
 {
     size_t len = (size_t)EVP_CIPHER_get_key_length(r->kind);
     uint8_t key[KEY_MAX];
-    bool ok = len <= KEY_MAX && expand(r->secret, "key", key, len) &&
-              expand(r->secret, "iv", r->iv, IV) &&
+    bool ok = len <= KEY_MAX && expand(r, "key", key, len) &&
+              expand(r, "iv", r->iv, IV) &&
               EVP_CipherInit_ex(r->c, r->kind, NULL, key, r->iv, r->rekey > 0);
 
     OPENSSL_cleanse(key, sizeof(key));
@@ -96,20 +98,22 @@ static bool use_secret(struct tcp_records *r)
 
 static bool next_secret(struct tcp_records *r)
 {
-    return expand(r->secret, "traffic upd", r->secret, RECORD_SECRET) &&
+    return expand(
+               r, "traffic upd", r->secret, (size_t)EVP_MD_get_size(r->hash)) &&
            use_secret(r);
 }
 
-struct tcp_records *tcp_records_new(
-    const EVP_CIPHER *cipher, const uint8_t *secret, uint64_t rekey)
+struct tcp_records *tcp_records_new(const EVP_CIPHER *cipher,
+    const EVP_MD *hash, const uint8_t *secret, uint64_t rekey)
 {
     struct tcp_records *r = malloc(sizeof(*r)); /* boxes of few bytes stay so */
 
     if (r) {
         memset(r, 0, offsetof(struct tcp_records, box));
         r->kind = cipher;
+        r->hash = hash;
         r->rekey = rekey;
-        memcpy(r->secret, secret, RECORD_SECRET);
+        memcpy(r->secret, secret, (size_t)EVP_MD_get_size(hash));
         r->c = EVP_CIPHER_CTX_new();
     }
     if (r && r->c && use_secret(r))

@@ -10,16 +10,16 @@
 #include <sys/types.h>
 #include <sys/uio.h>
 
-#define RECORD_MAX    ((size_t)16 * 1024) /* bytes of rows in a record */
-#define RECORD_SECRET 32                  /* of SHA-256, as our suites have */
+#define RECORD_MAX        ((size_t)16 * 1024) /* bytes of rows in a record */
+#define RECORD_SECRET_MAX 48                  /* of SHA-384 */
 
 struct tcp_records;
 
-/* `secret` is the client's first traffic secret, and is copied. A sender gives
- * `rekey`, the bytes after which its keys change; a receiver 0. NULL: no
- * memory, with a log line. */
-struct tcp_records *tcp_records_new(
-    const EVP_CIPHER *cipher, const uint8_t *secret, uint64_t rekey);
+/* `secret` is the client's first traffic secret, as long as the hash, and is
+ * copied. A sender gives `rekey`, the bytes after which its keys change; a
+ * receiver 0. NULL: no memory, with a log line. */
+struct tcp_records *tcp_records_new(const EVP_CIPHER *cipher,
+    const EVP_MD *hash, const uint8_t *secret, uint64_t rekey);
 /* Accepts a pointer to NULL. */
 void tcp_records_free(struct tcp_records **r);
 

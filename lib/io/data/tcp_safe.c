@@ -10,12 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define FLAG_ENCRYPT 1u
-
 bool tcp_key_get(struct span s, struct tcp_key *out)
 {
     struct reader r = reader_of(s.p, s.len);
-    uint8_t flags = get_u8(&r);
+    uint8_t bits = get_u8(&r);
     const uint8_t *id = get_bytes(&r, TCP_KEY_ID);
     const uint8_t *secret = get_bytes(&r, TCP_KEY_SECRET);
 
@@ -23,7 +21,7 @@ bool tcp_key_get(struct span s, struct tcp_key *out)
     if (r.failed || !id || !secret)
         return false;
     out->there = true;
-    out->encrypt = flags & FLAG_ENCRYPT;
+    out->bits = bits & (TCP_KEY_ENCRYPT | TCP_KEY_AES_256);
     memcpy(out->id, id, TCP_KEY_ID);
     memcpy(out->secret, secret, TCP_KEY_SECRET);
     return true;
@@ -32,7 +30,6 @@ bool tcp_key_get(struct span s, struct tcp_key *out)
 void tcp_key_wipe(struct tcp_key *k)
 {
     OPENSSL_cleanse(k, sizeof(*k));
-    k->there = false;
 }
 
 const struct tcp_key *tcp_keys_find(
@@ -44,7 +41,7 @@ const struct tcp_key *tcp_keys_find(
     return NULL;
 }
 
-static struct tcp_safe *safe_new(int fd, const uint8_t *token, bool encrypt)
+static struct tcp_safe *safe_new(int fd, const uint8_t *token, uint8_t bits)
 {
     struct tcp_safe *s = calloc(1, sizeof(*s));
 
@@ -54,7 +51,7 @@ static struct tcp_safe *safe_new(int fd, const uint8_t *token, bool encrypt)
     }
     s->fd = fd;
     s->token = token;
-    s->encrypt = encrypt;
+    s->bits = bits;
     s->why = "";
     return s;
 }
@@ -62,34 +59,29 @@ static struct tcp_safe *safe_new(int fd, const uint8_t *token, bool encrypt)
 /* Completes s; if memory is missing, frees it and returns NULL. */
 static struct tcp_safe *complete(struct tcp_safe *s)
 {
-    if (s->encrypt && !tls_open(s))
+    if (s->bits && !tls_open(s))
         tcp_safe_free(&s);
     return s;
 }
 
-struct tcp_safe *tcp_safe_client(
-    int fd, const struct tcp_key *key, const uint8_t *token, uint32_t stream)
+struct tcp_safe *tcp_safe_client(int fd, const struct tcp_key *key,
+    const uint8_t *token, uint32_t stream, uint64_t rekey)
 {
-    struct tcp_safe *s = safe_new(fd, token, key->encrypt);
+    struct tcp_safe *s = safe_new(fd, token, key->bits);
 
     CHECK(key->there, "a proof without a key");
     if (!s)
         return NULL;
     s->key = *key;
     s->stream = stream;
-    s->rekey = REKEY_BYTES;
+    s->rekey = rekey ? rekey : REKEY_BYTES;
     return complete(s);
 }
 
-void tcp_safe_rekey(struct tcp_safe *s, uint64_t bytes)
-{
-    s->rekey = bytes ? bytes : REKEY_BYTES;
-}
-
 struct tcp_safe *tcp_safe_server(
-    int fd, const struct tcp_keys *keys, const uint8_t *token, bool encrypt)
+    int fd, const struct tcp_keys *keys, const uint8_t *token, uint8_t bits)
 {
-    struct tcp_safe *s = safe_new(fd, token, encrypt);
+    struct tcp_safe *s = safe_new(fd, token, bits);
 
     if (!s)
         return NULL;
@@ -119,7 +111,7 @@ enum tcp_proof safe_failed(struct tcp_safe *s, const char *why)
 
 enum tcp_proof tcp_safe_prove(struct tcp_safe *s)
 {
-    return s->encrypt ? tls_step(s) : proof_step(s);
+    return s->bits ? tls_step(s) : proof_step(s);
 }
 
 const char *tcp_safe_why(const struct tcp_safe *s)
@@ -131,7 +123,7 @@ struct tcp_records *tcp_safe_end(struct tcp_safe **sp)
 {
     struct tcp_records *out = (*sp)->records;
 
-    CHECK(!(*sp)->encrypt == !out, "the proof is not complete");
+    CHECK(!(*sp)->bits == !out, "the proof is not complete");
     (*sp)->records = NULL;
     tcp_safe_free(sp);
     return out;

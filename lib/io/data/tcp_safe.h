@@ -1,6 +1,6 @@
 /* tcp_safe.h - connections of a pair of daemons that has a key: each end proves
- * that it has the key before any row goes, and with `encrypt` all that follows
- * are records of TLS (tcp_records.h).
+ * that it has the key before any row goes, and with TCP_KEY_ENCRYPT all that
+ * follows are records of TLS (tcp_records.h).
  * Private to lib/io/data; the thread that owns the carrier.
  *
  * The client is the end that connects, to send rows. Both ends prove that they
@@ -17,7 +17,8 @@
 
 /* A pair's key, drawn by langd for the present run of both. */
 struct tcp_key {
-    bool there, encrypt;
+    bool there;
+    uint8_t bits;           /* TCP_KEY_* */
     uint8_t id[TCP_KEY_ID]; /* public: identifies pair and run */
     uint8_t secret[TCP_KEY_SECRET];
 };
@@ -43,14 +44,13 @@ bool tcp_safe_ready(void);
 struct tcp_safe;
 
 /* Prepares one end on fd, which the caller still owns; the process ignores
- * SIGPIPE. NULL: no memory, with a
- * log line. The key is copied; token and keys must stay valid. */
-struct tcp_safe *tcp_safe_client(
-    int fd, const struct tcp_key *key, const uint8_t *token, uint32_t stream);
-/* Makes the client change keys after this number of bytes; 0: the default. */
-void tcp_safe_rekey(struct tcp_safe *s, uint64_t bytes);
+ * SIGPIPE. NULL: no memory, with a log line. The key is copied; token and keys
+ * must stay valid. rekey: bytes after which the client changes its keys; 0: the
+ * default. */
+struct tcp_safe *tcp_safe_client(int fd, const struct tcp_key *key,
+    const uint8_t *token, uint32_t stream, uint64_t rekey);
 struct tcp_safe *tcp_safe_server(
-    int fd, const struct tcp_keys *keys, const uint8_t *token, bool encrypt);
+    int fd, const struct tcp_keys *keys, const uint8_t *token, uint8_t bits);
 /* Accepts a pointer to NULL. */
 void tcp_safe_free(struct tcp_safe **s);
 

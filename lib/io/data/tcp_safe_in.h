@@ -15,7 +15,8 @@
 
 struct tcp_safe {
     int fd;
-    bool server, encrypt, answered;
+    bool server, answered;
+    uint8_t bits;                /* TCP_KEY_* */
     const struct tcp_keys *keys; /* server */
     const uint8_t *token;
     uint32_t stream;
@@ -30,7 +31,7 @@ struct tcp_safe {
     /* tcp_tls.c */
     SSL *ssl; /* NULL: no TLS */
     uint8_t identity[IDENTITY_BYTES];
-    uint8_t secret[RECORD_SECRET]; /* of the client's records */
+    uint8_t secret[RECORD_SECRET_MAX]; /* of the client's records */
     size_t secret_len;
     uint64_t rekey;              /* bytes until the keys change */
     struct tcp_records *records; /* after the handshake */

@@ -11,11 +11,9 @@
  * after it.
  *
  * The cipher is AES-128-GCM, or ChaCha20 if one of the processors lacks
- * instructions for AES. The sender changes its keys long before the bound of
- * RFC 8446 (5.5) for one key of AES-GCM, which OpenSSL does not enforce.
- *
- * Rejected: AES-256, which TLS 1.3 has with SHA-384 alone: a second kind of
- * key. One thread per connection. */
+ * instructions for AES, or AES-256-GCM alone where the listener's key says so.
+ * The sender changes its keys long before the bound of RFC 8446 (5.5) for one
+ * key of AES-GCM, which OpenSSL does not enforce. One thread per connection. */
 #include "io/data/tcp_safe_in.h"
 
 #include "base/check.h"
@@ -49,13 +47,20 @@ static void put_identity(struct tcp_safe *s)
     CHECK(!w.failed && w.len == IDENTITY_BYTES, "%zu bytes", w.len);
 }
 
-/* Returns the key in the form that OpenSSL expects; NULL: no memory. */
-static SSL_SESSION *session_of(SSL *ssl, const struct tcp_key *k)
+static bool aes_256(const struct tcp_safe *s)
 {
-    static const unsigned char aes[] = {0x13, 0x01};
+    return s->bits & TCP_KEY_AES_256;
+}
+
+/* Returns the key in the form that OpenSSL expects, which names the hash of a
+ * suite, too; NULL: no memory. */
+static SSL_SESSION *session_of(SSL *ssl, const struct tcp_safe *s)
+{
+    const unsigned char aes[] = {0x13, aes_256(s) ? 0x02 : 0x01};
     SSL_SESSION *out = SSL_SESSION_new();
 
-    if (out && SSL_SESSION_set1_master_key(out, k->secret, TCP_KEY_SECRET) &&
+    if (out &&
+        SSL_SESSION_set1_master_key(out, s->key.secret, TCP_KEY_SECRET) &&
         SSL_SESSION_set_cipher(out, SSL_CIPHER_find(ssl, aes)) &&
         SSL_SESSION_set_protocol_version(out, TLS1_3_VERSION))
         return out;
@@ -63,18 +68,18 @@ static SSL_SESSION *session_of(SSL *ssl, const struct tcp_key *k)
     return NULL;
 }
 
-/* Gives OpenSSL the client's key. All our keys are for SHA-256. */
+/* Gives OpenSSL the client's key. */
 static int use_key(SSL *ssl, const EVP_MD *md, const unsigned char **id,
     size_t *len, SSL_SESSION **out)
 {
     struct tcp_safe *s = SSL_get_app_data(ssl);
 
     *out = NULL;
-    if (s->server || (md && !EVP_MD_is_a(md, "SHA256")))
+    if (s->server || (md && !EVP_MD_is_a(md, aes_256(s) ? "SHA384" : "SHA256")))
         return 0;
     *id = s->identity;
     *len = sizeof(s->identity);
-    *out = session_of(ssl, &s->key);
+    *out = session_of(ssl, s);
     return *out != NULL;
 }
 
@@ -87,7 +92,7 @@ static int find_key(
     *out = NULL;
     if (s->key.there && len == sizeof(s->identity) &&
         memcmp(id, s->identity, len) == 0)
-        *out = session_of(ssl, &s->key);
+        *out = session_of(ssl, s);
     return 1;
 }
 
@@ -200,8 +205,10 @@ bool tcp_safe_ready(void)
 bool tls_open(struct tcp_safe *s)
 {
     s->ssl = tcp_safe_ready() ? SSL_new(context) : NULL;
-    if (!s->ssl || !SSL_set_fd(s->ssl, s->fd)) {
-        log_error("tls: no memory for a connection");
+    if (!s->ssl || !SSL_set_fd(s->ssl, s->fd) ||
+        (aes_256(s) &&
+            !SSL_set_ciphersuites(s->ssl, "TLS_AES_256_GCM_SHA384"))) {
+        log_error("tls: OpenSSL of this host can make no connection");
         return false;
     }
     SSL_set_app_data(s->ssl, s);
@@ -235,15 +242,15 @@ static enum tcp_proof why_failed(struct tcp_safe *s)
 static enum tcp_proof finish(struct tcp_safe *s)
 {
     const SSL_CIPHER *suite = SSL_get_current_cipher(s->ssl);
-    bool chacha = SSL_CIPHER_get_cipher_nid(suite) == NID_chacha20_poly1305;
+    const EVP_MD *hash = SSL_CIPHER_get_handshake_digest(suite);
 
     /* proven by the key, not by a certificate */
     if (!SSL_session_reused(s->ssl) || !s->key.there ||
-        s->secret_len != RECORD_SECRET)
+        s->secret_len != (size_t)EVP_MD_get_size(hash))
         return safe_failed(s, "not by the key");
     s->records =
-        tcp_records_new(chacha ? EVP_chacha20_poly1305() : EVP_aes_128_gcm(),
-            s->secret, s->server ? 0 : s->rekey);
+        tcp_records_new(EVP_get_cipherbynid(SSL_CIPHER_get_cipher_nid(suite)),
+            hash, s->secret, s->server ? 0 : s->rekey);
     return s->records ? PROOF_DONE : safe_failed(s, "no memory");
 }
 

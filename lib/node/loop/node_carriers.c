@@ -30,8 +30,8 @@ static void add_part(
 
 enum data_safe node_carriers_safe(const struct conf *conf)
 {
-    static const enum data_safe by_encrypt[] = {
-        SAFE_AUTO, SAFE_ENCRYPTED, SAFE_PROVED}; /* auto, on, off */
+    static const enum data_safe by_encrypt[] = {/* auto, off, on, aes-256 */
+        SAFE_AUTO, SAFE_PROVED, SAFE_ENCRYPTED, SAFE_AES_256};
 
     CHECK(conf->transfer_encrypt < ARRAY_LEN(by_encrypt), "encrypt %llu",
         (unsigned long long)conf->transfer_encrypt);
@@ -70,8 +70,8 @@ static const char *untrusted(const struct conf *conf)
 {
     if (!conf_secure(conf))
         return NULL;
-    if (conf->transfer_encrypt == ENCRYPT_ON)
-        return "cannot encrypt, and transfer.encrypt is on";
+    if (conf_encrypts(conf))
+        return "cannot encrypt, as transfer.encrypt asks";
     return conf->transfer_trusted_network
                ? NULL
                : "cannot encrypt, and transfer.trusted_network is not set";
@@ -179,10 +179,10 @@ static void say_safe(struct node *n)
     if (!tcp || safe == SAFE_OFF || !conf_lands(n->conf))
         return;
     n->brain_conf.data_keys = true;
-    n->brain_conf.data_encrypt =
-        data_tcp_encrypts(shard_address(n->shards[0], CARRIER_TCP), safe);
+    n->brain_conf.data_key_bits =
+        data_tcp_bits(shard_address(n->shards[0], CARRIER_TCP), safe);
     log_info("connections for rows prove a key%s",
-        n->brain_conf.data_encrypt ? " and are encrypted" : "");
+        n->brain_conf.data_key_bits ? " and are encrypted" : "");
 }
 
 enum err node_carriers_opened(struct node *n)
