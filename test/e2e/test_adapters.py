@@ -116,7 +116,8 @@ class Vllm(VllmCase):
     def test_a_refused_decline_is_said_again(self):
         self.start()
         self.connect()
-        conn = self.consumer.scheduler._consumer.link.conn
+        link = self.consumer.scheduler._consumer.link
+        conn = link.conn
         decline, refused = conn.decline, []
 
         def refuse(*how, **more):
@@ -128,8 +129,8 @@ class Vllm(VllmCase):
         conn.decline = refuse
         r = self.hand_over("r1", ("cat", 300))
         self.consumer.admit(r, 10**6)  # all of it is a prefix hit
-        eventually(lambda: self.consumer.ready(Request("other", ("x", 3))),
-                   "it goes on")
+        eventually(lambda: self.consumer.ready(Request("other", ("x", 3))) and
+                   not link._unwanted, "it goes on")
         self.assertEqual(self.e.ended(room_of(r, "cat"))["reason"],
                          "declined")
         self.assertEqual(len(refused), 1)

@@ -119,6 +119,53 @@ class Pools(unittest.TestCase):
             self.assertTrue(engine.step())
 
 
+    def test_declines_that_wait_for_langd_have_a_limit(self):
+        for _, engine in self.engines():
+            self.conn.connected = False
+            for room in range(_common.UNWANTED_MAX + 5):
+                engine.decline(room, "enc0")
+            self.conn.connected = True
+            self.conn.decline.reset_mock(return_value=True)
+            self.conn.decline.return_value.error = None
+            engine.step()
+            self.assertEqual([call[0][0] for call in
+                              self.conn.decline.call_args_list],
+                             list(range(5, _common.UNWANTED_MAX + 5)))
+
+    def test_a_decline_that_langd_refuses_is_said_once_a_second(self):
+        """For a minute: it may never reach this encoder."""
+        for name, engine in self.engines():
+            said = []
+
+            def decline(*room, said=said):
+                said.append(room)
+                reply = mmx.Reply("DECLINE")
+                reply._finish(errors.NotReady("not in control.allow"))
+                return reply
+            self.conn.decline = decline
+            engine.decline(5, "enc0", b"k" * 32)
+            for _ in range(1000):
+                engine.step()
+            self.assertEqual(said, [(5, "enc0", b"k" * 32)], name)
+            for _ in range(100):
+                self.now += 1
+                engine.step()
+            self.assertEqual(len(said), _common.UNWANTED_S + 1)
+            self.assertFalse(engine._unwanted)
+
+    def test_langd_takes_a_decline_once(self):
+        for _, engine in self.engines():
+            self.conn.decline = unittest.mock.Mock()
+            for room in (1, 2):
+                engine.decline(room, "enc0")
+                reply = self.conn.decline.return_value
+                reply.error = None
+                reply.then(reply)
+            self.now += 10
+            engine.step()
+            self.assertEqual(self.conn.decline.call_count, 2)
+
+
 class Vllm(unittest.TestCase):
     def test_calls_are_the_engines(self):
         for name, theirs in inspect.getmembers(

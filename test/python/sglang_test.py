@@ -391,7 +391,6 @@ class Turns(unittest.TestCase):
             connected=True, epoch=1), language.log, "MMX_POOL", "")
         self.lang.conn.send.return_value = types.SimpleNamespace(done=False)
         self.lang.rank = 0
-        self.lang._unwanted = deque(maxlen=language.UNWANTED_MAX)
         self.lang.copies, self.lang.begun = Here(), []
         self.receiver = receiver.MMReceiverHTTP([], None)
         language.warn.last.clear()
@@ -425,7 +424,6 @@ class Turns(unittest.TestCase):
                 self.assertLogs("mmx.sglang", "WARNING") as said:
             for _ in range(1000):  # SGLang's scheduler never sleeps
                 language.turned(lambda *_: None, self.receiver, [])
-            self.lang.decline(mmx.Reference(7), "enc0")
         self.assertEqual(len(said.output), 1)
 
     def test_what_fails_at_the_first_turn_is_logged(self):
@@ -436,16 +434,6 @@ class Turns(unittest.TestCase):
             self.assertEqual(language.turned(
                 lambda self, reqs: reqs, self.receiver, [1]), [1])
         self.assertIn("no descriptor", said.output[0])
-
-    def test_declines_that_wait_for_langd_have_a_limit(self):
-        self.lang.conn.connected = False
-        for room in range(language.UNWANTED_MAX + 5):
-            self.lang.decline(room, "enc0")
-        self.lang.conn.connected = True
-        self.lang.tidy()
-        self.assertEqual([call[0][0] for call in
-                          self.lang.conn.decline.call_args_list],
-                         list(range(5, language.UNWANTED_MAX + 5)))
 
     def waiting(self, url="http://h:1", said="-", secret="ab" * 16, items=1):
         req = types.SimpleNamespace(

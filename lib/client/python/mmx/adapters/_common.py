@@ -3,15 +3,18 @@ connection's pool, rows of torch as rows of a pool."""
 
 from __future__ import annotations
 
+import collections
 import logging
 import time
-from typing import Any, Dict, Optional
+from typing import Any, Callable, Deque, Dict, Optional, Tuple
 
 import mmx
 from mmx import errors
 from mmx.dtypes import BY_TORCH, DTYPES
 
-AGAIN_S = 1  # between two questions for a pool that cannot be had
+AGAIN_S = 1  # before what a daemon has refused is asked or said again
+UNWANTED_S = 60  # that long at most, as an encoder's room lives
+UNWANTED_MAX = 1024  # of more the oldest are forgotten
 
 
 class Rated:
@@ -44,6 +47,11 @@ class Pooled:
         self.unusable: Optional[Exception] = None  # why there is no pool
         self._said = ""  # of this run: why
         self._again = 0.0  # time of the next question
+        self.meets: Callable[[mmx.Pool], Any] = lambda pool: None
+        # Rooms to decline: reference, encoder, key, and until when.
+        self._unwanted: Deque[Tuple[mmx.Reference, str, bytes, float]] = \
+            collections.deque(maxlen=UNWANTED_MAX)
+        self._say_at = 0.0  # not before
         self._asked: Optional[mmx.Reply] = None
         self._asked_of = 0  # the daemon's run
 
@@ -55,8 +63,10 @@ class Pooled:
             return self.mapped
         return None
 
-    def look(self) -> Optional[mmx.Pool]:
-        """Asks for the pool; never waits."""
+    def step(self) -> Optional[mmx.Pool]:
+        """Steps the connection, asks for the pool. Never waits."""
+        self.conn.step()
+        self._say()
         if self.pool or not self.conn.connected:
             return self.pool
         if self._asked_of != self.conn.epoch:
@@ -70,14 +80,47 @@ class Pooled:
         if self._asked and self._asked.done:
             asked, self._asked = self._asked, None
             try:
-                self.mapped, self.unusable = self._take(asked), None
+                pool = self._take(asked)
+                self.meets(pool)
+                self.mapped, self.unusable = pool, None
             except Exception as e:  # of which an engine would end
                 self._note(e, asked)
         return self.pool
 
     def _take(self, asked: mmx.Reply) -> mmx.Pool:
         """Maps the pool that is the answer; raises why it cannot be used."""
+        pool = mmx.Pool(asked.result(), asked.take_fd(), self.conn.epoch)
+        self._check(pool)
+        return pool
+
+    def _check(self, pool: mmx.Pool) -> None:
+        """Raises why the engine's rows do not fit the pool."""
         raise NotImplementedError
+
+    def decline(self, room: mmx.Reference, encoder: str,
+                key: bytes = mmx.wire.NO_KEY) -> None:
+        """Tells the encoder, which may not have heard of the room yet, that
+        this engine will not fetch it. langd keeps what an encoder cannot hear;
+        this side what langd cannot."""
+        self._unwanted.append((room, encoder, key,
+                               time.monotonic() + UNWANTED_S))
+        self._say()
+
+    def _say(self) -> None:
+        while self._unwanted and self.conn.connected and \
+                time.monotonic() >= self._say_at:
+            one = self._unwanted.popleft()
+
+            def answered(reply: mmx.Reply, one: Any = one) -> None:
+                now = time.monotonic()
+                if reply.error and reply.error.advice == "retry" and \
+                        now < one[-1]:
+                    self._unwanted.append(one)
+                    self._say_at = now + AGAIN_S
+            reply = self.conn.decline(*one[:-1])
+            reply.then = answered
+            if reply.done:
+                answered(reply)
 
     def _note(self, why: Exception, asked: mmx.Reply) -> None:
         self.unusable = why

@@ -38,7 +38,6 @@ FIRST_S = 0.1
 PATIENCE_S = 5  # for a daemon that is away
 AGAIN_S = 0.1  # between two questions to an encoder that registers
 ASKED_MAX = 64  # encoders that register at a time
-UNWANTED_MAX = 1024  # rooms to decline once the daemon is back
 
 
 # --- tokenizer manager ------------------------------------------------------
@@ -160,10 +159,9 @@ class Lang(Pooled):
             "langd", name=f"sglang-{here.tp_rank}", timeout=0,
             session=os.environ.get("MMX_SESSION", "sglang")), log, "MMX_POOL",
             pool_name())
-        # Of too many the oldest go, which their encoders have given up by then.
-        self._unwanted: Deque[Tuple[mmx.Reference, str]] = collections.deque(
-            maxlen=UNWANTED_MAX)
         self.copies = copies(getattr(scheduler, "device", "cpu"), log)
+        if self.copies.later:
+            self.meets = self.copies.meet
         # SGLang's kernels are on a stream of their own.
         self._readers = [s for s in (getattr(
             scheduler, "forward_stream", None),) if s is not None]
@@ -183,35 +181,15 @@ class Lang(Pooled):
         return cls.one
 
     def step(self) -> Optional[mmx.Pool]:
-        """Steps the connection; returns the pool once it is mapped. What it
-        raises fails the request that waits, and nothing else may raise it:
-        SGLang's scheduler would end."""
-        self.conn.step()
+        """Returns the pool once it is mapped. What it raises fails the
+        request that waits, and nothing else may raise it: SGLang's scheduler
+        would end."""
+        pool = super().step()
         self.copies.step()
-        if not self.conn.connected:
-            return None
-        while self._unwanted:  # langd keeps what its encoder cannot hear yet
-            self.conn.decline(*self._unwanted.popleft())
-        return self.look()
-
-    def _take(self, asked: mmx.Reply) -> mmx.Pool:
-        pool = mmx.Pool(asked.result(), asked.take_fd(), self.conn.epoch)
-        field_of(pool)
-        if self.copies.later:
-            self.copies.meet(pool)
         return pool
 
-    def tidy(self) -> None:
-        """Does what is to be done while no request waits."""
-        with warned():
-            self.step()
-
-    def decline(self, room: mmx.Reference, encoder: str) -> None:
-        """Tells the encoder, which may not have heard of the request yet,
-        that this host will not fetch the room."""
-        if self.rank == 0:
-            self._unwanted.append((room, encoder))
-            self.tidy()
+    def _check(self, pool: mmx.Pool) -> None:
+        field_of(pool)
 
     def let_go(self, waiting: List[Any]) -> None:
         """Releases the rooms of requests that SGLang waits for no more: all
@@ -299,7 +277,7 @@ def turned(original: Any, self: Any, recv_reqs: Any) -> Any:
         self.tp_rank, self.tp_size, self.tp_group = \
             here.attn_tp_rank, here.attn_tp_size, here.attn_tp_group
     with warned():
-        Lang.get(getattr(self, "scheduler", None)).tidy()
+        Lang.get(getattr(self, "scheduler", None)).step()
     try:
         return original(self, recv_reqs)
     finally:
@@ -466,7 +444,7 @@ def make_waiting(receiver: Any) -> type:
                 if room and room.released != mmx.wire.ALL and (
                         self._made is None or self._copied):
                     room.release(force=True, no_readers=lang.rank == 0)
-                if not (room and room.complete):
+                if lang.rank == 0 and not (room and room.complete):
                     lang.decline(self._room(part), encoder)
             self._places = []  # this is called more than once
             rooms.clear()

@@ -228,18 +228,14 @@ class Link(Pooled):
             daemon, s.socket, session=s.session,
             name=f"vllm-{part}-{s.rank}", timeout=0), log, "mmx_pool",
             s.pool, s.layout)
-        # Called with a new pool; a scheduler reads no rows.
-        self.meets: Optional[Callable[[mmx.Pool], None]] = None
         self.before: Optional[mmx.Pool] = None  # of the daemon's run before
         self.maps: Dict[int, Map] = {}  # of both, by epoch
         self._absent = math.inf  # since when no daemon is connected
 
     def step(self) -> Optional[mmx.Pool]:
-        """Steps the connection; asks for the pool after each connect. Never
-        waits."""
-        self.conn.step()
+        pool = super().step()
         self._note_absence()
-        return self.look()
+        return pool
 
     def _note_absence(self) -> None:
         """Logs once that no daemon answers, after a second without."""
@@ -256,24 +252,24 @@ class Link(Pooled):
 
     def _take(self, asked: mmx.Reply) -> mmx.Pool:
         """Takes the pool if the model's rows fit it, and the descriptor."""
-        info = dict(asked.result())
         fd = os.dup(asked.fd) if asked.fd >= 0 else -1
         try:
-            pool = mmx.Pool(info, asked.take_fd(), self.conn.epoch)
-            why = self.settings.misfit(self.settings.field_of(pool))
-            if why:
-                raise errors.IncompatibleLayout(f"pool {pool.name} {why}")
+            pool = super()._take(asked)
             if self.before:
                 self._forget(self.before.epoch)
             self.before = self.mapped
-            if self.meets:
-                self.meets(pool)
             if pool.memory == "host":
-                self.maps[pool.epoch], fd = Map(os.getpid(), fd, info), -1
+                self.maps[pool.epoch], fd = Map(
+                    os.getpid(), fd, dict(asked.values)), -1
             return pool
         finally:
             if fd >= 0:
                 os.close(fd)
+
+    def _check(self, pool: mmx.Pool) -> None:
+        why = self.settings.misfit(self.settings.field_of(pool))
+        if why:
+            raise errors.IncompatibleLayout(f"pool {pool.name} {why}")
 
     def _forget(self, epoch: int) -> None:
         gone = self.maps.pop(epoch, None)

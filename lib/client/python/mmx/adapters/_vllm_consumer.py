@@ -67,7 +67,6 @@ class ConsumerScheduler:
         self._named: Counter[Place] = Counter()  # requests that offer it
         self._declined: Set[Place] = set()  # of these
         self.ahead = Ahead(s, self._unheard)
-        self._said: List[Tuple[str, Offer, mmx.Reply, float]] = []
         self._loads: List[str] = []
         self._number = 0  # of the last load
         self._reading: Dict[int, mmx.Room] = {}  # until the workers have it
@@ -112,7 +111,7 @@ class ConsumerScheduler:
         if past and computed >= past[1] and \
                 len(features(request)) == past[0]:
             return True
-        self._step()
+        self.link.step()
         wanted = {f.identifier: f for f in features(request)
                   if _end(f) > computed}
         offers = self.offers(request)
@@ -336,31 +335,8 @@ class ConsumerScheduler:
         self.counts.add("items_declined")
         if item and offer in item.offers:
             item.offers.remove(offer)
-        self._say_declined(identifier, offer, time.monotonic())
-
-    def _say_declined(self, identifier: str, offer: Offer,
-                      since: float) -> None:
-        try:
-            reply = self.link.conn.decline(
-                offer.room, offer.encoder,
-                self.settings.key(identifier, offer.epoch))
-        except errors.MmxError as e:
-            log.info("%s: not declined: %s", identifier, e)
-            return
-        self._said.append((identifier, offer, reply, since))
-
-    def _step(self) -> None:
-        """Steps the link and repeats refused declines: langd refuses one
-        while it is not connected to the encoder."""
-        self.link.step()
-        said, self._said = self._said, []
-        for identifier, offer, reply, since in said:
-            if time.monotonic() - since > self.settings.deadline:
-                continue
-            if not reply.done:
-                self._said.append((identifier, offer, reply, since))
-            elif reply.error and reply.error.advice == "retry":
-                self._say_declined(identifier, offer, since)
+        self.link.decline(offer.room, offer.encoder,
+                          self.settings.key(identifier, offer.epoch))
 
     def allocated(self, request: Any, index: int) -> None:
         identifier = features(request)[index].identifier
@@ -400,7 +376,7 @@ class ConsumerScheduler:
             for offer in list(item.offers):
                 self._decline(identifier, offer)
         self._loads = []
-        self._step()
+        self.link.step()
 
     def loaded(self, said: Loaded) -> None:
         """Releases the rooms that all workers have copied."""
