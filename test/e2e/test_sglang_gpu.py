@@ -341,7 +341,7 @@ class Encode(Gpu):
             one = self.asked("r", 300)
             self.answered(500, "internal: out of memory")
         eventually(lambda: self.turn() or not self.waiting, "it has failed")
-        self.assertEqual(one.status, FAIL)
+        self.assertIn("out of memory", one.error_msg)
         self.e[0].all_free()
         self.check(self.served("s", 300), "s", 300)
 

@@ -41,13 +41,17 @@ class Rows:
             (r.first, pool.rows(field.name, r.place,
                                 min(r.rows, rows - r.first))) for r in runs]
 
-    def check(self, rows: Any) -> None:
-        """Raises ValueError unless a tensor is rows of this item."""
-        if len(rows) != self.rows:
-            raise ValueError(f"{len(rows)} rows, {self.rows} were announced")
-        why = misfit(self.field, rows.shape[-1], rows.dtype)
+    @classmethod
+    def written(cls, source: mmx.Source, field: mmx.pool.Field,
+                rows: Any) -> "Rows":
+        """Returns where a tensor goes; ValueError: it is not the source's."""
+        count = source.total or 0
+        if len(rows) != count:
+            raise ValueError(f"{len(rows)} rows, {count} were announced")
+        why = misfit(field, rows.shape[-1], rows.dtype)
         if why or rows.ndim != 2:
-            raise ValueError(f"pool {self.pool.name} {why or 'holds rows'}")
+            raise ValueError(f"pool {source.pool.name} {why or 'holds rows'}")
+        return cls(source.pool, field, count, source.pieces(0, count))
 
 
 def shown(array: Any, kind: str) -> Any:

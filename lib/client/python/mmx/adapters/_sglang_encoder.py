@@ -145,10 +145,11 @@ def make_delivery(server: Any) -> type:
                 raise errors.UnknownRoom("it was never announced")
             try:
                 await self._write(source, data.embedding, state)
-            except (TimeoutError, ValueError, RuntimeError) as e:
-                # Its ranks hear why, or of what it waited for.
-                source.abort("timeout" if isinstance(e, TimeoutError)
-                             else "internal", str(e))
+            except TimeoutError as e:  # its ranks hear of what it waited for
+                source.abort("timeout", str(e))
+                raise
+            except (ValueError, RuntimeError) as e:
+                await rooms.fail(req_id, str(e))
                 raise
 
         async def _write(self, source: mmx.Source, embedding: Any,
@@ -156,19 +157,12 @@ def make_delivery(server: Any) -> type:
             end = asyncio.get_running_loop().time() + min(
                 deadline(), self.encoder.send_timeout)
             await self._until(source.granted, state, end)
-            if len(embedding) != source.total:
-                await self.rooms.fail(
-                    state.req_id, f"{len(embedding)} rows, {source.total} "
-                    "were announced")
-                return
-            await self._copy(embedding, Rows(
-                source.pool, field_of(source.pool), source.total,
-                source.pieces(0, source.total)))
+            await self._copy(embedding, Rows.written(
+                source, field_of(source.pool), embedding))
             source.commit(0, source.total, final=True)
             await self._until(source.done, state, end)
 
         async def _copy(self, rows: Any, item: Rows) -> None:
-            item.check(rows)
             over: List[bool] = []
 
             async def copied() -> None:

@@ -280,15 +280,12 @@ class ProducerWorker:
         self._silent = False
 
     def _write(self, source: mmx.Source, rows: Any) -> None:
-        count = source.total or 0
-        item = Rows(source.pool, self.settings.field_of(source.pool), count,
-                    source.pieces(0, count))
-        item.check(rows)
-        self.copies.save(rows, item, lambda: self._copied(source, count))
+        item = Rows.written(source, self.settings.field_of(source.pool), rows)
+        self.copies.save(rows, item, lambda: self._copied(source))
 
-    def _copied(self, source: mmx.Source, count: int) -> None:
+    def _copied(self, source: mmx.Source) -> None:
         try:
-            source.commit(0, count, final=True)
+            source.commit(0, source.total or 0, final=True)
         except errors.MmxError as e:  # its daemon has ended
             warn("save", "not saved: %s", e)
         self._over.append(source)
