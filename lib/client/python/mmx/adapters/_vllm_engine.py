@@ -3,9 +3,7 @@ items, its counters."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import logging
 import weakref
 from typing import Any, Dict, Iterable, List, Optional
 
@@ -18,31 +16,23 @@ try:
     from vllm.distributed.ec_transfer.ec_connector.base import (
         ECConnectorBase, ECConnectorMetadata, ECConnectorRole,
         ECConnectorWorkerMetadata)
-except ImportError as e:
-    raise ImportError("mmx.adapters.vllm_ec needs a vLLM with encoder-cache "
-                      f"connectors: {e}") from e
-
-try:
-    from vllm.distributed.ec_transfer.ec_connector.metrics import \
-        ECConnectorStats
-except ImportError:  # vLLM before 0.32
-    ECConnectorStats = object  # type: ignore[assignment,misc]
-
-try:  # what its check of waits for the GPU lets through
-    from vllm.utils.gpu_sync_debug import gpu_sync_allowed
-except ImportError:
-    gpu_sync_allowed = contextlib.nullcontext
-
-try:  # vLLM prints only what its own loggers say
+    from vllm.distributed.ec_transfer.ec_connector.metrics import (
+        ECConnectorPromMetrics, ECConnectorStats)
+    from vllm.distributed.ec_transfer.ec_connector.utils import (
+        PlaceholderMetadataResolver, collect_ec_item_metadata)
     from vllm.logger import init_logger
-    log: Any = init_logger("vllm.mmx")
-except ImportError:
-    log = logging.getLogger("mmx.vllm")
+    # What its check of waits for the GPU lets through.
+    from vllm.utils.gpu_sync_debug import gpu_sync_allowed
+except ImportError as e:
+    raise ImportError("mmx.adapters.vllm_ec needs vLLM 0.32 or a newer one: "
+                      f"{e}") from e
+
+log: Any = init_logger("vllm.mmx")  # vLLM prints what its own loggers say
 
 __all__ = ["COUNTS", "Counts", "Described", "ECConnectorBase",
            "ECConnectorMetadata", "ECConnectorRole",
            "ECConnectorWorkerMetadata", "copier", "features", "log",
-           "prom_metrics", "rows_of", "warn", "watch_resets"]
+           "Prom", "rows_of", "warn", "watch_resets"]
 
 # What is counted, and what vLLM's /metrics says about it.
 COUNTS = {
@@ -97,29 +87,25 @@ class Counts(ECConnectorStats):  # type: ignore[misc]
         return taken
 
 
-def prom_metrics(config: Any, types: Any, labels: List[str],
-                 values: Dict[int, List[object]]) -> Any:
-    """Returns what registers and feeds one Prometheus counter per count."""
-    from vllm.distributed.ec_transfer.ec_connector import metrics
+class Prom(ECConnectorPromMetrics):  # type: ignore[misc]
+    """Registers and feeds one Prometheus counter per count."""
 
-    class Prom(metrics.ECConnectorPromMetrics):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__(config, types, labels, values)
-            self.made: Dict[str, Dict[int, Any]] = {}
-            for name, says in COUNTS.items():
-                counter = self._counter_cls(
-                    name=f"vllm:mmx_{name}", documentation=says,
-                    labelnames=labels)
-                self.made[name] = {i: counter.labels(*v)
-                                   for i, v in values.items()}
+    def __init__(self, config: Any, types: Any, labels: List[str],
+                 values: Dict[int, List[object]]) -> None:
+        super().__init__(config, types, labels, values)
+        self.made: Dict[str, Dict[int, Any]] = {}
+        for name, says in COUNTS.items():
+            counter = self._counter_cls(
+                name=f"vllm:mmx_{name}", documentation=says,
+                labelnames=labels)
+            self.made[name] = {i: counter.labels(*v)
+                               for i, v in values.items()}
 
-        def observe(self, transfer_stats_data: Dict[str, Any],
-                    engine_idx: int = 0) -> None:
-            for name, amount in transfer_stats_data.items():
-                if name in self.made:
-                    self.made[name][engine_idx].inc(amount)
-
-    return Prom()
+    def observe(self, transfer_stats_data: Dict[str, Any],
+                engine_idx: int = 0) -> None:
+        for name, amount in transfer_stats_data.items():
+            if name in self.made:
+                self.made[name][engine_idx].inc(amount)
 
 
 class Described:
@@ -129,24 +115,11 @@ class Described:
     place of a picture."""
 
     def __init__(self, config: Any) -> None:
-        self._collect: Any = None
-        try:
-            from vllm.distributed.ec_transfer.ec_connector import utils
-            self._resolver = utils.PlaceholderMetadataResolver(
-                config.model_config)
-            self._collect = utils.collect_ec_item_metadata
-        except (ImportError, AttributeError):
-            pass  # vLLM before 0.32
+        self._resolver = PlaceholderMetadataResolver(config.model_config)
 
     def __call__(self, request: Any) -> Dict[str, Dict[str, Any]]:
-        if self._collect:
-            return dict(self._collect(list(features(request)),
-                                      self._resolver))
-        items: Dict[str, Dict[str, Any]] = {}
-        for i, f in enumerate(features(request)):
-            items.setdefault(f.identifier, {"item_indices": []})[
-                "item_indices"].append(i)
-        return items
+        return dict(collect_ec_item_metadata(list(features(request)),
+                                             self._resolver))
 
     def aux(self, feature: Any) -> bytes:
         """Returns what a language host of another engine needs beside the
@@ -159,8 +132,7 @@ class Described:
             return b""
 
     def _aux(self, feature: Any) -> bytes:
-        said = self._collect([feature], self._resolver) \
-            if self._collect else {}
+        said = collect_ec_item_metadata([feature], self._resolver)
         known = next(iter(said.values()), {}).get("metadata") or {}
         grid = _flat(next((v for k, v in known.items()
                            if k.endswith("_grid_thw")), []))
@@ -173,8 +145,6 @@ class Described:
 
     def encodable(self, feature: Any) -> bool:
         """True if vLLM can encode the item; False: it is a reference."""
-        if not self._collect:
-            return True
         data = getattr(feature, "data", None)
         if not data:
             return False

@@ -119,8 +119,7 @@ class MmxECConnector(engine.ECConnectorBase):  # type: ignore[misc]
 
     def take_unavailable_requests(self) -> Set[str]:
         """Returns requests that cannot be served: an item is unavailable and
-        this engine cannot encode it. vLLM before 0.32 does not ask, and
-        leaves them waiting."""
+        this engine cannot encode it."""
         if not self._consumer:
             return set()
         taken, self._consumer.unavailable = self._consumer.unavailable, set()
@@ -140,8 +139,8 @@ class MmxECConnector(engine.ECConnectorBase):  # type: ignore[misc]
     def build_prom_metrics(
             cls, vllm_config: Any, metric_types: Any, labelnames: List[str],
             per_engine_labelvalues: Dict[int, List[object]]) -> Any:
-        return engine.prom_metrics(vllm_config, metric_types, labelnames,
-                                   per_engine_labelvalues)
+        return engine.Prom(vllm_config, metric_types, labelnames,
+                           per_engine_labelvalues)
 
     # --- workers ----------------------------------------------------------
     def start_worker_services(self) -> None:
@@ -163,7 +162,7 @@ class MmxECConnector(engine.ECConnectorBase):  # type: ignore[misc]
             self._loader.load(encoder_cache, self._get_connector_metadata())
 
     def start_save_caches(self, **kwargs: Any) -> None:
-        """Before the encoder runs, in every step; since vLLM 0.32."""
+        """Before the encoder runs, in every step."""
         if self._saver and "encoder_cache" in kwargs:
             self._saver.seen(kwargs["encoder_cache"])
 
