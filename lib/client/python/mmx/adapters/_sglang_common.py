@@ -42,23 +42,22 @@ def reason(error: BaseException) -> str:
     return getattr(error, "reason", "timeout" if late else "internal")
 
 
-def deadline() -> float:
-    """Returns the longest wait for a part's rows in seconds, at both sides;
-    ValueError: MMX_DEADLINE_S is none."""
-    said = os.environ.get("MMX_DEADLINE_S") or "60"
-    if not re.fullmatch(r"\d{1,4}(\.\d+)?", said) or not float(said):
-        raise ValueError("MMX_DEADLINE_S is no number of seconds: "
-                         f"{said:.200}")
+def number(name: str, default: str, form: str) -> float:
+    """Returns a variable; ValueError: it is no number of this form."""
+    said = os.environ.get(name) or default
+    if not re.fullmatch(form, said):
+        raise ValueError(f"{name} is no number that it may be: {said:.200}")
     return float(said)
 
 
+def deadline() -> float:
+    """Returns the longest wait for a part's rows in seconds, at both sides."""
+    return number("MMX_DEADLINE_S", "60", r"(?=.*[1-9])\d{1,4}(\.\d+)?")
+
+
 def gpu_bytes() -> int:
-    """Returns how many bytes of rows a rank may have on its GPU; ValueError:
-    MMX_SGLANG_GPU_MB is no number."""
-    said = os.environ.get("MMX_SGLANG_GPU_MB") or "1024"
-    if not re.fullmatch(r"\d{1,7}", said):
-        raise ValueError(f"MMX_SGLANG_GPU_MB is no number: {said:.200}")
-    return int(said) << 20
+    """Returns how many bytes of rows a rank may have on its GPU."""
+    return int(number("MMX_SGLANG_GPU_MB", "1024", r"\d{1,7}")) << 20
 
 
 def reference_of(req_id: str) -> mmx.Reference:
