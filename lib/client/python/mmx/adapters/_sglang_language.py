@@ -230,7 +230,10 @@ class Lang(Pooled):
         # A tensor on the host has another hash to SGLang: all ranks of a
         # group must choose alike, though each frees its GPU in its own time.
         here = not self.copies.later or size > self._limit
-        if not here and size > self._left and not self._is_passed(one):
+        # A later one may have space that another rank has given to this: two
+        # that wait for each other would do so for ever.
+        passed = any(b.since > one.since for b in self.begun)
+        if not here and size > self._left and not passed:
             warn("space", "mmx: rows wait for space on the GPU, of which "
                  "MMX_SGLANG_GPU_MB has more")
             return None
@@ -247,12 +250,6 @@ class Lang(Pooled):
             weakref.finalize(rows.untyped_storage(), self._freed.append,
                              item.rows * field.row_bytes).atexit = False
         return made
-
-
-    def _is_passed(self, one: Any) -> bool:
-        """True if a later request has space that another rank may have given
-        to this one: two that wait for each other would do so for ever."""
-        return any(b.since > one.since for b in self.begun)
 
 
 def rows_of(pool: mmx.Pool, field: mmx.pool.Field,
@@ -356,11 +353,9 @@ def make_waiting(receiver: Any) -> type:
 
         def _lose_patience(self) -> None:
             """Raises why there is no pool: at once if that will not change."""
-            lang = Lang.get()
+            lang, late = Lang.get(), time.monotonic() - self.since > PATIENCE_S
             why = lang.unusable if lang.conn.connected else None
-            if why and lang.is_refused:
-                raise why
-            if time.monotonic() - self.since > PATIENCE_S:
+            if why and lang.is_refused or late:
                 raise why or errors.NotReady("no mmx-langd is connected")
 
         def _try_recv_mm_data(self) -> None:
