@@ -119,6 +119,24 @@ class Pools(unittest.TestCase):
             self.assertTrue(engine.step())
 
 
+    def test_a_daemon_that_is_away_is_named_once(self):
+        self.conn.configure_mock(role="langd", path="/s", refused=None)
+        for name, engine in self.engines():
+            for speaks in (False, True):
+                self.conn.connected, engine.speaks = False, speaks
+                with self.assertLogs(engine._log) as said:
+                    for _ in range(100):
+                        self.now += 0.1
+                        engine.step()
+                    engine._log.warning("end")
+                self.assertEqual(len(said.output) - 1, speaks, name)
+            self.assertIn("mmx-langd does not answer at /s (not connected): ",
+                          said.output[0])
+            self.assertIn({"vllm": "mmx_socket",
+                           "sglang": "MMX_LANGD_SOCKET"}[name],
+                          said.output[0])
+            self.conn.connected = True
+
     def test_declines_that_wait_for_langd_have_a_limit(self):
         for _, engine in self.engines():
             self.conn.connected = False

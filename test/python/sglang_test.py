@@ -388,7 +388,7 @@ class Turns(unittest.TestCase):
     def setUp(self):
         self.lang = language.Lang.__new__(language.Lang)
         Pooled.__init__(self.lang, unittest.mock.Mock(
-            connected=True, epoch=1), language.log, "MMX_POOL", "")
+            connected=True, epoch=1), language.log, ("", ""), "")
         self.lang.conn.send.return_value = types.SimpleNamespace(done=False)
         self.lang.rank = 0
         self.lang.copies, self.lang.begun = Here(), []

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import collections
 import logging
+import math
 import time
 from typing import Any, Callable, Deque, Dict, Optional, Tuple
 
@@ -37,12 +38,15 @@ class Pooled:
     """A connection's pool, which is asked for after each connect. One that
     cannot be had is asked for again a second later: its daemon may have been
     told of this user meanwhile, and engines look in each of their turns.
-    setting: where the pool's name is from."""
+    settings: where the names of pool and socket are from."""
 
-    def __init__(self, conn: mmx.Connection, log: Any, setting: str,
-                 name: str, layout: str = "") -> None:
+    speaks = True  # of the processes of an engine, if no daemon answers
+
+    def __init__(self, conn: mmx.Connection, log: Any,
+                 settings: Tuple[str, str], name: str,
+                 layout: str = "") -> None:
         self.conn, self._name, self._layout = conn, name, layout
-        self._log, self._setting = log, setting
+        self._log, self._settings = log, settings
         self.mapped: Optional[mmx.Pool] = None  # the last; stays readable
         self.unusable: Optional[Exception] = None  # why there is no pool
         self._said = ""  # of this run: why
@@ -52,6 +56,7 @@ class Pooled:
         self._unwanted: Deque[Tuple[mmx.Reference, str, bytes, float]] = \
             collections.deque(maxlen=UNWANTED_MAX)
         self._say_at = 0.0  # not before
+        self._absent = math.inf  # since when no daemon is connected
         self._asked: Optional[mmx.Reply] = None
         self._asked_of = 0  # the daemon's run
 
@@ -66,6 +71,7 @@ class Pooled:
     def step(self) -> Optional[mmx.Pool]:
         """Steps the connection, asks for the pool. Never waits."""
         self.conn.step()
+        self._note_absence()
         self._say()
         if self.pool or not self.conn.connected:
             return self.pool
@@ -86,6 +92,20 @@ class Pooled:
             except Exception as e:  # of which an engine would end
                 self._note(e, asked)
         return self.pool
+
+    def _note_absence(self) -> None:
+        """Logs once that no daemon answers, after a second without."""
+        now = time.monotonic()
+        if self.conn.connected:
+            self._absent = math.inf
+        elif self._absent == math.inf:
+            self._absent = now
+        elif self.speaks and 0 < self._absent < now - 1:
+            self._absent = 0.0  # said
+            self._log.warning(
+                "mmx-%s does not answer at %s (%s): start it, or name its "
+                "socket by %s", self.conn.role, self.conn.path,
+                self.conn.refused or "not connected", self._settings[1])
 
     def _take(self, asked: mmx.Reply) -> mmx.Pool:
         """Maps the pool that is the answer; raises why it cannot be used."""
@@ -130,7 +150,7 @@ class Pooled:
         if isinstance(why, errors.IncompatibleLayout):
             remedy = "set the pool's layout in the daemon's configuration"
         elif asked.error:
-            remedy = f"name a pool by {self._setting}, or let this user " \
+            remedy = f"name a pool by {self._settings[0]}, or let this user " \
                 "have it (pools[].uids)"
         else:
             remedy = "the pool cannot be mapped, mmxctl doctor says more"

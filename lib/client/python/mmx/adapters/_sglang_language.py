@@ -157,8 +157,9 @@ class Lang(Pooled):
         self.rank = rank % self.ranks
         super().__init__(mmx.connect(
             "langd", name=f"sglang-{here.tp_rank}", timeout=0,
-            session=os.environ.get("MMX_SESSION", "sglang")), log, "MMX_POOL",
-            pool_name())
+            session=os.environ.get("MMX_SESSION", "sglang")), log,
+            ("MMX_POOL", "MMX_LANGD_SOCKET"), pool_name())
+        self.speaks = self.rank == 0
         self.copies = copies(getattr(scheduler, "device", "cpu"), log)
         if self.copies.later:
             self.meets = self.copies.meet

@@ -7,7 +7,6 @@ import collections
 import contextlib
 import hashlib
 import json
-import math
 import os
 import re
 import time
@@ -223,32 +222,14 @@ class Link(Pooled):
     """A connection with its pool; both are restored after a restart."""
 
     def __init__(self, daemon: str, s: Settings, part: str) -> None:
-        self.settings, self.part = s, part
+        self.settings = s
         super().__init__(mmx.connect(
             daemon, s.socket, session=s.session,
-            name=f"vllm-{part}-{s.rank}", timeout=0), log, "mmx_pool",
-            s.pool, s.layout)
+            name=f"vllm-{part}-{s.rank}", timeout=0), log,
+            ("mmx_pool", "mmx_socket"), s.pool, s.layout)
         self.before: Optional[mmx.Pool] = None  # of the daemon's run before
         self.maps: Dict[int, Map] = {}  # of both, by epoch
-        self._absent = math.inf  # since when no daemon is connected
-
-    def step(self) -> Optional[mmx.Pool]:
-        pool = super().step()
-        self._note_absence()
-        return pool
-
-    def _note_absence(self) -> None:
-        """Logs once that no daemon answers, after a second without."""
-        now = time.monotonic()
-        if self.conn.connected:
-            self._absent = math.inf
-        elif self._absent == math.inf:
-            self._absent = now
-        elif self.part == "scheduler" and 0 < self._absent < now - 1:
-            self._absent = 0.0  # said
-            log.warning("mmx-%s does not answer at %s (%s): start it, or name "
-                        "its socket by mmx_socket", self.conn.role,
-                        self.conn.path, self.conn.refused or "not connected")
+        self.speaks = part == "scheduler"
 
     def _take(self, asked: mmx.Reply) -> mmx.Pool:
         """Takes the pool if the model's rows fit it, and the descriptor."""
