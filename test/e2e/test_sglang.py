@@ -395,10 +395,9 @@ class Sglang(Base):
     def test_rows_of_a_rank_that_reaches_no_langd_hold_no_blocks(self):
         """The first rank has copied them by then: it still says that no
         reader comes, of whom langd waits for minutes else."""
-        self.start(ranks=2, patience=0.5,
+        self.start(ranks=2, patience=1,  # which a room does not take
                    env={"APART": "1", "MMX_SGLANG_COPY": "1"})
         self.failed(self.serve(("r", 300)), 503, "not-ready")
-        self.assertEqual(self.d.stats()["rooms_succeeded"], 1)
         self.d.all_free()
 
     def test_a_request_that_has_ended_holds_no_blocks(self):
