@@ -13,7 +13,7 @@ from __future__ import annotations
 import ctypes
 import json
 import struct
-from typing import Any, Dict, List, NamedTuple, Tuple
+from typing import Any, Dict, List, NamedTuple
 
 from . import errors
 from ._lib import call

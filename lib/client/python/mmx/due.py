@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import select
 import struct
 import time
 from math import inf, isnan

@@ -18,8 +18,7 @@ import urllib.error
 import urllib.request
 import weakref
 from array import array
-from typing import (Any, Callable, Deque, Dict, Iterator, List, Optional, Set,
-                    Tuple)
+from typing import Any, Deque, Dict, Iterator, List, Optional, Set, Tuple
 
 import mmx
 from mmx import errors
