@@ -52,7 +52,8 @@ def init(room, to_epoch, from_epoch=5, generation=None, layout=1, granted=0,
     """Asks for a room, which need not be announced."""
     body = struct.pack("<QIIIIIHBBI", layout, 0, granted, 0, unit, part, 1, 0,
                        0, deadline_ms) \
-        + bytes(32) + struct.pack("<BI", 0, 0) + blob() + bytes(16) + text("")
+        + bytes(32) + struct.pack("<BI", 0, 0) + blob() + bytes(16) + text("") \
+        + bytes(8)
     return frame(2, body, room=room, generation=generation or room,
                  from_epoch=from_epoch, to_epoch=to_epoch)
 

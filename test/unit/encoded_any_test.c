@@ -91,6 +91,7 @@ static void any_init(struct rig *e, struct peer_msg *m)
     n->firm = (uint8_t)below(3);
     n->who = below(9);
     n->secret = any_secret();
+    n->turn = below(9);
 }
 
 static void any_message(struct rig *e, uint32_t link)

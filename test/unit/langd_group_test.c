@@ -33,6 +33,22 @@ TEST(group_that_grows_as_its_endpoints_break_is_too_large)
     T_EQ_U64(brain_free(l), 16);
 }
 
+/* RULES 5.5, 5.11 */
+TEST(encoders_hear_the_age_of_a_room_or_of_its_group)
+{
+    struct rig *l = langd_up(NULL, NULL);
+    struct local_msg m[] = {request_in(1, 0, 9, 2), request(2, 1, MODE_WHOLE),
+        request_in(3, 2, 9, 2)};
+    uint64_t turn[3];
+
+    for (uint32_t i = 0; i < 3; i++) {
+        T_OK(brain_say(l, 0, m[i]));
+        turn[i] = brain_said(l, PEER_INIT, 0)->init.turn;
+    }
+    T_EQ_U64(turn[2], turn[0]);
+    T_TRUE(turn[1] > turn[0]);
+}
+
 /* RULES 9.5 */
 TEST(a_group_that_is_begun_is_completed_in_a_drain)
 {

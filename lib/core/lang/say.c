@@ -129,6 +129,7 @@ static void say_grant(struct langd *l, struct out *out, struct lroom *m,
         msg.init.gids = a.gids;
         msg.init.secret = a.secret;
         msg.init.traceparent = span_str(m->history.traceparent);
+        msg.init.turn = m->age;
         if (!m->history.init_ns)
             m->history.init_ns = l->b.now_ns;
     }
