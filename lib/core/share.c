@@ -145,21 +145,14 @@ void share_move(struct share *s, uint64_t from, uint64_t to, uint32_t n)
 
 uint64_t share_turn(struct share *s, uint64_t who, uint64_t head)
 {
-    uint64_t now = head == TURN_NONE ? s->round : head >> TURN_BITS, round;
-    uint64_t order = s->turns++ & TURN_ORDER;
+    uint64_t now = head == TURN_NONE ? s->round : head >> TURN_BITS;
     uint32_t i = record_of(s, who);
     struct share_use *u;
 
     CHECK(i != NONE, "%s: a turn for one without entries", s->key);
     u = &s->uses[i];
-    round = u->turn >> TURN_BITS;
-    if (round <= now || u->requested == SHARE_ROUND ||
-        order < (u->turn & TURN_ORDER)) {
-        round = max_u64(round, now) + 1;
-        u->requested = 0;
-    }
-    u->requested++;
-    u->turn = round << TURN_BITS | order;
+    u->turn = (max_u64(u->turn >> TURN_BITS, now) + 1) << TURN_BITS |
+              (s->turns++ & TURN_ORDER);
     return u->turn;
 }
 

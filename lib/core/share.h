@@ -8,13 +8,10 @@
  * next half of what is left then. Rejected: a part of the limit for each user.
  * A host with one user would need limits of twice the size.
  *
- * Users that wait for other things (blocks) take turns: a round takes
- * SHARE_ROUND requests of each, in the order in which they came, and a user's
- * first one begins after the round served now. So one user's requests stay in
- * order, and a user with many requests at once waits behind others with most of
- * them. Rejected: rounds of one request. encoded and langd draw turns of their
- * own; the more their orders differ, the more rooms wait for each other's
- * blocks and are encoded twice. */
+ * Users that wait for other things (blocks) take turns: a round takes one
+ * request of each, in the order in which they came, and a user's first one
+ * begins after the round served now. So one user's requests stay in order, and
+ * a user with many requests at once waits behind others with most of them. */
 #ifndef MMX_CORE_SHARE_H
 #define MMX_CORE_SHARE_H
 
@@ -29,8 +26,8 @@
 #define SHARE_RESERVED (UINT64_C(1) << 33)
 
 struct share_use {
-    uint64_t who, turn;       /* the last */
-    uint32_t used, requested; /* in the turn's round */
+    uint64_t who, turn; /* the last */
+    uint32_t used;
 };
 
 struct share {
@@ -92,8 +89,7 @@ uint32_t share_used(const struct share *s, uint64_t who);
 /* Draws a turn for `who`, which must have an entry. The lowest turn is served
  * first; waiting turns all differ. head: the lowest waiting turn; TURN_NONE:
  * none waits. */
-#define TURN_NONE   UINT64_MAX
-#define SHARE_ROUND 32
+#define TURN_NONE UINT64_MAX
 uint64_t share_turn(struct share *s, uint64_t who, uint64_t head);
 
 /* Records that the turn was served. */

@@ -122,7 +122,7 @@ TEST(a_batch_is_served_when_its_last_room_is_refused)
 }
 
 /* User 7 has asked for the pool forty times; user 8's one room waits for the
- * first of them and a round, not for all. */
+ * first of them and one more, not for all. */
 /* RULES 5.1 */
 TEST(users_take_turns_for_source_blocks)
 {
@@ -134,7 +134,7 @@ TEST(users_take_turns_for_source_blocks)
     T_OK(brain_say(e, 1, announce(41, 40, 128, 128)));
     T_OK(brain_say(e, 0, release(0)));
     for (uint32_t i = 0; i < 41; i++)
-        cells[i] = i < 34 ? i : i == 34 ? 40 : i - 1;
+        cells[i] = i < 3 ? i : i == 3 ? 40 : i - 1;
     for (uint32_t i = 1; i < 41; i++) {
         uint32_t conn = cells[i] == 40;
 
