@@ -11,8 +11,8 @@
  * compares the state with what was sent before, and sends the difference.
  *
  * Calls go down only, in this order: encode.c; local.c, peer.c; map.c,
- * revoke.c; decline.c; room.c; dst.c; item.c; queue.c; life.c, rights.c,
- * show.c. */
+ * revoke.c; decline.c; room.c; dst.c; item.c; queue.c; line.c, life.c,
+ * rights.c, show.c. */
 #ifndef MMX_CORE_ENCODE_ENCODE_H
 #define MMX_CORE_ENCODE_ENCODE_H
 
@@ -51,6 +51,15 @@ struct ebatch {
     uint32_t items, blocks, victims, full;
 };
 
+/* Where an item is among those of its queue that one langd asked for. */
+struct in_line {
+    uint32_t langd;       /* number of its peer; NONE: in no line */
+    uint64_t there, here; /* its order: its turn at the langd, then that which
+                             was drawn for it */
+    uint64_t weight;      /* another one for each item */
+    struct item *left, *right;
+};
+
 struct item {
     uint8_t life; /* enum item_life; item_move changes it */
     uint8_t storage;
@@ -79,8 +88,9 @@ struct item {
     uint64_t moved_ns;
     uint64_t turn; /* its order in the queue: the age of its batch */
     struct heap_node in_queue;
-    struct list in_held;  /* pool->held, while it has blocks */
-    struct list in_batch; /* ring of the items that get blocks together */
+    struct in_line in_line; /* of epool.lines */
+    struct list in_held;    /* pool->held, while it has blocks */
+    struct list in_batch;   /* ring of the items that get blocks together */
 };
 
 struct eroom {
@@ -450,6 +460,15 @@ void item_leave(struct encoded *e, struct eroom *m);
 uint32_t item_sendable(const struct item *it, uint32_t unit_rows);
 /* Takes the item out of the table of keys: announces no longer find it. */
 void item_hide(struct encoded *e, struct item *it);
+
+/* encode/line.c */
+
+/* Puts the item, which is not in it, into the line of its queue. in_line stays
+ * as it is until it is taken out. */
+void line_put(struct item **line, struct item *it);
+void line_take(struct item **line, struct item *it);
+/* Returns the first item of the langd; NULL: there is none. */
+struct item *line_first(struct item *line, uint32_t langd);
 
 /* encode/queue.c */
 
