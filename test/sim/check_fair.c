@@ -1,12 +1,27 @@
-/* check_fair.c - how often an item that waits for source blocks is passed by
+/* check_fair.c - how often a turn that waits for source blocks is passed by
  * those with more right: at most once for each that is older and waits, since
- * each time the oldest begins to ask ahead (RULES 5.14). */
+ * each time the oldest begins to ask ahead (RULES 5.14). A turn may go from one
+ * item to another of the same langd (5.11): it is the turn that is followed. */
 #include "test/sim/reference.h"
+
+/* Returns the item that waited at this turn before the step; NULL: none. */
+static struct efact *before(const struct eorder *k, uint32_t i)
+{
+    const struct efact *f = &k->now[i];
+    struct efact *b = &k->was[i];
+
+    if (!f->plain || (b->plain && b->turn == f->turn && b->pool == f->pool))
+        return f->plain ? b : NULL;
+    for (uint32_t n = 0; n < k->e->rooms_max; n++)
+        if (k->was[n].plain && k->was[n].turn == f->turn &&
+            k->was[n].pool == f->pool)
+            return &k->was[n];
+    return NULL;
+}
 
 static bool fresh(const struct eorder *k, uint32_t i)
 {
-    return k->now[i].plain &&
-           !(efact_same(&k->was[i], &k->now[i]) && k->was[i].plain);
+    return k->now[i].plain && !before(k, i);
 }
 
 /* An item that waited as full may have been plain for an instant of this step,
@@ -29,15 +44,14 @@ static void see_passed(struct eorder *k, const struct efact *by)
 {
     for (uint32_t i = 0; i < k->e->rooms_max; i++) {
         const struct efact *f = &k->now[i];
-        struct efact *b = &k->was[i];
+        struct efact *b = before(k, i);
 
-        if (!f->plain || fresh(k, i) || f->pool != by->pool ||
-            f->turn > by->turn)
+        if (!b || f->pool != by->pool || f->turn > by->turn)
             continue;
         b->passed++;
         HOLDS(b->passed <= b->older, "none is passed too often",
-            "%s item of age %llu was passed %u times, %u older ones waited",
-            NAMED(f->age), b->passed, b->older);
+            "%s item of turn %llu was passed %u times, %u older ones waited",
+            NAMED(f->turn), b->passed, b->older);
     }
 }
 
@@ -62,11 +76,12 @@ void fair_look(struct eorder *k)
     for (uint32_t i = 0; i < k->e->rooms_max; i++)
         if (k->now[i].got)
             see_passed(k, &k->now[i]);
-    for (uint32_t i = 0; i < k->e->rooms_max; i++)
-        if (k->now[i].plain && !fresh(k, i)) {
-            k->now[i].passed = k->was[i].passed;
-            k->now[i].older = k->was[i].older;
-        }
+    for (uint32_t i = 0; i < k->e->rooms_max; i++) {
+        const struct efact *b = before(k, i);
+
+        k->now[i].passed = b ? b->passed : 0;
+        k->now[i].older = b ? b->older : 0;
+    }
     for (uint32_t i = 0; i < k->e->rooms_max; i++)
         if (fresh(k, i))
             count_fresh(k, &k->now[i]);

@@ -100,7 +100,7 @@ static void see_unclaimed(
     b->opened_ns = opened;
     if (one) {
         b->item = (uint32_t)(it - k->e->items);
-        b->age = it->age + 1;
+        b->age = it->in_line.weight;
     }
     HOLDS(!all || k->d->last != EV_TIME ||
               of[it->pool].end >= k->line[it->pool].lacks ||

@@ -51,22 +51,22 @@ static void see_ended(struct eorder *k, const struct efact *b)
 {
     struct eline *line = &k->line[b->pool];
 
-    HOLDS(stands(k, b), "what is ended stands", "%s item of age %llu",
-        NAMED(b->age));
+    HOLDS(stands(k, b), "what is ended stands", "%s item of turn %llu",
+        NAMED(b->turn));
     HOLDS(line->turn && line->lacks_ns <= k->d->now_ns &&
               k->d->now_ns - line->head_ns >=
                   k->e->b.c.conf->timeout_revoke_after,
-        "a full head waits before one is ended for it", "%s item of age %llu",
-        NAMED(b->age));
+        "a full head waits before one is ended for it", "%s item of turn %llu",
+        NAMED(b->turn));
     line->stuck_ns = 0;
     for (uint32_t i = 0; i < k->e->rooms_max; i++) {
         const struct efact *f = &k->now[i];
 
         HOLDS(!efact_same(&k->was[i], f) || f->pool != b->pool ||
-                  f->age <= b->age || !stands(k, &k->was[i]) ||
+                  f->turn <= b->turn || !stands(k, &k->was[i]) ||
                   !f->lacks_grants || f->own_full,
-            "the youngest that stands is ended", "%s age %llu, not %llu",
-            NAMED(b->age), (unsigned long long)f->age);
+            "the youngest that stands is ended", "%s turn %llu, not %llu",
+            NAMED(b->turn), (unsigned long long)f->turn);
     }
 }
 
@@ -140,8 +140,8 @@ static void see_head(struct eorder *k, uint32_t pool)
         max_u64(k->after_ns, max_u64(MS, k->e->b.c.conf->timeout_revoke_after));
     HOLDS(!line->stuck_ns || k->d->last != EV_TIME ||
               k->d->now_ns - line->stuck_ns <= k->after_ns,
-        "a full head gets its blocks", "%s item of age %llu waits",
-        NAMED(head->age));
+        "a full head gets its blocks", "%s item of turn %llu waits",
+        NAMED(head->turn));
 }
 
 void victims_look(struct eorder *k)

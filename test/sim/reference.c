@@ -236,6 +236,20 @@ static bool item_full(const struct item *it)
     return false;
 }
 
+/* Who asked first for one of the item's rooms, and at which turn. */
+static void see_asked(const struct item *it, struct efact *f)
+{
+    LIST_FOREACH (n, &it->rooms)
+        LIST_FOREACH (i, &LIST_ENTRY(n, struct eroom, in_item)->dsts) {
+            const struct edst *o = LIST_ENTRY(i, struct edst, in_room);
+
+            if (f->langd || o->state != DST_ACTIVE)
+                continue;
+            f->langd = (uint64_t)o->peer + 1;
+            f->there = o->turn;
+        }
+}
+
 /* What waits for blocks waits as one, by its first item: all of a batch. */
 void reference_item(
     const struct eorder *k, const struct item *it, struct efact *f)
@@ -244,6 +258,7 @@ void reference_item(
     const struct item *o = it;
     bool victim = false, ahead = false;
 
+    see_asked(it, f);
     f->own_full = item_full(it);
     f->got = !f->waits && it->src.blocks > 0 && (!efact_same(b, f) || b->waits);
     f->queued = it->life == ITEM_QUEUED;
@@ -262,8 +277,8 @@ void reference_item(
     f->plain = !f->full && !victim && !ahead;
 }
 
-/* True if f comes before one of that turn: full ones by age, then the others by
- * age. */
+/* True if f comes before one of that turn: full ones by turn, then the others
+ * by turn. */
 /* RULES 5.11 */
 static bool earlier(const struct efact *f, bool full, uint64_t turn)
 {
@@ -280,7 +295,7 @@ static void see_served(const struct eorder *k, const struct efact *by)
     for (uint32_t i = 0; i < k->e->rooms_max; i++)
         full |= k->now[i].turn == by->turn && k->now[i].own_full;
     HOLDS(!by->it->victim || full || was->full, "once",
-        "%s item of age %llu is a victim", NAMED(by->age));
+        "%s item of turn %llu is a victim", NAMED(by->turn));
     if (efact_same(was, by) && was->full != full)
         return; /* it became so by what was before it */
     for (uint32_t i = 0; i < k->e->rooms_max; i++) {
@@ -290,9 +305,43 @@ static void see_served(const struct eorder *k, const struct efact *by)
                   !efact_same(b, f) || f->barred || f->full != b->full ||
                   !earlier(f, full, by->turn),
             "the oldest gets source blocks",
-            "%s item of age %llu, full %d, got them, one of age %llu waits",
-            NAMED(by->age), full, (unsigned long long)f->age);
+            "%s item of turn %llu, full %d, got them, one of turn %llu waits",
+            NAMED(by->turn), full, (unsigned long long)f->turn);
     }
+}
+
+/* The lowest turn of a langd's items that wait alike is of the one that is
+ * first there. */
+/* RULES 5.11 */
+static void see_ticket(const struct eorder *k, const struct efact *head)
+{
+    for (uint32_t i = 0; i < k->e->rooms_max; i++) {
+        const struct efact *f = &k->now[i];
+
+        HOLDS(!f->queued || f->barred || f->pool != head->pool ||
+                  f->full != head->full || f->ahead != head->ahead ||
+                  f->langd != head->langd || !f->langd ||
+                  f->there >= head->there,
+            "a langd's turns go by its own",
+            "%s item of turn %llu is next, one of turn %llu is first there",
+            NAMED(head->turn), (unsigned long long)f->turn);
+    }
+}
+
+/* The item has another turn than before: one of the same langd's had it. */
+/* RULES 5.11 */
+static void see_moved(const struct eorder *k, uint32_t i)
+{
+    const struct efact *f = &k->now[i], *b = &k->was[i];
+
+    if (!efact_same(b, f) || !b->queued || f->turn == b->turn ||
+        f->langd != b->langd)
+        return;
+    for (uint32_t n = 0; n < k->e->rooms_max; n++)
+        HOLDS(k->was[n].turn != f->turn || !k->was[n].queued ||
+                  k->was[n].langd == f->langd || k->now[n].langd == f->langd,
+            "turns stay with their langd", "%s item of turn %llu had %llu",
+            NAMED(f->turn), (unsigned long long)b->turn);
 }
 
 void reference_sources(struct eorder *k)
@@ -300,6 +349,7 @@ void reference_sources(struct eorder *k)
     for (uint32_t i = 0; i < k->e->rooms_max; i++) {
         const struct efact *f = &k->now[i], **head = &k->line[f->pool].head;
 
+        see_moved(k, i);
         if (f->queued && !f->barred &&
             (!*head || earlier(f, (*head)->full, (*head)->turn)))
             *head = f;
@@ -312,10 +362,12 @@ void reference_sources(struct eorder *k)
     for (uint32_t i = 0; i < k->e->b.pools_count; i++) {
         const struct efact *head = k->line[i].head;
 
+        if (head)
+            see_ticket(k, head);
         k->line[i].lacks = head ? head->lacks : 0;
         HOLDS(!head || head->lacks > k->e->pools[i].p.free,
             "a head that fits is served",
-            "%s item of age %llu waits for %u blocks, %u are free",
-            NAMED(head->age), head->lacks, k->e->pools[i].p.free);
+            "%s item of turn %llu waits for %u blocks, %u are free",
+            NAMED(head->turn), head->lacks, k->e->pools[i].p.free);
     }
 }

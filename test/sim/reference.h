@@ -69,7 +69,7 @@ static inline bool lfact_same(const struct lfact *was, const struct lfact *f)
 
 struct efact {
     const struct item *it; /* NULL: no item has the slot */
-    uint64_t age, turn;    /* age + 1; 0: no item */
+    uint64_t age, turn;    /* age: of no other item; 0: no item */
     uint64_t moved_ns;
     uint32_t pool, blocks;
     bool leaves;     /* all of its rooms do: its blocks come back */
@@ -80,7 +80,9 @@ struct efact {
      * for its grants early. */
     uint32_t lacks;
     bool queued, full, barred, plain;
-    uint32_t passed, older; /* check_fair.c */
+    uint64_t langd, there;  /* who asked first for one of its rooms, + 1; 0:
+                               none. Its turn there */
+    uint32_t passed, older; /* check_fair.c, of its turn */
     /* check_victims.c, of its rooms: one lacks a grant, is read, was ended for
      * another item; all end. */
     bool lacks_grants, active, ended, ends;

@@ -69,7 +69,7 @@ void order_langd(struct daemon *d)
 static void see_item(
     const struct eorder *k, const struct item *it, struct efact *f)
 {
-    *f = (struct efact){.age = it->life == ITEM_FREE ? 0 : it->age + 1};
+    *f = (struct efact){.age = it->life == ITEM_FREE ? 0 : it->in_line.weight};
     if (!f->age)
         return;
     f->it = it;

@@ -49,6 +49,67 @@ TEST(rooms_with_all_their_grants_come_first)
     T_TRUE(!is_granted(e, 1) && !is_granted(e, 2));
 }
 
+static struct peer_msg asks_at(
+    struct rig *e, uint64_t room, uint64_t generation, uint64_t turn)
+{
+    struct peer_msg m = asks(e, room, generation);
+
+    m.init.turn = turn;
+    return m;
+}
+
+/* Room 2 is the oldest here, and of langd `a` the youngest: its turn is for
+ * room 4. `b` gets no more turns, however early it says that its room is. */
+/* RULES 5.11 */
+TEST(a_langds_rooms_come_in_its_order)
+{
+    struct rig *e = encoded(NULL, NULL);
+
+    fill_pool(e, 1, 0);
+    for (uint32_t cell = 1; cell < 5; cell++)
+        T_OK(brain_say(e, 0, announce(1 + cell, cell, 128, 128)));
+    brain_hear(e, 0, asks_at(e, 2, 72, 30));
+    brain_hear(e, 1, asks_at(e, 3, 73, 5));
+    brain_hear(e, 0, asks_at(e, 4, 74, 20));
+    brain_hear(e, 0, asks_at(e, 5, 75, 25));
+    leaves(e, 0);
+    T_TRUE(is_granted(e, 3));
+    leaves(e, 3);
+    brain_hear(e, 0, state(4, 74, PEER_FAILED, ROOM_FAILED));
+    T_TRUE(is_granted(e, 2));
+    leaves(e, 2);
+    brain_hear(e, 1, state(3, 73, PEER_FAILED, ROOM_FAILED));
+    T_TRUE(is_granted(e, 4));
+    leaves(e, 4);
+    brain_hear(e, 0, state(5, 75, PEER_FAILED, ROOM_FAILED));
+    T_TRUE(is_granted(e, 1));
+}
+
+/* Of two destinations the first that asked counts. */
+/* RULES 5.11 */
+TEST(a_room_of_two_langds_comes_in_the_order_of_the_first)
+{
+    struct rig *e = encoded(NULL, NULL);
+
+    fill_pool(e, 1, 0);
+    T_OK(brain_say(e, 0, announce(2, 1, 128, 128)));
+    T_OK(brain_say(e, 0, announce(3, 2, 128, 128)));
+    T_OK(brain_say(e, 0, announce_for(2, 4, 3, 128)));
+    brain_hear(e, 0, asks_at(e, 2, 72, 30));
+    brain_hear(e, 1, asks_at(e, 3, 73, 30));
+    brain_hear(e, 0, two(asks_at(e, 4, 74, 20)));
+    brain_hear(e, 1, two(asks_at(e, 4, 84, 40)));
+    leaves(e, 0);
+    T_TRUE(is_granted(e, 3));
+    leaves(e, 3);
+    brain_hear(e, 0, state(4, 74, PEER_FAILED, ROOM_FAILED));
+    brain_hear(e, 1, state(4, 84, PEER_FAILED, ROOM_FAILED));
+    T_TRUE(is_granted(e, 2));
+    leaves(e, 2);
+    brain_hear(e, 1, state(3, 73, PEER_FAILED, ROOM_FAILED));
+    T_TRUE(is_granted(e, 1));
+}
+
 /* The oldest that is passed over asks for its grant before its rows are there,
  * and so comes to be one of those that pass. */
 /* RULES 5.14 */

@@ -83,10 +83,11 @@ struct item {
     uint8_t queue;               /* index of the queue it is in */
     struct aux aux;
     struct list rooms;
-    uint64_t age; /* its turn: share_turn() */
     /* When it was announced, last got blocks or rows, or was revoked. */
     uint64_t moved_ns;
-    uint64_t turn; /* its order in the queue: the age of its batch */
+    /* share_turn(); then in a batch that of its first, and from then on what
+     * its langd's order has made of it. */
+    uint64_t turn;
     struct heap_node in_queue;
     struct in_line in_line; /* of epool.lines */
     struct list in_held;    /* pool->held, while it has blocks */
@@ -147,6 +148,7 @@ struct edst {
     uint16_t required; /* required_dst of its INIT */
     uint8_t storage, flags;
     uint64_t layout;
+    uint64_t turn; /* its turn at L */
     struct key key;
     uint8_t firm; /* FIRM_* */
 
@@ -196,7 +198,8 @@ struct epool {
     struct pool_meta *meta;
     struct pool p;
     struct rowmap committed;
-    struct heap queues[QUEUES]; /* items that may get blocks, by age */
+    struct heap queues[QUEUES]; /* items that may get blocks, by turn */
+    struct item *lines[QUEUES]; /* the same, by langd */
     uint32_t waiting;           /* number of QUEUED items, in a heap or not */
     uint64_t head_age;          /* age of the full head that does not fit */
     uint64_t head_since_ns;     /* since when it does not fit; TIME_NEVER */
@@ -249,6 +252,7 @@ struct encoded {
     struct list acked_pending;
     uint64_t acked_ns; /* when the pending ACKED are sent; TIME_NEVER */
     struct ebatch *batches;
+    uint64_t weights; /* the last drawn, for item.in_line */
     struct slots room_slots, dst_slots, item_slots, batch_slots;
     struct share share;     /* of rooms: per user that announces, per peer that
                                asks */

@@ -11,6 +11,7 @@
 
 void items_init(struct encoded *e)
 {
+    e->weights = e->b.c.seed;
     e->nothing.total = ROWS_UNKNOWN;
     e->nothing.src = extent_none();
     list_init(&e->nothing.rooms);
@@ -56,8 +57,10 @@ struct item *item_new(
     it->total = n->total;
     it->length_version = 1;
     list_init(&it->rooms);
-    it->age =
+    it->turn =
         share_turn(&e->b.engines.share, uid, queue_turn(&e->pools[it->pool]));
+    it->in_line = (struct in_line){.here = it->turn, .weight = e->weights};
+    e->weights = e->weights * UINT64_C(6364136223846793005) + 1;
     it->moved_ns = e->b.now_ns;
     it->victim = queue_remembers(e, n, uid);
     list_init(&it->in_held);

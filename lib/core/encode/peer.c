@@ -313,6 +313,7 @@ static void open_dst(struct encoded *e, struct out *out, struct peer *p,
     d->flags = n->flags;
     d->required = n->required_dst;
     d->key = n->key;
+    d->turn = n->turn;
     if (eroom_announced(m) &&
         (err = edst_check(e, m, d, text, sizeof(text))) != OK) {
         edst_refuse(d);

@@ -1,7 +1,10 @@
 /* queue.c - the order in which items get source blocks (RULES 5.11, 5.13,
  * 5.14). Owned by the loop's thread.
  *
- * Each pool has a queue of items that wait for blocks, oldest announce first.
+ * Each pool has a queue of items that wait for blocks, by turns that users draw
+ * at their announces. An INIT says the room's turn at its langd: the items of
+ * one langd have their turns in its order, so that both sides give blocks to
+ * the same rooms.
  * An item gets all its blocks at once; a batch waits as one. Full items come
  * first: one of their rooms has firm grants from all its destinations, and
  * lacks only source blocks. Items that hold blocks and lack grants may wait for
@@ -15,7 +18,10 @@
  *
  * Rejected: to have all items ask for all their grants at their announce. The
  * blocks of langd would be idle while encoders work, and a fast encoder would
- * wait behind a slow one. */
+ * wait behind a slow one.
+ *
+ * Rejected: to sort an item into its langd's turns when it comes. All behind it
+ * would move; so only the first turn is handed on, when it is looked for. */
 #include "core/encode/encode.h"
 
 /* grants of an item, and of a batch */
@@ -61,6 +67,19 @@ bool item_firm(const struct item *it)
             return true;
     }
     return all;
+}
+
+/* Returns the item's destination that asked first; NULL: there is none. */
+static const struct edst *asked_first(const struct item *it)
+{
+    LIST_FOREACH (n, &it->rooms)
+        LIST_FOREACH (o, &LIST_ENTRY(n, struct eroom, in_item)->dsts) {
+            const struct edst *d = LIST_ENTRY(o, struct edst, in_room);
+
+            if (d->state == DST_ACTIVE)
+                return d;
+        }
+    return NULL;
 }
 
 /* True if rooms of the item hold blocks at a langd once all is granted: there
@@ -111,25 +130,65 @@ static struct item *first_of(const struct heap *h)
     return n ? CONTAINER_OF(n, struct item, in_queue) : NULL;
 }
 
+/* Has the first turn of a queue go to the item that is first at the same langd:
+ * the two swap turns. */
+static void hand(struct epool *p, uint32_t queue)
+{
+    struct heap *h = &p->queues[queue];
+    struct item *it = first_of(h), *first;
+    uint64_t turn;
+
+    if (h->len < 2 || it->in_line.langd == NONE)
+        return;
+    first = line_first(p->lines[queue], it->in_line.langd);
+    turn = it->turn;
+    it->turn = first->turn;
+    first->turn = turn;
+    heap_set(h, &it->in_queue, it->turn);
+    heap_set(h, &first->in_queue, turn);
+}
+
+static void unplace(struct epool *p, struct item *it)
+{
+    if (!heap_linked(&it->in_queue))
+        return;
+    heap_take(&p->queues[it->queue], &it->in_queue);
+    if (it->in_line.langd != NONE)
+        line_take(&p->lines[it->queue], it);
+    hand(p, it->queue);
+}
+
 /* Puts the first of a batch into the batch's queue. A batch with a victim is in
  * no queue until it is full. */
 static void place(struct epool *p, struct item *first)
 {
+    const struct edst *d = asked_first(first);
+    uint32_t langd = d ? d->peer : NONE;
+    uint64_t there = d ? d->turn : 0;
+    uint8_t queue = first->batch->full > 0 ? QUEUE_FIRM
+                    : first->ahead         ? QUEUE_AHEAD
+                                           : QUEUE_PLAIN;
+
     CHECK(first->life == ITEM_QUEUED && first->batch->first == first,
         "an item of state %u is placed", first->life);
-    heap_remove(&p->queues[first->queue], &first->in_queue);
-    if (first->batch->full == 0 && first->batch->victims > 0)
+    if (heap_linked(&first->in_queue) && first->queue == queue &&
+        first->in_line.langd == langd && first->in_line.there == there)
         return;
-    first->queue = first->batch->full > 0 ? QUEUE_FIRM
-                   : first->ahead         ? QUEUE_AHEAD
-                                          : QUEUE_PLAIN;
-    heap_set(&p->queues[first->queue], &first->in_queue, first->turn);
+    unplace(p, first);
+    if (queue != QUEUE_FIRM && first->batch->victims > 0)
+        return;
+    first->queue = queue;
+    first->in_line.langd = langd;
+    first->in_line.there = there;
+    heap_set(&p->queues[queue], &first->in_queue, first->turn);
+    if (langd != NONE)
+        line_put(&p->lines[queue], first);
+    hand(p, queue);
 }
 
-static void enqueue(struct encoded *e, struct item *first, uint64_t turn)
+static void enqueue(struct encoded *e, struct item *first)
 {
     item_move(e, first, ITEM_QUEUED);
-    first->turn = turn;
     place(&e->pools[first->pool], first);
 }
 
@@ -159,7 +218,7 @@ enum err item_queue(
     count_item(e, it, true);
     e->open_batch[conn] = more ? first : NULL;
     if (!more)
-        enqueue(e, first, first->age);
+        enqueue(e, first);
     return OK;
 }
 
@@ -170,7 +229,7 @@ void item_close_batch(struct encoded *e, uint32_t conn)
     e->open_batch[conn] = NULL;
     if (!first)
         return;
-    enqueue(e, first, first->age);
+    enqueue(e, first);
     epool_serve(e, &e->pools[first->pool]);
 }
 
@@ -200,12 +259,14 @@ void queue_leave(struct encoded *e, struct item *it, enum item_life to)
         it->batch->first = next;
     if (it->batch)
         count_item(e, it, false);
-    heap_remove(&e->pools[it->pool].queues[it->queue], &it->in_queue);
+    unplace(&e->pools[it->pool], it);
     if (queued && to == ITEM_FREE)
         count_wait(e, it);
     item_move(e, it, to);
-    if (queued && next)
-        enqueue(e, next, it->turn);
+    if (queued && next) {
+        next->turn = it->turn;
+        enqueue(e, next);
+    }
 }
 
 void queue_place(struct encoded *e, struct item *it)
@@ -256,7 +317,7 @@ static void overtake(struct encoded *e, struct epool *p, const struct item *by)
 {
     struct item *it = first_of(&p->queues[QUEUE_PLAIN]);
 
-    if (queue_firm(p) != by || !it || it->in_queue.key > by->in_queue.key)
+    if (queue_firm(p) != by || !it || it->turn > by->turn)
         return;
     do {
         it->ahead = true;

@@ -132,7 +132,7 @@ void epool_revoke(struct encoded *e, struct epool *p)
             coming += idle(e, it) ? 0 : it->src.blocks;
         else if (drains(e, it))
             return;
-        else if (prey(e, it) && (!victim || it->age > victim->age))
+        else if (prey(e, it) && (!victim || it->turn >= victim->turn))
             victim = it;
     }
     if (victim && coming < head->batch->blocks)
