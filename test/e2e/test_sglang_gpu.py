@@ -113,8 +113,9 @@ class Gpu(OnGpu, test_sglang.Base):
 
     def served(self, rid, rows):
         one = self.asked(rid, rows)
-        eventually(lambda: self.turn() or one.status == SUCCESS,
+        eventually(lambda: self.turn() or one.status != PENDING,
                    "it is served")
+        self.assertEqual(one.status, SUCCESS, one.error_msg)
         return one
 
     def want(self, rid, rows):
