@@ -421,6 +421,30 @@ TEST(an_encoder_that_is_up_and_idle_gives_its_place_to_another)
     T_EQ_U64(up(l), 15);
 }
 
+/* RULES 1.9 */
+TEST(an_encoder_whose_room_is_waited_for_is_not_idle)
+{
+    struct rig *l = many();
+
+    T_EQ_U64(ask_many(l, 0, 0, 15), 15);
+    for (uint32_t i = 0; i < 15; i++) {
+        struct local_msg a = attach(100, 45 + i, RIGHT_READ);
+        char at[40];
+
+        answer(l, 1 + i);
+        idle(l, 1 + i, i);
+        snprintf(at, sizeof(at), "tcp://127.0.0.1:%u", 8000 + i);
+        a.attach.encoder = span_str(at);
+        T_OK(brain_say(l, 0, a));
+    }
+    brain_pass(l, 5000); /* timeouts.unreachable */
+    T_EQ_U64(ask_many(l, 0, 40, 1), 1);
+    answer(l, 16);
+    T_EQ_U64(brain_said(l, PEER_NACK, 0)->nack.answers, PEER_HELLO);
+    T_EQ_U64(up(l), 15);
+    T_EQ_U64(brain_stat(l, "peers_given_up"), 0);
+}
+
 /* An address that answers nothing, named by any client of an engine. */
 /* RULES 1.9 */
 TEST(addresses_that_never_answer_take_no_place_of_one_that_has)
