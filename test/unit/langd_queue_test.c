@@ -344,6 +344,31 @@ TEST(stream_keeps_what_it_was_promised)
     }
 }
 
+/* What its reader gives back goes to a room whose rows wait. */
+/* RULES 5.1, 5.3 */
+TEST(a_stream_that_was_served_waits_when_it_wants_again)
+{
+    struct rig *l =
+        langd_up("pools[0].default_blocks=4", "pools[0].max_room_blocks=12");
+    struct there a = ask_room(l, 1, 0), s;
+
+    brain_hear(l, 0, length(&a, 96, 96, true)); /* so the stream gets 4 only */
+    s = ask(l, 0, request(2, 1, MODE_STREAM));
+    brain_hear(l, 0, length(&s, 320, 320, true));
+    told(l, &s);
+    brain_hear(l, 0, want(&s, 0, 32, 96));
+    T_EQ_U64(brain_free(l), 4); /* the stream has 12 */
+    brain_landed(l, &s.open, 0, 96);
+    a = ask_room(l, 3, 2);
+    brain_hear(l, 0, length(&a, 96, 96, true));
+    brain_hear(l, 0, want(&a, 0, 0, 96));
+    T_EQ_U64(brain_shown(l, "pools", "waiting_rooms", 0), 1);
+    (void)brain_events(l, 0, 1);
+    T_OK(brain_say(l, 0, release(1, 8)));
+    T_EQ_U64(brain_free(l), 5); /* the room waits for 12 */
+    T_EQ_U64(brain_shown(l, "pools", "waiting_rooms", 0), 1);
+}
+
 /* RULES 5.4 */
 TEST(shown_rows_of_a_stream_that_waits_are_not_taken_back)
 {

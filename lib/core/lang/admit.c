@@ -143,6 +143,7 @@ static bool serve_head(struct langd *l, struct out *out, struct lpool *p)
     wanted = m->group ? group_wanted(l, m->group) : grant_wanted(l, m);
     if (wanted == 0 && !m->group) {
         m->grade = GRADE_FIRM;
+        m->want &= m->mode == MODE_STREAM; /* a stream will want more blocks */
         admit_sort(l, m);
         lroom_touch(l, m);
         return true;
@@ -154,6 +155,7 @@ static bool serve_head(struct langd *l, struct out *out, struct lpool *p)
                 max_u64(p->head_wait_ns, l->b.now_ns - p->head_since_ns);
             p->head_since_ns = TIME_NEVER;
         }
+        m->want &= m->group != NULL;
         admit_sort(l, m);
         return true;
     }
