@@ -544,12 +544,14 @@ void conns_refuse(struct links *p)
 
     while (p->listen_fd >= 0 && refused < REFUSED_TURN && refuse_one(p))
         refused++;
+    if (refused == 0 && c && !c->ended && p->spare < 0) {
+        conns_shut(p, (uint32_t)(c - p->conns)); /* frees a descriptor */
+        refused = 1;
+    }
     p->stats.refused += refused;
     if (refused)
         log_rated(&ends,
             "%u control connections are refused: no descriptor "
             "is left, raise RLIMIT_NOFILE",
             refused);
-    else if (c && !c->ended && p->spare < 0)
-        conns_shut(p, (uint32_t)(c - p->conns)); /* frees a descriptor */
 }
