@@ -577,6 +577,24 @@ TEST(ucx_beside_keys_is_for_trusted_networks)
     finish();
 }
 
+TEST(encryption_needs_keys_and_tcp)
+{
+    static const char *const words[] = {"on", "aes-256"};
+
+    for (size_t i = 0; i < ARRAY_LEN(words); i++) {
+        begin(ROLE_LANGD);
+        set("transfer.encrypt", words[i]);
+        finish();
+        set("transfer.trusted_network", "true");
+        set("transfer.carrier", "ucx");
+        unfinished("transfer.encrypt: `on` and `aes-256` cannot go by carrier "
+                   "ucx");
+        conf.control_keys.count = 0;
+        set("insecure", "true");
+        unfinished("transfer.encrypt: `on` and `aes-256` need control.keys");
+    }
+}
+
 TEST(ports_and_cores)
 {
     begin(ROLE_LANGD);

@@ -170,7 +170,7 @@ static enum err check_keys(const struct conf *c, struct conf_error *e)
             l->count);
     if (conf_encrypts(c) && !conf_secure(c))
         return conf_refuse(
-            e, "transfer.encrypt: needs control.keys, there are none");
+            e, "transfer.encrypt: `on` and `aes-256` need control.keys");
     if (conf_secure(c) && c->transfer_carrier == CARRIER_UCX &&
         !c->transfer_trusted_network)
         return conf_refuse(e,
@@ -180,7 +180,7 @@ static enum err check_keys(const struct conf *c, struct conf_error *e)
             "daemon");
     if (conf_encrypts(c) && c->transfer_carrier == CARRIER_UCX)
         return conf_refuse(
-            e, "transfer.encrypt: cannot be had with transfer.carrier ucx");
+            e, "transfer.encrypt: `on` and `aes-256` cannot go by carrier ucx");
     return OK;
 }
 
