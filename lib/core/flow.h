@@ -141,11 +141,9 @@ struct pool_memory {
 };
 
 /* The data_key of a HELLO: bits, then what langd draws for a pair's run. */
-#define DATA_KEY_BITS    1u
-#define DATA_KEY_FRESH   48u
-#define DATA_KEY_BYTES   (DATA_KEY_BITS + DATA_KEY_FRESH)
-#define DATA_KEY_ENCRYPT 1u
-#define DATA_KEY_AES_256 2u
+#define DATA_KEY_BITS  1u
+#define DATA_KEY_FRESH 48u
+#define DATA_KEY_BYTES (DATA_KEY_BITS + DATA_KEY_FRESH)
 
 /* In `mapped` of langd's HELLO: it maps no pools, now or later. */
 #define MAPS_NONE (1u << 31)

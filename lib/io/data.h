@@ -166,8 +166,8 @@ struct data_ops {
     bool (*memory)(struct data *d, const void *base, uint64_t bytes, bool gpu);
 };
 
-/* Returns what a TCP listener at this address says in its keys: bits of the
- * data_key of HELLO, 1: its connections encrypt, 2: by AES-256-GCM alone. */
+/* Returns how a TCP listener at this address encrypts: DATA_KEY_*, as in the
+ * data_key of HELLO. */
 uint8_t data_tcp_bits(struct span address, enum data_safe safe);
 /* True if this host has the network device, by its name or an address's label
  * ("eth0:1"). */

@@ -33,6 +33,7 @@ enum {
 };
 enum { FLAG_FINAL = 1 };      /* of a commit */
 enum { FLAG_NO_READERS = 2 }; /* of a release */
+enum { DATA_KEY_ENCRYPT = 1, DATA_KEY_AES_256 = 2 };
 enum { RIGHT_READ = 1, RIGHT_WRITE = 2, RIGHT_WATCH = 4 };
 enum { MODE_WHOLE, MODE_STREAM };
 enum { STORAGE_ANY, STORAGE_COMPACT, STORAGE_PADDED, STORAGE_PROMPT };

@@ -22,7 +22,7 @@
 
 static const uint8_t token[TCP_TOKEN] = "0123456789abcdef";
 static struct tcp_key key = {
-    true, TCP_KEY_ENCRYPT, {1, 2, 3}, {9, 8, 7, 6, 5, 4, 3, 2, 1}};
+    true, DATA_KEY_ENCRYPT, {1, 2, 3}, {9, 8, 7, 6, 5, 4, 3, 2, 1}};
 static const char *const suites[] = {"TLS_AES_128_GCM_SHA256",
     "TLS_CHACHA20_POLY1305_SHA256", "TLS_AES_256_GCM_SHA384"};
 
@@ -64,7 +64,7 @@ static void put_name(uint8_t *out)
 
 static SSL_SESSION *session(SSL *ssl)
 {
-    const unsigned char aes[] = {0x13, key.bits & TCP_KEY_AES_256 ? 2 : 1};
+    const unsigned char aes[] = {0x13, key.bits & DATA_KEY_AES_256 ? 2 : 1};
     SSL_SESSION *s = SSL_SESSION_new();
 
     T_TRUE(SSL_SESSION_set1_master_key(s, key.secret, TCP_KEY_SECRET));
@@ -146,9 +146,9 @@ static void both_open(struct both *b, const char *suite, bool server)
     T_EQ_I64(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);
     b->ours_fd = fds[0];
     b->theirs_fd = fds[1];
-    key.bits = TCP_KEY_ENCRYPT;
+    key.bits = DATA_KEY_ENCRYPT;
     if (strcmp(suite, suites[2]) == 0)
-        key.bits |= TCP_KEY_AES_256;
+        key.bits |= DATA_KEY_AES_256;
     b->keys = (struct tcp_keys){&key, 1};
     open_theirs(b, suite, server);
     b->safe = server ? tcp_safe_client(fds[0], &key, token, 5, REKEY)

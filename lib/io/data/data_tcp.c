@@ -49,7 +49,7 @@ static bool key_suffices(const struct data *d, const struct tcp_key *k)
     enum data_safe least = d->c.conf.safe;
     bool suffices = (least == SAFE_OFF || k->there) &&
                     (least != SAFE_ENCRYPTED || k->bits) &&
-                    (least != SAFE_AES_256 || (k->bits & TCP_KEY_AES_256));
+                    (least != SAFE_AES_256 || (k->bits & DATA_KEY_AES_256));
 
     if (!suffices)
         log_rated(&unproven,

@@ -457,8 +457,8 @@ uint8_t tcp_bits(const struct tcp_place *p, enum data_safe safe)
         safe < SAFE_ENCRYPTED || (safe == SAFE_AUTO && on_loopback(&p->at[0]));
 
     return plain                  ? 0
-           : safe == SAFE_AES_256 ? TCP_KEY_ENCRYPT | TCP_KEY_AES_256
-                                  : TCP_KEY_ENCRYPT;
+           : safe == SAFE_AES_256 ? DATA_KEY_ENCRYPT | DATA_KEY_AES_256
+                                  : DATA_KEY_ENCRYPT;
 }
 
 uint8_t data_tcp_bits(struct span address, enum data_safe safe)

@@ -53,9 +53,7 @@ void tcp_place_text(const struct tcp_place *p, char *out, size_t size);
 /* True if no other host can reach it. */
 bool tcp_place_loopback(const struct tcp_place *p);
 
-/* Returns how its listener encrypts its connections: bits of its keys. */
-#define TCP_KEY_ENCRYPT 1u
-#define TCP_KEY_AES_256 2u
+/* Returns how its listener encrypts its connections: DATA_KEY_*. */
 uint8_t tcp_bits(const struct tcp_place *p, enum data_safe safe);
 
 /* Begins to connect to a rail; writable later means connected or failed.

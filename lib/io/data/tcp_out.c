@@ -436,9 +436,9 @@ static void first_connected(struct data *d, struct endpoint *ep)
             ep->name + n, sizeof(ep->name) - n, " x%u", ep->most);
     if (ep->key.there)
         snprintf(ep->name + n, sizeof(ep->name) - n, "%s",
-            ep->key.bits & TCP_KEY_AES_256 ? " encrypted (AES-256)"
-            : ep->key.bits                 ? " encrypted"
-                                           : " proved");
+            ep->key.bits & DATA_KEY_AES_256 ? " encrypted (AES-256)"
+            : ep->key.bits                  ? " encrypted"
+                                            : " proved");
 }
 
 /* Continues the proof of a stream. True when it is complete. */

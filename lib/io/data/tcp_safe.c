@@ -21,7 +21,7 @@ bool tcp_key_get(struct span s, struct tcp_key *out)
     if (r.failed || !id || !secret)
         return false;
     out->there = true;
-    out->bits = bits & (TCP_KEY_ENCRYPT | TCP_KEY_AES_256);
+    out->bits = bits & (DATA_KEY_ENCRYPT | DATA_KEY_AES_256);
     memcpy(out->id, id, TCP_KEY_ID);
     memcpy(out->secret, secret, TCP_KEY_SECRET);
     return true;

@@ -1,5 +1,5 @@
 /* tcp_safe.h - connections of a pair of daemons that has a key: each end proves
- * that it has the key before any row goes, and with TCP_KEY_ENCRYPT all that
+ * that it has the key before any row goes, and with DATA_KEY_ENCRYPT all that
  * follows are records of TLS (tcp_records.h).
  * Private to lib/io/data; the thread that owns the carrier.
  *
@@ -18,7 +18,7 @@
 /* A pair's key, drawn by langd for the present run of both. */
 struct tcp_key {
     bool there;
-    uint8_t bits;           /* TCP_KEY_* */
+    uint8_t bits;           /* DATA_KEY_* */
     uint8_t id[TCP_KEY_ID]; /* public: identifies pair and run */
     uint8_t secret[TCP_KEY_SECRET];
 };

@@ -16,7 +16,7 @@
 struct tcp_safe {
     int fd;
     bool server, answered;
-    uint8_t bits;                /* TCP_KEY_* */
+    uint8_t bits;                /* DATA_KEY_* */
     const struct tcp_keys *keys; /* server */
     const uint8_t *token;
     uint32_t stream;

@@ -49,7 +49,7 @@ static void put_identity(struct tcp_safe *s)
 
 static bool aes_256(const struct tcp_safe *s)
 {
-    return s->bits & TCP_KEY_AES_256;
+    return s->bits & DATA_KEY_AES_256;
 }
 
 /* Returns the key in the form that OpenSSL expects, which names the hash of a
