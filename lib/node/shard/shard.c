@@ -137,7 +137,9 @@ static void sleep_turn(struct shard *s)
 {
     struct pollfd fds[2] = {
         {.fd = s->wake.fd, .events = POLLIN}, {.fd = -1, .events = POLLIN}};
-    bool high; /* asked once: the loop reads meanwhile, and wakes nobody */
+    /* Asked once. The loop may read the notes at any time, and wakes no shard
+     * for it. */
+    bool high;
 
     wake_sleep(&s->wake);
     high = notes_high(s);
