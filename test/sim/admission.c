@@ -618,7 +618,7 @@ void two_users_in_groups(void)
             left--;
         }
     }
-    must_all_succeed(240, 0, 6);
+    must_all_succeed(240, 0, 5);
 }
 
 /* Groups of three over two encoders beside rooms that come alone, in pools of
