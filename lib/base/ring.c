@@ -95,15 +95,6 @@ bool ring_empty(struct ring *r)
     return head == r->tail_seen;
 }
 
-const void *ring_peek(struct ring *r)
-{
-    uint32_t head = atomic_load_explicit(&r->head, memory_order_relaxed);
-
-    if (ring_empty(r))
-        return NULL;
-    return place(r, head - r->first_seen);
-}
-
 bool ring_pop(struct ring *r, void *record)
 {
     uint32_t head = atomic_load_explicit(&r->head, memory_order_relaxed);

@@ -29,8 +29,6 @@ uint32_t ring_space(struct ring *r);
 bool ring_fits(struct ring *r, uint32_t n);
 /* Consumer: copies one record out. False: empty. */
 bool ring_pop(struct ring *r, void *record);
-/* Consumer: returns the next record, valid until it is popped. NULL: empty. */
-const void *ring_peek(struct ring *r);
 /* Consumer: true if there is nothing to read. */
 bool ring_empty(struct ring *r);
 

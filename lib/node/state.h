@@ -33,7 +33,7 @@ struct node_carriers {
     /* Best first; then NULL. */
     const struct data_ops *parts[DATA_CARRIERS_MAX + 1];
     uint32_t count;
-    bool any_thread;                   /* the loop may call one of them */
+    bool any_thread;                   /* the loop may call all of them */
     char tls[128], devices[260];       /* for UCX */
     char what[DATA_CARRIERS_MAX][224]; /* of each part: name and what it uses */
     char text[256];    /* of those that are open, as HELLO says it */

@@ -52,7 +52,8 @@ static struct shard_conf conf_of(struct end *at, uint8_t role,
         .window_bytes = 64 * KIB,
         .orders = 256,
         .cpu = -1,
-        .may_inline = !alone,
+        .may_inline = !alone && (!first || first->any_thread) &&
+                      (!second || second->any_thread),
         .pools = &at->pool,
         .pools_count = 1,
         .wake = &w.wake};
@@ -289,61 +290,33 @@ static bool both_are_back(void *ud)
     return shard_inline(w.e.shard) && shard_inline(w.l.shard);
 }
 
-/* A peer that has chosen TCP: the loop does all of it, though UCX is open. */
-TEST(small_rooms_by_tcp_need_no_thread_while_ucx_is_open)
+/* Where one of them is UCX the thread has all the work. */
+TEST(a_peer_changes_its_carrier_while_rooms_come_and_go)
 {
     start_two(&data_ucx, &data_tcp);
     T_TRUE(shard_address(w.l.shard, CARRIER_UCX).len > 0);
-    T_WAIT(both_are_back, NULL);
-    peer_open(64 * KIB, CARRIER_TCP);
-    for (uint32_t i = 0; i < 50; i++)
-        small_room();
-    T_EQ_U64(w.e.handed, 0);
-    T_EQ_U64(w.l.handed, 0);
-    stop();
-}
-
-/* What UCX has to do is its thread's, which then gives the work back; a peer
- * may change its carrier while rooms come and go. */
-TEST(rooms_by_ucx_are_the_threads_and_the_loop_has_the_work_again)
-{
-    start_two(&data_ucx, &data_tcp);
-    for (uint32_t round = 0; round < 3; round++) {
-        peer_open(64 * KIB, CARRIER_UCX);
+    for (uint32_t round = 0; round < 6; round++) {
+        peer_open(64 * KIB, round % 2 ? CARRIER_TCP : CARRIER_UCX);
         small_room();
         small_room();
-        T_TRUE(w.e.handed > 0 && w.l.handed > 0);
-        T_WAIT(both_are_back, NULL);
-        small_room();
-        T_WAIT(both_are_back, NULL);
-        peer_open(64 * KIB, CARRIER_TCP);
-        small_room();
-        small_room();
+        T_FALSE(shard_inline(w.e.shard) || shard_inline(w.l.shard));
     }
     stop();
 }
 
-static unsigned progress_more(struct data *d)
+/* Of several that any thread may call, the loop has the work, too. */
+TEST(small_rooms_need_no_thread_where_two_carriers_are_open)
 {
-    return data_mem.progress(d) + 1;
-}
+    static struct data_ops other;
 
-/* Also where another carrier has something each time. */
-TEST(what_comes_by_a_carrier_that_rests_is_seen)
-{
-    static struct data_ops rests, more;
-
-    rests = more = data_mem;
-    rests.any_thread = false;
-    rests.number = CARRIER_UCX;
-    more.number = CARRIER_TCP;
-    more.progress = progress_more;
-    start_two(&rests, &more);
+    other = data_mem;
+    other.number = CARRIER_UCX;
+    start_two(&other, &data_tcp);
     T_WAIT(both_are_back, NULL);
-    peer_open(64 * KIB, CARRIER_UCX);
-    small_room();
-    T_WAIT(both_are_back, NULL);
-    T_TRUE(w.l.handed > 0);
+    peer_open(64 * KIB, CARRIER_TCP);
+    for (uint32_t i = 0; i < 50; i++)
+        small_room();
+    T_EQ_U64(w.e.handed + w.l.handed, 0);
     stop();
 }
 

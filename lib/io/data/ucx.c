@@ -21,8 +21,7 @@ static bool refused(const char *what, ucs_status_t s)
 static enum err open_worker(
     struct ucx *u, ucp_am_recv_callback_t arrived, void *arg)
 {
-    /* One thread at a time, but not always the same: the loop and the shard's
-     * thread pass the worker to each other. */
+    /* One thread at a time, its owner's. */
     ucp_worker_params_t params = {
         .field_mask =
             UCP_WORKER_PARAM_FIELD_THREAD_MODE | UCP_WORKER_PARAM_FIELD_FLAGS,

@@ -24,8 +24,8 @@ static void add_part(
     CHECK(c->count < DATA_CARRIERS_MAX, "%u carriers", c->count);
     snprintf(c->what[c->count], sizeof(c->what[0]), "%s%s%s", ops->name,
         what[0] ? " " : "", what);
+    c->any_thread = ops->any_thread && (c->count == 0 || c->any_thread);
     c->parts[c->count++] = ops;
-    c->any_thread |= ops->any_thread;
 }
 
 enum data_safe node_carriers_safe(const struct conf *conf)

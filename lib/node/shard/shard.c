@@ -95,7 +95,7 @@ static int sleep_ms(struct shard *s, bool high)
 static bool above_inline(struct shard *s)
 {
     return s->moved > INLINE_BYTES || s->recent > INLINE_RATE ||
-           notes_high(s) || s->role->active(s) > 0 || s->by_thread;
+           notes_high(s) || s->role->active(s) > 0;
 }
 
 /* Gives the shard to the other thread, as the last access to it. */
@@ -119,7 +119,6 @@ static void pass_to_thread(struct shard *s)
 {
     CHECK(shard_inline(s), "shard %u has its thread already", s->conf.index);
     s->busy_ns = s->now_ns;
-    s->by_thread = false;
     s->handed = true;
     pass_to(s, OWNER_THREAD);
     wake_up(&s->wake);
@@ -175,7 +174,7 @@ static unsigned work(struct shard *s, bool in_loop)
     n = orders_and_all(s);
     if (s->role->before && !notes_high(s))
         n += s->role->before(s); /* before a carrier asks the kernel */
-    if (in_loop && (s->moved > INLINE_BYTES || s->by_thread))
+    if (in_loop && s->moved > INLINE_BYTES)
         return n; /* the thread goes on: above_inline() */
     n += progress(s, in_loop ? 1 : TURNS_MAX);
     tick(s);
@@ -194,7 +193,6 @@ static void turn(struct shard *s)
     s->recent += s->moved;
     if (above_inline(s))
         s->busy_ns = s->now_ns;
-    s->by_thread = false;
     if (s->conf.may_inline && s->now_ns - s->busy_ns > LINGER_MS * NS_PER_MS &&
         !due(s)) {
         pass_to_loop(s);
@@ -377,8 +375,6 @@ void shard_flush(struct shard *s)
     } else { /* orders alone: they do not move rows here */
         (void)orders_and_all(s);
         s->noted = false;
-        if (s->by_thread)
-            pass_to_thread(s);
     }
 }
 

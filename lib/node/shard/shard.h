@@ -2,8 +2,9 @@
  * out. The loop's thread calls everything here; the shard's thread runs
  * sending.c and landing.c over the carriers.
  *
- * At any time one of the two threads owns the shard. With `may_inline` that is
- * the loop's while traffic is light, so that a small room needs no wakeup in
+ * At any time one of the two threads owns the shard. With `may_inline`, where
+ * all carriers may be called by any thread, that is the loop's while traffic is
+ * light, so that a small room needs no wakeup in
  * between; the shard's thread takes over when more moves, and passes it back
  * when little has moved for LINGER_MS. */
 #ifndef MMX_NODE_SHARD_H
@@ -36,7 +37,7 @@ struct shard_conf {
     uint32_t slots, peers, window_bytes;
     uint32_t orders;                /* places of their ring */
     int cpu;                        /* -1: anywhere */
-    bool may_inline;                /* the loop may own it */
+    bool may_inline;                /* the loop may own it: any_thread of all */
     bool gpu;                       /* pools may be on GPUs */
     const struct shard_pool *pools; /* stays valid */
     uint32_t pools_count;

@@ -1,12 +1,7 @@
 /* shard_carry.c - the carriers of a shard: which are open, what they have to
  * do, and at which addresses others reach them. An endpoint goes by the one
  * that its peer's route names (shard_send.c); what arrives comes from any. The
- * shard's thread.
- *
- * While the loop owns the shard, carriers that not any thread may call rest.
- * The loop sees by their descriptors when one has news, and gives the shard to
- * its thread then: so small rooms by TCP wake no thread while UCX is open and
- * quiet.
+ * shard's owner, which calls all of them.
  *
  * Several are polled as one, by an epoll; a carrier alone by its own
  * descriptor, which costs the kernel less. */
@@ -20,16 +15,8 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
-#define LOOK_EACH 16
-
 static struct log_rate unwatched =
     LOG_RATE("carriers that cannot be polled", LOG_ERROR, 5);
-
-/* True if the owner may call the carrier. */
-static bool callable(const struct shard *s, const struct carry *c)
-{
-    return c->ops->any_thread || !shard_inline(s);
-}
 
 struct carry *carry_by(struct shard *s, uint8_t number)
 {
@@ -47,18 +34,6 @@ struct carry *carry_of(struct shard *s, const struct data *d)
         i++;
     CHECK(i < s->carries_count, "shard %u: not its carrier", s->conf.index);
     return &s->carries[i];
-}
-
-bool carry_by_thread(const struct shard *s, uint8_t number)
-{
-    for (uint32_t i = 0; i < s->carries_count; i++) {
-        const struct data_ops *ops = s->carries[i].ops;
-
-        if (!ops->any_thread &&
-            (number == CARRIER_AUTO || number == ops->number))
-            return true;
-    }
-    return false;
 }
 
 /* addresses */
@@ -97,7 +72,7 @@ struct span shard_address(struct shard *s, uint8_t number)
  * replaced, which takes the old one out of the epoll. */
 static enum err watch(struct shard *s, struct carry *c)
 {
-    struct epoll_event ev = {.events = EPOLLIN, .data.ptr = c};
+    struct epoll_event ev = {.events = EPOLLIN};
     int fd = c->ops->fd(c->d);
 
     if (!s->conf.carriers[1]) {
@@ -121,6 +96,8 @@ static enum err open_one(struct shard *s, const struct data_ops *ops)
 
     CHECK(s->carries_count < DATA_CARRIERS_MAX, "more than %d carriers",
         DATA_CARRIERS_MAX);
+    CHECK(ops->any_thread || !s->conf.may_inline, "the loop may not call %s",
+        ops->name);
     calls.ud = s;
     c->ops = ops;
     e = ops->open(&c->d, &s->conf.data, &calls);
@@ -144,7 +121,6 @@ enum err carry_open(struct shard *s)
         if (e != OK)
             log_warn("rows do not go by %s", s->conf.carriers[i]->name);
     }
-    s->rests = carry_by_thread(s, CARRIER_AUTO);
     return e;
 }
 
@@ -193,43 +169,20 @@ bool carry_memory(struct shard *s, const struct mem *m)
 
 /* turns */
 
-/* Notes whether a carrier that rests has news. */
-static void look_for_news(struct shard *s)
-{
-    struct epoll_event ev[DATA_CARRIERS_MAX];
-    int n = epoll_wait(s->fd, ev, DATA_CARRIERS_MAX, 0);
-
-    for (int i = 0; i < n; i++)
-        s->by_thread |= !callable(s, ev[i].data.ptr);
-}
-
 unsigned carry_progress(struct shard *s)
 {
-    unsigned n = 0, k;
+    unsigned n = 0;
 
-    for (uint32_t i = 0; i < s->carries_count; i++) {
-        const struct carry *c = &s->carries[i];
-
-        if (!callable(s, c))
-            continue;
-        k = c->ops->progress(c->d);
-        n += k;
-        s->by_thread |= k > 0 && !c->ops->any_thread;
-    }
-    /* Beside a carrier that always has something, others wait a little. */
-    if (s->rests && shard_inline(s) && (n == 0 || ++s->busy % LOOK_EACH == 0))
-        look_for_news(s);
+    for (uint32_t i = 0; i < s->carries_count; i++)
+        n += s->carries[i].ops->progress(s->carries[i].d);
     return n;
 }
 
 bool carry_due(struct shard *s)
 {
-    for (uint32_t i = 0; i < s->carries_count; i++) {
-        const struct carry *c = &s->carries[i];
-
-        if (callable(s, c) && c->ops->arm(c->d) != OK)
+    for (uint32_t i = 0; i < s->carries_count; i++)
+        if (s->carries[i].ops->arm(s->carries[i].d) != OK)
             return true;
-    }
     return false;
 }
 
@@ -238,7 +191,7 @@ void carry_tick(struct shard *s)
     for (uint32_t i = 0; i < s->carries_count; i++) {
         struct carry *c = &s->carries[i];
 
-        if (!callable(s, c) || !c->ops->tick(c->d, s->now_ns))
+        if (!c->ops->tick(c->d, s->now_ns))
             continue;
         if (watch(s, c) != OK || publish(c) != OK)
             log_error("shard %u: a new address of %s is lost", s->conf.index,

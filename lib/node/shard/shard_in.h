@@ -59,9 +59,6 @@ struct shard_role {
     unsigned (*after)(struct shard *s, bool in_loop);
     /* True if a turn would do something that no descriptor shows. */
     bool (*due)(struct shard *s);
-    /* Returns the carrier that the order has to do with; CARRIER_END: none.
-     * NULL: no order has, but those about pools. */
-    uint8_t (*goes_by)(const struct shard *s, const struct order *o);
     /* Returns the number of messages or landings under way. */
     uint32_t (*active)(const struct shard *s);
     /* What the carrier calls, see data.h; ud: the shard. NULL: it does not call
@@ -100,10 +97,7 @@ struct shard {
 
     struct carry carries[DATA_CARRIERS_MAX]; /* best first */
     uint32_t carries_count;
-    int fd;         /* readable when one of them may have work */
-    bool rests;     /* one is called by the thread alone: */
-    bool by_thread; /* what is next is not for the loop to do */
-    uint32_t busy;  /* turns of the loop that had something meanwhile */
+    int fd; /* readable when one of them may have work */
 
     uint64_t turn, now_ns, ticked_ns;
     uint64_t busy_ns; /* last turn with more than the loop has time for */
@@ -155,13 +149,9 @@ void carry_free(struct shard *s);
 struct carry *carry_by(struct shard *s, uint8_t number);
 /* Returns the carrier that is d. */
 struct carry *carry_of(struct shard *s, const struct data *d);
-/* True if what goes by carrier `number` (CARRIER_AUTO: by any of them) may not
- * be called for by the loop: endpoints, memory. */
-bool carry_by_thread(const struct shard *s, uint8_t number);
-/* Progress of those that the owner may call. by_thread is set when one of the
- * others has news, too. */
+/* Progress of all; returns the number of things done. */
 unsigned carry_progress(struct shard *s);
-/* True if one of those has work that no descriptor shows. */
+/* True if one of them has work that no descriptor shows. */
 bool carry_due(struct shard *s);
 void carry_tick(struct shard *s);
 /* True if one of them may reach GPUs. */

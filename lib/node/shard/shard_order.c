@@ -77,7 +77,7 @@ void shard_order(struct shard *s, const struct order *o)
 
 void shard_command(struct shard *s, const struct data_cmd *cmd)
 {
-    if (!shard_inline(s) || s->rests || notes_high(s) || !ring_empty(&s->in)) {
+    if (!shard_inline(s) || notes_high(s) || !ring_empty(&s->in)) {
         shard_order(s, &(struct order){.type = ORDER_CMD, .cmd = *cmd});
         return;
     }
@@ -114,36 +114,12 @@ void orders_pool(struct shard *s, uint32_t i)
     gpu_pool(s, i);
 }
 
-/* True if the order is not for the loop to carry out: it leads to calls of a
- * carrier that only the thread may make. */
-static bool order_by_thread(struct shard *s, const struct order *o)
-{
-    uint8_t number = o->type == ORDER_POOL ? CARRIER_AUTO
-                     : s->role->goes_by    ? s->role->goes_by(s, o)
-                                           : CARRIER_END;
-
-    return number != CARRIER_END && carry_by_thread(s, number);
-}
-
-/* True if the next order has to wait for the thread, for which it asks. */
-static bool orders_wait(struct shard *s)
-{
-    const struct order *o;
-
-    if (!s->rests || !shard_inline(s))
-        return false;
-    o = ring_peek(&s->in);
-    s->by_thread = s->by_thread || (o && order_by_thread(s, o));
-    return s->by_thread;
-}
-
 unsigned shard_orders(struct shard *s)
 {
     struct order o;
     unsigned n = 0;
 
-    while (ring_fits(&s->out, ORDER_NOTES) && !orders_wait(s) &&
-           ring_pop(&s->in, &o)) {
+    while (ring_fits(&s->out, ORDER_NOTES) && ring_pop(&s->in, &o)) {
         n++;
         if (o.type == ORDER_CMD) {
             s->role->command(s, &o.cmd);

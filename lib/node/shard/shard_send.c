@@ -95,17 +95,11 @@ static void ep_becomes(struct shard *s, uint32_t ep, enum ep_state state)
     s->send.eps[ep] = (uint8_t)state;
 }
 
-/* Returns the carrier of the peer's endpoints; the caller is about to call it,
- * which the loop may not do for each carrier. */
-static const struct carry *carrier_of(struct shard *s, uint32_t peer)
+/* Returns the carrier of the peer's endpoints. */
+static const struct carry *carrier_of(const struct shard *s, uint32_t peer)
 {
-    const struct carry *c = s->send.routes[peer].by;
-
-    CHECK(c, "peer %u has no carrier yet", peer);
-    CHECK(c->ops->any_thread || !shard_inline(s),
-        "%s is called by another thread", c->ops->name);
-    s->by_thread |= !c->ops->any_thread;
-    return c;
+    CHECK(s->send.routes[peer].by, "peer %u has no carrier yet", peer);
+    return s->send.routes[peer].by;
 }
 
 static void ep_close(struct shard *s, uint32_t ep)
@@ -575,19 +569,6 @@ static bool due(struct shard *s)
     return sending_ready(s->send.sending) && gpu_send_room(s);
 }
 
-static uint8_t goes_by(const struct shard *s, const struct order *o)
-{
-    const struct route *to;
-
-    if (o->type == ORDER_CMD)
-        return s->send.routes[o->cmd.peer].carrier;
-    if (o->type != ORDER_PEER)
-        return CARRIER_END;
-    to = &s->send.routes[o->peer.peer]; /* its endpoints may be closed */
-    return to->count == 0 || to->carrier == o->peer.carrier ? o->peer.carrier
-                                                            : CARRIER_AUTO;
-}
-
 static uint32_t active(const struct shard *s)
 {
     return sending_active(s->send.sending) + s->send.opening;
@@ -631,7 +612,6 @@ const struct shard_role shard_sends = {.limits = limits,
     .before = post_all,
     .after = after,
     .due = due,
-    .goes_by = goes_by,
     .active = active,
     .calls = {.arrived = arrived,
         .done = done,
