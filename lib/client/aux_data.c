@@ -4,6 +4,10 @@
  *   record   u16 tag, u16 zero, u32 bytes of the values, the values, zeros up
  *            to the next multiple of 8
  *
+ * What 32 KiB have no space for are the last records: they go on behind the
+ * item's rows, in rows of their own, and the tag REST, which is the last one
+ * there can be, says how many bytes.
+ *
  * Numbers are little-endian. There is one way to say a thing: tags ascend,
  * what is filled up is zero, so that equal values have equal bytes. Every read
  * checks the whole first, which takes less than a copy of it. */
@@ -14,10 +18,11 @@
 #include "client/mmx.h"
 #include "wire/wire.h"
 
-#define VERSION 1
-#define HEADER  8
-#define RECORD  8
-#define MUST    0x8000u
+#define VERSION    1
+#define HEADER     8
+#define RECORD     8
+#define MUST       0x8000u
+#define REST_BYTES 16 /* of its record */
 
 _Static_assert(MMX_AUX_MAX == AUX_MAX, "wire.h has the limit");
 #define AUX(NAME, tag, type, per, entries, doc)                                \
@@ -29,18 +34,22 @@ enum { ENTRIES_any, ENTRIES_one };
 enum kind { KIND_u32, KIND_i32, KIND_f64, KIND_bytes };
 
 static const struct row {
+    uint16_t tag;
     uint8_t kind, per;
     bool one; /* entry */
 } rows[] = {
 #define AUX(NAME, tag, type, per, entries, doc)                                \
-    [tag] = {KIND_##type, per, ENTRIES_##entries},
+    {tag, KIND_##type, per, ENTRIES_##entries},
 #include "client/aux_data.def"
 };
 
 /* Returns the tag's row, or NULL. */
 static const struct row *row_of(uint32_t tag)
 {
-    return tag < ARRAY_LEN(rows) && rows[tag].per ? &rows[tag] : NULL;
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++)
+        if (rows[i].tag == tag)
+            return &rows[i];
+    return NULL;
 }
 
 static uint32_t width_of(const struct row *row)
@@ -64,7 +73,7 @@ static size_t rounded(size_t bytes)
 void mmx_aux_begin(struct mmx_aux *a, void *mem, size_t size)
 {
     *a = (struct mmx_aux){.mem = mem,
-        .size = size < MMX_AUX_MAX ? size : MMX_AUX_MAX,
+        .size = size < MMX_AUX_WHOLE ? size : MMX_AUX_WHOLE,
         .used = HEADER};
     if (a->size < HEADER)
         a->failed = -MMX_E_TOO_LARGE;
@@ -93,7 +102,7 @@ int mmx_aux_put(
         return a->failed;
     if (!row || tag <= a->last || !n)
         return a->failed = -MMX_E_MALFORMED;
-    if (n > MMX_AUX_MAX)
+    if (n > MMX_AUX_WHOLE)
         return a->failed = -MMX_E_TOO_LARGE;
     bytes = n * width_of(row);
     if (!fits(row, bytes))
@@ -112,18 +121,21 @@ int mmx_aux_put(
     return 0;
 }
 
-int mmx_aux_end(struct mmx_aux *a)
+/* Writes the header of an aux of so many bytes, which it returns. */
+static int headed(void *mem, size_t bytes)
 {
-    struct writer w;
+    struct writer w = writer_of(mem, HEADER);
 
-    if (a->failed)
-        return a->failed;
-    w = writer_of(a->mem, HEADER);
     put_bytes(&w, "MXA", 3);
     put_u8(&w, VERSION);
-    put_u32(&w, (uint32_t)a->used);
+    put_u32(&w, (uint32_t)bytes);
     CHECK(!w.failed && w.len == HEADER, "%zu bytes", w.len);
-    return (int)a->used;
+    return (int)bytes;
+}
+
+int mmx_aux_end(struct mmx_aux *a)
+{
+    return a->failed ? a->failed : headed(a->mem, a->used);
 }
 
 static bool is_zero(const uint8_t *p, size_t n)
@@ -143,7 +155,7 @@ static int record(struct reader *r, uint32_t *tag, struct span *values)
 
     *tag = get_u16(r);
     zero = get_u16(r);
-    *values = get_span(r, 4, MMX_AUX_MAX);
+    *values = get_span(r, 4, MMX_AUX_WHOLE);
     fill = get_bytes(r, rounded(values->len) - values->len);
     if (r->failed || zero || !values->len ||
         !is_zero(fill, rounded(values->len) - values->len))
@@ -167,7 +179,7 @@ static int walk(
         return -MMX_E_MALFORMED;
     if (version != VERSION)
         return -MMX_E_VERSION;
-    if (all != len || len > MMX_AUX_MAX)
+    if (all != len || len > MMX_AUX_WHOLE)
         return -MMX_E_MALFORMED;
     for (; r.at < len; last = tag) {
         int e = record(&r, &tag, &values);
@@ -192,7 +204,7 @@ int mmx_aux_at(
 {
     struct span found = {NULL, 0};
     const struct row *row = row_of(tag);
-    int e = row && tag ? walk(aux, len, tag, &found) : -MMX_E_MALFORMED;
+    int e = row ? walk(aux, len, tag, &found) : -MMX_E_MALFORMED;
 
     if (e)
         return e;
@@ -213,4 +225,80 @@ int mmx_aux_get(
         return -MMX_E_TOO_LARGE;
     move(out, values, (size_t)n * width_of(row_of(tag)), width_of(row_of(tag)));
     return n;
+}
+
+int mmx_aux_split(const void *whole, size_t len, void *aux, size_t *rest)
+{
+    struct reader r = reader_of(whole, len);
+    struct mmx_aux a = {.mem = aux, .size = MMX_AUX_MAX};
+    struct span values;
+    const void *nested;
+    uint32_t tag, bytes;
+    int e = mmx_aux_at(whole, len, MMX_AUX_REST, &nested);
+
+    if (e)
+        return e < 0 ? e : -MMX_E_MALFORMED;
+    for (a.used = r.at = HEADER; r.at < len; a.used = r.at) {
+        e = record(&r, &tag, &values);
+        CHECK(e == 0, "a record of a checked aux: %d", e);
+        if (len > MMX_AUX_MAX && r.at > MMX_AUX_MAX - REST_BYTES)
+            break;
+    }
+    *rest = a.used;
+    bytes = (uint32_t)(len - a.used);
+    memcpy(aux, whole, a.used);
+    if (bytes)
+        (void)mmx_aux_put(&a, MMX_AUX_REST, &bytes, 1);
+    return mmx_aux_end(&a);
+}
+
+int mmx_aux_rest(
+    const void *aux, size_t len, uint32_t total, uint32_t row_bytes)
+{
+    uint32_t bytes = 0;
+    int n = len ? mmx_aux_get(aux, len, MMX_AUX_REST, &bytes, 1) : 0;
+
+    if (n <= 0)
+        return n;
+    if (!bytes || !row_bytes)
+        return -MMX_E_MALFORMED;
+    if (len > MMX_AUX_MAX || bytes > MMX_AUX_WHOLE - len + REST_BYTES ||
+        (bytes - 1) / row_bytes >= total)
+        return -MMX_E_TOO_LARGE;
+    return (int)((bytes - 1) / row_bytes + 1);
+}
+
+/* True if records begin here that the aux before them had no space for. */
+static bool is_cut(size_t aux, const void *rest, size_t bytes)
+{
+    struct reader r = reader_of(rest, bytes);
+    struct span values;
+    uint32_t tag;
+
+    return record(&r, &tag, &values) != -MMX_E_MALFORMED &&
+           aux + r.at > MMX_AUX_MAX && aux + bytes > MMX_AUX_MAX + REST_BYTES;
+}
+
+int mmx_aux_join(const void *aux, size_t len, const void *rest, size_t rest_len,
+    void *whole, size_t size)
+{
+    const void *nested;
+    int n =
+        len ? mmx_aux_rest(aux, len, (uint32_t)rest_len, 1) : -MMX_E_MALFORMED;
+    size_t bytes = n > 0 ? (size_t)n : 0;
+    size_t cut = bytes ? len - REST_BYTES : len; /* the last tag there is */
+
+    if (n < 0)
+        return n;
+    if (cut + bytes > size)
+        return -MMX_E_TOO_LARGE;
+    if (bytes && (!is_cut(len, rest, bytes) ||
+                     !is_zero((const uint8_t *)rest + bytes, rest_len - bytes)))
+        return -MMX_E_MALFORMED;
+    memcpy(whole, aux, cut);
+    if (bytes)
+        memcpy((uint8_t *)whole + cut, rest, bytes);
+    (void)headed(whole, cut + bytes);
+    n = mmx_aux_at(whole, cut + bytes, MMX_AUX_REST, &nested);
+    return n == 0 ? (int)(cut + bytes) : n < 0 ? n : -MMX_E_MALFORMED;
 }

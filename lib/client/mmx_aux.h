@@ -1,6 +1,7 @@
 /* mmx_aux.h - what engines say beside the rows of a room, so that an encoder of
  * one engine can feed a language host of another. Records of a tag and values,
- * in ascending order of tags, at most 32 KiB; README.md has the bytes.
+ * in ascending order of tags, at most 32 KiB; README.md has the bytes. More of
+ * it, up to 16 MiB, goes on in rows behind the item's: mmx_aux_split.
  *
  *     uint32_t grid[3] = {1, 16, 48}, merge = 2;
  *     uint64_t mem[64];
@@ -42,13 +43,15 @@ enum mmx_aux_tag {
     MMX_AUX_TIMES = 10,      /* f64 seconds of each temporal patch */
     MMX_AUX_SECONDS = 11,    /* f64 seconds per temporal patch, of each item */
     MMX_AUX_CHUNK = 12,      /* bytes of mtmd_input_chunk_save */
-    MMX_AUX_EXTRA = 13       /* bytes, a JSON object */
+    MMX_AUX_EXTRA = 13,      /* bytes, a JSON object */
+    MMX_AUX_REST = 65535     /* u32 bytes of it in rows: mmx_aux_split */
 };
 
 enum mmx_modality { MMX_IMAGE = 1, MMX_VIDEO = 2, MMX_AUDIO = 3 };
 enum mmx_aux_flags { MMX_AUX_BOTH_WAYS = 1, MMX_AUX_MROPE = 2 };
 
-#define MMX_AUX_MAX 32768 /* bytes */
+#define MMX_AUX_MAX   32768      /* bytes of an aux */
+#define MMX_AUX_WHOLE (16 << 20) /* and of one with its rest */
 
 struct mmx_aux {
     uint8_t *mem;
@@ -57,7 +60,7 @@ struct mmx_aux {
     int failed;    /* the first error: a negative reason */
 };
 
-/* Begins an aux in mem. */
+/* Begins an aux in mem. One of more than MMX_AUX_MAX bytes is to be split. */
 void mmx_aux_begin(struct mmx_aux *a, void *mem, size_t size);
 
 /* Appends n values (GRID: 3 for each item; bytes: their number).
@@ -84,6 +87,41 @@ int mmx_aux_get(
 /* As mmx_aux_get, without a copy: *out is inside the aux, for bytes. */
 int mmx_aux_at(
     const void *aux, size_t len, enum mmx_aux_tag tag, const void **out);
+
+/* A whole of more than 32 KiB is cut between two records. The first part is the
+ * room's aux; the second, its rest, is the last rows of the room, in the pool's
+ * first field, and what fills up the last row, and other fields, is zero:
+ *
+ *     aux_len = mmx_aux_split(whole, bytes, aux, &cut);
+ *     more = (bytes - cut + row_bytes - 1) / row_bytes;
+ *     ...announce rows + more, write the rows...
+ *     mmx_scatter(m, r, NULL, rows, more, whole + cut, 0);
+ *     mmx_commit_final(m, r, 0, rows + more, rows + more, NULL, 0);
+ *
+ * with zeros behind the whole, as calloc makes them, up to a row. The reader:
+ *
+ *     more = mmx_aux_rest(look.aux, look.aux_len, look.total, row_bytes);
+ *     mmx_gather(m, r, NULL, look.total - more, more, rest, 0);
+ *     bytes = mmx_aux_join(look.aux, look.aux_len, rest, more * row_bytes,
+ *                          whole, size);
+ *
+ * Writes the aux, of at most MMX_AUX_MAX bytes, and returns its bytes; *rest is
+ * where in the whole the rest begins, len: there is none. Errors are those of
+ * mmx_aux_check, and -MMX_E_MALFORMED for what has a rest already. */
+int mmx_aux_split(const void *whole, size_t len, void *aux, size_t *rest);
+
+/* Returns how many of a room's total rows are no item's; 0: its aux is all, or
+ * has no bytes. -MMX_E_TOO_LARGE: it claims more rows than there are, or more
+ * than MMX_AUX_WHOLE bytes; else as mmx_aux_check. */
+int mmx_aux_rest(
+    const void *aux, size_t len, uint32_t total, uint32_t row_bytes);
+
+/* Writes the whole and returns its bytes, at most len + rest_len. rest: those
+ * rows, less than 4 GiB; of an aux without a rest none. -MMX_E_TOO_LARGE: it
+ * needs more than rest_len, or size; -MMX_E_MALFORMED: the rest is not what
+ * mmx_aux_split makes. */
+int mmx_aux_join(const void *aux, size_t len, const void *rest, size_t rest_len,
+    void *whole, size_t size);
 
 #ifdef __cplusplus
 }

@@ -135,7 +135,7 @@ TEST(what_a_reader_refuses)
 
 TEST(what_a_writer_refuses)
 {
-    static uint8_t mem[MMX_AUX_MAX + 64], chunk[MMX_AUX_MAX];
+    static uint8_t mem[MMX_AUX_WHOLE + 64], chunk[MMX_AUX_WHOLE];
     struct mmx_aux a;
 
     mmx_aux_begin(&a, mem, sizeof mem);
@@ -147,15 +147,91 @@ TEST(what_a_writer_refuses)
     T_EQ_I64(mmx_aux_put(&a, MMX_AUX_ROWS, grid, 1), -MMX_E_MALFORMED);
     /* All of it, whatever the buffer has. */
     mmx_aux_begin(&a, mem, sizeof mem);
-    (void)mmx_aux_put(&a, MMX_AUX_CHUNK, chunk, MMX_AUX_MAX - 16);
-    T_EQ_I64(mmx_aux_end(&a), MMX_AUX_MAX);
+    (void)mmx_aux_put(&a, MMX_AUX_CHUNK, chunk, MMX_AUX_WHOLE - 16);
+    T_EQ_I64(mmx_aux_end(&a), MMX_AUX_WHOLE);
     T_EQ_I64(mmx_aux_check(mem, a.used), 0);
     mmx_aux_begin(&a, mem, sizeof mem);
-    T_EQ_I64(mmx_aux_put(&a, MMX_AUX_CHUNK, chunk, MMX_AUX_MAX - 15),
+    T_EQ_I64(mmx_aux_put(&a, MMX_AUX_CHUNK, chunk, MMX_AUX_WHOLE - 15),
         -MMX_E_TOO_LARGE);
     mmx_aux_begin(&a, mem, 20);
     (void)mmx_aux_put(&a, MMX_AUX_GRID, grid, 3);
     T_EQ_I64(mmx_aux_end(&a), -MMX_E_TOO_LARGE);
     mmx_aux_begin(&a, mem, 7);
     T_EQ_I64(mmx_aux_end(&a), -MMX_E_TOO_LARGE);
+}
+
+/* As in lib/client/README.md: 5,000 times, and a chunk. */
+static const char *large_aux =
+    "4d5841012800000001000000040000000200000000000000ffff000004000000"
+    "589c000000000000";
+
+enum { ROW = 4096 };
+static uint8_t whole[MMX_AUX_WHOLE + ROW], joined[MMX_AUX_WHOLE + ROW],
+    aux[MMX_AUX_MAX];
+
+/* Writes a whole of two records, returns its bytes. */
+static size_t large(size_t times, size_t chunk)
+{
+    static double t[MMX_AUX_WHOLE / 8];
+    static uint8_t c[MMX_AUX_WHOLE];
+    uint32_t video = MMX_VIDEO;
+    struct mmx_aux a;
+    int n;
+
+    for (size_t i = 0; i < times; i++)
+        t[i] = (double)i * 0.5;
+    for (size_t i = 0; i < chunk; i++)
+        c[i] = (uint8_t)(i + 1);
+    memset(whole, 0, sizeof whole);
+    mmx_aux_begin(&a, whole, sizeof whole);
+    (void)mmx_aux_put(&a, MMX_AUX_MODALITY, &video, 1);
+    (void)mmx_aux_put(&a, MMX_AUX_TIMES, t, times);
+    (void)mmx_aux_put(&a, MMX_AUX_CHUNK, c, chunk);
+    n = mmx_aux_end(&a);
+    T_TRUE(n > 0);
+    return (size_t)n;
+}
+
+static size_t rounded_up(size_t bytes)
+{
+    return (bytes + ROW - 1) / ROW * ROW;
+}
+
+TEST(a_large_one_is_that_of_the_guide)
+{
+    uint8_t wanted[64];
+    size_t cut, n = large(5000, 3);
+
+    T_EQ_I64(mmx_aux_split(whole, n, aux, &cut), 40);
+    T_EQ_U64(bytes_of(large_aux, wanted), 40);
+    T_EQ_MEM(aux, wanted, 40);
+    T_EQ_U64(n - cut, 40024);
+    T_EQ_U64(mmx_room_id(whole + cut, n - cut), 0xb29b9d877e84233c);
+    T_EQ_I64(mmx_aux_rest(aux, 40, 100, ROW), 10);
+    T_EQ_I64(mmx_aux_rest(aux, 40, 10, ROW), 10);
+}
+
+TEST(what_was_split_is_joined)
+{
+    static const size_t sizes[][2] = {{1, 1}, {4079, 24}, {4080, 1}, {4081, 1},
+        {4000, 700}, {5000, 40000}, {130000, 8}, {1, 1 << 20},
+        {1, MMX_AUX_WHOLE - 56}};
+
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        size_t n = large(sizes[i][0], sizes[i][1]), cut;
+        int len = mmx_aux_split(whole, n, aux, &cut);
+        size_t bytes = rounded_up(n - cut);
+
+        T_TRUE(len > 0 && len <= MMX_AUX_MAX);
+        T_TRUE((cut == n) == (n <= MMX_AUX_MAX));
+        T_EQ_I64(mmx_aux_check(aux, (size_t)len), 0);
+        T_EQ_I64(mmx_aux_rest(aux, (size_t)len, 1 << 20, ROW), bytes / ROW);
+        T_EQ_I64(mmx_aux_join(aux, (size_t)len, whole + cut, bytes, joined,
+                     sizeof joined),
+            n);
+        T_EQ_MEM(joined, whole, n);
+        T_EQ_I64(
+            mmx_aux_join(aux, (size_t)len, whole + cut, bytes, joined, n - 1),
+            -MMX_E_TOO_LARGE);
+    }
 }

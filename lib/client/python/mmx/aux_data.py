@@ -58,9 +58,9 @@ _ROWS: Dict[int, _Row] = {
     7: _Row("sizes", "I", 2), 8: _Row("span", "I", 1),
     9: _Row("mrope_delta", "i", 1, True), 10: _Row("times", "d", 1),
     11: _Row("seconds", "d", 1), 12: _Row("chunk", "", 1),
-    13: _Row("extra", "", 1),
+    13: _Row("extra", "", 1), 65535: _Row("rest", "I", 1, True),
 }
-NAMES = tuple(row.name for row in _ROWS.values())
+NAMES = tuple(row.name for row in _ROWS.values() if row.name != "rest")
 
 
 def pack(**values: Any) -> bytes:
