@@ -235,3 +235,74 @@ TEST(what_was_split_is_joined)
             -MMX_E_TOO_LARGE);
     }
 }
+
+/* An aux that claims a rest of so many bytes. */
+static size_t claims(uint32_t bytes)
+{
+    struct mmx_aux a;
+
+    mmx_aux_begin(&a, aux, sizeof aux);
+    (void)mmx_aux_put(&a, MMX_AUX_REST, &bytes, 1);
+    return (size_t)mmx_aux_end(&a);
+}
+
+TEST(a_rest_of_a_hostile_size_is_refused)
+{
+    static const uint32_t sizes[] = {40961, MMX_AUX_WHOLE, 1u << 31, ~0u};
+    size_t n = claims(40960);
+
+    T_EQ_I64(mmx_aux_rest(aux, n, 10, ROW), 10);
+    T_EQ_I64(mmx_aux_rest(aux, n, 9, ROW), -MMX_E_TOO_LARGE);
+    T_EQ_I64(mmx_aux_rest(aux, n, 0, ROW), -MMX_E_TOO_LARGE);
+    T_EQ_I64(mmx_aux_rest(aux, n, 10, 0), -MMX_E_MALFORMED);
+    T_EQ_I64(mmx_aux_rest(aux, n - 1, 10, ROW), -MMX_E_MALFORMED);
+    T_EQ_I64(mmx_aux_rest(NULL, 0, 10, ROW), 0);
+    for (size_t i = 0; i < 4; i++) {
+        n = claims(sizes[i]);
+        T_EQ_I64(mmx_aux_rest(aux, n, 10, ROW), -MMX_E_TOO_LARGE);
+        T_EQ_I64(mmx_aux_join(aux, n, whole, 40960, joined, sizeof joined),
+            -MMX_E_TOO_LARGE);
+    }
+    n = claims(MMX_AUX_WHOLE - 7);
+    T_EQ_I64(mmx_aux_rest(aux, n, ~0u, ROW), -MMX_E_TOO_LARGE);
+    n = claims(0);
+    T_EQ_I64(mmx_aux_rest(aux, n, 10, ROW), -MMX_E_MALFORMED);
+    T_EQ_I64(mmx_aux_join(aux, n, whole, 0, joined, sizeof joined),
+        -MMX_E_MALFORMED);
+}
+
+static int joins(size_t len, const uint8_t *rest, size_t bytes)
+{
+    return mmx_aux_join(
+        aux, len, rest, rounded_up(bytes), joined, sizeof joined);
+}
+
+TEST(a_rest_that_is_none_is_refused)
+{
+    size_t cut, n = large(5000, 3), bytes;
+    size_t len = (size_t)mmx_aux_split(whole, n, aux, &cut);
+    uint8_t *rest = whole + cut, nested[] = {255, 255, 0, 0, 4};
+
+    bytes = n - cut;
+    T_EQ_I64(joins(len, rest, bytes), n);
+    rest[bytes] = 1; /* what fills up the row */
+    T_EQ_I64(joins(len, rest, bytes), -MMX_E_MALFORMED);
+    rest[bytes] = 0;
+    rest[4]++; /* the first record's length */
+    T_EQ_I64(joins(len, rest, bytes), -MMX_E_MALFORMED);
+    rest[4]--;
+    rest[0] = 1; /* its tag is in the aux */
+    T_EQ_I64(joins(len, rest, bytes), -MMX_E_MALFORMED);
+    rest[0] = 10;
+    memcpy(
+        rest + bytes - 16, nested, sizeof nested); /* in place of the chunk */
+    T_EQ_I64(joins(len, rest, bytes), -MMX_E_MALFORMED);
+    T_EQ_I64(mmx_aux_split(whole, n, aux, &cut), -MMX_E_MALFORMED);
+    /* What has space in the aux. */
+    n = large(10, 3);
+    len = claims((uint32_t)n - 8);
+    T_EQ_I64(joins(len, whole + 8, n - 8), -MMX_E_MALFORMED);
+    n = large(10, 40000);
+    len = claims((uint32_t)n - 8);
+    T_EQ_I64(joins(len, whole + 8, n - 8), -MMX_E_MALFORMED);
+}
