@@ -36,7 +36,7 @@ OTHER = (
     (r"for attempt in range", "Python, inside a function of the reader's"),
     (r"lang0 \(langd\), up", "what mmxctl top prints"),
     (r"modality image, ", "the values of an aux"),
-    (r"[0-9a-f]{64}$", "its bytes"),
+    (r"[0-9a-f]{48,64}$", "its bytes"),
     (r"# pod, daemon", "YAML of a pod"),
     (r"name: ", CONF),
 )

@@ -3,6 +3,7 @@ what is refused. client_aux_test.c holds the bytes."""
 
 import os
 import re
+import struct
 import sys
 import unittest
 
@@ -14,12 +15,62 @@ sys.path[:0] = [os.path.join(ROOT, "lib/client/python"),
 import numpy as np  # noqa: E402
 import tables  # noqa: E402
 
+import mmx  # noqa: E402
 from mmx import aux, errors  # noqa: E402
 
 SAYS = {"modality": "image", "flags": aux.MROPE, "part": (0, 2),
         "grid": [(1, 16, 48)], "merge": 2, "sizes": [(224, 672)],
         "span": [24], "mrope_delta": -168, "seconds": [0.5],
         "chunk": b"\1\2\3"}
+LARGE = {"modality": "video", "times": [i / 2 for i in range(5000)],
+         "chunk": b"\1\2\3"}
+
+
+def shown(part):
+    """Returns the digits of the first block of a page's part."""
+    return "".join(re.match(r"\n+((?:    [0-9a-f]+\n)+)", part)[1].split())
+
+
+class Pool:
+    """Rows of two fields in two runs, in this process."""
+
+    def __init__(self, rows, kind="bf16", elements=100):
+        size = mmx.pool.dtype(kind).itemsize * elements
+        self.fields = {
+            "embedding": mmx.pool.Field("embedding", kind, elements, 0, size),
+            "ids": mmx.pool.Field("ids", "i32", 1, 0, 4)}
+        self.arrays = {
+            name: np.full((rows, f.elements), 7, mmx.pool.dtype(f.dtype))
+            for name, f in self.fields.items()}
+
+    def rows(self, field, first, rows):
+        return self.arrays[field][first:first + rows]
+
+
+class Room:
+    """A source, and a complete room, of all rows of a pool."""
+
+    room = 0x17
+
+    def __init__(self, pool, data):
+        self.pool, self.aux = pool, data
+        self.total = len(pool.arrays["ids"])
+
+    def pieces(self, first, end):
+        middle = (first + end) // 2
+        yield mmx.Run(first, middle - first, first)
+        yield mmx.Run(middle, end - middle, middle)
+
+    def gather(self, field, first, end):
+        return self.pool.arrays[field][first:end].copy()
+
+
+def delivered(whole, rows, **of):
+    """Returns a room of `rows` rows and what is beside them."""
+    says = aux.split(whole)
+    room = Room(Pool(rows + says.rows(Pool(0, **of)), **of), says.aux)
+    says.write(room, rows)
+    return room
 
 
 def text(path):
@@ -27,17 +78,34 @@ def text(path):
         return f.read()
 
 
+def rest_of(size):
+    """Returns an aux that claims a rest."""
+    record = struct.pack("<HHIII", 65535, 0, 4, size, 0)
+    return struct.pack("<3sBI", b"MXA", 1, 8 + len(record)) + record
+
+
 class Vector(unittest.TestCase):
     def test_the_guide_has_its_bytes(self):
         part = text("lib/client/README.md").split("are these bytes:")[1]
-        shown = "".join(re.findall(r"^    ([0-9a-f]+)$",
-                                   part.split("\n## ")[0], re.M))
-        self.assertEqual(aux.pack(**SAYS).hex(), shown)
+        self.assertEqual(aux.pack(**SAYS).hex(), shown(part))
+
+    def test_the_guide_has_the_bytes_of_a_large_one(self):
+        part = text("lib/client/README.md").split(" have the aux\n")[1]
+        got = aux.split(aux.pack(**LARGE))
+        self.assertEqual(got.aux.hex(), shown(part))
+        self.assertEqual(len(got.rest), 40024)
+        self.assertIn(f"{len(got.rest):,} bytes", part)
+        self.assertIn(f"{mmx.room_id(got.rest):x}", part)
+        self.assertEqual((got.rest[:24] + got.rest[-24:]).hex(),
+                         shown(part.split("bytes are\n")[1]))
 
     def test_the_test_in_c_has_its_bytes(self):
-        part = text("test/unit/client_aux_test.c").split("vector =")[1]
-        shown = "".join(re.findall(r'"([0-9a-f]+)"', part.split(";")[0]))
-        self.assertEqual(aux.pack(**SAYS).hex(), shown)
+        of = text("test/unit/client_aux_test.c")
+        for name, data in (("vector =", aux.pack(**SAYS)),
+                           ("large_aux =", aux.split(aux.pack(**LARGE)).aux)):
+            part = of.split(name)[1].split(";")[0]
+            self.assertEqual("".join(re.findall(r'"([0-9a-f]+)"', part)),
+                             data.hex())
 
     def test_it_comes_back(self):
         self.assertEqual(aux.unpack(aux.pack(**SAYS)), SAYS)
@@ -81,12 +149,57 @@ class Values(unittest.TestCase):
             aux.pack(smell=1)
 
     def test_the_limit_is_named(self):
-        self.assertEqual(len(aux.pack(chunk=bytes(aux.MAX - 16))), aux.MAX)
-        with self.assertRaisesRegex(errors.TooLarge, "at most 32768"):
-            aux.pack(chunk=bytes(aux.MAX - 15))
+        most = aux.pack(chunk=bytes(aux.WHOLE - 16))
+        self.assertEqual(len(most), aux.WHOLE)
+        with self.assertRaisesRegex(errors.TooLarge, "at most 16777216"):
+            aux.pack(chunk=bytes(aux.WHOLE - 15))
+
+    def test_more_than_an_aux_goes_on_in_rows(self):
+        for size in (0, 1, aux.MAX - 32, aux.MAX - 31, 100 << 10, 1 << 20,
+                     aux.WHOLE - 32):
+            for of in ({}, {"kind": "f32", "elements": 3},
+                       {"kind": "f8e4m3", "elements": 1 << 16}):
+                whole = aux.pack(merge=2, chunk=os.urandom(size))
+                room = delivered(whole, 5, **of)
+                self.assertEqual(room.total - aux.rest_rows(room), 5)
+                self.assertEqual(aux.whole(room), whole)
+                self.assertEqual(aux.unpack(room.aux)["merge"], 2)
+                self.assertEqual(room.total > 5, len(whole) > aux.MAX)
+                ids = room.pool.arrays["ids"]
+                self.assertTrue((ids[:5] == 7).all() and not ids[5:].any())
+                self.assertTrue((room.pool.arrays["embedding"][:5] == 7).all())
+
+    def test_what_has_no_aux_has_no_rest(self):
+        self.assertEqual(aux.rest_rows(Room(Pool(3), b"")), 0)
+        self.assertEqual(aux.whole(Room(Pool(3), b"")), b"")
 
 
 class Refused(unittest.TestCase):
+    def test_a_rest_of_a_hostile_size(self):
+        for size, words in ((701, "rest of 701 bytes; 3 rows of 200 bytes"),
+                            (1 << 31, "at most 16777216"),
+                            (0xffffffff, "rest of 4294967295 bytes")):
+            room = Room(Pool(3), rest_of(size))
+            for call in (aux.rest_rows, aux.whole):
+                with self.assertRaisesRegex(errors.TooLarge, words) as e:
+                    call(room)
+                self.assertIn("room 0x17: its aux has a rest", str(e.exception))
+        for bad in (rest_of(0), b"grid", b"MXA"):
+            with self.assertRaisesRegex(errors.Malformed, "room 0x17"):
+                aux.rest_rows(Room(Pool(3), bad))
+
+    def test_a_rest_that_is_none(self):
+        for rest in (b"\7" * 600, aux.pack(merge=1), aux.pack(chunk=b"1")[8:]):
+            room = Room(Pool(5), rest_of(600))
+            aux.Split(b"", rest).write(room, 2)
+            with self.assertRaisesRegex(errors.Malformed, r"rows 2\.\.5 are"):
+                aux.whole(room)
+        room = delivered(aux.pack(**LARGE), 2)
+        room.pool.arrays["embedding"][-1, -1] = 1  # behind its end
+        with self.assertRaises(errors.Malformed):
+            aux.whole(room)
+
+
     def test_what_is_cut(self):
         data = aux.pack(**SAYS)
         for broken in (b"", data[:-1], data + bytes(8)):

@@ -6,19 +6,37 @@
 An encoder of one engine can so feed a language host of another. The bytes and
 the names are in lib/client/README.md; the C library (mmx_aux.h) writes and
 checks them. Nothing in an aux is ever executed: numbers, bytes, and JSON in
-`extra`. Any thread."""
+`extra`.
+
+More than 32 KiB goes on in rows of the room, behind the item's:
+
+    says = aux.split(data)
+    more = says.rows(pool)
+    src = enc.announce(None, pool, rows + more, rows + more, aux=says.aux)
+    ...
+    says.write(src, rows)         # then commit rows + more
+    ...
+    rows = room.total - aux.rest_rows(room)
+    aux.unpack(aux.whole(room))
+
+Any thread."""
 
 from __future__ import annotations
 
 import ctypes
 import json
 import struct
-from typing import Any, Dict, List, NamedTuple
+from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple
 
 from . import errors
 from ._lib import call
 
-MAX = 32768  # bytes
+if TYPE_CHECKING:
+    from .pool import Field, Pool
+    from .rooms import Room, Source
+
+MAX = 32768  # bytes of an aux
+WHOLE = 16 << 20  # and of one with its rest
 VERSION = 1
 BOTH_WAYS, MROPE = 1, 2  # bits of flags
 MODALITIES = {"image": 1, "video": 2, "audio": 3}
@@ -37,6 +55,12 @@ _end = call("mmx_aux_end", _aux)
 _check = call("mmx_aux_check", _bytes, ctypes.c_size_t)
 _at = call("mmx_aux_at", _bytes, ctypes.c_size_t, ctypes.c_int,
            ctypes.POINTER(ctypes.c_void_p))
+_split = call("mmx_aux_split", _bytes, ctypes.c_size_t, _bytes,
+              ctypes.POINTER(ctypes.c_size_t))
+_rest = call("mmx_aux_rest", _bytes, ctypes.c_size_t, ctypes.c_uint32,
+             ctypes.c_uint32)
+_join = call("mmx_aux_join", _bytes, ctypes.c_size_t, ctypes.c_void_p,
+             ctypes.c_size_t, _bytes, ctypes.c_size_t)
 
 
 class _Row(NamedTuple):
@@ -69,20 +93,23 @@ def pack(**values: Any) -> bytes:
     seconds: of numbers; part: (index, number); flags, merge, mrope_delta: a
     number; chunk: bytes; extra: a dict that json can write. None and an empty
     sequence say nothing. ValueError: not such a value, or an unknown name;
-    errors.TooLarge: more than 32 KiB."""
+    errors.TooLarge: more than 16 MiB. More than 32 KiB is to be split."""
     unknown = set(values) - set(NAMES)
     if unknown:
         raise ValueError(f"no such name in an aux: {min(unknown)}; "
                          f"known are {', '.join(NAMES)}")
-    made, memory = _Aux(), ctypes.create_string_buffer(MAX)
-    _begin(made, memory, MAX)
-    for tag, row in _ROWS.items():
-        data = _data(row, values.get(row.name))
+    says = {tag: _data(row, values.get(row.name))
+            for tag, row in _ROWS.items()}
+    limit = min(WHOLE, 8 + sum(16 + len(data) for data in says.values()))
+    made, memory = _Aux(), ctypes.create_string_buffer(limit)
+    _begin(made, memory, limit)
+    for tag, data in says.items():
         if data:
-            _put(made, tag, data, len(data) // row.width)
+            _put(made, tag, data, len(data) // _ROWS[tag].width)
     size = _end(made)
     if size < 0:
-        raise errors.error(-size, f"an aux has at most {MAX} bytes")
+        raise errors.error(-size, f"an aux has at most {WHOLE} bytes with its "
+                           "rest")
     return memory.raw[:size]
 
 
@@ -141,6 +168,83 @@ def unpack(data: Any) -> Dict[str, Any]:
             out[row.name] = _value(row, ctypes.string_at(
                 at, count * row.width))
     return out
+
+
+class Split(NamedTuple):
+    """The aux of a room, and what of the whole is in its last rows."""
+
+    aux: bytes
+    rest: bytes
+
+    def rows(self, pool: "Pool") -> int:
+        """Returns how many rows the rest takes."""
+        return -(-len(self.rest) // _field(pool).row_bytes)
+
+    def write(self, source: "Source", first: int) -> None:
+        """Writes the rest to the rows from `first` on, behind the item's. To
+        be committed with these."""
+        import numpy as np
+
+        from .pool import dtype
+
+        pool, count = source.pool, self.rows(source.pool)
+        field = _field(pool)
+        rows = np.frombuffer(
+            self.rest.ljust(count * field.row_bytes, b"\0"),
+            dtype(field.dtype)).reshape(count, field.elements)
+        for run in source.pieces(first, first + count):
+            at = run.first - first
+            for name in pool.fields:
+                pool.rows(name, run.place, run.rows)[:] = \
+                    rows[at:at + run.rows] if name == field.name else 0
+
+
+def _field(pool: "Pool") -> "Field":
+    return next(iter(pool.fields.values()))
+
+
+def split(whole: bytes) -> Split:
+    """Cuts what pack() has made. errors.Malformed: it is no such thing."""
+    aux, cut = ctypes.create_string_buffer(MAX), ctypes.c_size_t()
+    size = _split(whole, len(whole), aux, cut)
+    if size < 0:
+        raise errors.error(-size, f"no aux to split, of {len(whole)} bytes")
+    return Split(aux.raw[:size], whole[cut.value:])
+
+
+def rest_rows(room: "Room") -> int:
+    """Returns how many of a room's rows are the rest of its aux: its last
+    ones, and no item's. The room's length is known. errors.TooLarge: it claims
+    more than there is; errors.Malformed, errors.Version: as unpack()."""
+    data, size = room.aux, _field(room.pool).row_bytes
+    rows: int = _rest(data, len(data), room.total or 0, size)
+    if rows == -errors.TooLarge.number:
+        raise errors.TooLarge(
+            f"room {room.room:#x}: its aux has a rest of "
+            f"{unpack(data)['rest']} bytes; {room.total or 0} rows of {size} "
+            f"bytes came, and an aux has at most {WHOLE}")
+    if rows < 0:
+        raise errors.error(-rows, f"room {room.room:#x}: no aux that this "
+                           f"version reads, of {len(data)} bytes")
+    return rows
+
+
+def whole(room: "Room") -> bytes:
+    """Returns what the encoder has split, of a room that is complete; of rows
+    that are released it has none. errors.Malformed: the rows are not its
+    rest; else as rest_rows()."""
+    rows, data = rest_rows(room), room.aux
+    if not rows:
+        return data
+    assert room.total
+    rest = room.gather(_field(room.pool).name, room.total - rows, room.total)
+    made = ctypes.create_string_buffer(len(data) + rest.nbytes)
+    size = _join(data, len(data), rest.ctypes.data, rest.nbytes, made,
+                 len(made))
+    if size < 0:
+        raise errors.error(-size, f"room {room.room:#x}: rows {room.total - rows}"
+                           f"..{room.total} are not the rest of its aux")
+    return made.raw[:size]
 
 
 def _value(row: _Row, values: bytes) -> Any:
