@@ -784,6 +784,12 @@ int mmx_reference_bytes(
 /* Reads either form, which has len bytes. -MMX_E_MALFORMED: it is neither. */
 int mmx_reference_read(const void *from, size_t len, struct mmx_reference *out);
 
+/* Returns the messages between an engine and its daemon, for a client that
+ * packs its own frames (PROTOCOL.md): a line for each, name, number and fields
+ * in order, "pool 2 name:text:63 layout:text:1024". A field is name:kind, of a
+ * text or blob with the limit of its bytes. Static. */
+const char *mmx_messages(void);
+
 /* Returns the version of the library, "0.1.0". */
 const char *mmx_version(void);
 

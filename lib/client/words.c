@@ -100,6 +100,18 @@ uint64_t mmx_room_id(const void *name, size_t len)
     return h;
 }
 
+const char *mmx_messages(void)
+{
+#define MESSAGE(NAME, name, number, doc) #name " " #number
+#define FIELD(name, kind, doc)           " " #name ":" #kind
+#define TEXT(name, max, doc)             " " #name ":text:" #max
+#define BLOB(name, max, doc)             " " #name ":blob:" #max
+#define END(NAME, name)                  "\n"
+    return
+#include "wire/local.def"
+        ;
+}
+
 const char *mmx_version(void)
 {
     return MMX_VERSION;

@@ -1,8 +1,8 @@
 """Frames on the socket between an engine and its daemon.
 
-The tables follow PROTOCOL.md section 1; test_wire.py checks them against
-local.def and wire.h. Pure: bytes in, values out. References and ids of names
-are the C library's.
+PROTOCOL.md section 1 has the tables of messages, which are the C library's, as
+are references and ids of names; test_wire.py checks the constants against
+wire.h. Pure: bytes in, values out.
 """
 
 from __future__ import annotations
@@ -45,15 +45,14 @@ class BadFrame(ValueError):
 
 class Message:
     """One kind of message: its fields in order, with a limit for texts and
-    blobs ("name:kind" or "name:kind:limit")."""
+    blobs; made of a line of mmx_messages()."""
 
-    def __init__(self, name: str, number: int, fields: str) -> None:
-        self.name, self.number = name, number
+    def __init__(self, line: bytes) -> None:
+        self.name, number, *fields = line.decode().split(" ")
+        self.number = int(number)
         self.fields: List[Tuple[str, str, int]] = []
-        for word in fields.split():
-            parts = word.split(":")
-            limit = int(parts[2]) if len(parts) > 2 else 0
-            self.fields.append((parts[0], parts[1], limit))
+        for name, kind, *limit in (word.split(":") for word in fields):
+            self.fields.append((name, kind, int(*limit)))
         # Adjacent fields of fixed size are packed and unpacked together.
         self._groups: List[Tuple[List[str], struct.Struct, str, int]] = []
         names: List[str] = []
@@ -137,58 +136,15 @@ class Frame(NamedTuple):
     values: Dict[str, Any]
 
 
-HELLO = Message("hello", 1, """
-    magic:u32 version_min:u8 version_max:u8 role:u8 cells:u32
-    name:text:63 session:text:63 abilities:u64""")
-POOL = Message("pool", 2, "name:text:63 layout:text:1024")
-ANNOUNCE = Message("announce", 3, """
-    room:u64 cell:u32 tag:u32 pool:u16 storage:u8 flags:u8 max_rows:u32
-    total:u32 required_dst:u16 batch:u16 deadline_ms:u32 key:key
-    aux:blob:32768 secret:secret traceparent:text:55""")
-COMMIT = Message("commit", 4, """
-    cell:u32 tag:u32 first:u32 rows:u32 flags:u8 total:u32 aux:blob:32768""")
-REQUEST = Message("request", 5, """
-    room:u64 cell:u32 tag:u32 pool:u16 mode:u8 storage:u8 flags:u8 rows:u32
-    readers:u16 required_dst:u16 group:u64 group_size:u16 deadline_ms:u32
-    key:key encoder:text:128 secret:secret traceparent:text:55""")
-ATTACH = Message("attach", 6, """
-    room:u64 cell:u32 tag:u32 rights:u8 deadline_ms:u32 encoder:text:128
-    secret:secret""")
-RELEASE = Message("release", 7, "cell:u32 tag:u32 rows:u32 flags:u8")
-ABORT = Message("abort", 8, "cell:u32 tag:u32 reason:u8 text:text:256")
-DECLINE = Message("decline", 9, """
-    room:u64 key:key encoder:text:128 secret:secret""")
-BYE = Message("bye", 10, "")
-QUERY = Message("query", 11, "json:u8 what:text:32 args:text:256")
-SPACE = Message("space", 12, "n_seq_max:u32 name:text:63")
-TICKET = Message("ticket", 13, """
-    space:u32 wait_ms:u32 hold_ms:u32 cell:u32 tag:u32 request:text:63""")
-TICKET_RELEASE = Message("ticket_release", 14, """
-    space:u32 generation:u32 request:text:63""")
-TICKET_QUERY = Message("ticket_query", 15, "space:u32 request:text:63")
-
-MAP = Message("map", 16, "token:u64 epoch:u64 name:text:63")
-ANSWER = Message("answer", 64, "err:u8 a:u32 b:u32 text:text:512")
-WELCOME = Message("welcome", 65, """
-    version:u8 role:u8 epoch:u64 cells:u32 rooms_max:u32 aux_max:u32
-    name:text:64 advertise:text:128 software:text:32 uid:u32 gid:u32
-    abilities:u64""")
-POOL_INFO = Message("pool_info", 66, """
-    pool:u16 access:u8 block_rows:u32 blocks:u32 bytes:u64 name:text:64
-    memory:text:16 layout:text:1024 fields:blob:2048 share:text:16
-    handle:blob:128""")
-EVENT = Message("event", 67, """
-    cell:u32 tag:u32 room:u64 what:u16 state:u8 reason:u8 storage:u8
-    generation:u64 first:u32 rows:u32 total:u32 a:u32 b:u32
-    aux:blob:32768 runs:blob:16384 text:text:512 pool:u16""")
-REPORT = Message("report", 68, "err:u8 more:u8 text:blob:60000")
-TICKET_EVENT = Message("ticket_event", 69, """
-    space:u32 state:u8 reason:u8 seq:u32 generation:u32 request:text:64""")
-
-MESSAGES = {m.number: m for m in (
-    HELLO, POOL, ANNOUNCE, COMMIT, REQUEST, ATTACH, RELEASE, ABORT, DECLINE,
-    BYE, QUERY, SPACE, TICKET, TICKET_RELEASE, TICKET_QUERY, MAP, ANSWER,
-    WELCOME, POOL_INFO, EVENT, REPORT, TICKET_EVENT)}
+_messages = call("mmx_messages", returns=ctypes.c_char_p)
+MESSAGES = {m.number: m for m in map(Message, _messages().split(b"\n")[:-1])}
+(HELLO, POOL, ANNOUNCE, COMMIT, REQUEST, ATTACH, RELEASE, ABORT, DECLINE, BYE,
+ QUERY, SPACE, TICKET, TICKET_RELEASE, TICKET_QUERY, MAP, ANSWER, WELCOME,
+ POOL_INFO, EVENT, REPORT, TICKET_EVENT) = map(
+     {m.name: m for m in MESSAGES.values()}.__getitem__,
+     "hello pool announce commit request attach release abort decline bye query "
+     "space ticket ticket_release ticket_query map answer welcome pool_info "
+     "event report ticket_event".split())
 
 
 def frames(packet: bytes) -> Iterator[Frame]:
