@@ -10,6 +10,7 @@ import os
 import select
 import signal
 import socket
+import struct
 import threading
 import time
 import traceback
@@ -45,6 +46,13 @@ def picture(rid, part, rows):
     return some.integers(0, 2**16, (rows, WIDTH), dtype="u2")
 
 
+def beside(rid):
+    """What SGLang has beside the rows: times of "video-N"."""
+    frames = int(rid.partition("video-")[2] or 0)
+    return {"video_timestamps": [[i / 2 for i in range(frames)]]} \
+        if frames else {}
+
+
 class Encoder(server.MMEncoder):
     """An encoder server: its HTTP part is post()."""
 
@@ -72,6 +80,7 @@ class Encoder(server.MMEncoder):
         req_id = request["req_id"]
         state = self.req_states[req_id] = server.ReqState(req_id)
         ctx = self.context(rows)
+        ctx.aux_data = beside(req_id.split("~")[0])
         if not self.look.is_set():
             await asyncio.to_thread(self.look.wait, LIMIT)
         await self._publish_preprocess_metadata(ctx, [request])
@@ -131,6 +140,8 @@ class Rank:
             for at, data in enumerate(parts):
                 assert (data.part_idx, data.num_parts) == (at, len(parts))
                 assert data.grid_dim.tolist() == [[1, 2, rows * 2]]
+                for name, value in beside(rid).items():
+                    assert getattr(data, name) == value
             return MultimodalInputs(
                 [MultimodalDataItem(precomputed_embeddings=have)])
         return put
@@ -252,8 +263,9 @@ class Base(Case):
     ENCODER = Encoder
 
     def start(self, ranks=1, encoders=1, fields=FIELDS, patience=LIMIT,
-              env=None, groups=1, **langd):
-        self.e = [self.world.encoded(name=f"enc{i}", fields=fields)
+              env=None, groups=1, sources=64, **langd):
+        self.e = [self.world.encoded(name=f"enc{i}", fields=fields,
+                                     blocks=sources)
                   for i in range(encoders)]
         self.d = self.world.langd(
             [], fields=fields, control={"allow": ["tcp://127.0.0.1:*"]},
@@ -381,6 +393,33 @@ class Sglang(Base):
             for group in self.groups:
                 self.assertEqual(group.results(), [[GOOD] * 2] * 2)
         self.assertEqual(self.d.stats()["bytes_moved"], 12 * 300 * 2 * WIDTH)
+        self.d.all_free()
+
+    def metadata(self, env):
+        """It comes in rows, of which SGLang sees none."""
+        self.start(ranks=2, encoders=2, blocks=512, sources=256, env=env)
+        for frames in (10, 4000, 15000, 135000):  # the last: 1 MiB
+            self.good((f"video-{frames}", 300))
+        self.good(("one", 5), ("video-15001", 7), ("two", 5))
+        self.assertEqual(self.d.stats()["rooms_succeeded"], 14)
+        self.d.all_free()
+
+    def test_metadata_larger_than_an_aux(self):
+        self.metadata({})
+
+    def test_metadata_larger_than_an_aux_and_copies(self):
+        self.metadata({"MMX_SGLANG_COPY": "1"})
+
+    def test_metadata_that_lies_about_its_size(self):
+        self.start(ranks=2)
+        for n, size in enumerate((300 * 2 * WIDTH + 1, 0xffffffff)):
+            lie = struct.pack("<3sBIHHIII", b"MXA", 1, 24, 65535, 0, 4, size, 0)
+            with mock.patch.object(encoder_side.aux, "split", lambda says:
+                                   mmx.aux.Split(lie, b"")):
+                got = self.serve((f"lie-{n}", 300))
+            self.failed(got, None, f"its aux has a rest of {size} bytes; 300 "
+                        "rows of 64 bytes came")
+            self.good((f"good-{n}", 300))
         self.d.all_free()
 
     def test_many_requests_on_a_small_pool(self):

@@ -286,8 +286,8 @@ class Common(unittest.TestCase):
     def test_what_an_aux_has_no_place_for(self):
         with self.assertRaisesRegex(ValueError, "video_audio_embedding"):
             common.pack(self.data(), {"video_audio_embedding": [1]})
-        with self.assertRaises(errors.TooLarge):
-            common.pack(self.data(), {"video_timestamps": [[0.5] * 20000]})
+        with self.assertRaisesRegex(errors.TooLarge, "16777216"):
+            common.pack(self.data(), {"video_timestamps": ["x" * (17 << 20)]})
 
     def test_an_aux_that_is_not_ours(self):
         for data in (b"", b"\x80\x04]", mmx.aux.pack(modality="image"),
@@ -496,7 +496,8 @@ class Turns(unittest.TestCase):
         pool = types.SimpleNamespace(fields={"embedding": field})
 
         def load(one, rows):
-            room = unittest.mock.Mock(pool=pool, readable=rows)
+            room = unittest.mock.Mock(pool=pool, readable=rows, aux=b"",
+                                      total=rows)
             one.rooms = {0: room}
             return lang.load(one, [[room]]) is not None
         return lang, load

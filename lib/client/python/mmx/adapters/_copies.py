@@ -43,9 +43,10 @@ class Rows:
 
     @classmethod
     def written(cls, source: mmx.Source, field: mmx.pool.Field,
-                rows: Any) -> "Rows":
-        """Returns where a tensor goes; ValueError: it is not the source's."""
-        count = source.total or 0
+                rows: Any, more: int = 0) -> "Rows":
+        """Returns where a tensor goes; ValueError: it is not the source's.
+        more: rows behind it, of which it has none."""
+        count = (source.total or 0) - more
         if len(rows) != count:
             raise ValueError(f"{len(rows)} rows, {count} were announced")
         why = misfit(field, rows.shape[-1], rows.dtype)

@@ -36,6 +36,7 @@ class Rooms:
         self._meets, self._met = meets, 0  # the run of the pool
         self.conn: Optional[mmx.Connection] = None
         self.sources: Dict[str, mmx.Source] = {}
+        self.says: Dict[str, aux.Split] = {}  # beside their rows
         self.refused: Dict[str, BaseException] = {}  # not announced: why
         self._lock = asyncio.Lock()
 
@@ -70,9 +71,9 @@ class Rooms:
             why = misfit(field_of(pool), data.shape[1], data.dtype)
             if why:
                 raise errors.IncompatibleLayout(f"pool {pool.name} {why}")
+            says = self.says[req_id] = aux.split(pack(data, beside, flags))
             self.sources[req_id] = self._announced(
-                req_id, pool, data.shape[0],
-                pack(data, beside, flags))
+                req_id, pool, data.shape[0] + says.rows(pool), says.aux)
         except FAULTS as e:
             self.refused[req_id] = e
 
@@ -99,6 +100,7 @@ class Rooms:
 
     def release(self, req_id: str) -> None:
         self.refused.pop(req_id, None)
+        self.says.pop(req_id, None)
         source = self.sources.pop(req_id, None)
         if source is None:
             return
@@ -157,8 +159,12 @@ def make_delivery(server: Any) -> type:
             end = asyncio.get_running_loop().time() + min(
                 deadline(), self.encoder.send_timeout)
             await self._until(source.granted, state, end)
-            await self._copy(embedding, Rows.written(
-                source, field_of(source.pool), embedding))
+            says, pool = self.rooms.says[state.req_id], source.pool
+            item = Rows.written(source, field_of(pool), embedding,
+                                says.rows(pool))
+            await self._copy(embedding, item)
+            if says.rest:
+                await whole(asyncio.to_thread(says.write, source, item.rows))
             source.commit(0, source.total, final=True)
             await self._until(source.done, state, end)
 

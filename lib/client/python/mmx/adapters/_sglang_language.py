@@ -21,7 +21,7 @@ from array import array
 from typing import Any, Deque, Dict, Iterator, List, Optional, Set, Tuple
 
 import mmx
-from mmx import errors
+from mmx import aux, errors
 
 from ._common import Pooled, Rated
 from ._copies import Here, Rows, copies, shown
@@ -214,7 +214,8 @@ class Lang(Pooled):
         if not self.copies.later and pool.memory == "host" and \
                 os.environ.get("MMX_SGLANG_COPY") != "1" and \
                 all(len(g) == 1 == len(g[0].runs) for g in groups):
-            made = [shown(room.view(field.name, release=True), field.dtype)
+            made = [shown(room.view(field.name, 0, item_rows(room),
+                                    release=True), field.dtype)
                     for room, in groups]
             one.over()
             return made
@@ -223,8 +224,8 @@ class Lang(Pooled):
             lost = one.over()
             for room in itertools.chain(*groups) if lost or self.rank else ():
                 room.release(force=True, no_readers=self.rank == 0)
-        size = field.row_bytes * sum(
-            room.readable for room in itertools.chain(*groups))
+        size = field.row_bytes * sum(map(item_rows,
+                                         itertools.chain(*groups)))
         while self._freed:
             self._left += self._freed.popleft()
         # A tensor on the host has another hash to SGLang: all ranks of a
@@ -252,13 +253,21 @@ class Lang(Pooled):
         return made
 
 
+def item_rows(room: mmx.Room) -> int:
+    """Returns the embeddings' rows of a room that is complete: others say
+    what is beside them."""
+    return room.readable - aux.rest_rows(room)
+
+
 def rows_of(pool: mmx.Pool, field: mmx.pool.Field,
             rooms: List[mmx.Room]) -> Rows:
     runs: List[mmx.Run] = []
     count = 0
     for room in rooms:
-        runs += [r._replace(first=count + r.first) for r in room.runs]
-        count += room.readable
+        rows = item_rows(room)
+        runs += [r._replace(first=count + r.first)
+                 for r in room.pieces(0, rows)]
+        count += rows
     return Rows(pool, field, count, runs)
 
 
@@ -409,7 +418,7 @@ def make_waiting(receiver: Any) -> type:
             return self._lost
 
         def _part(self, part: int, room: mmx.Room) -> Any:
-            said, beside = unpack(room.aux)
+            said, beside = unpack(aux.whole(room))
             if said["part"] != (part, len(self.rooms)):
                 raise errors.Malformed(f"part {said['part']} in the room of "
                                        f"{part} of {len(self.rooms)}")
@@ -418,7 +427,7 @@ def make_waiting(receiver: Any) -> type:
             return receiver.EmbeddingData(
                 self.recv_req.rid, len(self.rooms), part,
                 numbers(said["grid"]), modality,
-                embedding_shape=[room.readable, field.elements], **beside)
+                embedding_shape=[item_rows(room), field.elements], **beside)
 
         def _fail_and_release(self, error_msg: Any,
                               error_code: Any = None) -> None:
