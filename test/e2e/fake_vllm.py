@@ -26,15 +26,18 @@ def tensor(name, rows):
 
 
 class Feature:
-    """An item as vLLM's scheduler has it. A reference has no pixels, only
-    what sizes its placeholder."""
-
-    modality = "image"
+    """An item as vLLM's scheduler has it, "video-N" with times of N frames. A
+    reference has no pixels, only what sizes its placeholder."""
 
     def __init__(self, identifier, offset, length, reference=False):
         self.identifier = identifier
-        self.data = {"image_grid_thw": types.SimpleNamespace(
+        frames = int(identifier.partition("video-")[2] or 0)
+        self.modality = "video" if frames else "image"
+        self.data = {f"{self.modality}_grid_thw": types.SimpleNamespace(
             data=[[1, 2, 2 * length]])}
+        if frames:
+            self.data["timestamps"] = types.SimpleNamespace(
+                data=[i / 2 for i in range(frames)])
         if not reference:
             self.data["pixel_values"] = types.SimpleNamespace(data=b"pixels")
         self.mm_position = types.SimpleNamespace(
@@ -191,8 +194,8 @@ class VllmCase(Case):
         self.e = self.world.encoded(fields=FIELDS, blocks=blocks,
                                     **(encoded or {}))
         self.d = self.world.langd(
-            [], fields=FIELDS, blocks=32,
-            control={"allow": ["tcp://127.0.0.1:*"]}, **(langd or {}))
+            [], fields=FIELDS, **{"blocks": 32, **(langd or {})},
+            control={"allow": ["tcp://127.0.0.1:*"]})
         # However slow the machine is.
         patient = {"mmx_patience_s": 60}
         self.producer = self.engine_of(self.e, "producer", ranks, **patient)

@@ -3,17 +3,20 @@ preemption, prefix hits, the producer's own cache, failures."""
 
 import os
 import signal
+import struct
 import sys
 import time
 import types
 from unittest import mock
 
 import fake_vllm
+import numpy as np
 from engine import LIMIT
-from fake_vllm import Request, VllmCase, room_of, tensor
+from fake_vllm import WIDTH, Request, VllmCase, room_of, tensor
 from pair import eventually
 
 import mmx
+from mmx.adapters import _vllm_engine
 
 
 class Vllm(VllmCase):
@@ -29,6 +32,47 @@ class Vllm(VllmCase):
         self.d.all_free()  # the readers are through, the request is not over
         self.consumer.finish(r)
         self.assertEqual(self.d.stats()["rooms_succeeded"], 2)
+
+    def test_metadata_larger_than_an_aux(self):
+        """It goes in rows, of which vLLM sees none; any engine reads it."""
+        self.start(blocks=512, langd={"blocks": 512})
+        lm = self.world.engine(self.d).conn
+        for frames in (10, 4000, 12800, 131072):  # the last: 1 MiB
+            name = f"video-{frames}"
+            r = self.hand_over(f"r{frames}", (name, 300), ("cat", 20))
+            self.assertEqual(r.ec_transfer_params[name]["rows"], 300)
+            self.fetch(r)
+            again = self.hand_over(f"a{frames}", (name, 300))  # its rows: kept
+            said = again.ec_transfer_params[name]
+            room = lm.request(
+                mmx.Reference.read(said["room"]), lm.pool(), said["encoder"],
+                key=bytes.fromhex(said["key"])).wait_ready(LIMIT)
+            self.assertEqual(room.total - mmx.aux.rest_rows(room), 300)
+            self.assertEqual(mmx.aux.unpack(mmx.aux.whole(room)), {
+                "modality": "video", "rows": [300], "grid": [(1, 2, 600)],
+                "merge": 2, "times": [i / 2 for i in range(frames)]})
+            np.testing.assert_array_equal(
+                room.gather("embedding", 0, 300), tensor(name, 300))
+            room.release()
+        self.assertEqual(self.consumer.encoded, [])
+        self.d.all_free()
+
+    def test_metadata_that_lies_about_its_size(self):
+        """Costs its item an encoder's run here, and no more."""
+        self.start()
+        for size in (300 * 2 * WIDTH + 1, 0xffffffff):
+            lie = struct.pack("<3sBIHHIII", b"MXA", 1, 24, 65535, 0, 4, size, 0)
+            with mock.patch.object(mmx.aux, "split",
+                                   lambda says: mmx.aux.Split(lie, b"")):
+                r = self.hand_over(f"r{size}", (f"lie {size}", 300))
+            with self.assertLogs("vllm.mmx") as said:
+                self.consumer.serve(r)
+            self.assertIn(f"a rest of {size} bytes; 300 rows of 64 bytes came",
+                          "".join(said.output))
+            _vllm_engine.warn.last.clear()
+            self.assertEqual(self.consumer.encoded[-1:], [f"lie {size}"])
+            self.fetch(self.hand_over(f"g{size}", (f"good {size}", 300)))
+        self.d.all_free()
 
     def test_the_clients_trace_context_goes_with_the_room(self):
         self.start()

@@ -204,7 +204,10 @@ def _field(pool: "Pool") -> "Field":
 
 
 def split(whole: bytes) -> Split:
-    """Cuts what pack() has made. errors.Malformed: it is no such thing."""
+    """Cuts what pack() has made, or nothing. errors.Malformed: it is no such
+    thing."""
+    if not whole:
+        return Split(b"", b"")
     aux, cut = ctypes.create_string_buffer(MAX), ctypes.c_size_t()
     size = _split(whole, len(whole), aux, cut)
     if size < 0:

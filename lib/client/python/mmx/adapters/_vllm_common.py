@@ -163,6 +163,7 @@ class Map(NamedTuple):
 class Save(NamedTuple):
     identifier: str
     room: mmx.Reference
+    rest: bytes = b""  # of its aux: goes behind the rows
 
 
 @dataclass

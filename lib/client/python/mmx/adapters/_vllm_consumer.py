@@ -251,9 +251,13 @@ class ConsumerScheduler:
             return False  # the next call asks again, or does without
         if not self.has(identifier):
             return False
-        if item.used and room.total != item.used.rows:
-            self._failed(identifier, item, errors.ItemMismatch(
-                f"{room.total} rows, {item.used.rows} were offered"))
+        try:
+            rows = (room.total or 0) - mmx.aux.rest_rows(room)
+            if item.used and rows != item.used.rows:
+                raise errors.ItemMismatch(
+                    f"{rows} rows, {item.used.rows} were offered")
+        except errors.MmxError as e:
+            self._failed(identifier, item, e)
             return False
         return True
 
@@ -364,7 +368,7 @@ class ConsumerScheduler:
             self._reading[self._number] = room
             epoch = room.pool.epoch
             out.loads.append(Load(self._number, identifier, used.rows, epoch,
-                                  tuple(room.runs)))
+                                  tuple(room.pieces(0, used.rows))))
             if epoch in self.link.maps:
                 out.maps[epoch] = self.link.maps[epoch]
             self.counts.add("items_fetched")

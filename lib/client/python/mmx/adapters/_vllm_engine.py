@@ -53,6 +53,10 @@ COUNTS = {
 }
 
 
+# Of a video, beside its grid: its name in an aux.
+TIMES = {"second_per_grid_ts": "seconds", "timestamps": "times"}
+
+
 class Counts(ECConnectorStats):  # type: ignore[misc]
     """Counters of one interval, as vLLM's loggers take them."""
 
@@ -123,25 +127,32 @@ class Described:
 
     def aux(self, feature: Any) -> bytes:
         """Returns what a language host of another engine needs beside the
-        rows: modality, rows and grid; vLLM computes them itself. Empty: the
-        item has what an aux has no name for, which must not end vLLM."""
+        rows; vLLM computes it itself. Empty: an aux cannot have it, which
+        must not end vLLM."""
         try:
             return self._aux(feature)
         except Exception as e:
-            log.debug("%s: no aux: %s", feature.identifier, e)
+            warn("aux", "%s goes without metadata, which other engines may "
+                 "need: %s", feature.identifier, e)
             return b""
 
     def _aux(self, feature: Any) -> bytes:
         said = collect_ec_item_metadata([feature], self._resolver)
         known = next(iter(said.values()), {}).get("metadata") or {}
-        grid = _flat(next((v for k, v in known.items()
-                           if k.endswith("_grid_thw")), []))
-        rows = rows_of(feature)
-        merge = round((grid[0] * grid[1] * grid[2] / rows) ** 0.5) \
-            if len(grid) == 3 else 0
-        return mmx.aux.pack(
-            modality=feature.modality, rows=[rows],
-            grid=[tuple(grid)] if merge else None, merge=merge or None)
+        values: Dict[str, Any] = {"modality": feature.modality,
+                                  "rows": [rows_of(feature)]}
+        extra = {}
+        for name, value in known.items():
+            grid = _flat(value) if name.endswith("_grid_thw") else []
+            merge = round((grid[0] * grid[1] * grid[2] /
+                           values["rows"][0]) ** 0.5) if len(grid) == 3 else 0
+            if merge:
+                values.update(grid=[tuple(grid)], merge=merge)
+            elif name in TIMES:
+                values[TIMES[name]] = _flat(value)
+            else:
+                extra[name] = value
+        return mmx.aux.pack(extra=extra or None, **values)
 
     def encodable(self, feature: Any) -> bool:
         """True if vLLM can encode the item; False: it is a reference."""
@@ -153,10 +164,10 @@ class Described:
                    if k not in known)
 
 
-def _flat(value: Any) -> List[int]:
+def _flat(value: Any) -> List[Any]:
     if isinstance(value, (list, tuple)):
         return [n for part in value for n in _flat(part)]
-    return [value] if isinstance(value, int) else []
+    return [value] if isinstance(value, (int, float)) else []
 
 
 warn = Rated(log)

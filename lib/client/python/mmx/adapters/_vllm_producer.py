@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import secrets
 import time
-from typing import Any, Dict, Iterable, List, Optional, Set, Tuple
+from typing import (Any, Dict, Iterable, List, NamedTuple, Optional, Set,
+                    Tuple)
 
 import mmx
 from mmx import errors
@@ -15,6 +16,14 @@ from ._vllm_common import (Link, MmxECMetadata, Pause, Save,
                            Settings)
 from ._vllm_engine import (Counts, Described, context_of, copier, features,
                            rows_of, warn, watch_resets)
+
+
+class _Drawn(NamedTuple):
+    """What a room was announced with, beside what it knows itself."""
+
+    epoch: bytes
+    rows: int  # of the item
+    rest: bytes  # of its aux, in the rows behind them
 
 
 class ProducerScheduler:
@@ -28,7 +37,7 @@ class ProducerScheduler:
         # request -> identifier -> room; rooms whose request has ended
         self.rooms: Dict[str, Dict[str, mmx.Source]] = {}
         self.left: List[Tuple[str, mmx.Source]] = []
-        self._drawn: Dict[int, bytes] = {}  # epoch
+        self._drawn: Dict[int, _Drawn] = {}
         # Of the weights: rows of others have other keys.
         self.epoch = s.epoch or secrets.token_bytes(16)
         watch_resets(self)
@@ -116,19 +125,24 @@ class ProducerScheduler:
         of the blocks each would wait for each other."""
         lengths = {f.identifier: rows_of(f) for f in features(request)
                    if rows_of(f) > 0 and only in (None, f.identifier)}
-        assert self.link.pool
+        pool = self.link.pool
+        assert pool
+        says = {h: mmx.aux.split(self.aux(request, h)) for h in lengths}
+        all_rows = {h: rows + says[h].rows(pool)
+                    for h, rows in lengths.items()}
         items = [mmx.Item(None, rows, rows, keep=True,
                           key=self.settings.key(h, self.epoch),
-                          aux=self.aux(request, h),
-                          traceparent=context_of(request))
-                 for h, rows in lengths.items()]
+                          aux=says[h].aux, traceparent=context_of(request))
+                 for h, rows in all_rows.items()]
         try:
-            made = self.link.conn.announce_batch(self.link.pool, items)
+            made = self.link.conn.announce_batch(pool, items)
         except (errors.MmxError, ValueError) as e:
             warn("announce", "%s: not announced: %s", request.request_id, e)
             return {}
         self.counts.add("rooms_announced", len(made))
-        self._drawn.update((source.room, self.epoch) for source in made)
+        self._drawn.update(
+            (source.room, _Drawn(self.epoch, rows, says[h].rest))
+            for source, (h, rows) in zip(made, lengths.items()))
         return dict(zip(lengths, made))
 
     def aux(self, request: Any, identifier: str) -> bytes:
@@ -150,7 +164,7 @@ class ProducerScheduler:
     def meta(self, out: MmxECMetadata) -> None:
         """Adds every room that may be written, whether the encoder runs for
         it in this step or vLLM has its output already."""
-        out.saves += [Save(h, s.reference)
+        out.saves += [Save(h, s.reference, self._drawn[s.room].rest)
                       for h, s in self._all() if self._unwritten(s)]
 
     def finished(self, request: Any) -> Optional[Dict[str, Any]]:
@@ -176,12 +190,12 @@ class ProducerScheduler:
             elif source.state is not mmx.State.FAILED:
                 if source.have:
                     self.counts.add("items_had")
-                epoch = self._drawn[source.room]
+                drawn = self._drawn[source.room]
                 params.setdefault(identifier, {}).update(
                     encoder=self.link.conn.info["advertise"],
-                    room=str(source.reference), rows=source.total,
-                    key=self.settings.key(identifier, epoch).hex(),
-                    epoch=epoch.hex())
+                    room=str(source.reference), rows=drawn.rows,
+                    key=self.settings.key(identifier, drawn.epoch).hex(),
+                    epoch=drawn.epoch.hex())
         lost = sum("room" not in said for said in params.values())
         for said in params.values():
             said.setdefault("metadata", {})
@@ -204,7 +218,8 @@ class ProducerWorker:
     def __init__(self, s: Settings) -> None:
         self.settings = s
         self.link = Link("encoded", s, "worker") if s.rank == 0 else None
-        self.todo: Dict[str, Dict[mmx.Reference, mmx.Source]] = {}
+        self.todo: Dict[str, Dict[mmx.Reference,
+                                  Tuple[mmx.Source, bytes]]] = {}
         self._written: Set[mmx.Reference] = set()
         self._over: List[mmx.Source] = []  # released at the pass's end
         self.copies = copier()
@@ -229,7 +244,7 @@ class ProducerWorker:
                 source = self.link.conn.attach(
                     save.room, rights=mmx.WRITE, pool=self.link.wait_pool())
                 assert isinstance(source, mmx.Source)
-                rooms[save.room] = source
+                rooms[save.room] = source, save.rest
             except (errors.MmxError, TimeoutError) as e:
                 warn("attach", "%s: %s", save.identifier, e)
                 if isinstance(e, TimeoutError):
@@ -241,7 +256,7 @@ class ProducerWorker:
         self._written &= named
         for identifier, rooms in list(self.todo.items()):
             for room in rooms.keys() - named:
-                rooms.pop(room).release(force=True)
+                rooms.pop(room)[0].release(force=True)
             if not rooms:
                 del self.todo[identifier]
 
@@ -251,12 +266,13 @@ class ProducerWorker:
 
     def save(self, cache: Dict[str, Any], identifier: str) -> None:
         self._cache = cache
-        for room, source in list(self.todo.get(identifier, {}).items()):
+        for room, (source, rest) in list(
+                self.todo.get(identifier, {}).items()):
             try:
                 # Once in a step: all of the engine's requests wait.
                 source.wait_granted(0 if self._silent or self.copies.later
                                     else self.settings.worker_wait)
-                self._write(source, cache[identifier])
+                self._write(source, cache[identifier], rest)
             except (errors.MmxError, TimeoutError, ValueError, TypeError,
                     RuntimeError) as e:  # the last: a GPU has no memory left
                 if self.copies.later and isinstance(e, TimeoutError):
@@ -279,8 +295,11 @@ class ProducerWorker:
             self._over.pop().release(force=True)
         self._silent = False
 
-    def _write(self, source: mmx.Source, rows: Any) -> None:
-        item = Rows.written(source, self.settings.field_of(source.pool), rows)
+    def _write(self, source: mmx.Source, rows: Any, rest: bytes) -> None:
+        says = mmx.aux.Split(b"", rest)
+        item = Rows.written(source, self.settings.field_of(source.pool), rows,
+                            says.rows(source.pool))
+        says.write(source, item.rows)
         self.copies.save(rows, item, lambda: self._copied(source))
 
     def _copied(self, source: mmx.Source) -> None:

@@ -1,5 +1,5 @@
 """Stands in for vLLM's module of this name where vLLM is not installed: for a
-model whose pictures are sized by their grid."""
+model whose pictures and videos are sized by their grid, and by times."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class PlaceholderMetadataResolver:
         pass
 
     def fields_for(self, modality: str) -> Set[str]:
-        return {f"{modality}_grid_thw"}
+        return {f"{modality}_grid_thw", "timestamps"}
 
 
 def collect_ec_item_metadata(
