@@ -5,39 +5,11 @@
 #include "host.h"
 
 #include <mtmd-helper.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 const char *host_name = "mmx-llama";
-
-__attribute__((format(printf, 1, 0))) static void say(
-    const char *fmt, va_list ap)
-{
-    fprintf(stderr, "%s: ", host_name);
-    vfprintf(stderr, fmt, ap);
-    fputc('\n', stderr);
-}
-
-void host_say(const char *fmt, ...)
-{
-    va_list ap;
-
-    va_start(ap, fmt);
-    say(fmt, ap);
-    va_end(ap);
-}
-
-void host_die(const char *fmt, ...)
-{
-    va_list ap;
-
-    va_start(ap, fmt);
-    say(fmt, ap);
-    va_end(ap);
-    exit(1);
-}
 
 static void of_llama(enum ggml_log_level level, const char *text, void *all)
 {

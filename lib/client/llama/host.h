@@ -6,6 +6,8 @@
 #include <mmx.h>
 
 #include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
 
 struct host {
     mmx *m;
@@ -13,13 +15,15 @@ struct host {
     const struct mmx_field *field; /* that has the rows: the first */
 };
 
-/* Prints "NAME: ..." on stderr; die also ends the program with status 1. */
-void host_say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
-void host_die(const char *fmt, ...)
-    __attribute__((format(printf, 1, 2), noreturn));
-
 /* The program's name, for what it prints. */
 extern const char *host_name;
+
+/* Prints "NAME: ..." on stderr; die also ends the program with status 1. The
+ * format is a literal. */
+#define host_say(...) host_say_(__VA_ARGS__, "")
+#define host_say_(fmt, ...)                                                    \
+    fprintf(stderr, "%s: " fmt "%s\n", host_name, __VA_ARGS__)
+#define host_die(...) (host_say(__VA_ARGS__), exit(1))
 
 /* Lets only errors of llama.cpp through; all of it with MMX_LLAMA_LOG set. */
 void host_quiet(void);
