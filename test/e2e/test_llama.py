@@ -10,6 +10,7 @@ import time
 from engine import LIMIT
 from pair import BUILD, Case, eventually, sanitized
 
+import mmx
 from mmx import aux
 
 HERE = os.path.join(BUILD, "test/llama")
@@ -161,6 +162,38 @@ class Split(Llama):
         enc.conn.wait(lambda: enc.rooms[77].ended, LIMIT)
         enc.release(77)
 
+    def test_metadata_larger_than_an_aux(self):
+        """In rows, of an encoder in Python; joined in C."""
+        e, d = self.pair_of(encoded={"blocks": 9000}, langd={"blocks": 9000})
+        enc, lm = self.world.engine(e), self.world.engine(d).conn
+        host, line = self.encode_host(e), self.line()
+        manifest = self.encoded_line(host, line)
+        reference = mmx.Reference.read(re.findall(r"room:([\w-]+)", manifest)[0])
+        with lm.request(reference, lm.pool(), "enc0").wait_ready(LIMIT) as room:
+            chunk = aux.unpack(room.aux)["chunk"]
+        self.end(host)
+        cases = (  # frames, chunk, what is in rows, options, why not
+            (12800, chunk, "rest", (), ""),  # 100 KiB
+            (131072, chunk, "rest", (), ""),  # 1 MiB
+            (12800, chunk, "rest", ("--mode", "stream"), "with --mode stream"),
+            (12800, chunk[1:], "rest", (), "the saved chunk does not fit"),
+            (12800, chunk, "zeros", (), "do not go on with its aux"),
+            (12800, chunk, "", (), "claims more rows than the room has"))
+        for number, (frames, saved, rest, words, why) in enumerate(cases, 77):
+            says = aux.split(aux.pack(
+                modality="image", flags=aux.MROPE, grid=[(1, 6, 8)], merge=2,
+                times=range(frames), chunk=saved))
+            self.assertNotIn("chunk", aux.unpack(says.aux))
+            self.announce(
+                enc, number, says.aux, 12 + bool(rest) * says.rows(enc.pool),
+                says if rest == "rest" else None)
+            got = self.language(d, self.room(number, manifest), *words)
+            self.assertEqual(got, [] if why else self.unsplit(line)[0],
+                             self.said)
+            self.assertIn(why, self.said)
+            enc.conn.wait(lambda: enc.rooms[number].ended, LIMIT)
+            enc.release(number)
+
     @staticmethod
     def room(number, manifest):
         """The line with another room, which has no secret."""
@@ -173,14 +206,18 @@ class Split(Llama):
         self.end(host)
         return manifest
 
-    def announce(self, enc, room, words, rows=12):
-        """The rows of picture a, as the double has them."""
+    def announce(self, enc, room, words, rows=12, says=None):
+        """The rows of picture a, as the double has them, and the rest of an
+        aux."""
         import numpy as np
         values = (np.arange(12 * 8) * 31 + 5 * 7) % 251
         source = enc.conn.announce(room, enc.pool, rows, rows, aux=words)
         enc.rooms[room] = source
         enc.granted(room)
+        source["embedding"][0:rows] = 0
         source["embedding"][0:12] = values.reshape(12, 8)
+        if says:
+            says.write(source, 12)
         source.commit(0, rows, final=True)
 
     def test_an_aux_that_does_not_fit_is_refused(self):

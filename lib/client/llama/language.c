@@ -94,6 +94,35 @@ static bool put_text(
 
 /* rows */
 
+/* Joins what of the aux is in the room's last rows, which are no item's. *mem:
+ * to be freed. */
+static bool join_aux(mmx_room r, struct mmx_look *look, uint8_t **mem)
+{
+    uint32_t row_bytes = host.field->row_bytes;
+    int n = mmx_aux_rest(look->aux, look->aux_len, look->total, row_bytes);
+    uint32_t more = n > 0 ? (uint32_t)n : 0;
+    size_t bytes = (size_t)more * row_bytes, size = look->aux_len + bytes;
+
+    if (n == -MMX_E_TOO_LARGE)
+        return wrong_is("the aux claims more rows than the room has");
+    if (!more)
+        return true; /* read_aux says what else is wrong */
+    if (!strcmp(mode, "stream"))
+        return wrong_is("more than 32 KiB of aux comes with the last row: not "
+                        "with --mode stream");
+    *mem = malloc(size + bytes);
+    if (!*mem)
+        return wrong_is("no memory for the aux");
+    look->total -= more;
+    n = mmx_gather(host.m, r, NULL, look->total, more, *mem + size, 0);
+    if (n == 0)
+        n = mmx_aux_join(
+            look->aux, look->aux_len, *mem + size, bytes, *mem, size);
+    look->aux = *mem;
+    look->aux_len = (uint32_t)n;
+    return n > 0 || wrong_is("the room's last rows do not go on with its aux");
+}
+
 static bool read_aux(const struct mmx_look *look, struct item *it)
 {
     uint32_t merge = 1;
@@ -257,10 +286,13 @@ static bool put_room(struct part *p, uint32_t seq, llama_pos *past, bool last)
     bool stream = !strcmp(mode, "stream"), ok;
     struct mmx_look look = {.size = sizeof look};
     struct item it = {0};
+    uint8_t *joined = NULL;
 
     ok = good(mmx_wait_room(host.m, p->room,
              stream ? MMX_LENGTH | MMX_READY : MMX_READY, 60000)) &&
-         good(mmx_look(host.m, p->room, &look)) && read_aux(&look, &it);
+         good(mmx_look(host.m, p->room, &look)) &&
+         join_aux(p->room, &look, &joined) && read_aux(&look, &it);
+    free(joined);
     if (ok && look.total != p->n)
         ok = wrong_is("the room has another number of rows than the prompt");
     if (ok)
