@@ -41,19 +41,23 @@ class Sample(Case):
         self.assertEqual(host.returncode, code, said)
         return json.loads(out) if out else said
 
-    def encode(self, enc, room, nx, ny, nt=1, step=100):
+    def encode(self, enc, room, nx, ny, nt=1, step=100, **words):
         """A picture, its size in aux, row by row as an encoder has them."""
         rows = nx * ny * nt
-        source = enc.conn.announce(room, enc.pool, rows, rows,
-                                   aux=mmx.aux.pack(
-                                       grid=[(nt, 2 * ny, 2 * nx)], merge=2))
+        says = mmx.aux.split(mmx.aux.pack(
+            grid=[(nt, 2 * ny, 2 * nx)], merge=2, **words))
+        total = rows + says.rows(enc.pool)
+        source = enc.conn.announce(room, enc.pool, total, total, aux=says.aux)
         enc.rooms[room] = source
         enc.granted(room)
         bits = mmx.bf16(values(room, rows, 48))
         for a in range(0, rows, step):
             b = min(a + step, rows)
             source["embedding"][a:b] = bits[a:b]
-            source.commit(a, b, final=b == rows)
+            source.commit(a, b, final=b == total)
+        if total > rows:
+            says.write(source, rows)
+            source.commit(rows, total, final=True)
 
     def finish(self, enc, *rooms):
         for room in rooms:
@@ -85,6 +89,18 @@ class Sample(Case):
         got = self.result(host)
         self.assertEqual((got["rows"], got["n_past"]), (4096, 65))
         self.finish(enc, 1)
+
+    def test_metadata_in_rows_behind_the_pictures(self):
+        e, d = self.pair(fields=FIELDS, encoded={"blocks": 128},
+                         langd={"blocks": 16, "default_blocks": 2},
+                         block_rows=128)
+        enc = self.world.engine(e)
+        host = self.host(d, "--batch", "300", "image:1", "whole:2", "text:1")
+        self.encode(enc, 1, 32, 64, step=500, times=range(12800))
+        self.encode(enc, 2, 16, 16, times=range(5000))
+        got = self.result(host)
+        self.assertEqual((got["rows"], got["n_past"]), (2304, 64 + 16 + 1))
+        self.finish(enc, 1, 2)
 
     def test_a_whole_picture_in_one_decode(self):
         e, d = self.pair(fields=FIELDS)

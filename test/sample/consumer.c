@@ -122,6 +122,7 @@ static uint32_t picture(struct host *h, uint32_t i)
     struct chunk *c = &h->prompt.chunks[i];
     struct mmx_look look = {.size = sizeof look};
     uint32_t grid[3], merge = 1;
+    int more; /* rows that go on with the aux: this host needs only its grid */
 
     for (;;) {
         ok("look", mmx_look(h->m, h->rooms[i], &look));
@@ -137,7 +138,10 @@ static uint32_t picture(struct host *h, uint32_t i)
     c->nt = grid[0];
     c->ny = grid[1] / merge;
     c->nx = grid[2] / merge;
-    c->length = look.total;
+    more = mmx_aux_rest(
+        look.aux, look.aux_len, look.total, h->pool.fields[0].row_bytes);
+    ok("aux", more);
+    c->length = look.total - (uint32_t)more;
     if ((uint64_t)c->nx * c->ny * c->nt != c->length)
         die("rows are not nx * ny * nt", MMX_E_ITEM_MISMATCH);
     h->places[i] = (struct mmx_placeholder){.offset = h->computed,
@@ -245,6 +249,22 @@ static void walk_text(struct host *h, const struct chunk *c)
     }
 }
 
+/* Lets rows pass that go on with the aux, of which this host needs the grid
+ * alone. They land last: a room that is left before has failed. */
+static void pass_rest(struct host *h, uint32_t i)
+{
+    struct mmx_look look = {.size = sizeof look};
+
+    for (;;) {
+        ok("look", mmx_look(h->m, h->rooms[i], &look));
+        if (look.seen & MMX_READY)
+            return;
+        if (h->prompt.chunks[i].causal)
+            ok("release", mmx_release(h->m, h->rooms[i], look.rows, 0));
+        wait_event(h, "the last rows");
+    }
+}
+
 static void walk_picture(struct host *h, uint32_t i)
 {
     struct chunk *c = &h->prompt.chunks[i];
@@ -266,6 +286,7 @@ static void walk_picture(struct host *h, uint32_t i)
         if (keep != MMX_ALL && c->causal)
             ok("release", mmx_release(h->m, h->rooms[i], keep, 0));
     }
+    pass_rest(h, i);
     ok("release", mmx_release(h->m, h->rooms[i], MMX_ALL, 0));
     /* Not by the rows: the next token stands behind the longest side. */
     h->n_past += chunk_n_pos(c);
