@@ -320,8 +320,6 @@ void client_unmap_all(mmx *m);
 
 /* Maps a pool on a GPU; sets its base and gpu. */
 int client_gpu_map(mmx *m, struct client_reply *r);
-/* Unmaps a pool that client_gpu_map has mapped. */
-void client_gpu_unmap(const struct mmx_pool *p);
 /* Rows in host memory or on a GPU. */
 struct client_rows {
     const void *p;

@@ -51,76 +51,87 @@ static void leave(int gpu, bool keep)
 
 /* maps */
 
-static CUresult map_vmm(int fd, const struct mmx_pool *p, CUdeviceptr *out)
+static CUresult map_vmm(
+    int fd, size_t bytes, int gpu, bool write, CUdeviceptr *out)
 {
-    CUresult r = gpu_map_shared(cu, fd, p->bytes, out);
+    CUresult r = gpu_map_shared(cu, fd, bytes, out);
 
     if (r != CUDA_SUCCESS)
         return r;
-    r = gpu_allow(cu, *out, p->bytes, p->gpu, p->writable);
+    r = gpu_allow(cu, *out, bytes, gpu, write);
     if (r != CUDA_SUCCESS)
-        (void)gpu_unmap(cu, *out, p->bytes);
+        (void)gpu_unmap(cu, *out, bytes);
     return r;
 }
 
-static CUresult map_ipc(const struct client_reply *r, CUdeviceptr *out)
+static CUresult map_ipc(const uint8_t *from, size_t len, CUdeviceptr *out)
 {
     CUipcMemHandle handle;
 
-    if (r->handle_len != UUID_BYTES + sizeof(handle))
+    if (len != UUID_BYTES + sizeof(handle))
         return CUDA_ERROR_INVALID_HANDLE;
-    memcpy(&handle, r->handle + UUID_BYTES, sizeof(handle));
+    memcpy(&handle, from + UUID_BYTES, sizeof(handle));
     return cu->cuIpcOpenMemHandle(
         out, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
 }
 
-static int refuse(mmx *m, const struct client_reply *r, const char *why)
+const char *mmx_gpu_map(const char *share, int fd, const uint8_t *handle,
+    size_t handle_len, uint64_t bytes, int writable, int *gpu, void **base)
 {
-    client_error(m, "pool %s: %s", r->pool.name, why);
-    return -MMX_E_NOT_READY;
-}
-
-int client_gpu_map(mmx *m, struct client_reply *r)
-{
-    bool vmm = strcmp(r->share, "cuda-vmm") == 0;
+    bool vmm = strcmp(share, "cuda-vmm") == 0;
     const struct gpu_driver *d;
     const char *why;
     CUdeviceptr at = 0;
     CUresult e;
+    int number;
 
-    if ((!vmm && strcmp(r->share, "cuda-ipc") != 0) ||
-        r->handle_len < UUID_BYTES || (vmm && r->fd < 0))
-        return refuse(m, r, "this client does not know how it is shared");
+    if ((!vmm && strcmp(share, "cuda-ipc") != 0) || handle_len < UUID_BYTES ||
+        (vmm && fd < 0))
+        return "this client does not know how it is shared";
     d = gpu_driver(&why);
     if (!d)
-        return refuse(m, r, why);
+        return why;
     cu = d;
-    r->pool.gpu = gpu_find(cu, r->handle);
-    if (r->pool.gpu < 0)
-        return refuse(m, r, "its GPU is not visible in this process");
-    e = enter(r->pool.gpu);
+    number = gpu_find(cu, handle);
+    if (number < 0)
+        return "its GPU is not visible in this process";
+    e = enter(number);
     if (e != CUDA_SUCCESS)
-        return refuse(m, r, gpu_result(cu, e));
-    e = vmm ? map_vmm(r->fd, &r->pool, &at) : map_ipc(r, &at);
-    leave(r->pool.gpu, e == CUDA_SUCCESS);
+        return gpu_result(cu, e);
+    e = vmm ? map_vmm(fd, bytes, number, writable, &at)
+            : map_ipc(handle, handle_len, &at);
+    leave(number, e == CUDA_SUCCESS);
     if (e != CUDA_SUCCESS)
-        return refuse(m, r, gpu_result(cu, e));
-    r->pool.base = (void *)(uintptr_t)at;
-    return 0;
+        return gpu_result(cu, e);
+    *gpu = number;
+    *base = (void *)(uintptr_t)at;
+    return NULL;
 }
 
-void client_gpu_unmap(const struct mmx_pool *p)
+int client_gpu_map(mmx *m, struct client_reply *r)
 {
-    CUdeviceptr at = (uintptr_t)p->base;
+    struct mmx_pool *p = &r->pool;
+    const char *why = mmx_gpu_map(r->share, r->fd, r->handle, r->handle_len,
+        p->bytes, p->writable, &p->gpu, &p->base);
 
-    assert(cu && p->gpu >= 0);
-    if (enter(p->gpu) != CUDA_SUCCESS)
+    if (!why)
+        return 0;
+    client_error(m, "pool %s: %s", p->name, why);
+    return -MMX_E_NOT_READY;
+}
+
+void mmx_gpu_unmap(int gpu, void *base, uint64_t bytes)
+{
+    CUdeviceptr at = (uintptr_t)base;
+
+    assert(cu && gpu >= 0);
+    if (enter(gpu) != CUDA_SUCCESS)
         return;
     /* Mapped by either VMM or IPC: the driver rejects the wrong call. */
-    if (gpu_unmap(cu, at, p->bytes) != CUDA_SUCCESS)
+    if (gpu_unmap(cu, at, bytes) != CUDA_SUCCESS)
         (void)cu->cuIpcCloseMemHandle(at);
-    leave(p->gpu, false);
-    (void)cu->cuDevicePrimaryCtxRelease(p->gpu); /* the map's */
+    leave(gpu, false);
+    (void)cu->cuDevicePrimaryCtxRelease(gpu); /* the map's */
 }
 
 /* copies */

@@ -371,16 +371,13 @@ struct mmx_announce {
     const void *aux;       /* opaque bytes for the language engine */
     uint32_t aux_len;
     void *user;              /* returned in events */
-    const char *traceparent; /* W3C trace context of 55 characters, for logs
-                                and traces of both daemons (older ones ignore
-                                it); NULL: none. -MMX_E_MALFORMED: not of that
-                                form */
+    const char *traceparent; /* W3C trace context, for logs and traces; NULL:
+                                none. -MMX_E_MALFORMED: not of that form */
     const struct mmx_reference *reference; /* instead of id, or NULL */
 };
 
-/* Encode side: opens a room for an item. Call it as soon as the length is
- * known, before the encoder runs. Either MMX_GRANTED follows, once the room has
- * blocks, or MMX_HAVE. -MMX_E_VERSION: the daemon knows no secrets. */
+/* Encode side: opens a room for an item. Call it once the length is known,
+ * before the encoder runs. MMX_GRANTED, with blocks, or MMX_HAVE follows. */
 int mmx_announce(mmx *m, const struct mmx_announce *a, mmx_room *out);
 
 /* Encode side: declares rows [first, first + rows) written; they must not be
@@ -784,11 +781,14 @@ int mmx_reference_bytes(
 /* Reads either form, which has len bytes. -MMX_E_MALFORMED: it is neither. */
 int mmx_reference_read(const void *from, size_t len, struct mmx_reference *out);
 
-/* Returns the messages between an engine and its daemon, for a client that
- * packs its own frames (PROTOCOL.md): a line for each, name, number and fields
- * in order, "pool 2 name:text:63 layout:text:1024". A field is name:kind, of a
- * text or blob with the limit of its bytes. Static. */
+/* For a client with a socket of its own: PROTOCOL.md's messages as text, a line
+ * for each, "pool 2 name:text:63 layout:text:1024"; the map of a pool on a GPU
+ * by its POOL_INFO (fd -1: none), which sets the GPU's number in this process
+ * and the address: NULL, or why it failed. */
 const char *mmx_messages(void);
+const char *mmx_gpu_map(const char *share, int fd, const uint8_t *handle,
+    size_t handle_len, uint64_t bytes, int writable, int *gpu, void **base);
+void mmx_gpu_unmap(int gpu, void *base, uint64_t bytes);
 
 /* Returns the version of the library, "0.1.0". */
 const char *mmx_version(void);

@@ -83,7 +83,7 @@ static void carry_out(const struct change *c)
     if (c->has_old && c->notify)
         c->notify(c->ud, &c->old, 0);
     if (c->has_old && c->old.gpu >= 0)
-        client_gpu_unmap(&c->old);
+        mmx_gpu_unmap(c->old.gpu, c->old.base, c->old.bytes);
     else if (c->has_old)
         munmap(c->old.base, c->old.bytes);
     if (c->has_now && c->notify)

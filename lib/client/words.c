@@ -1,10 +1,8 @@
 /* words.c - the calls that need no handle. Pure; any thread. */
-#include "client/mmx.h"
+#include "client/client.h"
 
 #include "base/err.h"
-#include "wire/wire.h"
 
-#include <assert.h>
 #include <stdio.h>
 #include <sys/random.h>
 

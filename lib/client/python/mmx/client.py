@@ -573,9 +573,8 @@ class Connection:
         already, for a room without a secret. destinations 0: as in the first request. key: 32 bytes that
         name the content; if its rows exist already, source.have becomes true
         instead of a grant, and nothing is written. keep: the rows stay after
-        the room's end, until their space is needed. Version: the daemon
-        knows no secrets. traceparent: W3C's trace context of
-        55 characters, for logs and traces of both daemons."""
+        the room's end, until their space is needed. traceparent: W3C's
+        trace context of 55 characters, for logs and traces of both daemons."""
         return self.announce_batch(pool, [Item(
             room, max_rows, total, storage, key, aux, destinations, open,
             deadline, keep, traceparent)])[0]

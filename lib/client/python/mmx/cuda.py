@@ -1,6 +1,6 @@
 """Pools that lie in the memory of a GPU.
 
-The daemon owns the memory; this process maps it through the CUDA driver,
+The daemon owns the memory; the C library maps it through the CUDA driver,
 which is loaded with the first such pool. Room.view() and Source[field][a:b]
 then return Rows: an address on the GPU with a shape, which torch and others
 take without a copy (torch(), __dlpack__, __cuda_array_interface__), and numpy
@@ -17,6 +17,7 @@ import ctypes
 import weakref
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple
 
+from ._lib import call
 from .dtypes import DTYPES
 from .tensor import capsule
 
@@ -26,11 +27,12 @@ if TYPE_CHECKING:
 _u64, _int, _size = ctypes.c_uint64, ctypes.c_int, ctypes.c_size_t
 _ptr = ctypes.c_void_p
 
+_map = call("mmx_gpu_map", ctypes.c_char_p, _int, ctypes.c_char_p, _size, _u64,
+            _int, ctypes.POINTER(_int), ctypes.POINTER(_ptr),
+            returns=ctypes.c_char_p)
+_unmap = call("mmx_gpu_unmap", _int, _ptr, _u64, returns=None)
+
 _NOT_READY = 600  # CUDA_ERROR_NOT_READY: the event has not completed
-_READ, _READ_WRITE = 1, 3  # CUmemAccess_flags
-_ON_DEVICE = 1  # CU_MEM_LOCATION_TYPE_DEVICE
-_POSIX_FD = 1  # CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
-_LAZY_PEERS = 1  # CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
 _STREAM_ORDER = 1  # CU_MEMCPY_SRC_ACCESS_ORDER_STREAM
 _NO_TIMING = 2  # CU_EVENT_DISABLE_TIMING
@@ -42,18 +44,6 @@ class CudaError(RuntimeError):
     """The driver is missing or refused a call."""
 
 
-class _Location(ctypes.Structure):
-    _fields_ = [("type", _int), ("id", _int)]
-
-
-class _Access(ctypes.Structure):
-    _fields_ = [("location", _Location), ("flags", _int)]
-
-
-class _IpcHandle(ctypes.Structure):
-    _fields_ = [("reserved", ctypes.c_char * 64)]
-
-
 class Driver:
     """libcuda's functions as methods that raise; one per process."""
 
@@ -62,24 +52,10 @@ class Driver:
     # Function: its name in the library and the types of its arguments.
     _CALLS: Dict[str, Tuple[str, List[Any]]] = {
         "init": ("cuInit", [ctypes.c_uint]),
-        "count": ("cuDeviceGetCount", [_ptr]),
-        "device": ("cuDeviceGet", [_ptr, _int]),
-        "uuid": ("cuDeviceGetUuid_v2", [_ptr, _int]),
         "attribute": ("cuDeviceGetAttribute", [_ptr, _int, _int]),
         "retain": ("cuDevicePrimaryCtxRetain", [_ptr, _int]),
         "push": ("cuCtxPushCurrent_v2", [_ptr]),
         "pop": ("cuCtxPopCurrent_v2", [_ptr]),
-        "import_fd": ("cuMemImportFromShareableHandle", [_ptr, _ptr, _int]),
-        "reserve": ("cuMemAddressReserve",
-                    [_ptr, _size, _size, _u64, _u64]),
-        "unreserve": ("cuMemAddressFree", [_u64, _size]),
-        "map": ("cuMemMap", [_u64, _size, _size, _u64, _u64]),
-        "unmap": ("cuMemUnmap", [_u64, _size]),
-        "access": ("cuMemSetAccess", [_u64, _size, _ptr, _size]),
-        "drop": ("cuMemRelease", [_u64]),
-        "ipc_open": ("cuIpcOpenMemHandle_v2",
-                     [_ptr, _IpcHandle, ctypes.c_uint]),
-        "ipc_close": ("cuIpcCloseMemHandle", [_u64]),
         "copy": ("cuMemcpyAsync", [_u64, _u64, _size, _ptr]),
         "batch": ("cuMemcpyBatchAsync_v2",
                   [_ptr, _ptr, _ptr, _size, _ptr, _ptr, _size, _ptr]),
@@ -135,20 +111,6 @@ class Driver:
             return bool(result == 0)
         raise CudaError(f"cuEventQuery: {self.text(result)}")
 
-    # --- GPUs -------------------------------------------------------------
-    def gpu_of(self, uuid: bytes) -> int:
-        """Returns this process's number of the GPU with this UUID: numbers
-        differ between processes with different visible GPUs."""
-        count = _int()
-        self.count(ctypes.byref(count))
-        for number in range(count.value):
-            got = ctypes.create_string_buffer(16)
-            self.uuid(got, number)
-            if got.raw == uuid:
-                return number
-        raise CudaError("the pool's GPU is not visible in this process (see "
-                        "CUDA_VISIBLE_DEVICES)")
-
     def context(self, gpu: int) -> "_Inside":
         """Returns the primary context, which torch uses as well."""
         if gpu not in self.contexts:
@@ -187,53 +149,13 @@ class Memory:
                  size: int, writable: bool) -> None:
         self.driver = Driver.get()
         self.size, self.writable = size, writable
-        self.gpu = self.driver.gpu_of(handle[:16])
-        with self.driver.context(self.gpu):
-            if share == "cuda-vmm":
-                self.address = self._map(fd)
-                unmap = _unmap_vmm
-            elif share == "cuda-ipc" and len(handle) == 80:
-                self.address = self._open(handle[16:])
-                unmap = _unmap_ipc
-            else:
-                raise CudaError(f"pool {name} is shared by {share}, which "
-                                "this client does not know")
-        weakref.finalize(self, unmap, self.driver, self.gpu, self.address,
-                         size)
-
-    def _map(self, fd: int) -> int:
-        d, handle, address = self.driver, _u64(), _u64()
-        d.import_fd(ctypes.byref(handle), fd, _POSIX_FD)
-        try:
-            d.reserve(ctypes.byref(address), self.size, 0, 0, 0)
-            try:
-                d.map(address, self.size, 0, handle, 0)
-            except CudaError:
-                d.unreserve(address, self.size)
-                raise
-            self._allow(address)
-        finally:
-            d.drop(handle)  # the map keeps it
-        return address.value
-
-    def _allow(self, address: _u64) -> None:
-        access = _Access(_Location(_ON_DEVICE, self.gpu),
-                         _READ_WRITE if self.writable else _READ)
-        d = self.driver
-        try:
-            d.access(address, self.size, ctypes.byref(access), 1)
-        except CudaError:
-            if self.writable:
-                raise
-            # A driver without read-only maps: the engine must not write.
-            access.flags = _READ_WRITE
-            d.access(address, self.size, ctypes.byref(access), 1)
-
-    def _open(self, handle: bytes) -> int:
-        address, raw = _u64(), _IpcHandle()
-        ctypes.memmove(ctypes.byref(raw), handle, 64)
-        self.driver.ipc_open(ctypes.byref(address), raw, _LAZY_PEERS)
-        return address.value
+        gpu, base = _int(), _ptr()
+        why = _map(share.encode(), fd, handle, len(handle), size, writable,
+                   gpu, base)
+        if why:
+            raise CudaError(f"pool {name}: {why.decode()}")
+        self.gpu, self.address = gpu.value, base.value or 0
+        weakref.finalize(self, _unmap, gpu, base, size)
 
     def rows(self, offset: int, rows: int, elements: int, dtype: str) -> Rows:
         return Rows(_Shown(self), self.address + offset, rows, elements,
@@ -253,17 +175,6 @@ class Memory:
 
     def read(self, address: int, array: "np.ndarray[Any, Any]") -> None:
         self._copy(array.ctypes.data, address, array.nbytes)
-
-
-def _unmap_vmm(driver: Driver, gpu: int, address: int, size: int) -> None:
-    with driver.context(gpu):
-        driver.unmap(address, size)
-        driver.unreserve(address, size)
-
-
-def _unmap_ipc(driver: Driver, gpu: int, address: int, size: int) -> None:
-    with driver.context(gpu):
-        driver.ipc_close(address)
 
 
 class _Shown:
