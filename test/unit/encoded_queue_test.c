@@ -649,8 +649,7 @@ TEST(an_item_is_not_ended_while_one_room_has_its_grants)
 }
 
 /* Its langd keeps blocks for the one, and may have none left for the other. */
-/* RULES 5.11 */
-TEST(one_room_with_its_grants_makes_the_batch_full)
+static void full_by_one(uint64_t room, uint64_t generation)
 {
     struct rig *e = encoded(NULL, NULL);
     struct local_msg a = announce(2, 1, 64, 64);
@@ -662,10 +661,17 @@ TEST(one_room_with_its_grants_makes_the_batch_full)
     T_OK(brain_say(e, 0, announce(3, 2, 64, 64)));
     brain_hear(e, 0, asks(e, 2, 72));
     brain_hear(e, 0, asks(e, 3, 73));
-    brain_hear(e, 0, grants(3, 73, 64, FIRM_YES));
+    brain_hear(e, 0, grants(room, generation, 64, FIRM_YES));
     leaves(e, 0);
     T_TRUE(is_granted(e, 1) && is_granted(e, 2));
     T_TRUE(!is_granted(e, 4));
+}
+
+/* RULES 5.11 */
+TEST(one_room_with_its_grants_makes_the_batch_full)
+{
+    full_by_one(2, 72); /* the others are full no more once it has blocks */
+    full_by_one(3, 73);
 }
 
 /* WANT 2 says more than WANT 1; what answers WANT 1 answers not it. */

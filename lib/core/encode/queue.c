@@ -95,6 +95,11 @@ static bool holds_there(const struct item *it)
     return false;
 }
 
+static struct item *next_in_batch(const struct item *it)
+{
+    return LIST_ENTRY(it->in_batch.next, struct item, in_batch);
+}
+
 /* Counts in its batch whether the item is full: blocks at a langd are idle
  * until it gets source blocks. */
 static void count_full(struct item *it)
@@ -245,10 +250,7 @@ static void count_wait(struct encoded *e, const struct item *it)
 void queue_leave(struct encoded *e, struct item *it, enum item_life to)
 {
     bool queued = it->life == ITEM_QUEUED;
-    struct item *next =
-        list_linked(&it->in_batch)
-            ? LIST_ENTRY(it->in_batch.next, struct item, in_batch)
-            : NULL;
+    struct item *next = list_linked(&it->in_batch) ? next_in_batch(it) : NULL;
 
     CHECK(it->conn < e->b.engines.conns_max, "an item of connection %u",
         it->conn);
@@ -311,8 +313,8 @@ struct item *queue_firm(const struct epool *p)
 
 /* Makes the oldest plain item, which `by` overtakes, ask for its grants ahead
  * of its rows: langd's queue goes by age and will not pass it over. One item
- * for each that overtakes, so that only as many ask ahead as are served early.
- */
+ * for each, or batch, that overtakes, so that only as many ask ahead as are
+ * served early. */
 static void overtake(struct encoded *e, struct epool *p, const struct item *by)
 {
     struct item *it = first_of(&p->queues[QUEUE_PLAIN]);
@@ -322,19 +324,18 @@ static void overtake(struct encoded *e, struct epool *p, const struct item *by)
     do {
         it->ahead = true;
         item_touch(e, it);
-        it = LIST_ENTRY(it->in_batch.next, struct item, in_batch);
+        it = next_in_batch(it);
     } while (it != it->batch->first);
     place(p, it);
 }
 
-/* Gives the first of a batch its blocks; false: the free blocks are too
- * scattered. */
+/* Gives an item its blocks; false: the free blocks are too scattered. */
 static bool take(struct encoded *e, struct epool *p, struct item *it)
 {
     uint32_t first_run, n = div_up(it->max_rows, p->block_rows);
 
-    CHECK(
-        it->life == ITEM_QUEUED, "an item of state %u takes blocks", it->life);
+    CHECK(it->life == ITEM_QUEUED || it->life == ITEM_BATCHED,
+        "an item of state %u takes blocks", it->life);
     if (!pool_take(&p->p, &it->src, n, &first_run))
         return false;
     rowmap_clear(&p->committed, &p->p, first_run);
@@ -354,6 +355,25 @@ static bool take(struct encoded *e, struct epool *p, struct item *it)
     }
     item_touch(e, it);
     return true;
+}
+
+/* Gives all of a batch their blocks at once: what is left of it may be full no
+ * more, and wait behind others. False: the free blocks are too scattered. */
+static bool serve(struct encoded *e, struct epool *p, struct item *first)
+{
+    uint32_t all = first->batch->items, taken = 0;
+
+    for (struct item *it = first; taken < all && take(e, p, it); taken++) {
+        it = next_in_batch(it);
+        it->turn = first->turn;
+    }
+    if (taken == 0)
+        return false;
+    overtake(e, p, first);
+    for (uint32_t i = 1; i < taken; i++)
+        queue_leave(e, next_in_batch(first), ITEM_HELD);
+    queue_leave(e, first, ITEM_HELD);
+    return taken == all;
 }
 
 static bool comes_back(const struct item *it)
@@ -425,12 +445,10 @@ void epool_serve(struct encoded *e, struct epool *p)
             reclaim(e, p, n - p->p.free);
             return;
         }
-        if (!take(e, p, head)) { /* freed blocks may join into larger runs */
+        if (!serve(e, p, head)) { /* freed blocks may join into larger runs */
             reclaim(e, p, p->coming + 1);
             return;
         }
-        overtake(e, p, head);
-        queue_leave(e, head, ITEM_HELD);
         p->stands_ns = TIME_NEVER;
     }
     p->head_since_ns = p->revoke_ns = p->stands_ns = TIME_NEVER;
