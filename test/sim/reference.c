@@ -261,6 +261,7 @@ void reference_item(
     see_asked(it, f);
     f->own_full = item_full(it);
     f->got = !f->waits && it->src.blocks > 0 && (!efact_same(b, f) || b->waits);
+    f->batch = it->batch;
     f->queued = it->life == ITEM_QUEUED;
     if (!f->queued) {
         f->full = f->waits && efact_same(b, f) && b->full;
@@ -307,6 +308,24 @@ static void see_served(const struct eorder *k, const struct efact *by)
             "the oldest gets source blocks",
             "%s item of turn %llu, full %d, got them, one of turn %llu waits",
             NAMED(by->turn), full, (unsigned long long)f->turn);
+    }
+}
+
+/* Blocks came: to all of the batch, or those left are too scattered. */
+/* RULES 5.11 */
+static void see_batch(const struct eorder *k, const struct efact *by)
+{
+    const struct efact *was = &k->was[by - k->now];
+
+    for (uint32_t i = 0; i < k->e->rooms_max; i++) {
+        const struct efact *f = &k->now[i], *b = &k->was[i];
+
+        HOLDS(!efact_same(was, by) || !efact_same(b, f) || !f->waits ||
+                  b->batch != was->batch ||
+                  k->e->pools[f->pool].p.scattered != NONE,
+            "a batch gets blocks as one",
+            "%s item of turn %llu got them, one of turn %llu waits",
+            NAMED(by->turn), (unsigned long long)f->turn);
     }
 }
 
@@ -357,6 +376,7 @@ void reference_sources(struct eorder *k)
             continue;
         for (uint32_t n = i + 1; n < k->e->rooms_max; n++)
             k->now[n].got &= k->now[n].turn != f->turn; /* one for a batch */
+        see_batch(k, f);
         see_served(k, f);
     }
     for (uint32_t i = 0; i < k->e->b.pools_count; i++) {

@@ -80,9 +80,10 @@ struct efact {
      * for its grants early. */
     uint32_t lacks;
     bool queued, full, barred, plain;
-    uint64_t langd, there;  /* who asked first for one of its rooms, + 1; 0:
-                               none. Its turn there */
-    uint32_t passed, older; /* check_fair.c, of its turn */
+    const struct ebatch *batch; /* in which it waits; NULL: it does not */
+    uint64_t langd, there;      /* who asked first for one of its rooms, + 1; 0:
+                                   none. Its turn there */
+    uint32_t passed, older;     /* check_fair.c, of its turn */
     /* check_victims.c, of its rooms: one lacks a grant, is read, was ended for
      * another item; all end. */
     bool lacks_grants, active, ended, ends;
