@@ -38,12 +38,8 @@ static bool room_firm(const struct eroom *m)
     LIST_FOREACH (n, &m->dsts) {
         const struct edst *d = LIST_ENTRY(n, struct edst, in_room);
 
-        if (d->state != DST_ACTIVE)
-            continue;
-        if (d->firm == FIRM_YES)
-            firm++;
-        else
-            lacking++;
+        firm += d->state == DST_ACTIVE && d->firm == FIRM_YES;
+        lacking += d->state == DST_ACTIVE && d->firm != FIRM_YES;
     }
     if (m->flags & FLAG_OPEN && !eroom_ended(m))
         return firm > 0;
