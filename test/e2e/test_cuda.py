@@ -626,6 +626,19 @@ class Kernels(Cuda):
         with self.assertRaises(mmx.errors.Malformed):
             mover.run(plan(0, 5, [Placeholder(0, 5)]), on_cpu, "embedding",
                       small, stream.value)
+        # One launch converts in one way.
+        other = types.SimpleNamespace(
+            pool=types.SimpleNamespace(rows=lm.pool.rows, fields={
+                "embedding": lm.pool.fields["embedding"]._replace(
+                    dtype="f16")}),
+            released=0, readable=300, total=300, _runs=[],
+            pieces=rooms[1].pieces)
+        with self.assertRaises(mmx.errors.IncompatibleLayout):
+            mover.run(plan(0, 100, [Placeholder(0, 50),
+                                    Placeholder(50, 50, room=1)]),
+                      [rooms[0], other], "embedding",
+                      Tensor(address.value, 100, 256, 1024, "f32"),
+                      stream.value)
         with driver.context(memory.gpu):
             driver.lib.cuMemFree_v2(address)
         for room in (7, 8):

@@ -17,8 +17,8 @@ from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
 
 from . import errors
 from .cuda import CudaError, Driver, Rows, stream_of
-from .dtypes import BY_TORCH, DTYPES
-from .plan import Plan, _View
+from .dtypes import BY_TORCH
+from .plan import Plan
 
 PIECES_MAX = 64
 _THREADS = 256
@@ -106,43 +106,22 @@ class Mover:
 
     def _pieces(self, plan: Plan, rooms: Sequence[Any], field: str,
                 to: Tensor, packed: bool) -> Tuple[str, int, List[_Piece]]:
-        places = plan.rows if packed else plan.positions
-        if sum(s.rows for s in plan.segments) != plan.rows:
-            raise errors.Malformed("the plan's mask and segments disagree")
-        if to.places < places:
-            raise errors.Malformed(f"out has {to.places} places, the window "
-                                   f"{places}")
-        how, row_bytes, pieces, done = "same", 0, [], 0
-        for s in plan.segments:
-            view = _View(rooms, s.room, field)
-            view.check(s)
-            how, row_bytes = self._fits(view, to)
-            at = done if packed else s.at
-            for first, rows in view.pieces(s.row, s.row + s.rows):
-                pieces.append(self._piece(rows, to, at + first - s.row,
-                                          row_bytes))
-            done += s.rows
+        how, row_bytes, pieces = "", 0, []
+        for view, at, rows in plan._pieces(rooms, field, packed, to[1:3],
+                                           to.dtype):
+            as_is = "same" if view.dtype == to.dtype else view.dtype
+            if how not in ("", as_is):
+                raise errors.IncompatibleLayout(
+                    f"room {view.index}: {view.dtype}, beside others")
+            pieces.append(self._piece(rows, to, at))
+            how, row_bytes = as_is, rows.row_bytes
         return how, row_bytes, pieces
 
-    def _fits(self, view: _View, to: Tensor) -> Tuple[str, int]:
-        if view.elements != to.elements:
-            raise errors.IncompatibleLayout(
-                f"room {view.index}: rows of {view.elements} elements, out "
-                f"has {to.elements}")
-        kind = DTYPES.get(view.dtype)
-        if kind and view.dtype == to.dtype:
-            return "same", view.elements * kind.bytes
-        if kind and to.dtype == "f32" and view.dtype in ("bf16", "f16"):
-            return view.dtype, view.elements * kind.bytes
-        raise errors.IncompatibleLayout(
-            f"room {view.index}: {view.dtype} does not become {to.dtype}")
-
-    def _piece(self, rows: Any, to: Tensor, at: int, row_bytes: int) \
-            -> _Piece:
+    def _piece(self, rows: Any, to: Tensor, at: int) -> _Piece:
         if not isinstance(rows, Rows) or rows.gpu != self.gpu:
             raise errors.Malformed(f"rows are not on cuda:{self.gpu}")
-        return _Piece(rows.address, to.address + at * to.stride, row_bytes,
-                      to.stride, len(rows), to.elements)
+        return _Piece(rows.address, to.address + at * to.stride,
+                      rows.row_bytes, to.stride, len(rows), to.elements)
 
     def _launch(self, how: str, row_bytes: int, pieces: List[_Piece],
                 stream: int) -> None:

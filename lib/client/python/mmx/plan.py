@@ -167,26 +167,39 @@ class Plan:
         between, as a masked scatter takes them. Everything is checked before
         the first byte is written."""
         to, kind = _writable(out)
+        if to.ndim != 2:
+            raise errors.Malformed(f"out is {to.shape}")
+        for view, at, rows in self._pieces(rooms, field, packed, to.shape,
+                                           kind, to.dtype):
+            view.copy(to[at:at + len(rows)], rows)
+
+    def _pieces(self, rooms: Sequence[Source], field: str, packed: bool,
+                shape: Sequence[int], kind: str, bits: Any = None) \
+            -> "List[Tuple[_View, int, Any]]":
+        """Checks everything. Returns what is to be copied: a room's view, a
+        place of an out of this shape and kind, rows. bits: numpy's dtype, of
+        which untagged bits are taken for the field's."""
         if (int(np.count_nonzero(self.mask)) != self.rows
                 or sum(s.rows for s in self.segments) != self.rows):
             raise errors.Malformed("the plan's mask and segments disagree")
         places = self.rows if packed else self.positions
-        if to.ndim != 2 or to.shape[0] < places:
-            raise errors.Malformed(f"out is {to.shape}, the window has "
+        if shape[0] < places:
+            raise errors.Malformed(f"out is {tuple(shape)}, the window has "
                                    f"{places} places")
         views = {r: _View(rooms, r, field)
                  for r in dict.fromkeys(s.room for s in self.segments)}
         for view in views.values():
-            view.fits(to, kind)
+            view.fits(shape[1], kind, bits)
         for s in self.segments:
             views[s.room].check(s)
-        done = 0
+        made, done = [], 0
         for s in self.segments:
             at = done if packed else s.at
-            for first, rows in views[s.room].pieces(s.row, s.row + s.rows):
-                a = at + first - s.row
-                views[s.room].copy(to[a:a + len(rows)], rows)
+            made += [(views[s.room], at + first - s.row, rows)
+                     for first, rows in views[s.room].pieces(
+                         s.row, s.row + s.rows)]
             done += s.rows
+        return made
 
 
 class _View:
@@ -233,17 +246,15 @@ class _View:
         raise kind(f"room {self.index}: rows {first}..{end} {what}",
                    first, end - first)
 
-    def fits(self, to: "Array", kind: str) -> None:
-        if to.shape[1] != self.elements:
+    def fits(self, elements: int, kind: str, bits: Any) -> None:
+        if elements != self.elements:
             raise errors.IncompatibleLayout(
                 f"room {self.index}: rows of {self.elements} elements, out "
-                f"has {to.shape[1]}")
+                f"has {elements}")
         if kind == self.dtype or (kind == "f32" and
                                   self.dtype in ("bf16", "f16")):
             return
-        # Untagged bits are taken for the field's dtype.
-        if kind not in ("uint16", "u8") or \
-                numpy_dtype(self.dtype) != to.dtype:
+        if kind not in ("uint16", "u8") or numpy_dtype(self.dtype) != bits:
             raise errors.IncompatibleLayout(
                 f"room {self.index}: {self.dtype} does not become {kind}")
 
