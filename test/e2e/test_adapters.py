@@ -71,6 +71,9 @@ class Vllm(VllmCase):
                           "".join(said.output))
             _vllm_engine.warn.last.clear()
             self.assertEqual(self.consumer.encoded[-1:], [f"lie {size}"])
+            said = self.consumer.scheduler.get_ec_connector_stats().data
+            self.assertEqual((said["items_given_up"],
+                              said["items_encoded_here"]), (1, 1))
             self.fetch(self.hand_over(f"g{size}", (f"good {size}", 300)))
         self.d.all_free()
 

@@ -344,21 +344,47 @@ class Vllm(unittest.TestCase):
     def test_what_is_counted_goes_to_prometheus(self):
         made = {}
 
-        class Counter:
-            def __init__(self, name, documentation, labelnames):
-                made[name], self.total = self, 0
+        class Metric:
+            def __init__(self, name, documentation, labelnames, **more):
+                made[name], self.more, self.said = self, more, []
 
             def labels(self, *_values):
                 return self
 
             def inc(self, amount):
-                self.total += amount
+                self.said.append(amount)
+
+            set = observe = inc
 
         prom = vllm_ec.MmxECConnector.build_prom_metrics(
-            config(), {"counter": Counter}, ["engine"], {0: ["0"]})
-        prom.observe({"rows_fetched": 5, "of a newer version": 1}, 0)
-        self.assertEqual(made["vllm:mmx_rows_fetched"].total, 5)
-        self.assertEqual(len(made), len(_vllm_engine.COUNTS))
+            config(), {"counter": Metric, "gauge": Metric,
+                       "histogram": Metric}, ["engine"], {0: ["0"]})
+        prom.observe({"rows_fetched": 5, "of a newer version": 1,
+                      "fetch_seconds": [0.25, 4.0], "in_use": 1}, 0)
+        for name, said in (("rows_fetched", [5]), ("in_use", [1]),
+                           ("fetch_seconds", [0.25, 4.0]),
+                           ("fetch_bytes", [])):
+            self.assertEqual(made[f"vllm:mmx_{name}"].said, said)
+        self.assertEqual(len(made), len(_vllm_engine.COUNTS) + 3)
+        bounds = made["vllm:mmx_fetch_seconds"].more["buckets"]
+        self.assertEqual(bounds, sorted(bounds))
+
+    def test_counts_of_several_intervals(self):
+        a, b = _vllm_engine.Counts(), _vllm_engine.Counts()
+        for one, seconds in ((a, 0.5), (b, 0.25), (b, 0.75)):
+            one.add("rows_fetched", 10)
+            one.observe(fetch_seconds=seconds)
+        a, b = a.take(True), b.take(False)
+        self.assertEqual(a.data, {"rows_fetched": 10, "in_use": 1,
+                                  "fetch_seconds": [0.5]})
+        self.assertEqual(a.aggregate(b).reduce(), {
+            "rows_fetched": 30, "fetch_seconds": 0.5, "in_use": 0})
+
+    def test_a_change_of_use_is_said_once(self):
+        c = _vllm_engine.Counts()
+        said = [c.take(use) for use in (False, False, True, True, False)]
+        self.assertEqual([s and s.data for s in said], [
+            {"in_use": 0}, None, {"in_use": 1}, None, {"in_use": 0}])
 
     def test_the_log_is_one_that_vllm_prints(self):
         self.assertTrue(_vllm_engine.log.name.startswith("vllm."))

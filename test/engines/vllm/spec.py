@@ -17,6 +17,8 @@ NAMES = {
     _EC + "metrics.py": [
         "ECConnectorStats.*", "ECConnectorPromMetrics.__init__",
         "ECConnectorPromMetrics.self._counter_cls",
+        "ECConnectorPromMetrics.self._gauge_cls",
+        "ECConnectorPromMetrics.self._histogram_cls",
         "ECConnectorPromMetrics.*"],
     "vllm/config/ec_transfer.py": [
         "ECTransferConfig.engine_id", "ECTransferConfig.ec_role",

@@ -47,6 +47,7 @@ class _Item:
     ahead: bool = False  # the room was asked for before: _vllm_ahead.py
     resident: bool = False  # in vLLM's own cache
     given_up: bool = False
+    encoded: bool = False  # here, and counted
     context: str = ""  # of the first request that has it
 
 
@@ -139,7 +140,7 @@ class ConsumerScheduler:
             if item and item.since and not item.given_up:
                 self._lose_patience(identifier, item, feature)
             if item is None or item.given_up:
-                ready &= self._without(request, feature, item is not None)
+                ready &= self._without(request, feature, item)
             elif not self._sure(item, request, feature):
                 if item.room is None and time.monotonic() >= item.not_before:
                     ask.append((identifier, item))
@@ -287,7 +288,7 @@ class ConsumerScheduler:
 
     def _give_up(self, identifier: str, item: _Item,
                  error: errors.MmxError) -> None:
-        item.given_up, item.since = True, 0.0
+        item.given_up, item.encoded, item.since = True, False, 0.0
         self._leave(item)
         self.counts.add("items_given_up")
         warn("given up", "the rows of %s cannot be had: %s", identifier, error)
@@ -305,11 +306,15 @@ class ConsumerScheduler:
         else:
             self.ahead.release(room)
 
-    def _without(self, request: Any, feature: Any, known: bool) -> bool:
+    def _without(self, request: Any, feature: Any,
+                 item: Optional[_Item]) -> bool:
         """The item's rows are unavailable: True if vLLM encodes it, else the
         request fails."""
         here = self.described.encodable(feature) and \
-            (self.settings.local_encode or not known)
+            (self.settings.local_encode or item is None)
+        if here and item and not item.encoded:
+            item.encoded = True
+            self.counts.add("items_encoded_here")
         if not here and request.request_id not in self.unavailable:
             self.unavailable.add(request.request_id)
             self.counts.add("requests_failed")
@@ -373,8 +378,10 @@ class ConsumerScheduler:
                 out.maps[epoch] = self.link.maps[epoch]
             self.counts.add("items_fetched")
             self.counts.add("rows_fetched", used.rows)
-            self.counts.add("fetch_ms",
-                            (time.monotonic() - item.asked) * 1000)
+            self.counts.observe(
+                fetch_seconds=time.monotonic() - item.asked,
+                fetch_bytes=used.rows *
+                self.settings.field_of(room.pool).row_bytes)
             item.room, item.resident, item.attempts = None, True, 0
             item.since = 0.0
             for offer in list(item.offers):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from typing import Any, Dict, Iterable, List, Optional
+from typing import Any, Callable, Dict, Iterable, List, Optional
 
 import mmx
 
@@ -41,8 +41,8 @@ COUNTS = {
     "rooms_failed": "rooms that ended without rows",
     "items_fetched": "items whose rows were fetched",
     "rows_fetched": "rows of these items",
-    "fetch_ms": "milliseconds from request to admission, of all fetched items",
     "items_given_up": "items encoded here, or failed, for want of their rows",
+    "items_encoded_here": "of these, items that this engine has encoded",
     "requests_failed": "requests that failed: no rows, and nothing to encode",
     "offers_malformed": "entries of ec_transfer_params that are not an offer, "
                         "or of an encoder that mmx_encoders has not",
@@ -53,37 +53,60 @@ COUNTS = {
 }
 
 
+# Observed of each fetched item: what, and upper bounds.
+HISTOGRAMS = {
+    "fetch_seconds": ("seconds from an item's request to its admission",
+                      [0.001 * 2**n for n in range(17)]),
+    "fetch_bytes": ("bytes of an item's rows",
+                    [4096.0 * 4**n for n in range(11)]),
+}
+IN_USE = "in_use"
+IN_USE_SAYS = "1: the daemon's pool is mapped and fits; 0: vLLM does without"
+
 # Of a video, beside its grid: its name in an aux.
 TIMES = {"second_per_grid_ts": "seconds", "timestamps": "times"}
 
 
 class Counts(ECConnectorStats):  # type: ignore[misc]
-    """Counters of one interval, as vLLM's loggers take them."""
+    """Counters and observations of one interval, as vLLM's loggers take
+    them."""
 
     def __init__(self, data: Optional[Dict[str, Any]] = None) -> None:
         self.data: Dict[str, Any] = dict(data or {})
+        self._in_use: Optional[int] = None  # as said last
 
     def add(self, name: str, amount: float = 1) -> None:
         assert name in COUNTS
         self.data[name] = self.data.get(name, 0) + amount
+
+    def observe(self, **values: float) -> None:
+        for name, value in values.items():
+            assert name in HISTOGRAMS
+            self.data.setdefault(name, []).append(value)
 
     def reset(self) -> None:
         self.data = {}
 
     def aggregate(self, other: Any) -> "Counts":
         for name, amount in other.data.items():
-            self.data[name] = self.data.get(name, 0) + amount
+            self.data[name] = amount if name == IN_USE or \
+                name not in self.data else self.data[name] + amount
         return self
 
     def reduce(self) -> Dict[str, Any]:
-        return {name: self.data[name] for name in COUNTS
-                if name in self.data}
+        """Returns a number of each, for a line of vLLM's log."""
+        return {name: self.data[name] if name not in HISTOGRAMS else round(
+            sum(self.data[name]) / len(self.data[name]), 4)
+            for name in (*COUNTS, *HISTOGRAMS, IN_USE) if name in self.data}
 
     def is_empty(self) -> bool:
         return not self.data
 
-    def take(self) -> "Optional[Counts]":
-        """Returns what was counted since the last call; None: nothing."""
+    def take(self, in_use: bool) -> "Optional[Counts]":
+        """Returns what was counted since the last call, and whether mmx is in
+        use if that has changed; None: nothing."""
+        if in_use != self._in_use:
+            self._in_use = self.data[IN_USE] = int(in_use)
         if not self.data:
             return None
         taken = Counts(self.data)
@@ -92,24 +115,34 @@ class Counts(ECConnectorStats):  # type: ignore[misc]
 
 
 class Prom(ECConnectorPromMetrics):  # type: ignore[misc]
-    """Registers and feeds one Prometheus counter per count."""
+    """Registers and feeds a Prometheus metric for each of these."""
 
     def __init__(self, config: Any, types: Any, labels: List[str],
                  values: Dict[int, List[object]]) -> None:
         super().__init__(config, types, labels, values)
-        self.made: Dict[str, Dict[int, Any]] = {}
+        # Takes what was counted: by name, and number of the engine.
+        self.made: Dict[str, Dict[int, Callable[[Any], Any]]] = {}
+
+        def make(kind: Any, name: str, says: str, **more: Any) -> Any:
+            metric = kind(name=f"vllm:mmx_{name}", documentation=says,
+                          labelnames=labels, **more)
+            return {i: metric.labels(*v) for i, v in values.items()}.items()
         for name, says in COUNTS.items():
-            counter = self._counter_cls(
-                name=f"vllm:mmx_{name}", documentation=says,
-                labelnames=labels)
-            self.made[name] = {i: counter.labels(*v)
-                               for i, v in values.items()}
+            self.made[name] = {i: m.inc for i, m in make(
+                self._counter_cls, name, says)}
+        for name, (says, bounds) in HISTOGRAMS.items():
+            self.made[name] = {i: lambda seen, m=m: [
+                m.observe(v) for v in seen] for i, m in make(
+                    self._histogram_cls, name, says, buckets=bounds)}
+        self.made[IN_USE] = {i: m.set for i, m in make(
+            self._gauge_cls, IN_USE, IN_USE_SAYS,
+            multiprocess_mode="mostrecent")}
 
     def observe(self, transfer_stats_data: Dict[str, Any],
                 engine_idx: int = 0) -> None:
         for name, amount in transfer_stats_data.items():
             if name in self.made:
-                self.made[name][engine_idx].inc(amount)
+                self.made[name][engine_idx](amount)
 
 
 class Described:

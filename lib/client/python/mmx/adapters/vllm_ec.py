@@ -128,7 +128,7 @@ class MmxECConnector(engine.ECConnectorBase):  # type: ignore[misc]
     def get_ec_connector_stats(self) -> Optional[engine.Counts]:
         """Returns what the scheduler's side counted since the last call."""
         side = self._consumer or self._producer
-        return side.counts.take() if side else None
+        return side.counts.take(bool(side.link.pool)) if side else None
 
     @classmethod
     def build_ec_connector_stats(cls, data: Optional[Dict[str, Any]] = None) \

@@ -14,3 +14,5 @@ class ECConnectorPromMetrics:
                  labelnames: List[str],
                  per_engine_labelvalues: Dict[int, List[object]]) -> None:
         self._counter_cls = metric_types["counter"]
+        self._gauge_cls = metric_types["gauge"]
+        self._histogram_cls = metric_types["histogram"]
