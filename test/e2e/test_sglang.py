@@ -11,6 +11,7 @@ import select
 import signal
 import socket
 import struct
+import sys
 import threading
 import time
 import traceback
@@ -108,6 +109,27 @@ class Encoder(server.MMEncoder):
         return None
 
 
+class Metric:
+    """Of prometheus_client, for all kinds: writes what it is told."""
+
+    def __init__(self, name, says, labels, **more):
+        self.name, self.labelled = name, ()
+
+    def labels(self, *values):
+        self.labelled = values
+        return self
+
+    def observe(self, value=1):
+        with open(os.environ["PROMETHEUS_MULTIPROC_DIR"] + "/said", "a",
+                  encoding="ascii") as f:
+            f.write(json.dumps([self.name, *self.labelled, value]) + "\n")
+
+    inc = set = observe
+
+
+KINDS = types.SimpleNamespace(Counter=Metric, Gauge=Metric, Histogram=Metric)
+
+
 class Rank:
     """One scheduler rank's loop; `least` is its all-reduce."""
 
@@ -117,6 +139,7 @@ class Rank:
             tp_rank=group * size + rank, tp_size=groups * size,
             attn_dp_enabled=groups > 1, attn_tp_rank=rank, attn_tp_size=size,
             attn_tp_group="its own")
+        sys.modules["prometheus_client"] = KINDS
         plugin.install("language")
         _sglang_language.PATIENCE_S = float(os.environ["PATIENCE"])
         self.receiver = receiver.MMReceiverHTTP([], None, least)
@@ -409,6 +432,30 @@ class Sglang(Base):
 
     def test_metadata_larger_than_an_aux_and_copies(self):
         self.metadata({"MMX_SGLANG_COPY": "1"})
+
+    def test_what_is_moved_and_fails_is_in_sglangs_metrics(self):
+        place = {"PROMETHEUS_MULTIPROC_DIR": self.world.dir}
+        with mock.patch.dict(os.environ, place), mock.patch.dict(
+                sys.modules, prometheus_client=KINDS):
+            self.start(ranks=2, env=place)
+            self.addCleanup(encoder_side.Metrics("encode")._made.clear)
+            self.good(("a", 300))
+            self.encoders[0].wrong = "out of memory"
+            self.serve(("b", 300))
+            self.encoders[0].more, self.encoders[0].wrong = 1, None
+            self.serve(("c", 300))
+        with open(self.world.dir + "/said", encoding="ascii") as f:
+            said = [json.loads(line) for line in f]
+        size, name = 300 * 2 * WIDTH, "sglang:mmx_"
+        for side, failed in (("encode", 1), ("language", 2)):
+            for what, count in (
+                    ([name + "transfer_bytes", side, size], 1),
+                    ([name + "failed", side, "internal", 1], failed),
+                    ([name + "in_use", side, 1], 1)):
+                self.assertEqual(said.count(what), count, (what, said))
+            times = [s[2] for s in said
+                     if s[:2] == [name + "transfer_seconds", side]]
+            self.assertTrue(len(times) == 1 and 0 < times[0] < LIMIT, times)
 
     def test_metadata_that_lies_about_its_size(self):
         self.start(ranks=2)

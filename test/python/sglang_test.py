@@ -665,7 +665,8 @@ class Encoder(unittest.TestCase):
             pass
         rooms = types.SimpleNamespace(announce=announce, pool_or_why=pool)
         encoder = types.SimpleNamespace(
-            rank=0, delivery=types.SimpleNamespace(rooms=rooms),
+            rank=0, delivery=types.SimpleNamespace(
+                rooms=rooms, metrics=common.Metrics("encode")),
             model_config=server.MMEncoder().model_config,
             req_states={n: types.SimpleNamespace(embedding_data=n)
                         for n in "ab"})

@@ -13,6 +13,9 @@ import mmx
 from mmx import errors
 from mmx.dtypes import BY_TORCH, DTYPES
 
+# Upper bounds of histograms: 1 ms to 65 s, 4 KiB to 4 GiB.
+SECONDS = [0.001 * 2**n for n in range(17)]
+BYTES = [4096.0 * 4**n for n in range(11)]
 AGAIN_S = 1  # before what a daemon has refused is asked or said again
 UNWANTED_S = 60  # that long at most, as an encoder's room lives
 UNWANTED_MAX = 1024  # of more the oldest are forgotten

@@ -4,17 +4,19 @@ statuses, grids."""
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 import math
 import os
 import re
-from typing import Any, Dict, Tuple
+from typing import Any, Dict, Optional, Tuple
 from urllib.parse import urlsplit
 
 import mmx
 from mmx import aux, errors
 
 from . import _common
+from ._common import BYTES, SECONDS
 from ._copies import shown
 
 MARK = "~"  # between a client's request id and the secret
@@ -106,6 +108,59 @@ def reachable(address: str, url: str) -> str:
     if place.hostname in ("0.0.0.0", "::", "*"):
         return f"tcp://{urlsplit(url).hostname}:{place.port}"
     return address
+
+
+# --- metrics --------------------------------------------------------------
+class Metrics:
+    """Beside SGLang's own, at its /metrics; none where SGLang has none
+    (--enable-metrics). side: a label, "encode" or "language"."""
+
+    def __init__(self, side: str) -> None:
+        self._side = side
+        self._made: Dict[str, Any] = {}
+        self._used: Optional[bool] = None  # as said last
+        if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:  # SGLang sets it
+            return
+        try:
+            kinds: Any = importlib.import_module("prometheus_client")
+        except ImportError:
+            return
+        if not _kept:
+            _kept.update(
+                seconds=kinds.Histogram(
+                    "sglang:mmx_transfer_seconds", "language: from asking for "
+                    "a request's rows until they are there; encode: from "
+                    "having a part's until they are delivered", ["side"],
+                    buckets=SECONDS),
+                bytes=kinds.Histogram(
+                    "sglang:mmx_transfer_bytes", "bytes of these rows",
+                    ["side"], buckets=BYTES),
+                failed=kinds.Counter(
+                    "sglang:mmx_failed", "language: requests whose rows could "
+                    "not be had; encode: parts that were not delivered",
+                    ["side", "reason"]),
+                used=kinds.Gauge(
+                    "sglang:mmx_in_use", "1: the daemon's pool can be used; "
+                    "0: it cannot, and requests fail", ["side"],
+                    multiprocess_mode="mostrecent"))
+        self._made = _kept
+
+    def moved(self, seconds: float, size: int) -> None:
+        if self._made:
+            self._made["seconds"].labels(self._side).observe(seconds)
+            self._made["bytes"].labels(self._side).observe(size)
+
+    def failed(self, error: BaseException) -> None:
+        if self._made:
+            self._made["failed"].labels(self._side, reason(error)).inc()
+
+    def used(self, use: bool) -> None:
+        if self._made and use != self._used:
+            self._used = use
+            self._made["used"].labels(self._side).set(int(use))
+
+
+_kept: Dict[str, Any] = {}  # of this process: they are made once
 
 
 # --- aux ------------------------------------------------------------------

@@ -13,7 +13,7 @@ from mmx import aux, errors
 
 from ._common import misfit
 from ._copies import Here, Rows, copies
-from ._sglang_common import (PLACE, deadline, field_of, mrope, pack, pool_name,
+from ._sglang_common import (PLACE, Metrics, deadline, field_of, mrope, pack, pool_name,
                              reason, reference_of, status)
 
 log = logging.getLogger("mmx.sglang")
@@ -130,6 +130,7 @@ def make_delivery(server: Any) -> type:
 
         def __init__(self, encoder: Any, **more: Any) -> None:
             super().__init__(encoder, **more)
+            self.metrics = Metrics("encode")
             self.copies = copies(getattr(encoder, "device", "cpu"), log)
             self.rooms = Rooms(self.copies.meet if self.copies.later
                                else lambda pool: None)
@@ -146,7 +147,10 @@ def make_delivery(server: Any) -> type:
             if source is None:
                 raise errors.UnknownRoom("it was never announced")
             try:
+                loop = asyncio.get_running_loop()
+                began = loop.time()
                 await self._write(source, data.embedding, state)
+                self.metrics.moved(loop.time() - began, data.embedding.nbytes)
             except TimeoutError as e:  # its ranks hear of what it waited for
                 source.abort("timeout", str(e))
                 raise
@@ -218,6 +222,7 @@ async def published(original: Any, self: Any, ctx: Any,
     first = 0
     rooms = self.delivery.rooms
     pool = await rooms.pool_or_why()
+    self.delivery.metrics.used(not isinstance(pool, BaseException))
     flags = aux.MROPE if mrope(self.model_config.hf_config) else 0
     for request, items in zip(requests, ctx.items_per_req):
         beside = dict(ctx.aux_data)
@@ -262,6 +267,7 @@ async def delivered(original: Any, self: Any, req_id: str) -> None:
     try:
         await self.send_to_destination(state, None)
     except (*FAULTS, TypeError) as e:
+        self.delivery.metrics.failed(e)
         if not state.release_requested:
             raise server.MMError(
                 f"[{req_id.split('~')[0]}] embedding delivery failed: "

@@ -18,14 +18,15 @@ import urllib.error
 import urllib.request
 import weakref
 from array import array
-from typing import Any, Deque, Dict, Iterator, List, Optional, Set, Tuple
+from typing import (Any, Deque, Dict, Iterable, Iterator, List, Optional,
+                    Set, Tuple)
 
 import mmx
 from mmx import aux, errors
 
 from ._common import Pooled, Rated
 from ._copies import Here, Rows, copies, shown
-from ._sglang_common import (MARK, PLACE, deadline, encoder_of, encoders,
+from ._sglang_common import (MARK, PLACE, Metrics, deadline, encoder_of, encoders,
                              field_of, gpu_bytes, is_place, numbers, pool_name,
                              reachable, reason, reference_of, status, unpack)
 
@@ -142,6 +143,7 @@ class Lang(Pooled):
     SGLang's."""
 
     one: "Optional[Lang]" = None
+    metrics: Optional[Metrics] = None  # of the first rank
 
     def __init__(self, scheduler: Any = None) -> None:
         from sglang.srt.runtime_context import get_parallel  # type: ignore
@@ -159,6 +161,8 @@ class Lang(Pooled):
             session=os.environ.get("MMX_SESSION", "sglang")), log,
             ("MMX_POOL", "MMX_LANGD_SOCKET"), pool_name())
         self.speaks = self.rank == 0
+        if self.rank == 0:
+            self.metrics = Metrics("language")
         self.copies = copies(getattr(scheduler, "device", "cpu"), log)
         if self.copies.later:
             self.meets = self.copies.meet
@@ -185,6 +189,8 @@ class Lang(Pooled):
         request that waits, and nothing else may raise it: SGLang's scheduler
         would end."""
         pool = super().step()
+        if self.metrics:
+            self.metrics.used(pool is not None)
         self.copies.step()
         return pool
 
@@ -377,12 +383,23 @@ def make_waiting(receiver: Any) -> type:
                 if not self._landed():
                     return
             except Exception as e:  # this request's, not the scheduler's
+                self._count(e)
                 self._fail_and_release(f"mmx: {reason(e)}: {e}", status(e))
                 return
             try:
                 self._assemble()
             except Exception as e:
+                self._count(e)
                 self._fail_assemble(e)
+
+        def _count(self, failed: Optional[BaseException] = None,
+                   rows: Iterable[Any] = ()) -> None:
+            metrics = Lang.one.metrics if Lang.one else None
+            if metrics and failed:
+                metrics.failed(failed)
+            elif metrics:
+                metrics.moved(time.monotonic() - self.since,
+                              sum(r.nbytes for r in rows))
 
         def _landed(self) -> bool:
             for room in self.rooms.values():
@@ -395,6 +412,7 @@ def make_waiting(receiver: Any) -> type:
             if not self._copied:
                 return
             made, self._made = self._made, {}
+            self._count(rows=made.values())
             self._finish_assemble(made)
             for item in self.recv_req.mm_inputs.mm_items:
                 # On a GPU they stay there until the request has ended.

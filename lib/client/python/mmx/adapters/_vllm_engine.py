@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, Iterable, List, Optional
 
 import mmx
 
-from ._common import Rated
+from ._common import BYTES, SECONDS, Rated
 from ._copies import Here, copies
 
 try:
@@ -56,9 +56,8 @@ COUNTS = {
 # Observed of each fetched item: what, and upper bounds.
 HISTOGRAMS = {
     "fetch_seconds": ("seconds from an item's request to its admission",
-                      [0.001 * 2**n for n in range(17)]),
-    "fetch_bytes": ("bytes of an item's rows",
-                    [4096.0 * 4**n for n in range(11)]),
+                      SECONDS),
+    "fetch_bytes": ("bytes of an item's rows", BYTES),
 }
 IN_USE = "in_use"
 IN_USE_SAYS = "1: the daemon's pool is mapped and fits; 0: vLLM does without"
