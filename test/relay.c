@@ -27,7 +27,7 @@ void relay_open(struct relay *r, struct side *to)
 
     *r = (struct relay){.flip_at = SIZE_MAX, .cut_at = SIZE_MAX};
     T_OK(tcp_place_get(to->ops->address(to->d), &r->to));
-    T_OK(tcp_listen("lo", "", 0, fds, &place));
+    T_OK(tcp_listen("lo", "", fds, &place));
     memcpy(place.token, r->to.token, TCP_TOKEN);
     place.streams = place.of = 1;
     tcp_place_put(&w, &place);
@@ -59,7 +59,7 @@ int relay_onward(const struct relay *r)
 {
     struct pollfd p = {.events = POLLOUT};
 
-    T_OK(tcp_connect(&r->to, 0, 0, &p.fd));
+    T_OK(tcp_connect(&r->to, 0, &p.fd));
     T_EQ_I64(poll(&p, 1, T_WAIT_MS), 1);
     return p.fd;
 }

@@ -65,10 +65,9 @@ struct data_conf {
     uint32_t messages_max;  /* in flight */
     uint32_t fetches_max;   /* begun and not ended */
     /* For TCP. A peer's connections are divided among our addresses. */
-    uint32_t streams;      /* connections to a peer; 0: the carrier chooses */
-    uint32_t addresses;    /* our number of addresses; 0 means 1 */
-    uint32_t buffer_bytes; /* per socket, each way; 0: the kernel's choice */
-    uint64_t pace_bytes;   /* sent per second and connection; 0: no limit */
+    uint32_t streams;    /* connections to a peer; 0: the carrier chooses */
+    uint32_t addresses;  /* our number of addresses; 0 means 1 */
+    uint64_t pace_bytes; /* sent per second and connection; 0: no limit */
     /* Requirement for connections to us, and minimum for ours: an address
      * without a key, or whose key requires less, is not connected to. */
     enum data_safe safe;

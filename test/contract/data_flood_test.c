@@ -64,7 +64,7 @@ TEST(half_open_proofs_are_bounded)
         T_OK(tcp_place_get(data_tcp.address(b.d), &place));
         before = resident();
         for (int i = 0; i < FLOOD; i++) {
-            T_OK(tcp_connect(&place, 0, 0, &fds[i]));
+            T_OK(tcp_connect(&place, 0, &fds[i]));
             (void)!write(fds[i], encrypt ? "\26\3\1" : "tcp3", 3);
             side_turn(&b, NULL);
         }
@@ -116,7 +116,7 @@ static void flood(struct side *b, const struct tcp_place *to, bool encrypt)
 
         if (*fd > 0)
             close(*fd);
-        T_OK(tcp_connect(to, 0, 0, fd));
+        T_OK(tcp_connect(to, 0, fd));
         (void)!write(*fd, encrypt ? "\26\3\1" : "tcp3", 3);
         side_turn(b, NULL);
     }
@@ -150,7 +150,7 @@ static void crowd(struct side *b, const struct tcp_place *to, int *keep, int n,
     const uint8_t *p, size_t len)
 {
     for (int i = 0; i < n; i++) {
-        T_OK(tcp_connect(to, 0, 0, &keep[i]));
+        T_OK(tcp_connect(to, 0, &keep[i]));
         (void)!send(keep[i], p, len, MSG_NOSIGNAL);
         side_turn(b, NULL);
     }
@@ -235,7 +235,7 @@ TEST(a_slow_proof_ends)
 
         side_open_soon(&b, side_safe(encrypt));
         T_OK(tcp_place_get(data_tcp.address(b.d), &place));
-        T_OK(tcp_connect(&place, 0, 0, &fd));
+        T_OK(tcp_connect(&place, 0, &fd));
         for (int i = 0; !over && i < 4000; i++) {
             struct pollfd p = {.fd = fd, .events = POLLIN};
             const char *slow = encrypt ? "\26\3\1\2\0\1\0\1\374\3\3" : "tcp3";

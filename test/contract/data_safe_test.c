@@ -109,7 +109,7 @@ TEST(the_token_is_not_enough)
         side_open(&b, side_safe(encrypt));
         at = data_tcp.address(b.d);
         T_OK(tcp_place_get(at, &place));
-        T_OK(tcp_connect(&place, 0, 0, &fd));
+        T_OK(tcp_connect(&place, 0, &fd));
         side_turn(&b, NULL);
         T_EQ_I64(write(fd, at.p, TCP_HELLO), TCP_HELLO);
         T_TRUE(closed(&b, fd));

@@ -21,7 +21,7 @@ static int stranger(struct side *s)
     struct tcp_place place;
 
     T_OK(tcp_place_get(s->ops->address(s->d), &place));
-    T_OK(tcp_connect(&place, 0, 0, &p.fd));
+    T_OK(tcp_connect(&place, 0, &p.fd));
     T_EQ_I64(poll(&p, 1, T_WAIT_MS), 1);
     return p.fd;
 }
@@ -590,7 +590,7 @@ TEST(who_gets_no_answer_hears_why)
     do {
         T_TRUE(n < 8);
         fill[n].events = POLLOUT;
-        T_OK(tcp_connect(&p, 0, 0, &fill[n].fd));
+        T_OK(tcp_connect(&p, 0, &fill[n].fd));
     } while (poll(&fill[n++], 1, 100) == 1);
     T_TRUE(strstr(breaks(&a, &p), ": no answer") != NULL);
     while (n > 0)

@@ -48,7 +48,7 @@ static void dial(void)
     struct tcp_place place;
 
     T_OK(tcp_place_get(a, &place));
-    T_OK(tcp_connect(&place, 0, 0, &w.fd));
+    T_OK(tcp_connect(&place, 0, &w.fd));
     p.fd = w.fd;
     T_EQ_I64(poll(&p, 1, T_WAIT_MS), 1);
     T_EQ_I64(write(w.fd, a.p, TCP_HELLO), TCP_HELLO);

@@ -200,29 +200,8 @@ static void option(int fd, int level, int name, unsigned value)
         log_debug("tcp: option %d of a socket: %s", name, strerror(errno));
 }
 
-/* Sets the size of a socket's buffers, before it listens or connects: the
- * window scale is negotiated then. Otherwise the kernel sizes them itself. */
-static void buffers(int fd, uint32_t bytes)
-{
-    static struct log_rate small = LOG_RATE("buffers cut", LOG_WARN, 1);
-    int got[2] = {0};
-
-    for (int i = 0; bytes > 0 && i < 2; i++) {
-        int which = i == 0 ? SO_SNDBUF : SO_RCVBUF;
-        socklen_t len = sizeof(got[i]);
-
-        option(fd, SOL_SOCKET, which, bytes);
-        getsockopt(fd, SOL_SOCKET, which, &got[i], &len);
-        if ((unsigned)got[i] / 2 < bytes) /* the kernel doubles it */
-            log_rated(&small,
-                "tcp: transfer.buffer is %u bytes, the kernel allows %u: see "
-                "net.core.%cmem_max",
-                bytes, (unsigned)got[i] / 2, i == 0 ? 'w' : 'r');
-    }
-}
-
 /* Returns a socket that listens at the address; -1 with errno. */
-static int listening(struct sockaddr_storage *at, uint32_t buffer_bytes)
+static int listening(struct sockaddr_storage *at)
 {
     int on = 1, e;
     int fd =
@@ -232,7 +211,6 @@ static int listening(struct sockaddr_storage *at, uint32_t buffer_bytes)
         return -1;
     /* Ports of a range can be bound again right after a restart. */
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-    buffers(fd, buffer_bytes);
     if (bind(fd, (struct sockaddr *)at, at_len(at)) == 0 &&
         listen(fd, BACKLOG) == 0)
         return fd;
@@ -245,8 +223,7 @@ static int listening(struct sockaddr_storage *at, uint32_t buffer_bytes)
 /* Listens on the first free port of the range. Two daemons that start together
  * may both bind the same port, and listen() then fails for one of them, so each
  * attempt uses a socket of its own. */
-static int listen_within(
-    struct sockaddr_storage *at, const char *ports, uint32_t buffer_bytes)
+static int listen_within(struct sockaddr_storage *at, const char *ports)
 {
     const char *dash = ports ? strchr(ports, '-') : NULL;
     unsigned long first = dash ? strtoul(ports, NULL, 10) : 0;
@@ -258,15 +235,14 @@ static int listen_within(
          fd < 0 && errno == EADDRINUSE && port <= last && port <= UINT16_MAX;
          port++) {
         *at_port(at) = htons((uint16_t)port);
-        fd = listening(at, buffer_bytes);
+        fd = listening(at);
     }
     return fd;
 }
 
 /* Listens at an address and sets its port in *at; all: at every address of the
  * host. */
-static int listen_at(struct sockaddr_storage *at, bool all, const char *ports,
-    uint32_t buffer_bytes)
+static int listen_at(struct sockaddr_storage *at, bool all, const char *ports)
 {
     struct sockaddr_storage here = *at;
     socklen_t len = sizeof(here);
@@ -278,7 +254,7 @@ static int listen_at(struct sockaddr_storage *at, bool all, const char *ports,
 
         memset(bytes, 0, n);
     }
-    fd = listen_within(&here, ports, buffer_bytes);
+    fd = listen_within(&here, ports);
     if (fd < 0 || getsockname(fd, (struct sockaddr *)&here, &len) != 0) {
         log_error("tcp: cannot listen for data: %s", strerror(errno));
         if (fd >= 0)
@@ -289,8 +265,8 @@ static int listen_at(struct sockaddr_storage *at, bool all, const char *ports,
     return fd;
 }
 
-enum err tcp_listen(const char *devices, const char *ports,
-    uint32_t buffer_bytes, int fds[TCP_RAILS], struct tcp_place *out)
+enum err tcp_listen(const char *devices, const char *ports, int fds[TCP_RAILS],
+    struct tcp_place *out)
 {
     bool all = strcmp(devices, "all") == 0;
     uint32_t n = 0;
@@ -304,7 +280,7 @@ enum err tcp_listen(const char *devices, const char *ports,
         log_error("getrandom: no random bytes");
     else
         for (; n < out->rails; n++)
-            if ((fds[n] = listen_at(&out->at[n], all, ports, buffer_bytes)) < 0)
+            if ((fds[n] = listen_at(&out->at[n], all, ports)) < 0)
                 break;
     if (n > 0 && n == out->rails)
         return OK;
@@ -327,8 +303,8 @@ static bool same_host(
     return n == m && memcmp(at, with, n) == 0;
 }
 
-bool tcp_moved(const char *devices, const char *ports, uint32_t buffer_bytes,
-    int fds[TCP_RAILS], struct tcp_place *p)
+bool tcp_moved(const char *devices, const char *ports, int fds[TCP_RAILS],
+    struct tcp_place *p)
 {
     bool all = strcmp(devices, "all") == 0, moved = false;
     struct tcp_place now = {0};
@@ -345,7 +321,7 @@ bool tcp_moved(const char *devices, const char *ports, uint32_t buffer_bytes,
         if (all && now.at[i].ss_family == p->at[i].ss_family) {
             *at_port(&now.at[i]) = *at_port(&p->at[i]);
         } else {
-            fd = listen_at(&now.at[i], all, ports, buffer_bytes);
+            fd = listen_at(&now.at[i], all, ports);
             if (fd < 0)
                 return moved;
             close(fds[i]);
@@ -480,15 +456,12 @@ bool data_tcp_loopback(struct span address)
 static struct log_rate connects =
     LOG_RATE("data connections that fail", LOG_WARN, 5);
 
-enum err tcp_connect(
-    const struct tcp_place *p, uint32_t rail, uint32_t buffer_bytes, int *out)
+enum err tcp_connect(const struct tcp_place *p, uint32_t rail, int *out)
 {
     const struct sockaddr_storage *at = &p->at[rail];
     int e, fd = socket(
                at->ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 
-    if (fd >= 0)
-        buffers(fd, buffer_bytes);
     if (fd >= 0 && (connect(fd, (const struct sockaddr *)at, at_len(at)) == 0 ||
                        errno == EINPROGRESS)) {
         *out = fd;

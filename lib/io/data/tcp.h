@@ -33,12 +33,12 @@ struct tcp_place {
  * "first-last" (empty: any). Writes a socket per rail. ERR_INTERNAL with a log
  * line that names the failed part. */
 MUST_CHECK enum err tcp_listen(const char *devices, const char *ports,
-    uint32_t buffer_bytes, int fds[TCP_RAILS], struct tcp_place *out);
+    int fds[TCP_RAILS], struct tcp_place *out);
 
 /* Checks whether the devices have other addresses now, as many as before; if
  * so, listens there with new sockets. True: *p has changed. */
-bool tcp_moved(const char *devices, const char *ports, uint32_t buffer_bytes,
-    int fds[TCP_RAILS], struct tcp_place *p);
+bool tcp_moved(const char *devices, const char *ports, int fds[TCP_RAILS],
+    struct tcp_place *p);
 
 /* Writes a place, for a HELLO: "tcp1", token, u8 streams, of and rails, and for
  * each of those u16 port, u8 length of the address, the address. */
@@ -59,7 +59,7 @@ uint8_t tcp_bits(const struct tcp_place *p, enum data_safe safe);
 /* Begins to connect to a rail; writable later means connected or failed.
  * ERR_PEER_LOST, with errno. */
 MUST_CHECK enum err tcp_connect(
-    const struct tcp_place *p, uint32_t rail, uint32_t buffer_bytes, int *fd);
+    const struct tcp_place *p, uint32_t rail, int *fd);
 /* Sets the options of both ends: no delay, and an end within some seconds after
  * the other host vanishes. */
 void tcp_options(int fd, uint32_t keepalive_ms, uint32_t stall_ms);

@@ -416,8 +416,8 @@ static bool places(struct tcp_door *d)
 
 static enum err begin(struct tcp_door *d)
 {
-    enum err e = tcp_listen(d->data->devices, d->data->ports,
-        d->data->buffer_bytes, d->listeners, &d->place);
+    enum err e =
+        tcp_listen(d->data->devices, d->data->ports, d->listeners, &d->place);
 
     if (e != OK)
         return e;
@@ -481,8 +481,7 @@ enum err tcp_door_open(struct tcp_door **out, const struct tcp_door_conf *c,
 
 bool tcp_door_moved(struct tcp_door *d, struct tcp_place *place)
 {
-    if (!tcp_moved(d->data->devices, d->data->ports, d->data->buffer_bytes,
-            d->listeners, &d->place))
+    if (!tcp_moved(d->data->devices, d->data->ports, d->listeners, &d->place))
         return false;
     for (uint32_t i = 0; i < d->place.rails; i++)
         (void)tcp_watch(d->epoll, d->listeners[i], EPOLLIN, TCP_LISTENER, i);

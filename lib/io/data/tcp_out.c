@@ -240,8 +240,7 @@ static enum err stream_open(struct data *d, struct endpoint *ep, uint32_t k)
         .small = k == ep->most,
         .hello_left = TCP_HELLO};
     list_init(&st->ready);
-    e = tcp_connect(
-        &ep->place, k % ep->place.rails, d->c.conf.buffer_bytes, &st->fd);
+    e = tcp_connect(&ep->place, k % ep->place.rails, &st->fd);
     if (e != OK)
         return e;
     tcp_options(st->fd, d->c.conf.keepalive_ms, d->c.conf.stall_ms);

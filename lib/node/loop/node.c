@@ -177,7 +177,6 @@ static enum err start_shard(struct node *n, uint32_t k)
             .stall_ms = (uint32_t)(c->transfer_stall / NS_PER_MS),
             .streams = (uint32_t)c->transfer_streams,
             .addresses = (uint32_t)c->transfer_shards,
-            .buffer_bytes = (uint32_t)c->transfer_buffer,
             .pace_bytes = c->transfer_pace,
             .safe = node_carriers_safe(c)},
         .role = c->role,
