@@ -55,8 +55,6 @@ static void usage(FILE *to)
         "  --save FILE     trace: keep one daemon's, for trace merge\n"
         "  --public        keygen: print the public half of the key in FILE,\n"
         "                  for control.identities\n"
-        "  --diff          conf: what a reload would change, as conf-diff;\n"
-        "                  exit status 0 nothing, 1 something, 2 trouble\n"
         "  --watch SECONDS  reports: show them again and again; top: how "
         "often\n"
         "  --once          top: print it one time, as on paper\n"
@@ -68,7 +66,8 @@ static void usage(FILE *to)
         "  --help          print this and exit\n"
         "exit status: 0 success (health: ready), 1 refused by the daemon or a\n"
         "check failed (health: not ready), 2 no daemon (health: none that\n"
-        "answers within a second), 64 bad command line\n",
+        "answers within a second), 64 bad command line; conf-diff: 0 nothing\n"
+        "would change, 1 something, 2 trouble\n",
         to);
 }
 
@@ -246,7 +245,7 @@ static int parse(int argc, char **argv, struct asked *a)
     const struct option longs[] = {{"socket", required_argument, NULL, 's'},
         {"config", required_argument, NULL, 'c'},
         {"encoded", no_argument, NULL, 'e'}, {"langd", no_argument, NULL, 'l'},
-        {"json", no_argument, &a->json, 1}, {"diff", no_argument, &a->diff, 1},
+        {"json", no_argument, &a->json, 1},
         {"public", no_argument, &a->public, 1},
         {"bytes", no_argument, &a->bytes, 1},
         {"once", no_argument, &a->once, 1}, {"live", no_argument, &a->live, 1},
@@ -327,10 +326,6 @@ int main(int argc, char **argv)
         fputs("mmxctl: top needs a terminal: use --once\n", stderr);
         return CTL_USAGE;
     }
-    if (a.diff && !strcmp(what, "conf"))
-        strcpy(what, "conf-diff");
-    else if (a.diff)
-        return misused("--diff goes with conf");
     status = ask(what, &a);
     return strcmp(what, "conf-diff") ? status : as_diff(status);
 }

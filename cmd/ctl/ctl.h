@@ -23,7 +23,7 @@ struct asked {
     const char *path; /* path of the socket; NULL: not given */
     const char *file; /* path of the configuration; NULL: not given */
     const char *also; /* a path before the last one; NULL: none */
-    int json, live, bytes, diff, public, once, follow; /* 1: given */
+    int json, live, bytes, public, once, follow; /* 1: given */
     bool waits, brief;
     uint64_t watch_s; /* 0: not given */
     uint64_t wait_s;  /* valid if it waits */

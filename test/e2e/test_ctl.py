@@ -147,7 +147,6 @@ class Strange(Case):
         """One line says what is wrong; all of --help would hide it."""
         for words, why in ((("--watch", "x", "pools"), "whole seconds"),
                            (("--watch", "1", "drain"), "--watch goes with"),
-                           (("--diff", "pools"), "--diff goes with"),
                            (("pools", "vit"), "no more words"),
                            (("trace", "vit"), "number of a room"),
                            (("trace", "merge", "a"), "merge FILE FILE"),

@@ -69,7 +69,7 @@ class Host(Case):
         top = self.ctl("top", "--once").stdout
         self.assertLess(top.index("enc0 (encoded), up"),
                         top.index("lang0 (langd), up"))
-        got = self.ctl("conf", "--diff")
+        got = self.ctl("conf-diff")
         self.assertEqual(
             got.stdout.count("the file says what is in force"), 2)
 

@@ -1,5 +1,5 @@
 /* node_reload.c - reads the configuration again while the daemon runs: for
- * SIGHUP, `mmxctl reload`, and `mmxctl conf --diff`, which changes nothing.
+ * SIGHUP, `mmxctl reload`, and `mmxctl conf-diff`, which changes nothing.
  *
  * Invariants: one is under way at a time, in the order in which they were
  * asked for, except that several SIGHUPs are one. All or nothing: file and keys
