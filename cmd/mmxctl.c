@@ -35,8 +35,7 @@ static void usage(FILE *to)
         "                  exists stays as it is\n"
         "or, for root and the daemon's own user,\n",
         to);
-#define COMMAND(name, word, usage, meaning)                                    \
-    fprintf(to, "  %-15s %s\n", word usage, meaning);
+#define COMMAND(name, word, meaning) fprintf(to, "  %-15s %s\n", word, meaning);
 #include "wire/command.def"
     fputs(
         "options:\n"
@@ -90,7 +89,7 @@ static enum asking asking_of(const char *word)
     } all[] = {
 #define SHOW(NAME, word, meaning) {word, REPORT},
 #include "wire/show.def"
-#define COMMAND(name, word, usage, meaning) {word, ORDER},
+#define COMMAND(name, word, meaning) {word, ORDER},
 #include "wire/command.def"
     };
 

@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "base/text.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -36,11 +37,7 @@ static uint64_t env_number(const char *name)
     const char *s = getenv(name);
     uint64_t v = 0;
 
-    for (; s && *s; s++)
-        if (*s < '0' || *s > '9' || __builtin_mul_overflow(v, 10u, &v) ||
-            __builtin_add_overflow(v, (uint64_t)(*s - '0'), &v))
-            return 0;
-    return v;
+    return s && text_number(span_str(s), UINT64_MAX, &v) ? v : 0;
 }
 
 /* True if the number in the environment is our process id. */

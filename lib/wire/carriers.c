@@ -52,11 +52,6 @@ uint8_t carriers_read(struct span text)
     return bits;
 }
 
-bool carriers_common(uint8_t here, const char *there)
-{
-    return (here & carriers_read(span_str(there))) != 0;
-}
-
 /* Returns the best of the carriers: the one with the highest number. */
 static uint8_t best(uint8_t bits)
 {

@@ -44,9 +44,6 @@ const char *carrier_name(uint8_t number);
 void carriers_why(const struct carrier_pair *p, uint8_t here, uint8_t barred,
     char *out, size_t size);
 
-/* True if `here` and the list of a HELLO have a carrier in common. */
-bool carriers_common(uint8_t here, const char *there);
-
 /* Returns the carrier for langd's first HELLO, before it knows what the encoder
  * supports: TCP if that is here. */
 uint8_t carriers_first(uint8_t here);

@@ -332,7 +332,7 @@ static enum err order(const char *path, const char *what)
 TEST(orders_are_taken_at_their_own_socket)
 {
     static const char *const all[] = {
-#define COMMAND(name, word, usage, meaning) word,
+#define COMMAND(name, word, meaning) word,
 #include "wire/command.def"
 #undef COMMAND
     };

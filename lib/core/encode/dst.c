@@ -378,7 +378,7 @@ enum err edst_check(struct encoded *e, const struct eroom *m,
             peer_layout(l, d->layout));
         return ERR_INCOMPATIBLE_LAYOUT;
     }
-    if (!carriers_common(e->b.c.carriers, l->carriers)) {
+    if (!(e->b.c.carriers & l->pair.there)) {
         snprintf(text, size, "encoded moves rows by %.180s, langd by %.180s",
             e->b.c.carriers_text, l->carriers);
         return ERR_INCOMPATIBLE_LAYOUT;

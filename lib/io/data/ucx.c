@@ -139,18 +139,11 @@ bool ucx_reaches(const char *list)
     return false;
 }
 
-/* Appends name to the comma-separated out, unless it is in there or does not
- * fit. */
-static void add_name(char *out, size_t size, const char *name, size_t len)
+void ucx_add_word(char *out, size_t size, const char *word)
 {
-    char word[64];
     size_t used = strlen(out);
 
-    if (len == 0 || len >= sizeof(word))
-        return;
-    memcpy(word, name, len);
-    word[len] = 0;
-    if (!text_lists(out, word) && used + len + 2 <= size)
+    if (!text_lists(out, word) && used + strlen(word) + 2 <= size)
         snprintf(out + used, size - used, "%s%s", used ? "," : "", word);
 }
 
@@ -173,12 +166,15 @@ void ucx_transport(ucp_ep_h ep, char *out, size_t size)
     }
     for (line = strtok_r(text, "\n", &save); line;
          line = strtok_r(NULL, "\n", &save)) {
-        const char *name = strstr(line, "lane[");
+        char *name = strstr(line, "lane[");
 
         name = name ? strchr(name, ':') : NULL;
         name = name ? strchr(name + 1, ':') : NULL;
-        if (name && strchr(name, '/'))
-            add_name(out, size, name + 1, strcspn(name + 1, ". "));
+        if (!name || !strchr(name, '/'))
+            continue;
+        name[1 + strcspn(name + 1, ". ")] = 0;
+        if (name[1])
+            ucx_add_word(out, size, name + 1);
     }
     free(text);
 }

@@ -58,6 +58,9 @@ void ucx_close(struct ucx *u);
 /* Writes the endpoint's transports, "tcp/lo", joined by commas; empty while it
  * is not connected. */
 void ucx_transport(ucp_ep_h ep, char *out, size_t size);
+/* Appends the word to the comma-separated list, unless it is in there or does
+ * not fit. */
+void ucx_add_word(char *out, size_t size, const char *word);
 /* True if one of the transports, given with or without device, reads a peer's
  * memory in place. */
 bool ucx_reaches(const char *list);

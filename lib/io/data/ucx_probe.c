@@ -23,14 +23,6 @@ struct search {
     bool found;
 };
 
-static void add_word(char *list, size_t size, const char *word)
-{
-    size_t used = strlen(list);
-
-    if (!text_lists(list, word) && used + strlen(word) + 2 <= size)
-        snprintf(list + used, size - used, "%s%s", used ? "," : "", word);
-}
-
 /* True if `name`, "rc_mlx5", is one of the words of UCX_TLS: itself, its
  * family "rc", or "all". */
 static bool wanted(const char *tls, const char *name)
@@ -57,9 +49,9 @@ static void look_at(
         (s->named && !wanted(s->tls, resource->tl_name)))
         return;
     if (net)
-        add_word(
+        ucx_add_word(
             s->offer->devices, sizeof(s->offer->devices), resource->dev_name);
-    add_word(
+    ucx_add_word(
         s->offer->transports, sizeof(s->offer->transports), resource->tl_name);
 }
 

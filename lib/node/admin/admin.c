@@ -55,7 +55,7 @@ static const char *const whats[] = {
 #define SHOW(NAME, word, meaning) " " word
 static const char there_is[] = "there is"
 #include "wire/show.def"
-#define COMMAND(name, word, usage, meaning) " " word
+#define COMMAND(name, word, meaning) " " word
 #include "wire/command.def"
     ;
 

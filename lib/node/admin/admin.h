@@ -33,7 +33,7 @@ struct command {
     const char *word; /* NULL: behind the last */
     void (*run)(struct node *n, struct query *q, const char *args);
 };
-#define COMMAND(name, word, usage, meaning)                                    \
+#define COMMAND(name, word, meaning)                                           \
     void command_##name(struct node *n, struct query *q, const char *args);
 #include "wire/command.def"
 /* Returns where the answer's rows go. */

@@ -19,7 +19,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-#define COMMAND(name, word, usage, meaning) {word, command_##name},
+#define COMMAND(name, word, meaning) {word, command_##name},
 static const struct command commands[] = {
 #include "wire/command.def"
     {NULL, NULL}};
