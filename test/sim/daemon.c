@@ -159,8 +159,8 @@ static void shard_make(struct daemon *d, uint32_t k)
                 &slab, rooms, LANDINGS_MIN, k, d->shards_count, d->lpools, n);
         else
             s->sending = sending_init(&slab, rooms, share_peers(d->conf), k,
-                d->shards_count, (uint32_t)d->conf->transfer_window,
-                (uint32_t)d->conf->transfer_segment, spools, n);
+                d->shards_count, 1u << 20, (uint32_t)d->conf->transfer_segment,
+                spools, n);
         if (round == 0)
             slab = (struct slab){
                 .p = s->memory = must_alloc(1, slab.used), .cap = slab.used};

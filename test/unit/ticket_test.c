@@ -19,8 +19,7 @@ static uint32_t told_count;
 static const char *why;
 static uint64_t now_ns;
 
-static struct tickets *make(
-    uint32_t spaces, uint32_t sequences, uint32_t requests)
+static struct tickets *make(uint32_t spaces, uint32_t requests)
 {
     static struct conf c;
     static struct tickets t;
@@ -30,7 +29,6 @@ static struct tickets *make(
     conf_init(&c, ROLE_LANGD);
     c.limit_connections = CONNS;
     c.limit_spaces = spaces;
-    c.limit_sequences = sequences;
     c.limit_tickets = requests;
     tickets_init(&t, &s, &c, 7);
     free(memory);
@@ -126,7 +124,7 @@ static uint32_t listen(struct tickets *t)
 
 TEST(one)
 {
-    struct tickets *t = make(2, 4, 8);
+    struct tickets *t = make(2, 8);
     uint32_t s = space(t, 5, "ctx", 4);
     struct ticket_state a = ask(t, s, "a"), again;
 
@@ -146,7 +144,7 @@ TEST(one)
 
 TEST(spaces)
 {
-    struct tickets *t = make(2, 4, 8);
+    struct tickets *t = make(2, 8);
     uint32_t a = space(t, 5, "ctx", 4), b = space(t, 6, "ctx", 2), n = 77;
     struct local_ticket m;
     struct ticket_state s;
@@ -156,7 +154,7 @@ TEST(spaces)
     T_ERR(space_open(t, 5, 5, span_str("ctx"), 3, &n, &why), ERR_MALFORMED);
     T_HAS(why, "another n_seq_max");
     T_ERR(space_open(t, 5, 5, span_str("x"), 0, &n, &why), ERR_MALFORMED);
-    T_ERR(space_open(t, 5, 5, span_str("x"), 5, &n, &why), ERR_MALFORMED);
+    T_ERR(space_open(t, 5, 5, span_str("x"), 1025, &n, &why), ERR_MALFORMED);
     T_ERR(space_open(t, 5, 5, span_str("x"), 1, &n, &why), ERR_QUOTA);
     T_EQ_U64(n, 77);
     /* A space is its session's alone. */
@@ -176,7 +174,7 @@ TEST(spaces)
 
 TEST(names)
 {
-    struct tickets *t = make(1, 4, 8);
+    struct tickets *t = make(1, 8);
     uint32_t s = space(t, 5, "", 4);
     char text[65];
     struct local_ticket m = {.space = s, .cell = NONE};
@@ -198,7 +196,7 @@ TEST(same_hash)
 {
     /* A known pair for FNV-1a 64: users may choose request ids. */
     const char *a = "8yn0iYCKYHlIj4-BwPqk", *b = "GReLUrM4wMqfg9yzV3KQ";
-    struct tickets *t = make(1, 4, 8);
+    struct tickets *t = make(1, 8);
     uint32_t s = space(t, 5, "ctx", 4);
     struct ticket_state first = ask(t, s, a), out;
     struct local_ticket m = ask_of(s, b);
@@ -212,7 +210,7 @@ TEST(same_hash)
 
 TEST(exhaustion_and_fifo)
 {
-    struct tickets *t = make(1, 4, 16);
+    struct tickets *t = make(1, 16);
     uint32_t s = space(t, 5, "ctx", 2);
     struct ticket_state a = ask(t, s, "a"), b = ask(t, s, "b"), c, q;
 
@@ -244,7 +242,7 @@ TEST(exhaustion_and_fifo)
 
 TEST(longest_idle_first)
 {
-    struct tickets *t = make(1, 4, 16);
+    struct tickets *t = make(1, 16);
     uint32_t s = space(t, 5, "ctx", 4), order[] = {2, 0, 3, 1};
     struct ticket_state got[4];
     char name[8];
@@ -266,7 +264,7 @@ TEST(longest_idle_first)
 
 TEST(late_release)
 {
-    struct tickets *t = make(1, 4, 16);
+    struct tickets *t = make(1, 16);
     uint32_t s = space(t, 5, "ctx", 1);
     struct ticket_state old = ask(t, s, "a"), now;
 
@@ -290,7 +288,7 @@ TEST(late_release)
 
 TEST(generations_wrap)
 {
-    struct tickets *t = make(1, 1, 4);
+    struct tickets *t = make(1, 4);
     uint32_t s = space(t, 5, "ctx", 1);
     struct ticket_state a;
 
@@ -302,7 +300,7 @@ TEST(generations_wrap)
 
 TEST(deadline)
 {
-    struct tickets *t = make(1, 4, 16);
+    struct tickets *t = make(1, 16);
     uint32_t s = space(t, 5, "ctx", 1);
     struct ticket_state a = ask(t, s, "a"), q;
     struct local_ticket m = ask_of(s, "b");
@@ -332,7 +330,7 @@ TEST(deadline)
 
 TEST(lease)
 {
-    struct tickets *t = make(1, 4, 16);
+    struct tickets *t = make(1, 16);
     uint32_t s = space(t, 5, "ctx", 1);
     struct local_ticket m = ask_of(s, "a");
     struct ticket_state a;
@@ -358,7 +356,7 @@ TEST(lease)
 
 TEST(room)
 {
-    struct tickets *t = make(1, 4, 16);
+    struct tickets *t = make(1, 16);
     uint32_t s = space(t, 5, "ctx", 2);
     struct list room, other;
     struct local_ticket a = ask_of(s, "a"), b = ask_of(s, "b"),
@@ -389,7 +387,7 @@ TEST(room)
 
 TEST(session_end)
 {
-    struct tickets *t = make(2, 4, 16);
+    struct tickets *t = make(2, 16);
     uint32_t s = space(t, 5, "ctx", 1), o = space(t, 6, "ctx", 1);
     struct local_ticket m = ask_of(o, "a");
     struct ticket_state out;
@@ -412,7 +410,7 @@ TEST(session_end)
 
 TEST(conn_end)
 {
-    struct tickets *t = make(1, 4, 16);
+    struct tickets *t = make(1, 16);
     uint32_t s = space(t, 5, "ctx", 2);
     struct local_ticket m = ask_of(s, "gone");
     struct ticket_state a = ask(t, s, "a"), b = ask(t, s, "b"), out;
@@ -444,7 +442,7 @@ TEST(conn_end)
 /* Two processes of one engine ask for the same request. */
 TEST(asked_by_two)
 {
-    struct tickets *t = make(1, 4, 16);
+    struct tickets *t = make(1, 16);
     uint32_t s = space(t, 5, "ctx", 1);
     struct ticket_state a = ask(t, s, "a"), out;
     struct local_ticket m = ask_of(s, "b");
@@ -468,7 +466,7 @@ TEST(asked_by_two)
 
 TEST(asked_again_before_the_loss_was_heard)
 {
-    struct tickets *t = make(1, 4, 16);
+    struct tickets *t = make(1, 16);
     uint32_t s = space(t, 5, "ctx", 1);
 
     (void)ask(t, s, "a");
@@ -483,7 +481,7 @@ TEST(asked_again_before_the_loss_was_heard)
 /* The turn has come, but who waits has not heard it and goes away. */
 TEST(given_up_before_the_grant_was_heard)
 {
-    struct tickets *t = make(1, 4, 16);
+    struct tickets *t = make(1, 16);
     uint32_t s = space(t, 5, "ctx", 1);
     struct ticket_state a = ask(t, s, "a");
 
@@ -497,7 +495,7 @@ TEST(given_up_before_the_grant_was_heard)
 
 TEST(caps)
 {
-    struct tickets *t = make(1, 2, 3);
+    struct tickets *t = make(1, 3);
     uint32_t s = space(t, 5, "ctx", 2);
     struct local_ticket m = ask_of(s, "d");
     struct ticket_state a = ask(t, s, "a"), out = {true, 9, 9};
@@ -519,7 +517,7 @@ TEST(caps)
 /* The seed's hang: the ninth to eleventh request of eight ids. */
 TEST(eleven_requests_on_eight_ids)
 {
-    struct tickets *t = make(1, 8, 16);
+    struct tickets *t = make(1, 16);
     uint32_t s = space(t, 5, "ctx", 8), done = 0, waiting = 0;
     struct ticket_state got[11];
     char name[16];
@@ -549,7 +547,7 @@ TEST(eleven_requests_on_eight_ids)
 
 TEST(cycle_of_10000)
 {
-    struct tickets *t = make(1, 8, 16);
+    struct tickets *t = make(1, 16);
     uint32_t s = space(t, 5, "ctx", 8), uses[8] = {0};
     char name[16];
 
@@ -622,7 +620,7 @@ static void any_step(struct tickets *t, uint64_t *rnd, struct list *rooms,
 TEST(random)
 {
     for (uint64_t seed = 1; seed <= 40; seed++) {
-        struct tickets *t = make(2, 3, 20);
+        struct tickets *t = make(2, 20);
         uint32_t spaces[2] = {space(t, 5, "a", 3), space(t, 5, "b", 1)};
         struct ticket_state has[2][NAMES] = {{{0}}};
         struct list rooms[3];

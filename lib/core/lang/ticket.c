@@ -17,7 +17,6 @@ void tickets_init(
     t->conf = c;
     t->spaces_max = t->space_share.total;
     t->tickets_max = t->share.total;
-    t->size_max = (uint32_t)c->limit_sequences;
     t->wait_ns = c->timeout_sequence;
     t->spaces = slab_take(s, t->spaces_max, sizeof(*t->spaces));
     t->tickets = slab_take(s, t->tickets_max, sizeof(*t->tickets));
@@ -26,8 +25,8 @@ void tickets_init(
     heap_init(&t->timers, s, t->tickets_max);
     table_init(&t->requests, s, t->tickets_max, seed);
     for (uint32_t i = 0; i < t->spaces_max; i++) {
-        uint32_t *idle = slab_take(s, t->size_max, sizeof(*idle));
-        uint32_t *gens = slab_take(s, t->size_max, sizeof(*gens));
+        uint32_t *idle = slab_take(s, SPACE_IDS_MAX, sizeof(*idle));
+        uint32_t *gens = slab_take(s, SPACE_IDS_MAX, sizeof(*gens));
 
         if (t->spaces) {
             t->spaces[i].idle = idle;
@@ -55,8 +54,8 @@ enum err space_open(struct tickets *t, uint32_t session, uint32_t uid,
     uint32_t free = NONE;
     struct space *p;
 
-    *text = "n_seq_max is 1 to limits.sequences, a name has at most 63 bytes";
-    if (n_seq_max == 0 || n_seq_max > t->size_max || name.len > 63)
+    *text = "n_seq_max is 1 to 1024, a name has at most 63 bytes";
+    if (n_seq_max == 0 || n_seq_max > SPACE_IDS_MAX || name.len > 63)
         return ERR_MALFORMED;
     for (uint32_t i = 0; i < t->spaces_max; i++) {
         p = &t->spaces[i];

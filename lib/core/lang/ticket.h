@@ -16,6 +16,8 @@
 #include "core/brain.h"
 #include "core/share.h"
 
+#define SPACE_IDS_MAX 1024 /* more than engines have sequences */
+
 struct ticket {
     bool used, held;
     uint8_t reason; /* of a loss not reported to its connection yet; or OK */
@@ -54,7 +56,7 @@ struct tickets {
     struct heap timers;
     const struct conf *conf;
     struct share share, space_share; /* of tickets, of spaces */
-    uint32_t spaces_max, tickets_max, size_max;
+    uint32_t spaces_max, tickets_max;
     struct slots slots;     /* of tickets */
     const uint64_t *now_ns; /* the brain's; set after tickets_init */
     uint64_t wait_ns, granted, waited, expired; /* the last three: counters */
