@@ -316,24 +316,21 @@ static void on_broken(struct langd *l, struct out *out, struct lroom *m,
     grant_restart(l, out, m, m->held.blocks);
 }
 
-static void on_state(
-    struct langd *l, struct lroom *m, const struct peer_state *n)
+/* True if a message answers a grant. */
+static bool of_grant(uint8_t answers)
 {
-    switch (n->answers) {
-    case PEER_INIT:
-    case PEER_RESUME:
-        if (n->state != ROOM_FAILED)
-            confirmed(m, n->attempt, n->granted, n->firm);
-        break;
-    default:
-        break;
-    }
-    lroom_touch(l, m);
+    return answers == PEER_INIT || answers == PEER_RESUME;
+}
+
+static void on_state(struct lroom *m, const struct peer_state *n)
+{
+    if (of_grant(n->answers) && n->state != ROOM_FAILED)
+        confirmed(m, n->attempt, n->granted, n->firm);
 }
 
 static void on_nack(struct langd *l, struct lroom *m, const struct peer_nack *n)
 {
-    if (n->answers != PEER_INIT && n->answers != PEER_RESUME)
+    if (!of_grant(n->answers))
         return;
     /* An encoder does not restart a generation that it may have known: rows of
      * a later announce would mix with those here. So the room ends. */
@@ -455,7 +452,7 @@ bool langd_peer(
         happened_message(
             &l->b, HAPPENED_GOT, msg, m->uid, m->peer, ROWS_UNKNOWN);
     if (msg->type == PEER_STATE)
-        on_state(l, m, &msg->state);
+        on_state(m, &msg->state);
     else if (msg->type == PEER_NACK)
         on_nack(l, m, &msg->nack);
     else if (msg->type == PEER_DRAINED)
