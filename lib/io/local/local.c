@@ -156,19 +156,10 @@ static enum err bind_orders(struct listener *p, const char *path)
     return bind_path(p, path, "", 0600);
 }
 
+/* Takes over a socket that notify_listen_fd() has found good. */
 static enum err take_socket(struct listener *p, int fd)
 {
-    int type = 0, listening = 0;
-    socklen_t n = sizeof(type), m = sizeof(listening);
-
-    if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &n) != 0 ||
-        getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listening, &m) != 0 ||
-        type != SOCK_SEQPACKET || !listening) {
-        log_error("descriptor %d is no listening SEQPACKET socket", fd);
-        return ERR_INTERNAL;
-    }
-    if (fcntl(fd, F_SETFD, FD_CLOEXEC) != 0 ||
-        fcntl(fd, F_SETFL, O_NONBLOCK) != 0) {
+    if (fcntl(fd, F_SETFL, O_NONBLOCK) != 0) {
         log_error("descriptor %d: %s", fd, strerror(errno));
         return ERR_INTERNAL;
     }
