@@ -24,9 +24,10 @@ On an asyncio loop:
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
-from typing import Optional, Sequence
+from typing import Iterator, Optional, Sequence
 
 from . import aux_data as aux
 from . import errors, wire
@@ -63,14 +64,10 @@ def connect(role: str, socket: Optional[str] = None, *,
     $MMX_ENCODED_SOCKET or $MMX_LANGD_SOCKET says, else in /run/mmx. timeout 0:
     does not wait, a later step() connects. Connections with the same session
     (by default the name) are one engine. ValueError: another role."""
-    conn = _connection(role, socket, name, session, cells)
-    try:
+    with _connection(role, socket, name, session, cells, timeout) as conn:
         if timeout != 0:
             conn.wait(lambda: conn.connected or conn.refused, timeout)
-        return _welcomed(conn)
-    except BaseException as e:
-        conn.close()
-        raise _silence(conn, timeout, e) if isinstance(e, TimeoutError) else e
+    return conn
 
 
 async def aconnect(role: str, socket: Optional[str] = None, *,
@@ -78,39 +75,35 @@ async def aconnect(role: str, socket: Optional[str] = None, *,
                    cells: int = 1024,
                    timeout: Optional[float] = 10) -> Connection:
     """Connects as connect(), without blocking the loop."""
-    conn = _connection(role, socket, name, session, cells)
-    try:
+    with _connection(role, socket, name, session, cells, timeout) as conn:
         if timeout != 0:
             await conn.until(lambda: conn.connected or conn.refused, timeout)
-        return _welcomed(conn)
-    except BaseException as e:
-        conn.close()
-        raise _silence(conn, timeout, e) if isinstance(e, TimeoutError) else e
+    return conn
 
 
+@contextlib.contextmanager
 def _connection(role: str, socket: Optional[str], name: Optional[str],
-                session: str, cells: int) -> Connection:
+                session: str, cells: int,
+                timeout: Optional[float]) -> Iterator[Connection]:
+    """Gives a connection to wait for, and closes one that is not welcome."""
     if role not in ("encoded", "langd"):
         raise ValueError(f"a role is \"encoded\" or \"langd\", not {role!r}; "
                          "a socket's path comes after it")
     path = socket or os.environ.get(f"MMX_{role.upper()}_SOCKET") \
         or f"/run/mmx/{role}.sock"
-    return Connection(role, path, name or f"python-{os.getpid()}", session,
+    conn = Connection(role, path, name or f"python-{os.getpid()}", session,
                       cells)
-
-
-def _welcomed(conn: Connection) -> Connection:
-    if conn.refused:
-        raise conn.refused
-    return conn
-
-
-def _silence(conn: Connection, timeout: Optional[float],
-             error: TimeoutError) -> MmxError:
-    if isinstance(error, errors.DaemonSilent):
-        return error
-    why = conn.unreached or f"no answer in {timeout} s"
-    return conn.not_taken or errors.DaemonLost(f"{conn.path}: {why}")
+    try:
+        yield conn
+        if conn.refused:
+            raise conn.refused
+    except BaseException as e:
+        conn.close()
+        if isinstance(e, TimeoutError) and \
+                not isinstance(e, errors.DaemonSilent):
+            why = conn.unreached or f"no answer in {timeout} s"
+            raise conn.not_taken or errors.DaemonLost(f"{path}: {why}")
+        raise
 
 
 def wait_any(conns: Sequence[Connection],

@@ -14,6 +14,7 @@ in connection` (see aio.py).
 from __future__ import annotations
 
 import collections
+import contextlib
 import copy
 import enum
 import errno
@@ -745,11 +746,8 @@ class Connection:
             return
         self._closed = True
         if os.getpid() == self._pid and self._up:  # before, there is nothing to end
-            bye = self.send(wire.BYE)
-            try:
-                self.wait(bye, timeout)
-            except (errors.MmxError, TimeoutError):
-                pass
+            with contextlib.suppress(errors.MmxError, TimeoutError):
+                self.wait(self.send(wire.BYE), timeout)
         self._end()
 
     async def aclose(self, timeout: float = 5) -> None:
@@ -759,10 +757,8 @@ class Connection:
         self._here()
         self._closed = True
         if self._up:
-            try:
+            with contextlib.suppress(errors.MmxError, TimeoutError):
                 await self.until(self.send(wire.BYE), timeout)
-            except (errors.MmxError, TimeoutError):
-                pass
         self._end()
 
     def _end(self) -> None:

@@ -12,8 +12,8 @@ import enum
 import time
 import weakref
 from math import inf
-from typing import (TYPE_CHECKING, Any, Dict, Iterator, List, NamedTuple,
-                    Optional, Tuple)
+from typing import (TYPE_CHECKING, Any, Callable, Dict, Iterator, List,
+                    NamedTuple, Optional, Tuple)
 
 from . import errors, wire
 from .pool import Pool
@@ -258,16 +258,23 @@ class Shown:
         it fails, TimeoutError after `timeout` seconds."""
         # Only the two final states always have an event.
         final = state in (State.FAILED, State.SUCCESS)
-        self.conn.wait(lambda: self._reached(state), timeout,
-                       None if final else 0.005, self._lacks)
-        return self
+        return self._wait(lambda: self._reached(state), timeout,
+                          None if final else 0.005)
 
     async def reached(self, state: State = State.SUCCESS,
                       timeout: Optional[float] = None) -> Any:
         """Awaits SUCCESS or FAILED (other states have no event of their own
         and may be noticed late)."""
-        await self.conn.until(lambda: self._reached(state), timeout,
-                              self._lacks)
+        return await self._until(lambda: self._reached(state), timeout)
+
+    def _wait(self, until: Callable[[], bool], timeout: Optional[float],
+              every: Optional[float] = None) -> Any:
+        self.conn.wait(until, timeout, every, self._lacks)
+        return self
+
+    async def _until(self, until: Callable[[], bool],
+                     timeout: Optional[float]) -> Any:
+        await self.conn.until(until, timeout, self._lacks)
         return self
 
     def _reached(self, state: State) -> bool:
@@ -356,23 +363,19 @@ class Source(Shown):
 
     def wait_granted(self, timeout: Optional[float] = None) -> "Source":
         """Blocks until rows may be written, or exist already (have)."""
-        self.conn.wait(self._open, timeout, lacks=self._lacks)
-        return self
+        return self._wait(self._open, timeout)
 
     async def granted(self, timeout: Optional[float] = None) -> "Source":
         """Awaits that rows may be written, or exist already (have)."""
-        await self.conn.until(self._open, timeout, self._lacks)
-        return self
+        return await self._until(self._open, timeout)
 
     def wait_done(self, timeout: Optional[float] = None) -> "Source":
         """Blocks until every destination has received the rows."""
-        self.conn.wait(self._over, timeout, lacks=self._lacks)
-        return self
+        return self._wait(self._over, timeout)
 
     async def done(self, timeout: Optional[float] = None) -> "Source":
         """Awaits that every destination has received the rows."""
-        await self.conn.until(self._over, timeout, self._lacks)
-        return self
+        return await self._until(self._over, timeout)
 
     def _open(self) -> bool:
         return self.may_write >= 0 or self.have or self._failed()
@@ -460,29 +463,22 @@ class Room(Shown):
 
     def wait_ready(self, timeout: Optional[float] = None) -> "Room":
         """Blocks until every row may be read."""
-        self.conn.wait(lambda: self.complete or self._failed(), timeout,
-                       lacks=self._lacks)
-        return self
+        return self._wait(lambda: self.complete or self._failed(), timeout)
 
     async def ready(self, timeout: Optional[float] = None) -> "Room":
         """Awaits that every row may be read."""
-        await self.conn.until(lambda: self.complete or self._failed(),
-                              timeout, self._lacks)
-        return self
+        return await self._until(
+            lambda: self.complete or self._failed(), timeout)
 
     def wait_rows(self, rows: int, timeout: Optional[float] = None) -> "Room":
         """Blocks until rows [0, rows) may be read (stream mode), at most
         stream_rows of them from the first that is not released on."""
-        self.conn.wait(lambda: self._have_rows(rows), timeout,
-                       lacks=self._lacks)
-        return self
+        return self._wait(lambda: self._have_rows(rows), timeout)
 
     async def landed(self, rows: int,
                      timeout: Optional[float] = None) -> "Room":
         """Awaits that rows [0, rows) may be read (stream mode)."""
-        await self.conn.until(lambda: self._have_rows(rows), timeout,
-                              self._lacks)
-        return self
+        return await self._until(lambda: self._have_rows(rows), timeout)
 
     def _have_rows(self, rows: int) -> bool:
         if self.readable >= rows or self.complete or self._failed():
