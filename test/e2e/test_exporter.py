@@ -385,7 +385,7 @@ class Dashboard(Scraped):
         with open(os.path.join(ROOT, "conf/grafana-dashboard.json")) as f:
             panels = json.load(f)["panels"]
         exprs = [t["expr"].replace("$host", ".*") for p in panels
-                 for t in p["targets"]]
+                 for t in p["targets"] if ":mmx_" not in t["expr"]]
         self.assertGreater(len(exprs), 8)
         room = 0
         for expr in exprs:
@@ -399,6 +399,20 @@ class Dashboard(Scraped):
         rules = self.ask(api, "rules")["groups"][0]["rules"]
         self.assertEqual([r["lastError"] for r in rules if r.get("lastError")],
                          [])
+
+    def test_panels_of_engines_name_what_the_adapters_have(self):
+        with open(os.path.join(ROOT, "conf/grafana-dashboard.json")) as f:
+            named = set(re.findall(
+                r"(vllm|sglang):mmx_(\w+?)(?:_total|_sum|_bucket)?\b",
+                f.read()))
+        self.assertGreater(len(named), 6)
+        for engine, name in named:
+            at = f"lib/client/python/mmx/adapters/_{engine}_" + \
+                ("engine.py" if engine == "vllm" else "common.py")
+            with open(os.path.join(ROOT, at), encoding="utf-8") as f:
+                self.assertRegex(
+                    f.read(), f'"{name}"' if engine == "vllm"
+                    else f'"sglang:mmx_{name}"')
 
     def test_rules(self):
         if not shutil.which("promtool"):
