@@ -107,7 +107,8 @@ class Adapters(Cuda):
 
     def test_vllm(self):
         e, d, producer, consumer = self.vllm("cuda:0")
-        for name, rows in (("cat", 300), ("dog", 5)):
+        # The last with 100 KiB beside its rows.
+        for name, rows in (("cat", 300), ("dog", 5), ("video-12800", 300)):
             r = self.handed_over(producer, name, rows)
             consumer.admit(r)
             consumer.step(r)
@@ -118,6 +119,27 @@ class Adapters(Cuda):
         self.assertEqual(consumer.encoded, [])
         d.all_free()
         e.kill()  # what has a key stays until its space is needed
+
+    def test_metadata_larger_than_an_aux(self):
+        enc, lm = self.engines(*self.cuda_pair("cuda:0", "cuda:0"))
+        whole = mmx.aux.pack(merge=2, times=range(12800))
+        says = mmx.aux.split(whole)
+        rows = 300 + says.rows(enc.pool)
+        lm.request(7, "enc0")
+        source = enc.rooms[7] = enc.conn.announce(7, enc.pool, rows, rows,
+                                                  aux=says.aux)
+        enc.granted(7)
+        self.write(enc, 7, rows)  # as of a room before
+        says.write(source, 300)
+        enc.commit(7, 0, rows, final=True)
+        self.assertEqual(lm.ready(7), rows)
+        room = lm.rooms[7]
+        self.assertEqual(rows - mmx.aux.rest_rows(room), 300)
+        self.assertEqual(mmx.aux.whole(room), whole)
+        for name in ("fill_ids", "mask"):
+            self.assertFalse(np.any(room.gather(name, 300, rows)))
+        self.assertTrue(np.any(room.gather("fill_ids", 0, 300)))
+        self.finish(enc, lm, 7)
 
     @unittest.skipIf(REAL, "torch's streams are a double's")
     def test_vllm_on_the_gpu_of_the_pools(self):
