@@ -67,8 +67,12 @@ class Vllm(VllmCase):
                 r = self.hand_over(f"r{size}", (f"lie {size}", 300))
             with self.assertLogs("vllm.mmx") as said:
                 self.consumer.serve(r)
-            self.assertIn(f"a rest of {size} bytes; 300 rows of 64 bytes came",
-                          "".join(said.output))
+            digits = room_of(r, f"lie {size}") & 0xffffffff
+            self.assertRegex(
+                said.output[-1], f"the rows of lie {size} cannot be had: "
+                f"too-large: .* a rest of {size} bytes; 300 rows of 64 bytes "
+                f"came.*; mmxctl trace ..{digits:08x}, here and at "
+                f"{self.e.address}, says more")
             _vllm_engine.warn.last.clear()
             self.assertEqual(self.consumer.encoded[-1:], [f"lie {size}"])
             said = self.consumer.scheduler.get_ec_connector_stats().data

@@ -291,7 +291,11 @@ class ConsumerScheduler:
         item.given_up, item.encoded, item.since = True, False, 0.0
         self._leave(item)
         self.counts.add("items_given_up")
-        warn("given up", "the rows of %s cannot be had: %s", identifier, error)
+        used = item.used
+        where = f"; mmxctl trace ..{used.room.room & 0xffffffff:08x}, here " \
+            f"and at {used.encoder}, says more" if used else ""
+        warn("given up", "the rows of %s cannot be had: %s%s", identifier,
+             error, where)
 
     def _leave(self, item: _Item) -> None:
         """Releases a room that no worker will read; before READY that aborts
