@@ -18,8 +18,7 @@ import urllib.error
 import urllib.request
 import weakref
 from array import array
-from typing import (Any, Deque, Dict, Iterable, Iterator, List, Optional,
-                    Set, Tuple)
+from typing import Any, Deque, Dict, Iterator, List, Optional, Set, Tuple
 
 import mmx
 from mmx import aux, errors
@@ -316,6 +315,7 @@ def make_waiting(receiver: Any) -> type:
             self.rooms: Dict[int, mmx.Room] = {}
             self._made: Optional[Dict[Any, Any]] = None  # its tensors
             self._copied = self._lost = False  # into them; for all ranks
+            self._why: Optional[BaseException] = None  # it failed here
             self._groups: Dict[Any, List[mmx.Room]] = {}  # by modality
             self.since = time.monotonic()  # all ranks have the same order
             self._secret, *said = next(
@@ -383,23 +383,14 @@ def make_waiting(receiver: Any) -> type:
                 if not self._landed():
                     return
             except Exception as e:  # this request's, not the scheduler's
-                self._count(e)
+                self._why = e
                 self._fail_and_release(f"mmx: {reason(e)}: {e}", status(e))
                 return
             try:
                 self._assemble()
             except Exception as e:
-                self._count(e)
+                self._why = e
                 self._fail_assemble(e)
-
-        def _count(self, failed: Optional[BaseException] = None,
-                   rows: Iterable[Any] = ()) -> None:
-            metrics = Lang.one.metrics if Lang.one else None
-            if metrics and failed:
-                metrics.failed(failed)
-            elif metrics:
-                metrics.moved(time.monotonic() - self.since,
-                              sum(r.nbytes for r in rows))
 
         def _landed(self) -> bool:
             for room in self.rooms.values():
@@ -412,7 +403,10 @@ def make_waiting(receiver: Any) -> type:
             if not self._copied:
                 return
             made, self._made = self._made, {}
-            self._count(rows=made.values())
+            metrics = Lang.get().metrics
+            if metrics:
+                metrics.moved(time.monotonic() - self.since,
+                              sum(r.nbytes for r in made.values()))
             self._finish_assemble(made)
             for item in self.recv_req.mm_inputs.mm_items:
                 # On a GPU they stay there until the request has ended.
@@ -461,6 +455,10 @@ def make_waiting(receiver: Any) -> type:
             an abort; what is being copied goes back after that."""
             rooms, lang, self._lost = getattr(self, "rooms", {}), \
                 Lang.get(), True
+            if lang.metrics and getattr(self, "_places", ()):
+                lang.metrics.failed(self._why or next(
+                    filter(None, (r.reason for r in rooms.values())),
+                    errors.Aborted()))
             for part, encoder in getattr(self, "_places", ()):
                 room = rooms.get(part)
                 if room and room.released != mmx.wire.ALL and (
