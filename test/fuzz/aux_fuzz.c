@@ -18,7 +18,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 /* The first three bytes of data are the aux's, the others its rest's. */
 static void split_again(const uint8_t *data, size_t size)
 {
-    size_t len = size < 3 ? 0 : (size_t)data[0] << 16 | data[1] << 8 | data[2];
+    size_t len =
+        size < 3 ? 0 : (size_t)data[0] << 16 | (size_t)data[1] << 8 | data[2];
     const uint8_t *aux = data + 3, *rest;
     int n, cut_len;
     size_t cut, claimed;
