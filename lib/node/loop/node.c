@@ -26,8 +26,6 @@ static const struct command commands[] = {
 
 /* TCP asks so often whether an idle data connection still stands. */
 #define KEEPALIVE_MS 5000
-/* In flight to an endpoint. */
-#define WINDOW_BYTES (1u << 20)
 
 /* signals and service manager */
 
@@ -186,7 +184,8 @@ static enum err start_shard(struct node *n, uint32_t k)
         .count = (uint32_t)c->transfer_shards,
         .slots = share_total(c, c->limit_rooms),
         .peers = n->peers_count,
-        .window_bytes = WINDOW_BYTES,
+        /* In flight to an endpoint: four messages at least. */
+        .window_bytes = max_u32(1u << 20, 4 * (uint32_t)c->transfer_segment),
         /* 2,048 may wait while the loop takes another step. */
         .orders = 2048 + n->step_orders,
         .cpu = pinned ? atoi(c->transfer_cpus.items[k]) : -1,
