@@ -354,7 +354,8 @@ static bool take(struct encoded *e, struct epool *p, struct item *it)
 }
 
 /* Gives all of a batch their blocks at once: what is left of it may be full no
- * more, and wait behind others. False: the free blocks are too scattered. */
+ * more, and wait behind others. False: the free blocks are too scattered for
+ * one of them. */
 static bool serve(struct encoded *e, struct epool *p, struct item *first)
 {
     uint32_t all = first->batch->items, taken = 0;
@@ -369,7 +370,7 @@ static bool serve(struct encoded *e, struct epool *p, struct item *first)
     for (uint32_t i = 1; i < taken; i++)
         queue_leave(e, next_in_batch(first), ITEM_HELD);
     queue_leave(e, first, ITEM_HELD);
-    return taken == all;
+    return true;
 }
 
 static bool comes_back(const struct item *it)
