@@ -98,7 +98,9 @@ int mmx_aux_at(
  *     mmx_scatter(m, r, NULL, rows, more, whole + cut, 0);
  *     mmx_commit_final(m, r, 0, rows + more, rows + more, NULL, 0);
  *
- * with zeros behind the whole, as calloc makes them, up to a row. The reader:
+ * with zeros behind the whole, as calloc makes them, up to a row; and to these
+ * rows of each other field, by name, zeros: a block has what was there before.
+ * The reader:
  *
  *     more = mmx_aux_rest(look.aux, look.aux_len, look.total, row_bytes);
  *     mmx_gather(m, r, NULL, look.total - more, more, rest, 0);

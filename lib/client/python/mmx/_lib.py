@@ -1,6 +1,7 @@
 """The C library, libmmx.so.0, which this package uses for what needs no
-connection: windows, aux, references, ids of names and words for reasons. mmx.h
-says what its calls do; structs that are passed to it are as there.
+connection: windows, aux, references, ids of names, words for reasons, tables of
+messages, maps of pools on a GPU. mmx.h says what its calls do; structs that are
+passed to it are as there.
 
 It comes with the wheel, with the packages of the system, or of a build in the
 tree that this file is in; $MMX_LIBRARY is the path of another one."""
