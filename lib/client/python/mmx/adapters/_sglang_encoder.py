@@ -139,6 +139,7 @@ def make_delivery(server: Any) -> type:
             data = await self.encoder._wait_for_embedding(state)
             rooms, req_id = self.rooms, state.req_id
             if data.error_msg is not None or data.embedding is None:
+                self.metrics.failed(errors.Internal())
                 await rooms.fail(req_id, str(data.error_msg or "no rows"))
                 return
             if req_id in rooms.refused:

@@ -315,6 +315,7 @@ def make_waiting(receiver: Any) -> type:
             self.rooms: Dict[int, mmx.Room] = {}
             self._made: Optional[Dict[Any, Any]] = None  # its tensors
             self._copied = self._lost = False  # into them; for all ranks
+            self._had = False  # rows are SGLang's
             self._why: Optional[BaseException] = None  # it failed here
             self._groups: Dict[Any, List[mmx.Room]] = {}  # by modality
             self.since = time.monotonic()  # all ranks have the same order
@@ -333,9 +334,13 @@ def make_waiting(receiver: Any) -> type:
             if not self._places:  # a client may say what the tokenizer says
                 raise errors.Malformed("the request has no parts")
             odd = [e for _, e in self._places if not is_place(e)]
-            if odd:
-                raise errors.Malformed(f"no address: {odd[0]!r:.200}")
-            self._open()
+            try:
+                if odd:
+                    raise errors.Malformed(f"no address: {odd[0]!r:.200}")
+                self._open()
+            except Exception as e:
+                self._why = e
+                raise
 
         def _rid(self) -> str:
             return f"{self.recv_req.rid}{MARK}{self._secret}"
@@ -403,11 +408,11 @@ def make_waiting(receiver: Any) -> type:
             if not self._copied:
                 return
             made, self._made = self._made, {}
-            metrics = Lang.get().metrics
-            if metrics:
-                metrics.moved(time.monotonic() - self.since,
-                              sum(r.nbytes for r in made.values()))
+            size = sum(r.nbytes for r in made.values())
             self._finish_assemble(made)
+            self._had, metrics = True, Lang.get().metrics
+            if metrics:
+                metrics.moved(time.monotonic() - self.since, size)
             for item in self.recv_req.mm_inputs.mm_items:
                 # On a GPU they stay there until the request has ended.
                 item.keep_device_embedding = True
@@ -455,10 +460,10 @@ def make_waiting(receiver: Any) -> type:
             an abort; what is being copied goes back after that."""
             rooms, lang, self._lost = getattr(self, "rooms", {}), \
                 Lang.get(), True
-            if lang.metrics and getattr(self, "_places", ()):
-                lang.metrics.failed(self._why or next(
-                    filter(None, (r.reason for r in rooms.values())),
-                    errors.Aborted()))
+            late = self.status == receiver.WaitingMMRequestStatus.TIMEOUT
+            why = getattr(self, "_why", None) or next(
+                filter(None, (r.reason for r in rooms.values())),
+                errors.TimedOut() if late else errors.Aborted())
             for part, encoder in getattr(self, "_places", ()):
                 room = rooms.get(part)
                 if room and room.released != mmx.wire.ALL and (
@@ -466,6 +471,8 @@ def make_waiting(receiver: Any) -> type:
                     room.release(force=True, no_readers=lang.rank == 0)
                 if lang.rank == 0 and not (room and room.complete):
                     lang.decline(self._room(part), encoder)
+            if lang.metrics and getattr(self, "_places", ()) and not self._had:
+                lang.metrics.failed(why)
             self._places = []  # this is called more than once
             rooms.clear()
             self.recv_embedding_data = None
