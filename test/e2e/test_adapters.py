@@ -81,6 +81,16 @@ class Vllm(VllmCase):
             self.fetch(self.hand_over(f"g{size}", (f"good {size}", 300)))
         self.d.all_free()
 
+    def test_the_aux_of_another_make(self):
+        """vLLM computes what it would say; rows are rows."""
+        self.start()
+        with mock.patch.object(mmx.aux, "split",
+                               lambda says: mmx.aux.Split(b"grid", b"")):
+            r = self.hand_over("r", ("cat", 300))
+        self.fetch(r)
+        self.assertEqual(self.consumer.encoded, [])
+        self.d.all_free()
+
     def test_the_clients_trace_context_goes_with_the_room(self):
         self.start()
         for name, context, kept in (

@@ -380,6 +380,22 @@ class Vllm(unittest.TestCase):
         self.assertEqual(a.aggregate(b).reduce(), {
             "rows_fetched": 30, "fetch_seconds": 0.5, "in_use": 0})
 
+    def test_metadata_that_an_aux_cannot_have(self):
+        """What else there is goes."""
+        feature = types.SimpleNamespace(
+            identifier="cat", modality="image", data={},
+            mm_position=types.SimpleNamespace(length=192, is_embed=None,
+                                              get_num_embeds=lambda: 192))
+        known = {"cat": {"metadata": {"image_grid_thw": [1, 16, 48],
+                                      "odd": float("nan")}}}
+        collects = unittest.mock.patch.object(
+            _vllm_engine, "collect_ec_item_metadata", lambda *_: known)
+        with collects, self.assertLogs("vllm.mmx") as said:
+            got = mmx.aux.unpack(_vllm_engine.Described(config()).aux(feature))
+        self.assertEqual(got, {"modality": "image", "rows": [192],
+                               "grid": [(1, 16, 48)], "merge": 2})
+        self.assertIn("cat goes without odd", said.output[0])
+
     def test_a_change_of_use_is_said_once(self):
         c = _vllm_engine.Counts()
         said = [c.take(use) for use in (False, False, True, True, False)]

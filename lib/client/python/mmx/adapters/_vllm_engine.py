@@ -184,7 +184,14 @@ class Described:
                 values[TIMES[name]] = _flat(value)
             else:
                 extra[name] = value
-        return mmx.aux.pack(extra=extra or None, **values)
+        try:
+            return mmx.aux.pack(extra=extra or None, **values)
+        except ValueError as e:
+            if not extra:
+                raise
+            warn("extra", "%s goes without %s: %s", feature.identifier,
+                 ", ".join(extra), e)
+            return mmx.aux.pack(**values)
 
     def encodable(self, feature: Any) -> bool:
         """True if vLLM can encode the item; False: it is a reference."""
