@@ -385,10 +385,14 @@ class Dashboard(Scraped):
         with open(os.path.join(ROOT, "conf/grafana-dashboard.json")) as f:
             panels = json.load(f)["panels"]
         exprs = [t["expr"].replace("$host", ".*") for p in panels
-                 for t in p["targets"] if ":mmx_" not in t["expr"]]
+                 for t in p["targets"]]
         self.assertGreater(len(exprs), 8)
         room = 0
         for expr in exprs:
+            if ":mmx_" in expr:  # engines' own: that it can be read
+                eventually(lambda expr=expr: self.ask(
+                    api, "query", query=expr).get("resultType"), expr)
+                continue
             def shown():
                 nonlocal room
                 room += 1
