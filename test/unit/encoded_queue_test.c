@@ -674,6 +674,34 @@ TEST(one_room_with_its_grants_makes_the_batch_full)
     full_by_one(3, 73);
 }
 
+/* Every second block is free, and one extent has at most POOL_RUNS_MAX runs:
+ * the first of the batch gets its block, the second cannot. Without the first
+ * it is not full, so the older room 5 comes before it. */
+/* RULES 5.11 */
+TEST(what_is_left_of_a_batch_waits_as_any_other)
+{
+    struct rig *e = encoded("limits.rooms=8192", "pools[0].blocks=4096");
+    struct local_msg a = announce(2, 1, 8, 8);
+
+    for (uint32_t i = 0; i < 4096; i++) {
+        if (i % 500 == 0)
+            brain_conn(e, 1 + i / 500, "s");
+        T_OK(brain_say(e, 1 + i / 500, announce(100 + i, i % 500, 8, 8)));
+    }
+    T_EQ_U64(brain_free(e), 0);
+    T_OK(brain_say(e, 0, announce(5, 4, 24, 24)));
+    a.announce.batch = 1;
+    T_OK(brain_say(e, 0, a));
+    T_OK(brain_say(e, 0, announce(3, 2, 2001 * 8, 2001 * 8)));
+    brain_hear(e, 0, asks(e, 2, 72));
+    brain_hear(e, 0, grants(2, 72, 8, FIRM_YES));
+    for (uint32_t i = 1; i < 2 * 2002; i += 2)
+        T_OK(brain_say(e, 1 + i / 500, release(i % 500)));
+    T_TRUE(is_granted(e, 1) && !is_granted(e, 2));
+    T_TRUE(is_granted(e, 4));
+    T_EQ_U64(brain_free(e), 1998);
+}
+
 /* WANT 2 says more than WANT 1; what answers WANT 1 answers not it. */
 /* RULES 5.14 */
 TEST(an_answer_to_an_older_want_is_none_to_the_newer)

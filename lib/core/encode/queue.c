@@ -353,9 +353,10 @@ static bool take(struct encoded *e, struct epool *p, struct item *it)
     return true;
 }
 
-/* Gives all of a batch their blocks at once: what is left of it may be full no
- * more, and wait behind others. False: the free blocks are too scattered for
- * one of them. */
+/* Gives all items of a batch their blocks, as far as the free blocks are not
+ * too scattered for one of them. If it gave the first alone, the others could
+ * be full no more, and would wait behind other batches. Returns false if none
+ * got blocks. */
 static bool serve(struct encoded *e, struct epool *p, struct item *first)
 {
     uint32_t all = first->batch->items, taken = 0;
