@@ -121,7 +121,7 @@ int mmx_aux_put(
     return 0;
 }
 
-/* Writes the header of an aux of so many bytes, which it returns. */
+/* Writes the header of an aux that has `bytes` bytes. Returns `bytes`. */
 static int headed(void *mem, size_t bytes)
 {
     struct writer w = writer_of(mem, HEADER);

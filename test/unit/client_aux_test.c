@@ -236,7 +236,7 @@ TEST(what_was_split_is_joined)
     }
 }
 
-/* An aux that claims a rest of so many bytes. */
+/* Makes an aux whose record `rest` says `bytes`. Returns the aux's length. */
 static size_t claims(uint32_t bytes)
 {
     struct mmx_aux a;
