@@ -2,10 +2,11 @@
 committed tables of the engines' real names, signatures and defaults; and what
 refuses to install an engine."""
 
-import ast
+import builtins
 import os
 import re
 import subprocess
+import symtable
 import sys
 import tempfile
 import types
@@ -220,11 +221,26 @@ class Readme(unittest.TestCase):
 
 
 class Parsed(unittest.TestCase):
-    def test_every_file_of_an_engine_is_python(self):
-        """They run with the engine only; they are at least read here."""
+    """Files of engines, which run with the engine only."""
+
+    def unknown(self, scope, known):
+        """Yields the names of a scope that neither it nor its file has."""
+        for x in scope.get_symbols():
+            if x.is_global() and x.is_referenced() and \
+                    x.get_name() not in known:
+                yield x.get_name()
+        for inner in scope.get_children():
+            yield from self.unknown(inner, known)
+
+    def test_each_is_python_and_has_the_names_that_it_uses(self):
         for folder, _, names in os.walk(os.path.join(ROOT, "test/engines")):
             for name in names:
-                if name.endswith(".py"):
-                    with open(os.path.join(folder, name),
-                              encoding="utf-8") as f:
-                        ast.parse(f.read())
+                path = os.path.join(folder, name)
+                if not name.endswith(".py"):
+                    continue
+                with open(path, encoding="utf-8") as f, self.subTest(path):
+                    top = symtable.symtable(f.read(), path, "exec")
+                    known = {*dir(builtins), "__file__", *(
+                        x.get_name() for x in top.get_symbols()
+                        if x.is_assigned() or x.is_imported())}
+                    self.assertEqual(list(self.unknown(top, known)), [])

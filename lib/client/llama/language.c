@@ -1,7 +1,7 @@
 /* language.c - mmx-llama-language, a language host: the language model without
  * a projector. Each line of stdin is a prompt as mmx-llama-encode prints it,
  *
- *     REQUEST text:TOKEN,TOKEN... room:ID:ROWS[:SECRET] text:...
+ *     REQUEST text:TOKEN,TOKEN... room:REFERENCE:ROWS text:...
  *
  * whose rooms it requests from langd. The answer is two lines, "REQUEST tokens
  * N N ..." and "REQUEST text ...", or one, "REQUEST error REASON ...".

@@ -2,7 +2,7 @@
 announces a picture's rows with an aux that has no saved chunk, and prints the
 tokens that transformers itself answers.
 
-    other.py CHECKPOINT PICTURE SOCKET ROOM STEPS TOKENS_BEFORE TOKENS_BEHIND
+    other.py CHECKPOINT PICTURE SOCKET REFERENCE STEPS TOKENS_BEFORE TOKENS_BEHIND
 
 The tokens around the picture are those of the encode host's line. Run by a
 Python with torch, transformers and pillow."""
@@ -30,7 +30,7 @@ def rows_of(model, seen):
 
 
 def main():
-    folder, picture, socket, room, steps, before, behind = sys.argv[1:8]
+    folder, picture, socket, reference, steps, before, behind = sys.argv[1:8]
     torch.set_num_threads(1)
     model = Qwen2VLForConditionalGeneration.from_pretrained(
         folder, dtype=torch.float32).eval()
@@ -42,10 +42,10 @@ def main():
         rows = rows_of(model, seen)
         with mmx.connect("encoded", socket, name="transformers") as enc:
             source = enc.announce(
-                int(room), enc.pool("vit"), len(rows), len(rows),
-                aux=aux.pack(modality="image", flags=aux.MROPE, grid=grid,
-                             merge=merge,
-                             sizes=[Image.open(picture).size[::-1]]))
+                mmx.Reference.read(reference), enc.pool("vit"), len(rows),
+                len(rows), aux=aux.pack(
+                    modality="image", flags=aux.MROPE, grid=grid, merge=merge,
+                    sizes=[Image.open(picture).size[::-1]]))
             source.wait_granted(timeout=60)
             source["embedding"][0:len(rows)] = rows.numpy()
             source.commit(0, len(rows), final=True)

@@ -186,9 +186,9 @@ def split_cases(c):
         w.close()
 
 
-def renamed(manifest, number):
-    """The line with another room, which has no secret."""
-    return re.sub(r"room:\d+:(\d+)\S*", rf"room:{number}:\1", manifest)
+def renamed(manifest, reference):
+    """The line with another room."""
+    return re.sub(r"room:[\w-]+:", f"room:{reference}:", manifest)
 
 
 def grid_case(c, line, truth):
@@ -214,14 +214,14 @@ def grid_case(c, line, truth):
         t, h, wide = says["grid"][0]
         with mmx.connect("encoded", e.socket, name="other") as enc:
             src = enc.announce(
-                number + 1, enc.pool("vit"), rows, rows, aux=aux.pack(
+                None, enc.pool("vit"), rows, rows, aux=aux.pack(
                     modality="image", flags=aux.MROPE, merge=2,
                     grid=[(t, 2 * h, 2 * wide)]))
             src.wait_granted(timeout=30)
             src["embedding"][0:rows] = values
             src.commit(0, rows, final=True)
             said, got = c.language_host(
-                "qwen", pair[1], renamed(manifest, number + 1))
+                "qwen", pair[1], renamed(manifest, src.reference))
             src.wait_done(timeout=30)
             src.release()
         tokens = re.search(r"tokens (.*)", said)
@@ -234,7 +234,8 @@ def grid_case(c, line, truth):
 def other_case(c, checkpoint, python):
     """The encoder of transformers, the language model of llama.cpp, and both
     of them alone, on one checkpoint."""
-    a = c.path("a.png")
+    import mmx
+    a, room = c.path("a.png"), str(mmx.Reference.draw())
     line = f"r {a} {PROMPT}"
     truth = c.truth("qwen", line)
     w = worlds()
@@ -251,12 +252,12 @@ def other_case(c, checkpoint, python):
                                    manifest).groups()
         other = subprocess.Popen(
             [python, "-B", os.path.join(prepare.HERE, "other.py"), checkpoint,
-             a, e.socket, "4711", str(STEPS), before, behind], text=True,
+             a, e.socket, room, str(STEPS), before, behind], text=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         # Its libraries take a minute to load: the room is asked for later.
         theirs = other.stdout.readline().split()[1:]
         said, got = c.language_host(
-            "qwen", lang, renamed(manifest, 4711))
+            "qwen", lang, renamed(manifest, room))
         if other.wait():
             raise Refused(f"other.py: {other.stderr.read()[-300:]}")
         tokens = re.search(r"tokens (.*)", said)
