@@ -5,15 +5,18 @@ A folder's signatures.json is {"PACKAGE VERSION": {file: {name: signature}}}.
 `differences` says what a release has changed."""
 
 import ast
+import contextlib
 import importlib.util
 import json
 import os
+import re
 import tempfile
 import zipfile
 
 import install
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+CALL = re.compile(r"(?:(?:class|static|abstract)method |property )*(\(.*\))$")
 
 
 def signature(f):
@@ -85,31 +88,90 @@ def names(source, wanted):
     return out
 
 
-def read(wheel, spec):
-    """Returns {file: {name: signature}} of a wheel."""
-    table = {}
-    with zipfile.ZipFile(wheel) as z:
+def read(get, spec):
+    """Returns {file: {name: signature}}; get returns the bytes of a file, None
+    where there is none. A spec may read names in a way of its own."""
+    found = {path: get(path) for path in spec.NAMES}
+    return {path: None if found[path] is None else
+            getattr(spec, "names", names)(found[path].decode(), wanted)
+            for path, wanted in spec.NAMES.items()}
+
+
+@contextlib.contextmanager
+def wheel(path, spec):
+    """Returns what reads the files of a wheel, or of the one file in it that a
+    spec has in their place."""
+    with zipfile.ZipFile(path) as z:
         there = set(z.namelist())
-        for path, wanted in spec.items():
-            table[path] = names(z.read(path).decode(), wanted) \
-                if path in there else None
-    return table
+
+        def get(name):
+            name = getattr(spec, "IN_WHEEL", name)
+            return z.read(name) if name in there else None
+        yield get
+
+
+def parameters(call):
+    """Returns the parameters of a signature, each with its default, in their
+    order; None of what is no call."""
+    found = CALL.match(call)
+    if not found:
+        return None
+    a = ast.parse(f"def f{found[1]}: pass").body[0].args
+    parts = [(p.arg, d) for p, d in zip(
+        a.posonlyargs + a.args, [None] * (len(a.posonlyargs + a.args) -
+                                          len(a.defaults)) + a.defaults)]
+    parts += [("*" + a.vararg.arg, None)] if a.vararg else []
+    parts += [(p.arg, d) for p, d in zip(a.kwonlyargs, a.kw_defaults)]
+    parts += [("**" + a.kwarg.arg, None)] if a.kwarg else []
+    return {name: "" if d is None else f"={ast.unparse(d)}"
+            for name, d in parts}
+
+
+def changed(name, old, new):
+    """Yields what became of a name: one line, or one for each parameter."""
+    was, now = parameters(old), None if new is None else parameters(new)
+    kind = "value" if was is None else "call"
+    if new is None:
+        yield f"{kind} {name} is gone"
+        return
+    said = False
+    if was is not None and now is not None and \
+            old[:old.index("(")] == new[:new.index("(")]:
+        for p in was:
+            if now.get(p) != was[p]:
+                said = True
+                yield f"parameter {p}{was[p]} of {name} is " + (
+                    f"{p}{now[p]} now" if p in now else "gone")
+        for p in now:
+            if p not in was:
+                said = True
+                yield f"parameter {p}{now[p]} of {name} is new"
+    if not said:  # another order, kind or type
+        yield f"{kind} {name}: {old or 'no value'}, now {new or 'no value'}"
 
 
 def differences(old, new):
-    """Yields one line for each name that a release changed."""
+    """Yields a line for each file, class, call, parameter and value that a
+    release has changed."""
     for path, names_ in old.items():
         if new.get(path) is None:
             yield f"{path} is gone"
             continue
+        now = new[path]
+        classes = {}
+        for name in names_:
+            classes.setdefault(name.rpartition(".")[0].split(".")[0],
+                               []).append(now.get(name))
+        gone = {c for c, found in classes.items() if c and not any(
+            what is not None for what in found)}
+        yield from (f"{path}: class {c} is gone" for c in sorted(gone))
         for name, what in names_.items():
-            now = new[path].get(name)
-            if now != what:
-                yield f"{path}: {name}{what or ''} is now " \
-                    f"{'gone' if now is None else name + now}"
-        for name in new[path]:
-            if name not in names_:
-                yield f"{path}: {name}{new[path][name]} is new"
+            if now.get(name) != what and name.split(".")[0] not in gone:
+                for line in changed(name, what, now.get(name)):
+                    yield f"{path}: {line}"
+        for name, what in now.items():
+            if name not in names_ and what is not None:
+                yield f"{path}: {name}{what} is new"
 
 
 def spec_of(name):
@@ -121,32 +183,34 @@ def spec_of(name):
 
 
 def committed(name):
+    """Returns the table of an engine: {"PACKAGE VERSION": {file: {name:
+    signature}}}."""
+    spec = spec_of(name)
+    if hasattr(spec, "committed"):
+        return spec.committed()
     with open(os.path.join(HERE, name, "signatures.json"),
               encoding="utf-8") as f:
         return json.load(f)
 
 
-def refresh(engine, name, at, newest):
-    """Writes the table from the tested releases' wheels; newest: only prints
-    what the newest release has changed."""
+def refresh(name, at):
+    """Writes the table from the tested releases' wheels, or holds it against
+    them where something else is the table."""
     spec = spec_of(name)
     install.room_for(at, spec.WHEEL_BYTES)
+    table = {}
     with tempfile.TemporaryDirectory(dir=at) as tmp:
         venv = install.make_venv(os.path.join(tmp, "venv"))
-        if newest:
-            package = spec.NEWEST
-            wheel = install.fetch(venv, package, os.path.join(tmp, "w"))
-            version = install.metadata(wheel)["Version"]
-            last = list(committed(name).items())[-1]
-            lines = list(differences(last[1], read(wheel, spec.NAMES)))
-            print(f"{package} {version} against {last[0]}: " +
-                  ("nothing has changed" if not lines else ""))
-            print("\n".join(lines))
-            return 1 if lines else 0
-        table = {}
         for i, wanted in enumerate(spec.TESTED):
-            wheel = install.fetch(venv, wanted, os.path.join(tmp, f"w{i}"))
-            table[wanted.replace("==", " ")] = read(wheel, spec.NAMES)
+            with wheel(install.fetch(venv, wanted, os.path.join(
+                    tmp, f"w{i}")), spec) as get:
+                table[wanted.replace("==", " ")] = read(get, spec)
+    if hasattr(spec, "committed"):
+        lines = [line for release, old in spec.committed().items()
+                 for line in differences(old, table[release])]
+        print("\n".join(lines or [f"{name}: the table is that of the tested "
+                                  "release"]))
+        return 1 if lines else 0
     path = os.path.join(HERE, name, "signatures.json")
     with open(path, "w", encoding="utf-8") as f:
         json.dump(table, f, indent=1)

