@@ -11,6 +11,8 @@
 #   make wheel         the Python package
 #   make engines       mmx inside engines as their packages have them, or
 #                      ENGINE=vllm: up to 12 GB, an hour
+#   make engines-matrix   what their newest releases have changed, by name, and
+#                      their short truth tables; ENGINE_PARTS=names: no tables
 #   make deb           the Debian packages, in build/deb
 #   make lint          format, layers, docs, cppcheck, clang-tidy
 #   make kernels   what runs on a GPU (needs nvcc)
@@ -283,9 +285,11 @@ deb:
 
 # Engines in virtual environments under $(B)/engines; ENGINE names one of
 # them, ENGINE_PARTS parts of its table.
-.PHONY: engines
+.PHONY: engines engines-matrix
 engines: all
 	@test/engines/run $(ENGINE) --at $(B)/engines $(ENGINE_PARTS)
+engines-matrix: all
+	@test/engines/run $(ENGINE) --at $(B)/engines --matrix $(ENGINE_PARTS)
 
 # The table, and beside the programs bench.json and the curves.
 bench: all $(BENCH)

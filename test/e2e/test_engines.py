@@ -87,7 +87,7 @@ class Run(unittest.TestCase):
         os.symlink(os.path.join(ROOT, "test/e2e"),
                    os.path.join(self.clone, "test/e2e"))
         for name in ("run", "install.py", "signatures.py", "servers.py",
-                     "marks.py", "page.py"):
+                     "marks.py", "page.py", "matrix.py"):
             os.symlink(os.path.join(ROOT, "test/engines", name),
                        os.path.join(here, name))
         self.write(os.path.join(here, "stub/engine.py"), ENGINE)
