@@ -68,7 +68,7 @@ def attributes(init):
 
 def names(source, wanted):
     """Returns {name: signature} of a module for each wanted name: a function,
-    Class.member, or Class.* for all public members."""
+    a variable, Class.member, or Class.* for all public members."""
     found = {}
     for n in ast.parse(source).body:
         if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef)):
@@ -76,6 +76,8 @@ def names(source, wanted):
         elif isinstance(n, ast.ClassDef):
             for name, what in members(n):
                 found.setdefault(f"{n.name}.{name}", what)
+        elif isinstance(n, ast.Assign) and isinstance(n.targets[0], ast.Name):
+            found[n.targets[0].id] = f"= {ast.unparse(n.value)}"
     out = {}
     for name in wanted:
         if name.endswith(".*"):

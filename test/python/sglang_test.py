@@ -644,7 +644,7 @@ class Tokenizer(unittest.TestCase):
 
     def test_an_encoders_error_is_the_clients_requests(self):
         self.ask("r", types.SimpleNamespace(rid=None))
-        self.assertEqual([e.rid for e in self.errors], ["r", "r"])
+        self.assertEqual([e.rid for e in self.errors], ["r"])
 
 
 class Encoder(unittest.TestCase):

@@ -20,6 +20,8 @@ NAMES = {
         "Parallel.attn_dp_size", "Parallel.attn_tp_group",
         "Parallel.attn_tp_rank", "Parallel.attn_tp_size",
         "Parallel.nnodes", "Parallel.pp_size"],
+    "sglang/srt/arg_groups/fields/serving.py": [
+        "Serving.grpc_mode", "Serving.smg_grpc_mode"],
     "sglang/srt/managers/schedule_batch.py": [
         "MultimodalDataItem.keep_device_embedding",
         "MultimodalDataItem.precomputed_embeddings",
@@ -28,7 +30,9 @@ NAMES = {
         "EmbeddingData.__init__", "create_part_req_id",
         "_aggregate_embedding_part", "MMReceiverBase._send_encode_request",
         "MMReceiverBase._run_encode_in_thread",
-        "EncoderBootstrapServer.register",
+        "EncoderBootstrapServer._probe", "EncoderBootstrapServer.register",
+        "MMReceiverGrpc.encode", "MMReceiverGrpc.process_waiting_requests",
+        "WaitingZmqRequestGrpc.send_encode_request", "_grpc_encode_request",
         "MMReceiverBase.self.scheduler", "MMReceiverBase.self.tp_group",
         "MMReceiverBase.self.tp_rank", "MMReceiverBase.self.tp_size",
         "MMReceiverBase.self.waiting_list",
@@ -62,4 +66,5 @@ NAMES = {
         "ReqState.req_id",
         "ZmqDelivery.__init__", "ZmqDelivery.send", "ZmqDelivery.release"],
     _ENCODER + "runtime.py": ["launch_dp_worker"],
+    _ENCODER + "grpc_server.py": ["add_SGLangEncoderServicer_to_server"],
 }

@@ -18,4 +18,5 @@ class ServerArgs:
         self.encoder_only = self.language_only = False
         self.attn_dp_size = self.attn_cp_size = 1
         self.encoder_urls = []
+        self.grpc_mode = self.smg_grpc_mode = False
         self.__dict__.update(values)

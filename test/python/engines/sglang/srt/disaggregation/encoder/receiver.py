@@ -4,11 +4,15 @@ ZeroMQ and HTTP. Arrays are in the place of tensors."""
 
 from __future__ import annotations
 
+import asyncio
 import enum
 import threading
 import time
 import uuid
 from concurrent import futures
+from http import HTTPStatus
+
+import stand_in_grpc as grpc
 
 
 class Modality(enum.Enum):
@@ -26,6 +30,16 @@ class EncoderBootstrapServer:
             self._urls.append(url)
             return True
         return False
+
+    async def _probe(self, session, url: str) -> bool:
+        return session == "well"  # of a page /health
+
+
+def _grpc_encode_request(target, encode_request):
+    """A call of a channel; request and answer are not packed."""
+    with grpc.insecure_channel(target) as channel:
+        return channel.unary_unary("/sglang.grpc.encoder.SglangEncoder/Encode")(
+            encode_request)
 
 
 class EmbeddingData:
@@ -99,11 +113,29 @@ class WaitingZmqRequest(WaitingMMRequestBase):
         raise NotImplementedError("a receive URL")
 
 
-class MMReceiverBase:
-    """Of the tokenizer manager; `post` is its HTTP client."""
+class WaitingZmqRequestGrpc(WaitingZmqRequest):
+    def send_encode_request(self):
+        raise NotImplementedError("a receive URL")
 
-    def __init__(self, encode_urls, post):
+
+class EncoderDispatchErrorReq:
+    def __init__(self, rid, error_msg, error_code):
+        self.rid, self.text, self.code = rid, error_msg, error_code
+
+
+class MMReceiverBase:
+    """Of the tokenizer manager, where `post` is its HTTP client, or of a
+    scheduler rank, where `least` is its all-reduce."""
+
+    def __init__(self, encode_urls, post, least=list):
         self.encode_urls, self.post = encode_urls, post
+        self.waiting_list, self.least, self.ended = [], least, []
+
+    def _process_waiting_requests(self, recv_reqs):
+        if self.waiting_list:
+            self.ended += _process_waiting_requests(self.waiting_list,
+                                                    self.least)
+        return recv_reqs, []
 
     def _send_encode_request(self, obj, time_stats_json=None,
                              on_dispatch_error=None):
@@ -130,34 +162,56 @@ class MMReceiverBase:
                               time_stats_json=None,
                               scheduler_dispatch_ready=None,
                               on_dispatch_error=None):
+        try:
+            error = asyncio.run(self.encode(
+                req_id=req_id, mm_data=mm_data, embedding_port=None,
+                endpoint_encode=endpoint_encode,
+                num_items_assigned=num_items_assigned,
+                encode_urls=encode_urls, time_stats_json=time_stats_json))
+        except Exception as e:
+            error = EncoderDispatchErrorReq(req_id, str(e),
+                                            int(HTTPStatus.BAD_GATEWAY))
+        if error is not None and on_dispatch_error is not None:
+            scheduler_dispatch_ready.wait()
+            on_dispatch_error(error)
+
+    def _each(self, num_items_assigned, one):
+        """Calls one(part, parts, index of its encoder) for all at once."""
         parts = [i for i, n in enumerate(
             num_items_assigned[Modality.IMAGE]) if n]
-
-        def one(part, at):
-            return self.post(encode_urls[at], {
-                "req_id": create_part_req_id(req_id, part),
-                "num_parts": len(parts), "part_idx": part})
         with futures.ThreadPoolExecutor() as pool:
-            errors = list(pool.map(one, range(len(parts)), parts))
-        for error in errors:
-            if error is not None and on_dispatch_error is not None:
-                scheduler_dispatch_ready.wait()
-                error.rid = req_id
-                on_dispatch_error(error)
+            return list(pool.map(one, range(len(parts)),
+                                 [len(parts)] * len(parts), parts))
+
+    async def encode(self, req_id, mm_data, embedding_port, endpoint_encode,
+                     num_items_assigned=None, encode_urls=None,
+                     time_stats_json=None):
+        error = next(filter(None, self._each(
+            num_items_assigned, lambda part, parts, at: self.post(
+                encode_urls[at], {
+                    "req_id": create_part_req_id(req_id, part),
+                    "num_parts": parts, "part_idx": part}))), None)
+        if error is not None:
+            error.rid = req_id
+        return error
+
+
+class MMReceiverGrpc(MMReceiverBase):
+    async def encode(self, req_id, mm_data, embedding_port, endpoint_encode,
+                     num_items_assigned=None, encode_urls=None):
+        """All parts have one id here."""
+        self._each(num_items_assigned, lambda part, parts, at:
+                   _grpc_encode_request(encode_urls[at][len("grpc://"):], {
+                       "req_id": req_id, "num_parts": parts,
+                       "part_idx": part}))
+
+    def process_waiting_requests(self, recv_reqs):
+        return self._process_waiting_requests(recv_reqs)
 
 
 class MMReceiverHTTP(MMReceiverBase):
-    """Of a scheduler rank; `least` is its all-reduce."""
-
-    def __init__(self, encode_urls, post, least=list):
-        super().__init__(encode_urls, post)
-        self.waiting_list, self.least, self.ended = [], least, []
-
     def process_waiting_requests(self, recv_reqs):
-        if self.waiting_list:
-            self.ended += _process_waiting_requests(self.waiting_list,
-                                                    self.least)
-        return recv_reqs, []
+        return self._process_waiting_requests(recv_reqs)
 
 
 def _process_waiting_requests(waiting_list, least):
