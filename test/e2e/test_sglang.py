@@ -130,6 +130,16 @@ class Metric:
 KINDS = types.SimpleNamespace(Counter=Metric, Gauge=Metric, Histogram=Metric)
 
 
+def by_mode():
+    """Returns SGLang's receiver and waiting request."""
+    return (receiver.MMReceiverGrpc, receiver.WaitingZmqRequestGrpc) \
+        if by_grpc() else (receiver.MMReceiverHTTP, receiver.WaitingZmqRequest)
+
+
+def by_grpc():
+    return os.environ.get("SGLANG_ENCODER_MM_RECEIVER_MODE") == "grpc"
+
+
 class Rank:
     """One scheduler rank's loop; `least` is its all-reduce."""
 
@@ -142,7 +152,7 @@ class Rank:
         sys.modules["prometheus_client"] = KINDS
         plugin.install("language")
         _sglang_language.PATIENCE_S = float(os.environ["PATIENCE"])
-        self.receiver = receiver.MMReceiverHTTP([], None, least)
+        self.receiver = by_mode()[0]([], None, least)
         self.kept = []  # inputs that something still refers to
 
     def idle(self, link):
@@ -177,7 +187,7 @@ class Rank:
             req = types.SimpleNamespace(
                 rid=r["rid"], input_ids=None, mm_inputs=None,
                 num_items_assigned=r["items"])
-            waiting.append(receiver.WaitingZmqRequest(
+            waiting.append(by_mode()[1](
                 r["rid"], req, self.processor(r["rid"], r["rows"]), r["urls"],
                 "qwen2_vl", "host", 1))
             waiting[-1].send_encode_request()
@@ -302,7 +312,7 @@ class Base(Case):
         self.ranks = self.groups[0]
         self.world.engines += self.groups
         for side in ("encode", "language"):
-            plugin.install(side)
+            plugin.install(side, by_grpc())
         for name in ("CONNECT_S", "LATER_S"):  # however slow the machine is
             limit = mock.patch.object(encoder_side, name, LIMIT)
             limit.start()
@@ -313,7 +323,7 @@ class Base(Case):
         self.thread.start()
         self.addCleanup(self.end_loop)
         self.encoders = [self.encoder(e) for e in self.e]
-        self.tokenizer = receiver.MMReceiverBase(URLS[:encoders], self.post)
+        self.tokenizer = by_mode()[0](URLS[:encoders], self.post)
         self.rows, self.answers = {}, []
 
     def encoder(self, daemon):

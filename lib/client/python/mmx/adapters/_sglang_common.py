@@ -22,6 +22,9 @@ from ._copies import shown
 MARK = "~"  # between a client's request id and the secret
 PORT = 7601  # of mmx-encoded, if nothing says it
 PLACE = "/mmx_encoded"  # at an encoder's server: where its mmx-encoded is
+GRPC = "grpc://"  # begins the URL of an encoder that is a gRPC server
+GRPC_PLACE = "/mmx.Encoder/Place"  # the same as PLACE there
+MODE = "SGLANG_ENCODER_MM_RECEIVER_MODE"  # of a language server: http, grpc
 # An SGLang value beside the rows: its name in an aux.
 EXTRAS = {"second_per_grid_ts": "seconds", "original_image_sizes": "sizes"}
 JSON = ("video_timestamps",)  # one list per video: in an aux's extra
@@ -108,6 +111,19 @@ def reachable(address: str, url: str) -> str:
     if place.hostname in ("0.0.0.0", "::", "*"):
         return f"tcp://{urlsplit(url).hostname}:{place.port}"
     return address
+
+
+def asked_by_grpc(url: str, method: str, timeout: float = 2) -> bytes:
+    """Returns an encoder's answer to an empty message; FileNotFoundError: it
+    has no such method, other OSErrors: it does not answer."""
+    grpc: Any = importlib.import_module("grpc")
+    try:
+        with grpc.insecure_channel(url[len(GRPC):]) as channel:
+            return bytes(channel.unary_unary(method)(b"", timeout=timeout))
+    except grpc.RpcError as e:
+        missing = e.code() is grpc.StatusCode.UNIMPLEMENTED
+        raise (FileNotFoundError if missing else OSError)(
+            f"{e.code().name}: {e.details()}") from None
 
 
 # --- metrics --------------------------------------------------------------

@@ -277,17 +277,22 @@ async def delivered(original: Any, self: Any, req_id: str) -> None:
         await self.release_request(req_id)
 
 
+async def place() -> str:
+    """Returns where other daemons reach mmx-encoded: a language server asks
+    when the encoder registers."""
+    conn = await mmx.aconnect("encoded", name="sglang-place",
+                              timeout=CONNECT_S)
+    try:
+        return str(conn.info["advertise"])
+    finally:
+        await conn.aclose()
+
+
 def say_place() -> None:
-    """The encoder's HTTP server says where other daemons reach mmx-encoded:
-    a language server asks when the encoder registers."""
-    async def place():  # type: ignore[no-untyped-def]  # FastAPI would read it
-        conn = await mmx.aconnect("encoded", name="sglang-place",
-                                  timeout=CONNECT_S)
-        try:
-            return {"address": conn.info["advertise"]}
-        finally:
-            await conn.aclose()
-    importlib.import_module(HTTP).app.get(PLACE)(place)
+    """The encoder's HTTP server has a page with it."""
+    async def page():  # type: ignore[no-untyped-def]  # FastAPI would read it
+        return {"address": await place()}
+    importlib.import_module(HTTP).app.get(PLACE)(page)
 
 
 def hooks() -> Dict[str, Any]:

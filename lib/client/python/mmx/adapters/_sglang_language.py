@@ -25,7 +25,8 @@ from mmx import aux, errors
 
 from ._common import Pooled, Rated
 from ._copies import Here, Rows, copies, shown
-from ._sglang_common import (MARK, PLACE, Metrics, deadline, encoder_of, encoders,
+from ._sglang_common import (GRPC, GRPC_PLACE, MARK, MODE, PLACE, Metrics,
+                             asked_by_grpc, deadline, encoder_of, encoders,
                              field_of, gpu_bytes, is_place, numbers, pool_name,
                              reachable, reason, reference_of, status, unpack)
 
@@ -45,15 +46,26 @@ places: Dict[str, str] = {}  # by the URL of an encoder: what it said
 asked: Set[str] = set()  # URLs of encoders that are asked for it
 
 
+def said(url: str) -> str:
+    """Returns what an encoder's server answers; FileNotFoundError: it has no
+    such answer, other OSErrors: it may have one later."""
+    if url.startswith(GRPC):
+        return asked_by_grpc(url, GRPC_PLACE).decode()
+    try:
+        with urllib.request.urlopen(url + PLACE, timeout=2) as r:
+            return str(json.load(r)["address"])
+    except urllib.error.HTTPError as e:
+        raise (FileNotFoundError if e.code == 404 else OSError)(e) from None
+
+
 def place_of(url: str) -> str:
     """Returns where the encoder's mmx-encoded is; OSError: it does not say."""
     end = time.monotonic() + PLACE_S
     while True:
         try:
-            with urllib.request.urlopen(url + PLACE, timeout=2) as r:
-                return reachable(str(json.load(r)["address"]), url)
+            return reachable(said(url), url)
         except (OSError, ValueError, KeyError, TypeError) as e:
-            gone = isinstance(e, urllib.error.HTTPError) and e.code == 404
+            gone = isinstance(e, FileNotFoundError)
             if gone or time.monotonic() > end:
                 raise OSError("it runs without mmx" if gone
                               else f"it does not say its place: {e}") from e
@@ -73,7 +85,9 @@ def registered(original: Any, self: Any, url: Any) -> bool:
         finally:
             asked.discard(url)
 
-    if not isinstance(url, str) or not url.startswith(("http:", "https:")):
+    forms = (GRPC,) if os.environ.get(MODE) == "grpc" else \
+        ("http:", "https:")
+    if not isinstance(url, str) or not url.startswith(forms):
         warn("url", "mmx: %.200r is no URL of an encoder", url)
         return False
     if encoders() and url not in encoders():

@@ -31,7 +31,7 @@ import inspect
 import os
 from typing import Any, Callable, Dict, Iterator
 
-from ._sglang_common import deadline, encoders, gpu_bytes
+from ._sglang_common import MODE, deadline, encoders, gpu_bytes
 
 ON = "MMX_SGLANG"  # "encode" or "language"; spawned processes inherit it
 RIDES_ON = "zmq_to_scheduler"  # the backend whose code paths mmx takes
@@ -103,6 +103,21 @@ ENCODE: Names = {
     _ENCODER + "runtime": {
         "launch_dp_worker": "server_args dp_rank gpu_id dispatch_path "
                             "release_path result_path"},
+}
+
+
+# Where encoders are gRPC servers, beside these.
+GRPC: "Dict[str, Names]" = {
+    "language": {_ENCODER + "receiver": {
+        "_grpc_encode_request": "target encode_request",
+        "EncoderBootstrapServer._probe": "self session url",
+        "MMReceiverGrpc.encode":
+            "self req_id mm_data embedding_port endpoint_encode "
+            "num_items_assigned encode_urls",
+        "MMReceiverGrpc.process_waiting_requests": "self recv_reqs",
+        "WaitingZmqRequestGrpc.send_encode_request": "self"}},
+    "encode": {_ENCODER + "grpc_server": {
+        "add_SGLangEncoderServicer_to_server": "servicer server"}},
 }
 
 
@@ -178,17 +193,15 @@ def _chosen(original: Callable[[Any], Any], server_args: Any) -> Any:
         if asked.attn_dp_size > 1 and asked.attn_cp_size > 1:
             raise ValueError("--encoder-transfer-backend mmx takes one of "
                              "--attn-dp-size and --attn-cp-size")
-        if any(u.startswith("grpc") for u in asked.encoder_urls):
-            raise ValueError("--encoder-transfer-backend mmx takes encoders "
-                             "by HTTP, not by gRPC")
         known, *_ = encoders(), deadline(), gpu_bytes()  # well-formed?
         for url in asked.encoder_urls if known else ():
             if url not in known:
                 raise ValueError(f"MMX_ENCODERS leaves out {url:.200}, which "
                                  "--encoder-urls has")
         side = "encode" if asked.encoder_only else "language"
-        install(side)
-        if side == "encode":
+        grpc = asked.encoder_only and (asked.smg_grpc_mode or asked.grpc_mode)
+        install(side, grpc)
+        if side == "encode" and not grpc:
             from ._sglang_encoder import say_place
 
             say_place()
@@ -202,9 +215,14 @@ def _chosen(original: Callable[[Any], Any], server_args: Any) -> Any:
 
 
 # --- hooks --------------------------------------------------------------
-def install(side: str) -> None:
-    """Hooks one side into this process; Unfit: nothing was hooked."""
+def install(side: str, grpc: bool = False) -> None:
+    """Hooks one side into this process; Unfit: nothing was hooked. grpc: its
+    encoder is a gRPC server; of the language side SGLang's variable says it,
+    which its processes inherit."""
+    grpc = grpc or side == "language" and os.environ.get(MODE) == "grpc"
     check(ENCODE if side == "encode" else LANGUAGE)
+    if grpc:
+        check(GRPC[side])
     from sglang.srt.plugins.hook_registry import (  # type: ignore
         HookRegistry, HookType)
 
@@ -217,7 +235,9 @@ def install(side: str) -> None:
             runtime.launch_dp_worker = launch_dp_worker
     else:
         from . import _sglang_language as ours  # type: ignore
-    for target, hook in ours.hooks().items():
+    more = importlib.import_module(f"{__package__}._sglang_grpc").hooks(
+        side) if grpc else {}
+    for target, hook in {**ours.hooks(), **more}.items():
         kind = HookType.REPLACE if isinstance(hook, type) else HookType.AROUND
         HookRegistry.register(target, hook, kind)
     HookRegistry.apply_hooks()
