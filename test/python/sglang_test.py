@@ -40,6 +40,9 @@ PACKAGE = os.path.join(ROOT, "lib/client/python")
 ENGINES = os.path.join(HERE, "engines")
 
 
+TABLES = (sglang.START, sglang.LANGUAGE, sglang.ENCODE, *sglang.GRPC.values())
+
+
 def names_of(signature):
     """Returns the parameters of a table's signature, as parameters() does."""
     words = signature[signature.index("(") + 1:-1].split(", ")
@@ -69,15 +72,17 @@ class Fit(unittest.TestCase):
 
     def test_what_is_looked_up_is_what_the_release_has(self):
         files = list(signatures.committed("sglang").values())[-1]
-        for names in (sglang.START, sglang.LANGUAGE, sglang.ENCODE):
+        for names in TABLES:
             for module, wanted in names.items():
                 path = module.replace(".", "/") + ".py"
                 for name, params in wanted.items():
+                    if files[path][name].startswith("= "):
+                        continue  # another package's, under this name
                     with self.subTest(f"{module}.{name}"):
                         self.assertEqual(names_of(files[path][name]), params)
 
     def test_what_stands_in_has_the_same(self):
-        for names in (sglang.START, sglang.LANGUAGE, sglang.ENCODE):
+        for names in TABLES:
             sglang.check(names)
 
     def test_ours_take_what_theirs_take(self):
@@ -181,6 +186,29 @@ class Fit(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "one of --attn-dp"):
             self.start(encoder_transfer_backend="mmx", attn_dp_size=2,
                        attn_cp_size=2)
+
+    def test_grpc_is_hooked_where_it_is_used(self):
+        def hooked():
+            found = {t.rsplit(".", 1)[1] for t in HookRegistry.hooks} & {
+                "_grpc_encode_request", "add_SGLangEncoderServicer_to_server"}
+            self.tearDown()
+            return found
+        for said in ({"grpc_mode": True}, {"smg_grpc_mode": True}):
+            self.start(encoder_transfer_backend="mmx", encoder_only=True,
+                       **said)
+            self.assertEqual(hooked(), {"add_SGLangEncoderServicer_to_server"})
+        with unittest.mock.patch.dict(os.environ, {sglang.MODE: "grpc"}):
+            self.start(encoder_transfer_backend="mmx")
+            os.environ[sglang.ON] = "language"
+            self.assertEqual(hooked(), {"_grpc_encode_request"})
+            # Without it, an SGLang that has it otherwise is used by HTTP.
+            with unittest.mock.patch.object(receiver, "MMReceiverGrpc", None):
+                with self.assertRaisesRegex(sglang.Unfit, "MMReceiverGrpc"):
+                    self.start(encoder_transfer_backend="mmx")
+                self.tearDown()
+                del os.environ[sglang.MODE]
+                self.start(encoder_transfer_backend="mmx")
+        self.assertEqual(hooked(), set())
 
     def test_a_prefill_server_copies_unless_told_otherwise(self):
         for mode, said, copies in (("null", None, None), ("prefill", None, "1"),

@@ -17,6 +17,8 @@ place.
                                                            for use once
     scheduler, every TP rank   _sglang_language.Waiting    request (first rank
                                                            of a host) or attach
+    where encoders are gRPC    _sglang_grpc
+    servers, beside these
 
 A process that has not chosen mmx gets one more choice on its command line and
 nothing else. Before anything is hooked, every name is looked up and its
