@@ -16,7 +16,7 @@ import install  # noqa: E402
 
 PACKAGE, VERSION = "sglang", "0.5.23"
 NEED_BYTES = 12 * 10**9  # wheels while they are unpacked; 7 GB stay
-PARTS = ("truth", "cases", "tp", "dp", "time", "readme", "llama")
+PARTS = ("truth", "cases", "tp", "dp", "grpc", "time", "readme", "llama")
 SHORT = ("truth",)
 # Kernels for GPUs. What a CPU needs of them is in the folder stand_in.
 LEFT_OUT = {"cuda-python", "flash-attn-4", "flashinfer-python",
