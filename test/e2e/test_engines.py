@@ -68,12 +68,12 @@ class Router(unittest.TestCase):
             router = runpy.run_path(os.path.join(
                 ROOT, "test/engines/vllm/router.py"))
         known = [{"type": "text"}, {"type": "image_url"}]
-        self.assertEqual(len(router["pictures"](
+        self.assertEqual(len(router["media"](
             {"messages": [{"content": "x"}, {"content": known}]})), 1)
         with self.assertRaisesRegex(router["HTTPError"],
-                                    "400: .*video_url") as said:
-            router["pictures"]({"messages": [{"content": [
-                *known, {"type": "video_url"}]}]})
+                                    "400: .*image_embeds") as said:
+            router["media"]({"messages": [{"content": [
+                *known, {"type": "image_embeds"}]}]})
         self.assertEqual(said.exception.status, 400)
 
 

@@ -1,23 +1,34 @@
-"""A router between encode-only and language instances of vLLM, as vLLM's
-example of disaggregated encoders does it, in both of its modes.
+"""A router between encode-only and language instances of vLLM, the recipe for a
+real one. As vLLM's example of disaggregated encoders it has two modes.
 
-A request's pictures go to the encoder, in one request without text; what it
-returns as ec_transfer_params, by the hash of each picture, goes on the request
-to the language instance. `references`: the encoder is given a name for each
-picture, and the language instance gets, in the picture's place, that name with
-the fields that size its placeholder. Without it pictures go to both.
+A request's pictures, videos and sounds go to encoders, those of a kind in one
+request without text; what comes back as ec_transfer_params, by the hash of each
+item, goes on the request to the language instance. `references`: the encoder is
+given a name for each item, and the language instance gets, in the item's place,
+that name with the fields that size its placeholder. Else items go to both.
 
-    router.py ENCODER DECODER [--port N] [--references] [--langd SOCKET]
+    router.py ENCODER... DECODER [--host ADDRESS] [--port N] [--references]
+              [--again N] [--langd SOCKET | --encoded SOCKET]
 
-ENCODER and DECODER are URLs; answers /v1/chat/completions. With the socket of
-the langd or of the encoded (--encoded) beside it, it withdraws the rows of
-clients that leave between the two. For trials: one encoder, one decoder, no
-streams; videos and sounds are refused."""
+DECODER is a URL, each ENCODER one too, with a comma and the URL of the
+mmx-exporter beside it ("http://a:8001,http://a:9464") if its load is to count:
+of those whose mmx-encoded is ready (mmxctl health) the one with the least work
+is chosen, which is items that wait for blocks (waiting_items of mmxctl pools)
+and open requests from here. One that fails rests for a while, another is asked;
+rows that were lost are encoded again.
+
+With the socket of the langd or of the encoded beside it, it declines rows that
+nothing will fetch: of clients that leave between the two, and of requests that
+fail. Answers /v1/chat/completions, and has no streams."""
 
 import argparse
 import asyncio
+import collections
+import contextlib
 import hashlib
 import json
+import re
+import time
 import uuid
 
 import aiohttp
@@ -25,7 +36,13 @@ import aiohttp.web
 
 import mmx
 
-KINDS = {"image_url": "image_embeds"}
+KINDS = {"image_url": "image", "video_url": "video", "audio_url": "audio",
+         "input_audio": "audio"}
+# What the language instance reads an item by: the encoder has to read it so.
+SAME = ("mm_processor_kwargs", "media_io_kwargs")
+LOAD = re.compile(
+    r'^mmx_(ready|pool_waiting_items)\{daemon="encoded".*\} (.+)$', re.M)
+LOOK_S, REST_S, PAUSE_S = 1, 5, 0.1  # the last doubles each time
 
 
 class HTTPError(Exception):
@@ -34,15 +51,26 @@ class HTTPError(Exception):
         self.status = status
 
 
-def pictures(body):
-    """Returns a request's pictures; HTTPError: it has what is none."""
+def media(body):
+    """Returns a request's pictures, videos and sounds in their order;
+    HTTPError: it has what this router does not know."""
     items = [c for m in body["messages"] if isinstance(m["content"], list)
              for c in m["content"] if c["type"] != "text"]
     for c in items:
         if c["type"] not in KINDS:
-            raise HTTPError(400, f"this router takes text and pictures, no "
-                            f"{c['type']}")
+            raise HTTPError(400, "this router takes text, pictures, videos "
+                            f"and sounds, no {c['type']}")
+    if body.get("stream"):
+        raise HTTPError(400, "this router has no streams")
     return items
+
+
+def name_of(item):
+    """Returns a name of its content; used once where a URL names that."""
+    said = item[item["type"]]
+    if "data" in said or said.get("url", "").startswith("data:"):
+        return hashlib.sha256(json.dumps(said).encode()).hexdigest()
+    return uuid.uuid4().hex
 
 
 def flat(value):
@@ -51,124 +79,191 @@ def flat(value):
             (row if isinstance(row, list) else [row])]
 
 
+class Encoder:
+    """An encode-only instance, and how much it has to do."""
+
+    def __init__(self, text):
+        """text: its URL, and that of its exporter; without one it is ready."""
+        self.url, _, self.exporter = text.partition(",")
+        self.ready, self.waiting, self.open = True, 0, 0  # open: from here
+        self.used = self.rests = 0.0  # when it was chosen; until when it rests
+
+    async def look(self, session_):
+        """Asks what mmxctl health and mmxctl pools would say."""
+        try:
+            async with session_.get(self.exporter + "/metrics") as r:
+                said = LOAD.findall(await r.text())
+        except (aiohttp.ClientError, asyncio.TimeoutError):
+            said = []
+        self.ready = any(float(n) for what, n in said if what == "ready")
+        self.waiting = sum(float(n) for what, n in said if what != "ready")
+
+    def rank(self, now):
+        """The least is the best: the last is there for turns."""
+        return (not self.ready or now < self.rests, self.open + self.waiting,
+                self.used)
+
+
 class Router:
-    def __init__(self, encoder, decoder, references=False, apart=False,
+    def __init__(self, encoders, decoder, references=False, apart=False,
                  again=0, daemon=None):
-        """encoder, decoder: URLs. apart: one request for each picture.
-        again: how often it encodes anew if the rows were lost (HTTP 500).
-        daemon: an mmx connection to either daemon, to withdraw the rows of
-        clients that left between encode and decode."""
-        self.encoder, self.decoder = encoder, decoder
+        """encoders: words, as Encoder takes them. apart: one request for each
+        item. again: how often items are encoded anew, if the encoder fails or
+        the rows are lost (HTTP 500). daemon: a connection to either daemon."""
+        self.encoders = [Encoder(x) for x in encoders.split()]
+        self.decoder, self.daemon = decoder, daemon
         self.references, self.apart, self.again = references, apart, again
-        self.daemon = daemon
         self.params, self.sent = {}, 0  # the last request's; references
 
-    async def post(self, session, url, body, name):
-        async with session.post(url + "/v1/chat/completions", json=body,
-                                headers={"x-request-id": name}) as r:
-            text = await r.text()
-            if r.status != 200:
-                raise HTTPError(r.status, text)
-            return json.loads(text)
+    async def watch(self):
+        """Follows the encoders' load, for ever."""
+        async with session(LOOK_S) as s:
+            while True:
+                await asyncio.gather(*(e.look(s) for e in self.encoders
+                                       if e.exporter))
+                await asyncio.sleep(LOOK_S)
 
-    async def encode(self, session, body, name, params=None):
-        """Returns ({place of a picture: what sizes it}, params), which
-        params gets as they come."""
-        params = {} if params is None else params
+    async def watched(self, _):
+        task = asyncio.create_task(self.watch())
+        yield
+        task.cancel()
 
-        async def ask(*words):
-            answer = await self.post(session, self.encoder, *words)
-            params.update(answer.get("ec_transfer_params") or {})
-            return answer
+    @contextlib.contextmanager
+    def chosen(self):
+        """An encoder for one request; one that fails rests."""
+        now = time.monotonic()
+        one = min(self.encoders, key=lambda e: e.rank(now))
+        one.used = now
+        one.open += 1
+        try:
+            yield one
+        except HTTPError as e:
+            if e.status >= 500:
+                one.rests = time.monotonic() + REST_S
+            raise
+        finally:
+            one.open -= 1
 
-        items = pictures(body)
-        groups = [[i] for i in range(len(items))] if self.apart \
-            else [list(range(len(items)))] if items else []
-        names = {i: hashlib.sha256(x["image_url"]["url"].encode()).hexdigest()
-                 for i, x in enumerate(items)} if self.references else {}
-        asked = []
-        for g in groups:
-            content = [{**items[i], "uuid": names[i]} if names else items[i]
-                       for i in g]
-            asked.append(ask(
-                {"model": body["model"], "stream": False,
-                 "messages": [{"role": "user", "content": content}]},
-                f"{name}:{g[0]}:{uuid.uuid4().hex[:6]}"))
-        sizes = {}
-        for g, answer in zip(groups, await asyncio.gather(*asked)):
+    async def post(self, session_, url, body, name):
+        try:
+            async with session_.post(url + "/v1/chat/completions", json=body,
+                                     headers={"x-request-id": name}) as r:
+                text = await r.text()
+                if r.status != 200:
+                    raise HTTPError(r.status, text)
+                return json.loads(text)
+        except (aiohttp.ClientError, asyncio.TimeoutError) as e:
+            raise HTTPError(502, f"{url}: {type(e).__name__} {e}") from e
+
+    async def ask(self, session_, body, name, params):
+        """Has the items of a body encoded, by another encoder if one fails;
+        what it returns is in params as soon as it is known."""
+        for n in range(self.again + 1):
+            try:
+                with self.chosen() as encoder:
+                    answer = await self.post(session_, encoder.url, body, name)
+            except HTTPError as e:
+                if e.status < 500 or n == self.again:
+                    raise
+                await asyncio.sleep(PAUSE_S * 2 ** n)
+                continue
             said = answer.get("ec_transfer_params") or {}
+            params.update(said)
+            return said
+
+    async def encode(self, session_, body, name, params=None):
+        """Returns ({place of an item: what sizes it}, params), which params
+        gets as they come."""
+        params = {} if params is None else params
+        items, groups = media(body), collections.defaultdict(list)
+        for i, x in enumerate(items):
+            groups[i if self.apart else KINDS[x["type"]]].append(i)
+        names = {i: name_of(x) for i, x in enumerate(items)} \
+            if self.references else {}
+        asked = [self.ask(
+            session_, {"model": body["model"], "stream": False, "messages": [
+                {"role": "user", "content": [
+                    {**items[i], "uuid": names[i]} if names else items[i]
+                    for i in g]}], **{k: body[k] for k in SAME if k in body}},
+            f"{name}:{g[0]}:{uuid.uuid4().hex[:6]}", params)
+            for g in groups.values()]
+        # All end before one's error is raised: their rows are to be declined.
+        got = await asyncio.gather(*asked, return_exceptions=True)
+        for error in (x for x in got if isinstance(x, BaseException)):
+            raise error
+        sizes = {}
+        for g, said in zip(groups.values(), got):
             for here, i in enumerate(g):
                 hashed = next((h for h, p in said.items()
                                if here in p.get("item_indices", [])), None)
                 if said and hashed is None:
-                    raise HTTPError(502, "what the encoder said of picture "
+                    raise HTTPError(502, "what the encoder said of item "
                                     f"{i} cannot be told from the others'")
-                if hashed and said[hashed].get("metadata"):
-                    sizes[i] = {**said[hashed]["metadata"],
+                if hashed:
+                    sizes[i] = {**said[hashed].get("metadata", {}),
                                 "mm_hash": names.get(i, hashed)}
         return sizes, params
 
     def onward(self, body, sizes, params):
-        """Returns the request for the language instance."""
+        """Returns the request for the language instance, which refuses items
+        of one kind and references to others of it in one request."""
         body = json.loads(json.dumps(body))
-        at = 0
-        for m in body["messages"]:
-            if not self.references or not isinstance(m["content"], list):
-                continue
-            for n, c in enumerate(m["content"]):
-                if c["type"] not in KINDS:
-                    continue
-                fields = dict(sizes.get(at) or {})
-                name, kind = fields.pop("mm_hash", None), KINDS[c["type"]]
-                at += 1
-                if fields and name:
-                    m["content"][n] = {
-                        "type": kind, "uuid": name,
-                        kind: {k: flat(v) for k, v in fields.items()}}
-                    self.sent += 1
+        body.pop("ec_transfer_params", None)  # no client may offer rows
+        places = [(m["content"], n) for m in body["messages"]
+                  if isinstance(m["content"], list)
+                  for n, c in enumerate(m["content"]) if c["type"] in KINDS]
+        mixed = {KINDS[c[n]["type"]] for i, (c, n) in enumerate(places)
+                 if len(sizes.get(i, ())) < 2}  # of a name and its sizes
+        for i, (content, n) in enumerate(places) if self.references else ():
+            kind, fields = KINDS[content[n]["type"]], dict(sizes.get(i, ()))
+            name = {"uuid": fields.pop("mm_hash")} if fields else {}
+            if kind in mixed:
+                content[n] = {**content[n], **name}
+            else:
+                kind += "_embeds"
+                content[n] = {"type": kind, **name, kind: {
+                    k: flat(v) for k, v in fields.items()}}
+                self.sent += 1
         if params:
             body["ec_transfer_params"] = params
         return body
 
-    async def chat(self, session, body, name=None):
+    async def chat(self, session_, body, name=None):
         name = name or uuid.uuid4().hex
         for left in range(self.again, -1, -1):
-            params = {}
+            params = {}  # what may have to be declined
             try:
-                sizes, params = await self.encode(session, body, name, params)
+                sizes, params = await self.encode(session_, body, name, params)
                 self.params = params
-                return await self.post(session, self.decoder, self.onward(
+                return await self.post(session_, self.decoder, self.onward(
                     body, sizes, params), name)
-            except HTTPError as e:
+            except BaseException as e:  # also the client has left
                 self.withdraw(params)
-                if e.status != 500 or not left:
+                if getattr(e, "status", 0) != 500 or not left:
                     raise
-            except BaseException:  # the client has left, or an instance
-                self.withdraw(params)
-                raise
 
     def withdraw(self, params):
         """Frees rows at the encoder that will not be fetched any more; the
         room's reference is the right to. langd is told of which encoder."""
-        if self.daemon:
-            self.daemon.step()
-        for said in params.values():
-            if self.daemon and "room" in said:
+        for said in params.values() if self.daemon else ():
+            with contextlib.suppress(mmx.MmxError, KeyError, ValueError):
+                self.daemon.step()
                 self.daemon.decline(
                     mmx.Reference.read(said["room"]), said["encoder"]
                     if self.daemon.role == "langd" else "",
                     bytes.fromhex(said["key"]))
 
 
-def session(limit=180):
+def session(limit=180, headers=None):
     return aiohttp.ClientSession(
-        timeout=aiohttp.ClientTimeout(total=limit),
+        headers=headers, timeout=aiohttp.ClientTimeout(total=limit),
         connector=aiohttp.TCPConnector(limit=0, force_close=True))
 
 
 async def answer(router, request):
     """Serves one request of a client."""
-    async with session(600) as s:
+    async with session(600, {k: v for k, v in request.headers.items()
+                             if k.lower() == "traceparent"}) as s:
         try:
             got = await router.chat(s, await request.json())
             return aiohttp.web.json_response(got)
@@ -178,23 +273,26 @@ async def answer(router, request):
 
 def main():
     p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    p.add_argument("encoder")
+    p.add_argument("encoder", nargs="+")
     p.add_argument("decoder")
+    p.add_argument("--host", default="127.0.0.1")
     p.add_argument("--port", type=int, default=8000)
     p.add_argument("--references", action="store_true")
+    p.add_argument("--again", type=int, default=2)
     p.add_argument("--langd", metavar="SOCKET")
     p.add_argument("--encoded", metavar="SOCKET")
     a = p.parse_args()
-    daemon = None
-    for role in ("langd", "encoded"):
-        if getattr(a, role):
-            daemon = mmx.connect(role, getattr(a, role), name="router")
-    router = Router(a.encoder, a.decoder, references=a.references, again=1,
-                    daemon=daemon)
+    role = "langd" if a.langd else "encoded" if a.encoded else None
+    router = Router(
+        " ".join(a.encoder), a.decoder, references=a.references, again=a.again,
+        daemon=role and mmx.connect(role, getattr(a, role), name="router"))
     app = aiohttp.web.Application(client_max_size=1 << 30)
     app.router.add_post("/v1/chat/completions",
                         lambda request: answer(router, request))
-    aiohttp.web.run_app(app, host="127.0.0.1", port=a.port)
+    app.cleanup_ctx.append(router.watched)
+    # Without cancellation a client that leaves is noticed at the end only.
+    aiohttp.web.run_app(app, host=a.host, port=a.port,
+                        handler_cancellation=True)
 
 
 if __name__ == "__main__":
