@@ -1,17 +1,12 @@
 """test/engines/run with an engine that is a script: from a clone of its own,
-with a folder that is relative; what a part started ends when a part fails.
-And what vLLM's router does not pass on."""
+with a folder that is relative; what a part started ends when a part fails."""
 
 import contextlib
 import os
-import runpy
 import signal
 import subprocess
-import sys
 import tempfile
-import types
 import unittest
-from unittest import mock
 
 from engine import LIMIT
 from pair import BUILD, ROOT
@@ -58,23 +53,6 @@ def main(folder, parts):
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1], sys.argv[2:]))
 '''
-
-
-class Router(unittest.TestCase):
-    def test_what_it_does_not_know_is_refused(self):
-        there = {"aiohttp": types.ModuleType("aiohttp"),
-                 "aiohttp.web": types.ModuleType("aiohttp.web")}
-        with mock.patch.dict(sys.modules, there):
-            router = runpy.run_path(os.path.join(
-                ROOT, "test/engines/vllm/router.py"))
-        known = [{"type": "text"}, {"type": "image_url"}]
-        self.assertEqual(len(router["media"](
-            {"messages": [{"content": "x"}, {"content": known}]})), 1)
-        with self.assertRaisesRegex(router["HTTPError"],
-                                    "400: .*image_embeds") as said:
-            router["media"]({"messages": [{"content": [
-                *known, {"type": "image_embeds"}]}]})
-        self.assertEqual(said.exception.status, 400)
 
 
 class Run(unittest.TestCase):
