@@ -1,17 +1,25 @@
-"""vLLM's trial router over stand-ins of the instances: what it asks again, and
-what goes on in each mode."""
+"""vLLM's trial router over stand-ins of the instances: which encoder it chooses,
+what it asks again, what goes on in each mode, and which rows it declines."""
 
 import asyncio
 import contextlib
+import http.client
+import http.server
 import json
 import os
 import runpy
+import subprocess
 import sys
+import threading
 import types
 import unittest
 from unittest import mock
 
-from pair import ROOT
+from engine import LIMIT
+from pair import ROOT, Case, eventually, free_port
+from test_exporter import Scraped
+
+import mmx
 
 PATH = os.path.join(ROOT, "test/engines/vllm/router.py")
 
@@ -107,12 +115,55 @@ def tells(body):
     return {"asked": body}
 
 
+def load(ready, *waiting):
+    lines = [f'mmx_ready{{daemon="encoded"}} {ready}',
+             'mmx_ready{daemon="langd"} 1',
+             'mmx_pool_waiting_items{daemon="langd",pool="vit"} 90']
+    return "\n".join(lines + [
+        f'mmx_pool_waiting_items{{daemon="encoded",pool="p{i}"}} {n}'
+        for i, n in enumerate(waiting)])
+
+
 def router(encoders="http://a http://b", **how):
     return ROUTER["Router"](encoders, "http://d", **how)
 
 
 def chat(r, session, body):
     return asyncio.run(r.chat(session, body))
+
+
+class Choice(unittest.TestCase):
+    def chosen(self, r, times):
+        """Returns the hosts that so many requests at once go to."""
+        with contextlib.ExitStack() as stack:
+            return "".join(stack.enter_context(r.chosen()).url[-1]
+                           for _ in range(times))
+
+    def looked(self, **hosts):
+        r = router(" ".join(f"http://{x},http://{x}{x}" for x in hosts))
+        s = Session(**{x * 2: lambda text=text: text
+                       for x, text in hosts.items()})
+
+        async def look():
+            for e in r.encoders:
+                await e.look(s)
+        asyncio.run(look())
+        return r
+
+    def test_by_turns_where_all_have_the_same_to_do(self):
+        self.assertEqual(self.chosen(router(), 4), "abab")
+
+    def test_the_one_with_the_least_work(self):
+        r = self.looked(a=load(1, 2, 1), b=load(1, 0))
+        self.assertEqual([e.waiting for e in r.encoders], [3, 0])
+        self.assertEqual(self.chosen(r, 5), "bbb" "ab")
+        self.assertEqual([e.open for e in r.encoders], [0, 0])
+
+    def test_one_that_is_not_ready_or_away_comes_last(self):
+        r = self.looked(a=load(0, 0), b=load(1, 50), c=None)
+        self.assertEqual(self.chosen(r, 3), "bbb")
+        r = self.looked(a=load(0, 9), b=None)  # none is ready: it is asked
+        self.assertEqual(self.chosen(r, 1), "b")
 
 
 class Again(unittest.TestCase):
@@ -222,3 +273,181 @@ class Modes(unittest.TestCase):
         s, _, asked = self.play(encodes())
         self.assertEqual([host for host, _ in s.asked], ["d"])
         self.assertNotIn("ec_transfer_params", asked)
+
+
+class Rooms(Case):
+    """Daemons, and rooms as an encoder makes them."""
+
+    def setUp(self):
+        super().setUp()
+        self.e, self.d = self.pair(langd={"control": {
+            "allow": ["tcp://127.0.0.1:*"]}})
+        self.enc = mmx.connect("encoded", self.e.socket, name="vit")
+        self.addCleanup(self.enc.close)
+
+    def room(self):
+        """Returns a room that is announced, and what an encoder says of it."""
+        src = self.enc.announce(None, self.enc.pool("vit"), 4, 4)
+        src.wait_granted(timeout=LIMIT)
+        src.commit(0, 4, final=True)
+        return src, {"encoder": self.enc.info["advertise"],
+                     "room": str(src.reference), "rows": 4, "key": "00" * 32}
+
+    def declined(self, src):
+        self.assertEqual(self.e.ended(src.room)["reason"], "declined")
+        src.release(force=True)
+
+    def beside(self, daemon):
+        conn = mmx.connect(daemon.role, daemon.socket, name="router")
+        self.addCleanup(conn.close)
+        return conn
+
+
+class Declines(Rooms):
+    def test_of_a_client_that_leaves_between_the_two(self):
+        async def main(r, s, reached):
+            task = asyncio.create_task(r.chat(s, request(
+                item("image_url", "x"))))
+            await reached.wait()
+            task.cancel()
+            with self.assertRaises(asyncio.CancelledError):
+                await task
+
+        for daemon in (self.e, self.d):
+            with self.subTest(daemon.role):
+                src, said = self.room()
+                reached = asyncio.Event()
+
+                async def decodes(body, reached=reached):
+                    reached.set()
+                    await asyncio.sleep(LIMIT)
+                asyncio.run(main(
+                    router("http://a", daemon=self.beside(daemon)),
+                    Session(a=encodes(**said), d=decodes), reached))
+                self.declined(src)
+
+    def test_of_a_request_whose_other_items_are_refused(self):
+        """Also if the rows come later than the refusal."""
+        src, said = self.room()
+
+        async def encode(body):
+            if content(body)[0]["type"] == "video_url":
+                return 400, "no videos"
+            await asyncio.sleep(0.05)
+            return encodes(**said)(body)
+        with self.assertRaisesRegex(HTTPError, "400: no videos"):
+            chat(router("http://a", daemon=self.beside(self.e)),
+                 Session(a=encode), request(item("image_url", "p"),
+                                            item("video_url", "v")))
+        self.declined(src)
+
+    def test_of_rows_that_the_language_instance_did_not_get(self):
+        rooms = [self.room() for _ in range(2)]
+        turns = [encodes(**said) for _, said in rooms]
+        answers = [(500, "rows lost"), {"good": 1}]
+        chat(router("http://a", again=1, daemon=self.beside(self.d)),
+             Session(a=lambda body: turns.pop(0)(body),
+                     d=lambda body: answers.pop(0)),
+             request(item("image_url", "x")))
+        self.declined(rooms[0][0])
+        self.assertEqual([x["room"] for x in self.e.show("rooms")
+                          if not x.get("ended")], [rooms[1][0].room])
+        rooms[1][0].release(force=True)
+
+    def test_a_daemon_that_is_away_hides_no_error(self):
+        conn = self.beside(self.d)
+        src, said = self.room()
+        self.d.kill()
+        with self.assertRaisesRegex(HTTPError, "400: too long"):
+            chat(router("http://a", daemon=conn), Session(
+                a=encodes(**said), d=lambda body: (400, "too long")),
+                request(item("image_url", "x")))
+        src.release(force=True)
+
+
+class Load(Scraped):
+    def test_what_an_exporter_says(self):
+        """A pool that is full and a drain, by the daemon's own numbers."""
+        e = self.world.encoded(blocks=4)
+        at = self.start("--encoded", e.socket)
+        enc = self.world.engine(e)
+
+        async def seen():
+            one = ROUTER["Encoder"](f"http://a,{at}")
+            await one.look(Session(**{at.split("/")[2]: lambda: self.get(
+                at + "/metrics")}))
+            return one.ready, one.waiting
+        self.assertEqual(asyncio.run(seen()), (True, 0))
+        enc.announce(1, 512, 512)
+        enc.granted(1)
+        for room in (2, 3):
+            enc.announce(room, 128, 128)
+        eventually(lambda: asyncio.run(seen()) == (True, 2), "two wait")
+        e.ctl("drain")
+        eventually(lambda: asyncio.run(seen()) == (False, 2), "it drains")
+        for room in (1, 2, 3):
+            enc.rooms[room].release(force=True)
+
+
+class Served(Rooms):
+    """The program itself, over HTTP."""
+
+    limit_s = 300  # aiohttp is downloaded
+
+    def server(self, answer):
+        """Returns the URL of an instance."""
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(self):
+                body = json.loads(self.rfile.read(
+                    int(self.headers["Content-Length"])))
+                got = answer(body)
+                with contextlib.suppress(OSError):
+                    self.send_response(200)
+                    self.end_headers()
+                    self.wfile.write(json.dumps(got).encode())
+
+            def log_message(self, *words):
+                pass
+        made = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        made.daemon_threads = True
+        threading.Thread(target=made.serve_forever, daemon=True).start()
+        self.addCleanup(made.server_close)
+        self.addCleanup(made.shutdown)
+        return "http://127.0.0.1:%d" % made.server_port
+
+    def test_a_client_that_closes_its_connection(self):
+        got = subprocess.run(
+            [os.path.join(ROOT, "scripts/pypi"), "router", "aiohttp", "numpy"],
+            capture_output=True, text=True)
+        if got.returncode == 2:
+            self.skipTest(got.stderr.strip().splitlines()[-1])
+        self.assertEqual(got.returncode, 0, got.stderr)
+        src, said = self.room()
+        reached, left = threading.Event(), threading.Event()
+        self.addCleanup(left.set)
+
+        def decodes(body):
+            reached.set()
+            left.wait(LIMIT)
+        port = free_port()
+        program = subprocess.Popen(
+            [os.path.join(got.stdout.strip(), "bin/python"), "-B", PATH,
+             self.server(encodes(**said)), self.server(decodes), "--port",
+             str(port), "--langd", self.d.socket], stdout=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": os.path.join(
+                ROOT, "lib/client/python")})
+        self.addCleanup(program.wait, LIMIT)
+        self.addCleanup(program.terminate)
+        client = http.client.HTTPConnection("127.0.0.1", port, timeout=LIMIT)
+        self.addCleanup(client.close)
+
+        def connects():
+            with contextlib.suppress(OSError):
+                client.connect()
+                return True
+        eventually(connects, "the router listens")
+        client.request("POST", "/v1/chat/completions", json.dumps(
+            request(item("image_url", "x"))))
+        self.assertTrue(reached.wait(LIMIT))
+        client.close()
+        self.declined(src)
