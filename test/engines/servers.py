@@ -143,8 +143,14 @@ class Table:
         return 1 if self.bad else 0
 
 
-def picture(seed, width=112, height=112):
-    """Returns a picture as a data URL; PNG: both sides read the same."""
+def video(seed, frames=4):
+    """Returns a video as a data URL: its frames."""
+    return "data:video/jpeg;base64," + ",".join(
+        picture(seed + i, kind="JPEG").split(",")[1] for i in range(frames))
+
+
+def picture(seed, width=112, height=112, kind="PNG"):
+    """Returns a picture as a data URL."""
     import numpy as np
     from PIL import Image
 
@@ -154,8 +160,8 @@ def picture(seed, width=112, height=112):
     image = Image.fromarray(small, "RGB").resize((width, height),
                                                  Image.BICUBIC)
     out = io.BytesIO()
-    image.save(out, "PNG")
-    return "data:image/png;base64," + base64.b64encode(
+    image.save(out, kind)
+    return f"data:image/{kind.lower()};base64," + base64.b64encode(
         out.getvalue()).decode()
 
 

@@ -44,11 +44,14 @@ def after(folder):
 
 def models(folder):
     python = os.path.join(folder, "venv/bin/python")
+    script = os.path.join(HERE, "model.py")
     for name, options in MODELS.items():
         path = os.path.join(folder, name)
-        if not os.path.exists(os.path.join(path, "config.json")):
+        made = os.path.join(path, "config.json")
+        if not os.path.exists(made) or \
+                os.path.getmtime(made) < os.path.getmtime(script):
             subprocess.run(
-                [python, os.path.join(HERE, "model.py"), path, *options],
+                [python, script, path, *options],
                 check=True, stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 env={**os.environ, "OMP_NUM_THREADS": "1"})

@@ -35,6 +35,8 @@ TEMPLATE = (
     "{% else %}{% for c in m['content'] %}"
     "{% if c['type'] in ('image', 'image_url') or 'image' in c "
     "or 'image_url' in c %}<|vision_start|><|image_pad|><|vision_end|>"
+    "{% elif c['type'] in ('video', 'video_url') %}"
+    "<|vision_start|><|video_pad|><|vision_end|>"
     "{% elif 'text' in c %}{{ c['text'] }}{% endif %}{% endfor %}{% endif %}"
     "<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")

@@ -33,7 +33,7 @@ class Engine(Server):
                  "--enforce-eager", "--max-model-len", "8192", "--block-size",
                  "32", "--kv-cache-memory-bytes", str(256 << 20),
                  "--enable-request-id-headers", "--limit-mm-per-prompt",
-                 '{"image": 8, "video": 0}', *args]
+                 '{"image": 8, "video": 1}', *args]
         if not any("executor" in a for a in args):
             words += ["--distributed-executor-backend", "uni"]
         if ec:
@@ -64,7 +64,9 @@ def example(role, path):
 
 def prompt(*parts, tokens=16, **more):
     """Returns a request; parts are texts and data URLs."""
-    content = [{"type": "image_url", "image_url": {"url": p}}
+    content = [{"type": "video_url", "video_url": {"url": p}}
+               if p.startswith("data:video/") else
+               {"type": "image_url", "image_url": {"url": p}}
                if p.startswith("data:") else {"type": "text", "text": p}
                for p in parts]
     return {"model": MODEL, "messages": [{"role": "user",

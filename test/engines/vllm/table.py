@@ -22,7 +22,7 @@ import servers
 from marks import taken
 from router import Router, session
 from serve import PROCESSES, TP2, Engine, answer, compare, prompt
-from servers import picture
+from servers import picture, video
 
 ROWS = "embedding:bf16:128"
 
@@ -108,7 +108,10 @@ async def truth(t):
                                          picture(100 + n, 560, 448)]),
                     ("three, one of them twice",
                      ["a ", p[1], " b ", p[2], "c ", p[1]]),
-                    ("the first once more", ["again ", p[0]])):
+                    ("the first once more", ["again ", p[0]]),
+                    ("a video", ["see ", video(50 + 10 * n), " ?"]),
+                    ("a picture and a video",
+                     ["a ", p[3], " b ", video(55 + 10 * n)])):
                 await t.same(s, base, router, f"{how}: {case}",
                              prompt(*parts))
         before = d.stats()["rooms_succeeded"]
