@@ -91,10 +91,10 @@ exec {build}/mmxctl $at "$@"
 AIOHTTP = """
 class web:
     class Application:
-        def __init__(self, **_): self.router = self
+        def __init__(self, **_): self.router, self.cleanup_ctx = self, []
         def add_post(self, *_): pass
     @staticmethod
-    def run_app(app, host, port): pass
+    def run_app(app, host, port, **_): print("serves", host, port)
 sys = __import__("sys")
 sys.modules["aiohttp.web"] = web
 """
