@@ -21,6 +21,22 @@ UNWANTED_S = 60  # that long at most, as an encoder's room lives
 UNWANTED_MAX = 1024  # of more the oldest are forgotten
 
 
+# What an operator can do, beyond what the error says.
+REMEDIES = {
+    "incompatible-layout": "give both pools one layout",
+    "item-mismatch": "give both engines one model and mmx_scope, and encoders "
+                     "of the same weights one mmx_epoch",
+}
+
+
+def remedy(error: Exception, room: mmx.Reference, other: str) -> str:
+    """Returns what to do about a room that failed. other: the name or address
+    of the daemon at its other end."""
+    todo = REMEDIES.get(getattr(error, "reason", ""), "")
+    return f"; {todo}{', ' * bool(todo)}mmxctl trace " \
+        f"..{room.room & 0xffffffff:08x}, here and at {other}, says more"
+
+
 class Rated:
     """Logs lines, of each kind at most one a second: what a client sends, or
     a daemon that is away, must not fill the log."""

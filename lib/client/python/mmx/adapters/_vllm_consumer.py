@@ -12,6 +12,7 @@ from typing import (Any, Counter, Dict, Iterable, List, Optional, Set,
 import mmx
 from mmx import errors
 
+from ._common import remedy
 from ._copies import Rows
 from ._vllm_ahead import Ahead, Place
 from ._vllm_common import (Link, Load, Loaded, Map, MmxECMetadata, Offer,
@@ -92,6 +93,12 @@ class ConsumerScheduler:
                      "mmx_encoders", request.request_id, offer.encoder)
             elif offer and rows.get(identifier, offer.rows) == offer.rows:
                 found[identifier] = offer
+            elif offer:
+                self.counts.add("offers_malformed")
+                warn("count", "request %s: %s has %d rows here, %d were "
+                     "offered: have both engines preprocess alike",
+                     request.request_id, identifier, rows[identifier],
+                     offer.rows)
             elif not isinstance(said, dict) or "room" in said:
                 bad.append(said)
         if bad:
@@ -266,12 +273,11 @@ class ConsumerScheduler:
 
     def _failed(self, identifier: str, item: _Item,
                 error: errors.MmxError) -> None:
-        warn(f"failed {type(error).__name__}", "%s: %s", identifier, error,
-             level=logging.INFO)
         if item.ahead and item.used:  # in vain: asks for it itself
             self._leave(item)
             item.ahead = False
             item.offers.insert(0, item.used)
+            self._tell(identifier, error)
             return
         if item.room:
             self.counts.add("rooms_failed")
@@ -287,6 +293,14 @@ class ConsumerScheduler:
         if error.advice != "retry" and not item.offers or \
                 item.attempts >= ATTEMPTS or late:
             self._give_up(identifier, item, error)
+        else:
+            self._tell(identifier, error)
+
+    @staticmethod
+    def _tell(identifier: str, error: errors.MmxError) -> None:
+        """Logs what is tried again."""
+        warn(f"failed {type(error).__name__}", "%s: %s", identifier, error,
+             level=logging.INFO)
 
     def _give_up(self, identifier: str, item: _Item,
                  error: errors.MmxError) -> None:
@@ -294,10 +308,9 @@ class ConsumerScheduler:
         self._leave(item)
         self.counts.add("items_given_up")
         used = item.used
-        where = f"; mmxctl trace ..{used.room.room & 0xffffffff:08x}, here " \
-            f"and at {used.encoder}, says more" if used else ""
-        warn("given up", "the rows of %s cannot be had: %s%s", identifier,
-             error, where)
+        warn(f"given up {type(error).__name__}", "the rows of %s cannot be "
+             "had: %s%s", identifier, error,
+             remedy(error, used.room, used.encoder) if used else "")
 
     def _leave(self, item: _Item) -> None:
         """Releases a room that no worker will read; before READY that aborts
