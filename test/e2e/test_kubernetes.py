@@ -39,7 +39,7 @@ class Kubernetes(Case):
              MANIFEST], capture_output=True, text=True)
         self.assertEqual(got.returncode, 0, got.stdout + got.stderr)
         self.assertEqual(got.stderr.count(" passed ") +
-                         got.stdout.count(" passed "), 4)
+                         got.stdout.count(" passed "), 8)
 
     def pods(self):
         """(the files of the ConfigMap, the pod of each role)."""
