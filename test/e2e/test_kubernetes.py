@@ -1,14 +1,21 @@
 """conf/kubernetes.yaml: valid, and its containers' command lines, configuration
-and probes work as they are, but for paths, ports and the size of the pools."""
+and probes work as they are, but for paths, ports and the size of the pools;
+vLLM's have the words of the guide."""
 
 import grp
 import json
 import os
 import socket
 import subprocess
+import sys
 import tempfile
 
 from pair import BUILD, ROOT, Case, eventually, free_port
+from test_docs import AIOHTTP
+
+sys.path.append(os.path.join(ROOT, "test/engines"))
+
+from servers import blocks  # noqa: E402
 
 MANIFEST = os.path.join(ROOT, "conf/kubernetes.yaml")
 READ = ("import json, sys, yaml; "
@@ -41,15 +48,100 @@ class Kubernetes(Case):
         self.assertEqual(got.stderr.count(" passed ") +
                          got.stdout.count(" passed "), 8)
 
-    def pods(self):
-        """(the files of the ConfigMap, the pod of each role)."""
+    def found(self):
+        """Returns the manifest's objects."""
         got = subprocess.run(
             [os.path.join(self.tools, "python"), "-c", READ, MANIFEST],
             check=True, stdout=subprocess.PIPE, text=True)
-        found = json.loads(got.stdout)
+        return json.loads(got.stdout)
+
+    def pods(self):
+        """(the files of the ConfigMap, the pod of each name)."""
+        found = self.found()
         files, = (x["data"] for x in found if x["kind"] == "ConfigMap")
         return files, {x["metadata"]["name"]: x["spec"]["template"]["spec"]
-                       for x in found if x["kind"] == "DaemonSet"}
+                       for x in found if "template" in x.get("spec", {})}
+
+    def engine_pods(self):
+        """Returns {name: pod} of those that are not the daemons'."""
+        _, pods = self.pods()
+        return {n: p for n, p in pods.items() if not n.startswith("mmx-")}
+
+    def test_pods_of_engines_may_do_no_more_than_they_need(self):
+        _, pods = self.pods()
+        group, = pods["mmx-langd"]["securityContext"]["supplementalGroups"]
+        self.assertEqual(set(self.engine_pods()),
+                         {"vllm-encode", "vllm-language"})
+        for name, pod in self.engine_pods().items():
+            as_ = pod["securityContext"]
+            self.assertTrue(as_["runAsNonRoot"] and as_["runAsUser"] > 0)
+            self.assertEqual(as_["supplementalGroups"], [group])
+            # Kubernetes would say VLLM_PORT for a service `vllm`.
+            self.assertIs(pod["enableServiceLinks"], False)
+            self.assertNotIn("hostPID", pod)
+            paths = {v["name"]: v.get("hostPath", {}).get("path")
+                     for v in pod["volumes"]}
+            for c in pod["containers"]:
+                with self.subTest(pod=name, container=c["name"]):
+                    self.assertEqual(c["securityContext"], {
+                        "allowPrivilegeEscalation": False,
+                        "readOnlyRootFilesystem": True,
+                        "capabilities": {"drop": ["ALL"]}})
+                    for m in c["volumeMounts"]:
+                        self.assertIn(m["name"], paths)
+                        if paths[m["name"]]:  # of the node
+                            self.assertIs(m["readOnly"], True)
+                    self.assertIn("/run/mmx", [m["mountPath"] for m in
+                                               c["volumeMounts"]])
+                    self.assertIn("readinessProbe", c)
+                    self.assertIn("memory", c["resources"]["limits"])
+
+    def test_engines_are_started_by_the_words_of_the_guide(self):
+        for (name, pod), line in zip(
+                sorted(self.engine_pods().items()),
+                (b[-1] for b in blocks("lib/client/README.md", "vLLM"))):
+            c = pod["containers"][0]
+            words, guide = c["command"] + c["args"], line.split()
+            self.assertEqual(words[:2], guide[:2])
+            # But for the model's name and what a GPU more asks for.
+            more = [w for w in words[2:] if w not in guide]
+            gpus = str(c["resources"]["limits"]["nvidia.com/gpu"])
+            self.assertEqual(more, [
+                "/models/model", "--served-model-name", "model"] + (
+                    [] if gpus == "1" else ["--tensor-parallel-size", gpus]))
+            self.assertEqual([w for w in guide if w not in words], ["$MODEL"])
+            port, = (x["containerPort"] for x in c["ports"])
+            self.assertEqual(words[words.index("--port") + 1], str(port))
+            for kind in ("startupProbe", "livenessProbe", "readinessProbe"):
+                self.assertEqual(c[kind]["httpGet"],
+                                 {"path": "/health", "port": "http"})
+
+    def test_the_router_finds_both_sides_and_its_daemon(self):
+        engine, router = self.engine_pods()["vllm-language"]["containers"]
+        services = {x["metadata"]["name"]: x["spec"] for x in self.found()
+                    if x["kind"] == "Service"}
+        encoder = services["vllm-encode"]["ports"][0]["port"]
+        words = router["command"] + router["args"]
+        self.assertEqual(words[:4], [
+            "python3", "/etc/mmx/router/router.py",
+            f"http://vllm-encode:{encoder}",
+            f"http://127.0.0.1:{engine['ports'][0]['containerPort']}"])
+        _, d = self.pair()
+        with tempfile.TemporaryDirectory() as at:
+            os.makedirs(os.path.join(at, "aiohttp"))
+            with open(os.path.join(at, "aiohttp/__init__.py"), "w") as f:
+                f.write(AIOHTTP)
+            got = subprocess.run(
+                [sys.executable, "-B", os.path.join(
+                    ROOT, "test/engines/vllm/router.py"),
+                 *words[2:-1], d.socket], capture_output=True, text=True,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(
+                    [at, os.path.join(ROOT, "lib/client/python")])})
+        self.assertEqual(got.stdout, "serves 0.0.0.0 %d\n" %
+                         router["ports"][0]["containerPort"], got.stderr)
+        self.assertEqual(services["vllm-router"]["ports"][0]["targetPort"],
+                         router["ports"][0]["name"])
+        self.assertEqual(words[-2:], ["--langd", "/run/mmx/langd.sock"])
 
     def mounted(self, files):
         """The folders of the ConfigMap and of the Secret, as Kubernetes lays
