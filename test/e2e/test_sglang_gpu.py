@@ -202,7 +202,7 @@ class Language(Gpu):
         self.lang.ranks = 2
         gate = self.copies.gate()
         one = self.begun("r", 300)
-        self.receiver.least = lambda held: [FAIL] * len(held)
+        self.receiver.least = lambda held: [(FAIL, "", 0)] * len(held)
         self.turn()
         self.assertEqual((self.waiting, self.taken()), ([], 3))
         gate.set()

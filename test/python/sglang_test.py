@@ -393,6 +393,7 @@ class Ranks(unittest.TestCase):
         class Waiting:
             def __init__(self, status):
                 self.status = receiver.WaitingMMRequestStatus(status)
+                self.error_msg = self.error_code = None
 
             def _try_recv_mm_data(self):
                 pass
@@ -402,7 +403,8 @@ class Ranks(unittest.TestCase):
         mine = [Waiting(1), Waiting(1), Waiting(0)]
         theirs = [1, 0, -1]
         ended = receiver._process_waiting_requests(
-            mine, lambda held: [min(p) for p in zip(held, theirs)])
+            mine, lambda held: [(min(h[0], t), "", 0)
+                                for h, t in zip(held, theirs)])
         self.assertEqual([status for _, status in ended], [1, -1])
         self.assertEqual(len(mine), 1)
 
@@ -569,6 +571,20 @@ class Turns(unittest.TestCase):
                     room.release.call_args_list, calls * [unittest.mock.call(
                         force=True, no_readers=self.lang.rank == 0)])
                 self.assertFalse(self.lang._unwanted)
+
+    def test_what_another_rank_has_seen_is_logged_by_the_first(self):
+        for self.lang.rank, lines in ((1, 0), (0, 1)):
+            one = self.waiting()
+            with unittest.mock.patch.object(self.lang, "step",
+                                            return_value=None):
+                one.send_encode_request()
+            one.error_msg = "mmx: daemon-silent: no answer"  # as SGLang shares
+            with self.assertLogs("mmx.sglang") as said:
+                language.log.info("begin")
+                one.release_resources()
+            self.assertEqual(len(said.output), 1 + lines)
+        self.assertRegex(said.output[1], "request r: .* had: daemon-silent: no "
+                         "answer; mmxctl trace ..[0-9a-f]{8}, here and at tcp")
 
     def test_an_encoder_of_an_odd_name_is_refused(self):
         one = self.waiting(said="e" * 129)

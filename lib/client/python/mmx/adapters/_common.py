@@ -23,18 +23,20 @@ UNWANTED_MAX = 1024  # of more the oldest are forgotten
 
 # What an operator can do, beyond what the error says.
 REMEDIES = {
-    "incompatible-layout": "give both pools one layout",
+    "incompatible-layout": "give both pools the layout of the model's rows",
     "item-mismatch": "give both engines one model and mmx_scope, and encoders "
                      "of the same weights one mmx_epoch",
 }
 
 
-def remedy(error: Exception, room: mmx.Reference, other: str) -> str:
+def remedy(error: BaseException, room: mmx.Reference,
+           other: str = "") -> str:
     """Returns what to do about a room that failed. other: the name or address
-    of the daemon at its other end."""
+    of the daemon at its other end, if that is known."""
     todo = REMEDIES.get(getattr(error, "reason", ""), "")
     return f"; {todo}{', ' * bool(todo)}mmxctl trace " \
-        f"..{room.room & 0xffffffff:08x}, here and at {other}, says more"
+        f"..{room.room & 0xffffffff:08x}" + \
+        (f", here and at {other}, says more" if other else " says more")
 
 
 class Rated:

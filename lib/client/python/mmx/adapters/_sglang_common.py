@@ -47,6 +47,12 @@ def reason(error: BaseException) -> str:
     return getattr(error, "reason", "timeout" if late else "internal")
 
 
+def words(error: BaseException) -> str:
+    """Returns a room's reason and what is said of it."""
+    return str(error) if isinstance(error, errors.MmxError) else \
+        f"{reason(error)}: {error}"
+
+
 def number(name: str, default: str, form: str) -> float:
     """Returns a variable; ValueError: it is no number of this form."""
     said = os.environ.get(name) or default

@@ -11,12 +11,13 @@ from typing import Any, Awaitable, Callable, Dict, List, Optional, Union
 import mmx
 from mmx import aux, errors
 
-from ._common import misfit
+from ._common import Rated, misfit, remedy
 from ._copies import Here, Rows, copies
-from ._sglang_common import (PLACE, Metrics, deadline, field_of, mrope, pack, pool_name,
-                             reason, reference_of, status)
+from ._sglang_common import (PLACE, Metrics, deadline, field_of, mrope, pack,
+                             pool_name, reference_of, status, words)
 
 log = logging.getLogger("mmx.sglang")
+warn = Rated(log)
 SERVER = "sglang.srt.disaggregation.encoder.server"
 HTTP = "sglang.srt.disaggregation.encoder.http_server"
 CONNECT_S = 1  # for a daemon that is away: each request waits this long
@@ -259,6 +260,19 @@ def staged(original: Any, self: Any, embeddings: Any) -> None:
     original(self, embeddings)
 
 
+def tell(req_id: str, why: BaseException) -> None:
+    """Logs why rows were not delivered; not what the other side has ended.
+    The request's secret is none of the log's."""
+    if isinstance(why, (errors.Aborted, errors.Declined)):
+        return
+    try:
+        todo = remedy(why, reference_of(req_id))
+    except errors.Malformed:
+        todo = ""
+    warn(f"failed {type(why).__name__}", "mmx: request %.100s: its rows are "
+         "not delivered: %s%s", req_id.split("~")[0], words(why), todo)
+
+
 async def delivered(original: Any, self: Any, req_id: str) -> None:
     """MMEncoder.send_with_url: no URL is registered."""
     server = importlib.import_module(SERVER)
@@ -270,9 +284,10 @@ async def delivered(original: Any, self: Any, req_id: str) -> None:
     except (*FAULTS, TypeError) as e:
         self.delivery.metrics.failed(e)
         if not state.release_requested:
+            tell(req_id, e)
             raise server.MMError(
                 f"[{req_id.split('~')[0]}] embedding delivery failed: "
-                f"{reason(e)}: {e}", code=status(e)) from None
+                f"{words(e)}", code=status(e)) from None
     finally:
         await self.release_request(req_id)
 

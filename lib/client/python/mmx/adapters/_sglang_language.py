@@ -23,12 +23,12 @@ from typing import Any, Deque, Dict, Iterator, List, Optional, Set, Tuple
 import mmx
 from mmx import aux, errors
 
-from ._common import Pooled, Rated
+from ._common import Pooled, Rated, remedy
 from ._copies import Here, Rows, copies, shown
 from ._sglang_common import (GRPC, GRPC_PLACE, MARK, MODE, PLACE, Metrics,
                              asked_by_grpc, deadline, encoder_of, encoders,
                              field_of, gpu_bytes, is_place, numbers, pool_name,
-                             reachable, reason, reference_of, status, unpack)
+                             reachable, reference_of, status, unpack, words)
 
 log = logging.getLogger("mmx.sglang")
 warn = Rated(log)
@@ -403,7 +403,7 @@ def make_waiting(receiver: Any) -> type:
                     return
             except Exception as e:  # this request's, not the scheduler's
                 self._why = e
-                self._fail_and_release(f"mmx: {reason(e)}: {e}", status(e))
+                self._fail_and_release(f"mmx: {words(e)}", status(e))
                 return
             try:
                 self._assemble()
@@ -485,12 +485,31 @@ def make_waiting(receiver: Any) -> type:
                     room.release(force=True, no_readers=lang.rank == 0)
                 if lang.rank == 0 and not (room and room.complete):
                     lang.decline(self._room(part), encoder)
-            if lang.metrics and getattr(self, "_places", ()) and not self._had:
-                lang.metrics.failed(why)
+            if lang.rank == 0 and getattr(self, "_places", ()) and \
+                    not self._had:
+                self._tell(why, rooms)
+                if lang.metrics:
+                    lang.metrics.failed(why)
             self._places = []  # this is called more than once
             rooms.clear()
             self.recv_embedding_data = None
             super().release_resources()
+
+        def _tell(self, why: BaseException, rooms: Dict[int, Any]) -> None:
+            """Logs why there are no rows, and where; not what the client or
+            SGLang has ended. Another rank may have seen it first: SGLang
+            passes on what that said."""
+            theirs = re.sub("^(mmx|Failed to assemble multimodal inputs): ",
+                            "", self.error_msg or "")
+            if isinstance(why, errors.Aborted) and \
+                    theirs == (self.error_msg or ""):
+                return
+            part, encoder = min(self._places, key=lambda p: (
+                rooms.get(p[0]) is None or rooms[p[0]].reason is None))
+            said = theirs or words(why)
+            warn(f"failed {said.partition(':')[0]}", "mmx: request %.100s: "
+                 "its rows cannot be had: %s%s", self.recv_req.rid, said,
+                 remedy(why, self._room(part), encoder))
 
     return Waiting
 

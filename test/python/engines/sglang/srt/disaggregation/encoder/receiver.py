@@ -215,16 +215,19 @@ class MMReceiverHTTP(MMReceiverBase):
 
 
 def _process_waiting_requests(waiting_list, least):
-    """One turn of a rank: the least status of all ranks is what holds."""
+    """One turn of a rank: the least status of all ranks is what holds, and
+    what one of them says of a failure is told to all."""
     for waiting in waiting_list:
         waiting._try_recv_mm_data()
-    held = least([int(w.status) for w in waiting_list])
+    held = least([(int(w.status), w.error_msg, w.error_code)
+                  for w in waiting_list])
     out, still = [], []
-    for waiting, status in zip(waiting_list, held):
+    for waiting, (status, *said) in zip(waiting_list, held):
         if status == WaitingMMRequestStatus.PENDING:
             still.append(waiting)
             continue
         if status != WaitingMMRequestStatus.SUCCESS:
+            waiting.error_msg, waiting.error_code = said
             waiting.release_resources()
         out.append((waiting, status))
     waiting_list[:] = still
