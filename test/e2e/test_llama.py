@@ -257,6 +257,19 @@ class Split(Llama):
                          "r1 error a picture has more rows than the pool")
         self.end(host, code=1)
 
+    def test_an_option_that_is_wrong_ends_a_host_with_what_is_right(self):
+        for name, words, why in (
+                ("encode", ("--threads", "0"), "a number from 1 to 1024"),
+                ("encode", ("--bad",), "usage: mmx-llama-encode"),
+                ("encode", ("more",), "--digest TAG"),
+                ("encode", (), "--model and --mmproj are needed"),
+                ("language", ("--batch", "1x"), "a number from 1 to 1048576"),
+                ("language", ("--help",), "usage: mmx-llama-language"),
+                ("language", ("--model", "x", "--mode", "y"), "is unknown")):
+            p = self.program(f"mmx-llama-{name}", *words)
+            self.assertIn(why, p.communicate(timeout=LIMIT)[1])
+            self.assertIn(p.returncode, (1, 2))
+
     def test_no_daemon_is_one_line(self):
         e, d = self.pair_of()
         e.stop()

@@ -14,7 +14,6 @@
 #include "digest.h"
 #include "host.h"
 
-#include <getopt.h>
 #include <mmx_aux.h>
 #include <mtmd-helper.h>
 #include <mtmd.h>
@@ -35,13 +34,13 @@ struct job {
         bool keyed;
     } media[MEDIA_MAX];
     int n_media;
-    struct mmx_reference known; /* of a digest: the secret of its rooms */
 };
 
 static struct host host;
 static struct llama_model *model;
 static mtmd_context *mtmd;
-static const char *tag; /* --digest */
+static const char *tag;            /* --digest */
+static struct mmx_reference known; /* of a digest: the secret of its rooms */
 static mmx_room undelivered[OPEN_MAX];
 static int n_undelivered;
 static bool failed;
@@ -111,7 +110,6 @@ static int announce(struct job *j, int i)
     const char *id = mtmd_input_chunk_get_id(c);
     static uint8_t aux[MMX_AUX_MAX];
     uint8_t key[32];
-    struct mmx_reference known = j->known;
     int len = words_of(c, aux, sizeof aux);
     struct mmx_announce a = {.size = sizeof a,
         .pool = host.pool.id,
@@ -248,15 +246,6 @@ static const char *prepare(struct job *j, char *images, const char *prompt)
     return NULL;
 }
 
-/* Takes the secret that both sides were given for rooms of a digest. */
-static bool take_secret(struct job *j)
-{
-    const char *given = getenv("MMX_SECRET");
-
-    return !tag || !given || !*given ||
-           digest_hex(given, j->known.secret, sizeof j->known.secret);
-}
-
 /* Serves one line; false if it is wrong or a room failed. */
 static bool serve(char *line)
 {
@@ -272,8 +261,6 @@ static bool serve(char *line)
     settle(n_undelivered + j.n_media > OPEN_MAX);
     if (!wrong && !host_up(&host))
         wrong = "the daemon is away";
-    if (!wrong && !take_secret(&j))
-        wrong = "MMX_SECRET is not 32 digits of hex";
     if (!wrong) {
         (void)mmx_cork(host.m); /* they get their blocks together */
         while (opened < j.n_media && (e = announce(&j, opened)) == 0)
@@ -300,33 +287,29 @@ static bool serve(char *line)
     return !wrong;
 }
 
-static void usage(void)
-{
-    fputs("usage: mmx-llama-encode --model GGUF --mmproj GGUF [OPTION...]\n"
-          "Reads lines REQUEST IMAGE[,IMAGE...] PROMPT, with <__media__> in\n"
-          "the prompt for each image, and prints lines for "
-          "mmx-llama-language.\n"
-          "  --socket PATH   of mmx-encoded; else $MMX_ENCODED_SOCKET\n"
-          "  --pool NAME     else the daemon's first\n"
-          "  --digest TAG    rooms named by the pictures and TAG, for\n"
-          "                  programs with libmmx-mtmd.so and MMX_MODEL=TAG\n"
-          "  --threads N     for the projector (4)\n"
-          "  --gpu           projector on the GPU, if llama.cpp has one\n",
-        stderr);
-    exit(2);
-}
+static const char usage[] =
+    "usage: mmx-llama-encode --model GGUF --mmproj GGUF [OPTION...]\n"
+    "Reads lines REQUEST IMAGE[,IMAGE...] PROMPT, with <__media__> in\n"
+    "the prompt for each image, and prints lines for "
+    "mmx-llama-language.\n"
+    "  --socket PATH   of mmx-encoded; else $MMX_ENCODED_SOCKET\n"
+    "  --pool NAME     else the daemon's first\n"
+    "  --digest TAG    rooms named by the pictures and TAG, for\n"
+    "                  programs with libmmx-mtmd.so and MMX_MODEL=TAG\n"
+    "  --threads N     for the projector (4)\n"
+    "  --gpu           projector on the GPU, if llama.cpp has one\n";
 
-static int load(const char *path, const char *mmproj, int threads, bool gpu)
+static void load(const char *path, const char *mmproj, int threads, bool gpu)
 {
     struct llama_model_params mp = llama_model_default_params();
     struct mtmd_context_params cp = mtmd_context_params_default();
-    char arch[64], key[96], value[32];
 
     mp.no_alloc = true;
     mp.load_mode = LLAMA_LOAD_MODE_NONE;
     model = llama_model_load_from_file(path, mp);
     if (!model)
         host_die("cannot load %s", path);
+    host_fits(&host, llama_model_n_embd_inp(model));
     cp.use_gpu = gpu;
     cp.n_threads = threads;
     cp.print_timings = false;
@@ -334,63 +317,30 @@ static int load(const char *path, const char *mmproj, int threads, bool gpu)
     mtmd = mtmd_init_from_file(mmproj, model, cp);
     if (!mtmd)
         host_die("cannot load %s", mmproj);
-    if (llama_model_meta_val_str(
-            model, "general.architecture", arch, sizeof arch) <= 0)
-        return 0;
-    if (llama_model_n_embd_inp(model) > 0)
-        return llama_model_n_embd_inp(model);
-    snprintf(key, sizeof key, "%s.embedding_length", arch);
-    return llama_model_meta_val_str(model, key, value, sizeof value) > 0
-               ? atoi(value)
-               : 0;
 }
 
 int main(int argc, char **argv)
 {
-    static const struct option options[] = {{"model", 1, NULL, 'm'},
-        {"mmproj", 1, NULL, 'p'}, {"socket", 1, NULL, 's'},
-        {"pool", 1, NULL, 'o'}, {"digest", 1, NULL, 'd'},
-        {"threads", 1, NULL, 't'}, {"gpu", 0, NULL, 'g'},
-        {"help", 0, NULL, 'h'}, {0}};
     const char *path = NULL, *mmproj = NULL, *socket = NULL, *pool = NULL;
-    int threads = 4, c;
+    const char *secret = getenv("MMX_SECRET");
+    uint32_t threads = 4;
     bool gpu = false;
+    const struct host_option options[] = {{"model", .text = &path},
+        {"mmproj", .text = &mmproj}, {"socket", .text = &socket},
+        {"pool", .text = &pool}, {"digest", .text = &tag},
+        {"threads", .number = &threads, .max = 1024}, {"gpu", .flag = &gpu},
+        {0}};
 
     host_name = "mmx-llama-encode";
-    while ((c = getopt_long(argc, argv, "", options, NULL)) != -1)
-        switch (c) {
-        case 'm':
-            path = optarg;
-            break;
-        case 'p':
-            mmproj = optarg;
-            break;
-        case 's':
-            socket = optarg;
-            break;
-        case 'o':
-            pool = optarg;
-            break;
-        case 'd':
-            tag = optarg;
-            break;
-        case 't':
-            threads = (int)host_number("threads", optarg, 1, 1024);
-            break;
-        case 'g':
-            gpu = true;
-            break;
-        default:
-            usage();
-        }
-    if (!path || !mmproj || optind != argc)
-        usage();
-    if (tag && !take_secret(&(struct job){0}))
+    host_options(argc, argv, options, usage);
+    if (!path || !mmproj)
+        host_die("--model and --mmproj are needed: see --help");
+    if (tag && secret && *secret && !digest_hex(secret, known.secret, 16))
         host_die("MMX_SECRET is not 32 digits of hex");
     host_quiet();
     host_open(&host, MMX_ENCODED, socket, pool);
     llama_backend_init();
-    host_fits(&host, load(path, mmproj, threads, gpu));
+    load(path, mmproj, (int)threads, gpu);
     failed = host_serve(serve) || failed;
     settle(true);
     mtmd_free(mtmd);

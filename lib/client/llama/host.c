@@ -4,6 +4,7 @@
  * thread. */
 #include "host.h"
 
+#include <getopt.h>
 #include <mtmd-helper.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -110,12 +111,33 @@ bool host_serve(bool (*serve)(char *line))
     return failed;
 }
 
-long host_number(const char *option, const char *text, long min, long max)
+static uint32_t number(const struct host_option *o, const char *text)
 {
     char *end;
     long v = strtol(text, &end, 10);
 
-    if (!*text || *end || v < min || v > max)
-        host_die("--%s %s: a number from %ld to %ld", option, text, min, max);
-    return v;
+    if (!*text || *end || v < 1 || v > o->max)
+        host_die("--%s %s: a number from 1 to %ld", o->name, text, o->max);
+    return (uint32_t)v;
+}
+
+void host_options(
+    int argc, char **argv, const struct host_option *o, const char *usage)
+{
+    struct option known[16] = {{"help", 0, NULL, '?'}};
+    int c;
+
+    for (int i = 0; o[i].name; i++)
+        known[i + 1] = (struct option){o[i].name, !o[i].flag, NULL, i};
+    while ((c = getopt_long(argc, argv, "", known, NULL)) != -1 && c != '?')
+        if (o[c].text)
+            *o[c].text = optarg;
+        else if (o[c].flag)
+            *o[c].flag = true;
+        else
+            *o[c].number = number(&o[c], optarg);
+    if (c == '?' || optind != argc) {
+        fputs(usage, stderr);
+        exit(2);
+    }
 }

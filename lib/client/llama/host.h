@@ -45,7 +45,18 @@ const char *host_reason(struct host *h, int e);
  * if it returned false for one of them. */
 bool host_serve(bool (*serve)(char *line));
 
-/* Reads a number between the limits, or dies with the option's name. */
-long host_number(const char *option, const char *text, long min, long max);
+/* An option has one place for its value; one of a number, from 1 to max. */
+struct host_option {
+    const char *name;
+    const char **text;
+    bool *flag;
+    uint32_t *number;
+    long max;
+};
+
+/* Reads the options, up to one without a name; what is wrong ends the program,
+ * with the number's limits or the usage. */
+void host_options(
+    int argc, char **argv, const struct host_option *o, const char *usage);
 
 #endif

@@ -12,7 +12,6 @@
  * when another engine has encoded. One request at a time, one thread. */
 #include "host.h"
 
-#include <getopt.h>
 #include <mmx_aux.h>
 #include <mtmd.h>
 #include <stdio.h>
@@ -42,8 +41,7 @@ static struct llama_batch_ext *batch;
 static const char *encoder = "encoded-0";
 static const char *mode = "view";
 static FILE *logits;
-static uint32_t batch_max = 512, width;
-static int predict = 64;
+static uint32_t batch_max = 512, predict = 64, width;
 static bool no_stop, mrope;
 static int space;
 static float *window;     /* rows of a batch, as f32 */
@@ -376,8 +374,9 @@ static void print_piece(llama_token t)
 static bool answer(uint32_t seq, llama_pos past, const char *request)
 {
     const struct llama_vocab *v = llama_model_get_vocab(model);
-    int n_vocab = llama_vocab_n_tokens(v), n = 0;
-    llama_token *out = calloc((size_t)predict, sizeof *out);
+    int n_vocab = llama_vocab_n_tokens(v);
+    uint32_t n = 0;
+    llama_token *out = calloc(predict, sizeof *out);
     bool ok = out != NULL;
 
     while (ok && n < predict) {
@@ -396,10 +395,10 @@ static bool answer(uint32_t seq, llama_pos past, const char *request)
     }
     if (ok) {
         printf("%s tokens", request);
-        for (int i = 0; i < n; i++)
+        for (uint32_t i = 0; i < n; i++)
             printf(" %d", out[i]);
         printf("\n%s text ", request);
-        for (int i = 0; i < n; i++)
+        for (uint32_t i = 0; i < n; i++)
             print_piece(out[i]);
         putchar('\n');
     }
@@ -468,26 +467,22 @@ static bool serve(char *line)
 
 /* start */
 
-static void usage(void)
-{
-    fputs("usage: mmx-llama-language --model GGUF [OPTION...]\n"
-          "Reads lines that mmx-llama-encode prints; answers each.\n"
-          "  --socket PATH   of mmx-langd; else $MMX_LANGD_SOCKET\n"
-          "  --pool NAME     else the daemon's first\n"
-          "  --encoder NAME  of langd's peers, or an address (encoded-0)\n"
-          "  --mode MODE     view: rows in place where they can be (default),\n"
-          "                  plan: copied batch by batch, stream: read as\n"
-          "                  they land, also rooms larger than the pool\n"
-          "  --batch N       rows or tokens at once (512)\n"
-          "  --context N     positions (4096)    --threads N (4)\n"
-          "  --predict N     tokens at most (64)\n"
-          "  --no-stop       not even at the end of the answer\n"
-          "  --logits FILE   appends those of every token, f32\n",
-        stderr);
-    exit(2);
-}
+static const char usage[] =
+    "usage: mmx-llama-language --model GGUF [OPTION...]\n"
+    "Reads lines that mmx-llama-encode prints; answers each.\n"
+    "  --socket PATH   of mmx-langd; else $MMX_LANGD_SOCKET\n"
+    "  --pool NAME     else the daemon's first\n"
+    "  --encoder NAME  of langd's peers, or an address (encoded-0)\n"
+    "  --mode MODE     view: rows in place where they can be (default),\n"
+    "                  plan: copied batch by batch, stream: read as\n"
+    "                  they land, also rooms larger than the pool\n"
+    "  --batch N       rows or tokens at once (512)\n"
+    "  --context N     positions (4096)    --threads N (4)\n"
+    "  --predict N     tokens at most (64)\n"
+    "  --no-stop       not even at the end of the answer\n"
+    "  --logits FILE   appends those of every token, f32\n";
 
-static void load(const char *path, uint32_t positions, int threads)
+static void load(const char *path, uint32_t positions, uint32_t threads)
 {
     struct llama_context_params p = llama_context_default_params();
     enum llama_rope_type rope;
@@ -502,7 +497,7 @@ static void load(const char *path, uint32_t positions, int threads)
     mrope = rope == LLAMA_ROPE_TYPE_MROPE || rope == LLAMA_ROPE_TYPE_IMROPE;
     p.n_ctx = positions;
     p.n_batch = p.n_ubatch = batch_max;
-    p.n_threads = p.n_threads_batch = threads;
+    p.n_threads = p.n_threads_batch = (int)threads;
     context = llama_init_from_model(model, p);
     window = calloc(batch_max, width * sizeof *window);
     if (!context || !window)
@@ -512,63 +507,26 @@ static void load(const char *path, uint32_t positions, int threads)
 
 int main(int argc, char **argv)
 {
-    static const struct option options[] = {{"model", 1, NULL, 'm'},
-        {"socket", 1, NULL, 's'}, {"pool", 1, NULL, 'o'},
-        {"encoder", 1, NULL, 'e'}, {"mode", 1, NULL, 'd'},
-        {"batch", 1, NULL, 'b'}, {"context", 1, NULL, 'c'},
-        {"threads", 1, NULL, 't'}, {"predict", 1, NULL, 'n'},
-        {"no-stop", 0, NULL, 'x'}, {"logits", 1, NULL, 'l'},
-        {"help", 0, NULL, 'h'}, {0}};
-    const char *path = NULL, *socket = NULL, *pool = NULL;
-    uint32_t positions = 4096;
-    int threads = 4, c;
+    const char *path = NULL, *socket = NULL, *pool = NULL, *file = NULL;
+    uint32_t positions = 4096, threads = 4;
     bool failed;
+    const struct host_option options[] = {{"model", .text = &path},
+        {"socket", .text = &socket}, {"pool", .text = &pool},
+        {"encoder", .text = &encoder}, {"mode", .text = &mode},
+        {"batch", .number = &batch_max, .max = 1 << 20},
+        {"context", .number = &positions, .max = 1 << 24},
+        {"threads", .number = &threads, .max = 1024},
+        {"predict", .number = &predict, .max = 1 << 20},
+        {"no-stop", .flag = &no_stop}, {"logits", .text = &file}, {0}};
 
     host_name = "mmx-llama-language";
-    while ((c = getopt_long(argc, argv, "", options, NULL)) != -1)
-        switch (c) {
-        case 'm':
-            path = optarg;
-            break;
-        case 's':
-            socket = optarg;
-            break;
-        case 'o':
-            pool = optarg;
-            break;
-        case 'e':
-            encoder = optarg;
-            break;
-        case 'd':
-            mode = optarg;
-            break;
-        case 'b':
-            batch_max = (uint32_t)host_number("batch", optarg, 1, 1 << 20);
-            break;
-        case 'c':
-            positions = (uint32_t)host_number("context", optarg, 1, 1 << 24);
-            break;
-        case 't':
-            threads = (int)host_number("threads", optarg, 1, 1024);
-            break;
-        case 'n':
-            predict = (int)host_number("predict", optarg, 1, 1 << 20);
-            break;
-        case 'x':
-            no_stop = true;
-            break;
-        case 'l':
-            logits = fopen(optarg, "ab");
-            if (!logits)
-                host_die("cannot write %s", optarg);
-            break;
-        default:
-            usage();
-        }
-    if (!path || optind != argc ||
-        (strcmp(mode, "view") && strcmp(mode, "plan") &&
-            strcmp(mode, "stream")))
-        usage();
+    host_options(argc, argv, options, usage);
+    if (!path || (strcmp(mode, "view") && strcmp(mode, "plan") &&
+                     strcmp(mode, "stream")))
+        host_die("--model is needed, or --mode is unknown: see --help");
+    logits = file ? fopen(file, "ab") : NULL;
+    if (file && !logits)
+        host_die("cannot write %s", file);
     host_quiet();
     host_open(&host, MMX_LANGD, socket, pool);
     load(path, positions, threads);

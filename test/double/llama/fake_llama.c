@@ -78,14 +78,6 @@ int32_t llama_model_n_embd_inp(const struct llama_model *m)
     return m->width;
 }
 
-int32_t llama_model_meta_val_str(
-    const struct llama_model *m, const char *key, char *out, size_t size)
-{
-    (void)m;
-    (void)key;
-    return snprintf(out, size, "fake");
-}
-
 enum llama_rope_type llama_model_rope_type(const struct llama_model *m)
 {
     return m->mrope ? LLAMA_ROPE_TYPE_MROPE : LLAMA_ROPE_TYPE_NEOX;

@@ -48,8 +48,6 @@ struct llama_model *llama_model_load_from_file(
     const char *path, struct llama_model_params p);
 void llama_model_free(struct llama_model *m);
 int32_t llama_model_n_embd_inp(const struct llama_model *m);
-int32_t llama_model_meta_val_str(
-    const struct llama_model *m, const char *key, char *out, size_t size);
 enum llama_rope_type llama_model_rope_type(const struct llama_model *m);
 const struct llama_vocab *llama_model_get_vocab(const struct llama_model *m);
 int32_t llama_vocab_n_tokens(const struct llama_vocab *v);
