@@ -1,7 +1,9 @@
 /* fake_llama.c - a language model whose answer depends on everything that it
  * was given: each token, each value of each row, each position, and whether
  * attention was causal, in order. A model's file says "WIDTH MROPE BOTH_WAYS",
- * three numbers. */
+ * three numbers; MROPE 2: positions are not those of the grid.
+ *
+ *   FAKE_ROWS  a file that gets one byte for each row decoded */
 #include "fake.h"
 
 #include <stdlib.h>
@@ -204,6 +206,8 @@ int32_t llama_process(struct llama_context *c, enum llama_process_type type,
     struct llama_batch_ext *b)
 {
     size_t row = (size_t)c->model->width * sizeof(float);
+    const char *count = getenv("FAKE_ROWS");
+    FILE *f = count ? fopen(count, "a") : NULL;
 
     if (type != LLAMA_PROCESS_TYPE_DECODE || b->n == 0)
         return 1;
@@ -211,6 +215,8 @@ int32_t llama_process(struct llama_context *c, enum llama_process_type type,
         const struct entry *e = &b->entry[i];
         uint64_t *h = &c->state[e->seq];
 
+        if (f && e->row)
+            fputc('.', f);
         *h = e->row ? fake_mix(*h, e->row, row)
                     : fake_mix(*h, &e->token, sizeof e->token);
         *h = fake_mix(*h, e->pos, sizeof e->pos);
@@ -218,6 +224,8 @@ int32_t llama_process(struct llama_context *c, enum llama_process_type type,
         for (int k = 0; e->logits && k < VOCAB; k++)
             c->logits[k] = (float)(*h >> k & 0xffff);
     }
+    if (f)
+        fclose(f);
     return 0;
 }
 

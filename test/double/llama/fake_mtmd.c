@@ -1,5 +1,7 @@
 /* fake_mtmd.c - an encoder whose rows are small whole numbers, exact in bf16,
- * that follow from the picture. A picture's file says "NX NY SEED".
+ * that follow from the picture. A picture's file says "NX NY SEED", a sound's
+ * "NX NY SEED N", and is cut into N chunks of NX x NY rows; a video's, of N
+ * frames, "NX NY SEED -N", and there is a token between two of them.
  *
  *   FAKE_ENCODES  a file that gets one byte for each picture encoded
  *   FAKE_HOLD     a pipe's name: encoding waits until it can be read to its end
@@ -14,7 +16,7 @@
 #define IN_BATCH 8
 
 struct mtmd_bitmap {
-    int nx, ny, seed;
+    int nx, ny, seed, parts;
 };
 
 struct mtmd_image_tokens {
@@ -26,7 +28,7 @@ struct mtmd_input_chunk {
     size_t n;
     llama_token *text;
     struct mtmd_image_tokens image;
-    char id[65];
+    char id[80];
 };
 
 struct mtmd_input_chunks {
@@ -97,7 +99,8 @@ struct mtmd_helper_bitmap_wrapper mtmd_helper_bitmap_init_from_file(
 {
     mtmd_bitmap *b = calloc(1, sizeof *b);
     FILE *f = fopen(path, "r");
-    bool ok = f && fscanf(f, "%d %d %d", &b->nx, &b->ny, &b->seed) == 3;
+    bool ok =
+        f && fscanf(f, "%d %d %d %d", &b->nx, &b->ny, &b->seed, &b->parts) >= 3;
 
     (void)c;
     (void)placeholder;
@@ -106,7 +109,13 @@ struct mtmd_helper_bitmap_wrapper mtmd_helper_bitmap_init_from_file(
         fclose(f);
     if (!ok)
         free(b);
-    return (struct mtmd_helper_bitmap_wrapper){ok ? b : NULL};
+    return (struct mtmd_helper_bitmap_wrapper){
+        ok ? b : NULL, ok && b->parts < 0 ? calloc(1, 1) : NULL};
+}
+
+void mtmd_helper_video_free(mtmd_helper_video *v)
+{
+    free(v);
 }
 
 void mtmd_bitmap_free(mtmd_bitmap *b)
@@ -154,6 +163,32 @@ static struct mtmd_input_chunk *chunk_new(mtmd_input_chunks *out, size_t n)
     return c;
 }
 
+static void add_text(mtmd_input_chunks *out, const char *text, size_t len)
+{
+    struct mtmd_input_chunk *c = chunk_new(out, len);
+
+    c->text = calloc(len, sizeof *c->text);
+    for (size_t i = 0; i < len; i++)
+        c->text[i] = text[i] % 32;
+}
+
+/* Adds chunk k of a picture, a sound or a video. */
+static void add_media(
+    mtmd_input_chunks *out, const mtmd_bitmap *b, int k, int mrope)
+{
+    struct mtmd_input_chunk *c = chunk_new(out, (size_t)b->nx * (size_t)b->ny);
+    uint64_t h = fake_mix(1, b, sizeof *b);
+
+    c->type = b->parts > 0 ? MTMD_INPUT_CHUNK_TYPE_AUDIO
+                           : MTMD_INPUT_CHUNK_TYPE_IMAGE;
+    c->image = (struct mtmd_image_tokens){b->nx, b->ny, b->seed + k, mrope};
+    for (int i = 0; i < 4; i++)
+        snprintf(c->id + 16 * i, 17, "%016llx",
+            (unsigned long long)(h = fake_mix(h, &h, sizeof h)));
+    if (b->parts < 0)
+        snprintf(c->id + 64, 16, "+%d", k);
+}
+
 int32_t mtmd_tokenize(const mtmd_context *m, mtmd_input_chunks *out,
     const mtmd_input_text *text, const mtmd_bitmap *const *pictures, size_t n)
 {
@@ -164,28 +199,19 @@ int32_t mtmd_tokenize(const mtmd_context *m, mtmd_input_chunks *out,
         mark = strstr(at, MARK);
         size_t len = mark ? (size_t)(mark - at) : strlen(at);
 
-        if (len) {
-            struct mtmd_input_chunk *c = chunk_new(out, len);
-
-            c->text = calloc(len, sizeof *c->text);
-            for (size_t i = 0; i < len; i++)
-                c->text[i] = at[i] % 32;
-        }
+        if (len)
+            add_text(out, at, len);
         if (!mark)
             break;
         if (used == n)
             return 1;
         const mtmd_bitmap *b = pictures[used++];
-        struct mtmd_input_chunk *c =
-            chunk_new(out, (size_t)b->nx * (size_t)b->ny);
-        uint64_t h = fake_mix(1, b, sizeof *b);
 
-        c->type = MTMD_INPUT_CHUNK_TYPE_IMAGE;
-        c->image =
-            (struct mtmd_image_tokens){b->nx, b->ny, b->seed, m->model->mrope};
-        for (int i = 0; i < 4; i++)
-            snprintf(c->id + 16 * i, 17, "%016llx",
-                (unsigned long long)(h = fake_mix(h, &h, sizeof h)));
+        for (int k = 0; k == 0 || k < abs(b->parts); k++) {
+            if (k && b->parts < 0)
+                add_text(out, "|", 1);
+            add_media(out, b, k, m->model->mrope);
+        }
         mark += strlen(MARK);
     }
     return used != n;
@@ -223,7 +249,9 @@ llama_pos mtmd_input_chunk_get_n_pos(const mtmd_input_chunk *c)
 {
     const struct mtmd_image_tokens *t = &c->image;
 
-    return !t->mrope ? (llama_pos)c->n : t->nx > t->ny ? t->nx : t->ny;
+    if (!t->mrope || c->type != MTMD_INPUT_CHUNK_TYPE_IMAGE)
+        return (llama_pos)c->n;
+    return t->nx > t->ny ? t->nx : t->ny;
 }
 
 int32_t mtmd_input_chunk_save(
@@ -264,7 +292,8 @@ struct mtmd_decoder_pos mtmd_image_tokens_get_decoder_pos(
 {
     return (struct mtmd_decoder_pos){.t = (uint32_t)first,
         .x = (uint32_t)first + (uint32_t)i % (uint32_t)t->nx,
-        .y = (uint32_t)first + (uint32_t)i / (uint32_t)t->nx};
+        .y = (uint32_t)first + (uint32_t)i / (uint32_t)t->nx,
+        .z = t->mrope == 2};
 }
 
 /* encoding */
@@ -372,7 +401,7 @@ int32_t mtmd_helper_decode_image_chunk(mtmd_context *m, struct llama_context *c,
             int32_t at = llama_batch_ext_add_embd(b, seq, row);
             llama_pos p = past + (llama_pos)i, pos[4] = {p, p, p, p};
 
-            if (m->model->mrope) {
+            if (m->model->mrope && chunk->type == MTMD_INPUT_CHUNK_TYPE_IMAGE) {
                 struct mtmd_decoder_pos d =
                     mtmd_image_tokens_get_decoder_pos(&chunk->image, past, i);
 

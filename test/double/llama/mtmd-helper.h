@@ -8,8 +8,10 @@
 struct mtmd_helper_init_opt {
     int none;
 };
+typedef struct mtmd_helper_video mtmd_helper_video;
 struct mtmd_helper_bitmap_wrapper {
     mtmd_bitmap *bitmap;
+    mtmd_helper_video *video_ctx;
 };
 struct mtmd_helper_embd_batch;
 typedef int32_t (*mtmd_helper_post_decode_callback)(
@@ -20,6 +22,7 @@ struct mtmd_helper_init_opt mtmd_helper_init_opt_default(void);
 struct mtmd_helper_bitmap_wrapper mtmd_helper_bitmap_init_from_file(
     const mtmd_context *c, const char *path, bool placeholder,
     struct mtmd_helper_init_opt o);
+void mtmd_helper_video_free(mtmd_helper_video *v);
 int32_t mtmd_helper_eval_chunks(mtmd_context *m, struct llama_context *c,
     const mtmd_input_chunks *chunks, llama_pos past, llama_seq_id seq,
     int32_t n_batch, bool logits_last, llama_pos *new_past);

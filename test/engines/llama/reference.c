@@ -107,14 +107,19 @@ static void serve(char *line, FILE *logits)
     struct mtmd_input_text text = {state, strlen(state), true, true};
     mtmd_input_chunks *chunks = mtmd_input_chunks_init();
     const mtmd_bitmap *pictures[64];
+    mtmd_helper_video *video[64];
     llama_pos past = 0;
     size_t n = 0;
 
     for (char *s = strtok_r(images, ",", &inner); s;
-         s = strtok_r(NULL, ",", &inner))
-        pictures[n++] = mtmd_helper_bitmap_init_from_file(
-            mtmd, s, false, mtmd_helper_init_opt_default())
-                            .bitmap;
+         s = strtok_r(NULL, ",", &inner)) {
+        struct mtmd_helper_bitmap_wrapper got =
+            mtmd_helper_bitmap_init_from_file(
+                mtmd, s, false, mtmd_helper_init_opt_default());
+
+        video[n] = got.video_ctx;
+        pictures[n++] = got.bitmap;
+    }
     if (mtmd_tokenize(mtmd, chunks, &text, pictures, n))
         DIE("tokenize failed");
     if (getenv("BATCHED"))
@@ -127,8 +132,11 @@ static void serve(char *line, FILE *logits)
     fflush(stdout);
     llama_memory_seq_rm(llama_get_memory(context), 0, -1, -1);
     mtmd_input_chunks_free(chunks);
-    while (n)
-        mtmd_bitmap_free((mtmd_bitmap *)pictures[--n]);
+    while (n--) {
+        mtmd_bitmap_free((mtmd_bitmap *)pictures[n]);
+        if (video[n])
+            mtmd_helper_video_free(video[n]);
+    }
 }
 
 int main(int argc, char **argv)
