@@ -92,12 +92,15 @@ class Llama(Case):
         self.assertEqual(host.returncode, code, out + said)
         return out + said
 
+    def language_host(self, langd, *words, batch=5, **env):
+        return self.program("mmx-llama-language", "--model", self.model_path,
+                            "--socket", langd.socket, "--encoder", "enc0",
+                            "--batch", str(batch), "--predict", str(STEPS),
+                            "--no-stop", *words, **env)
+
     def language(self, langd, manifest, *words, batch=5):
         """All that the language host says to the lines."""
-        p = self.program("mmx-llama-language", "--model", self.model_path,
-                         "--socket", langd.socket, "--encoder", "enc0",
-                         "--batch", str(batch), "--predict", str(STEPS),
-                         "--no-stop", *words)
+        p = self.language_host(langd, *words, batch=batch)
         out, said = p.communicate(manifest, timeout=LIMIT)
         self.said = out + said
         return re.findall(r" tokens (.*)", out)
@@ -229,9 +232,10 @@ class Split(Llama):
                  (aux.pack(grid=[(1, 3, 4)]), "this model has M-RoPE"),
                  (aux.pack(**{**good, "flags": 6}), "of a newer release"),
                  (aux.pack(**{**good, "grid": [(1, 3, 3)]}), "needs a grid"),
-                 (aux.pack(**good, merge=0), "one picture of a room"),
+                 (aux.pack(**good, merge=0), "other items than the prompt"),
                  (aux.pack(**{**good, "grid": [(1, 3, 4)] * 2}),
-                  "one picture of a room"),
+                  "other items than the prompt"),
+                 (aux.pack(**good, rows=[11]), "other items than the prompt"),
                  (aux.pack(**good, chunk=b"123"), "the saved chunk"))
         for room, (words, why) in enumerate(cases, 100):
             self.announce(enc, room, words)
@@ -275,6 +279,42 @@ class Split(Llama):
         e.stop()
         self.assertRegex(self.end(self.encode_host(e), code=1),
                          r"^mmx-llama-encode: no daemon: .*mmxctl doctor\n$")
+
+
+class Windows(Llama):
+    """A long sound, or video, is one room; libmtmd encodes it chunk by chunk,
+    of which each is a window."""
+
+    def setUp(self):
+        super().setUp()
+        self.file("sound", "4 3 5 3")
+        self.file("video", "4 3 5 -3")
+
+    def test_answers_are_those_of_one_process(self):
+        lines = [(name, self.line([name])) for name in ("sound", "video")]
+        lines.append(("both", self.line(
+            ["video", "a", "sound"],
+            "x <__media__> y <__media__><__media__> z")))
+        for model, batch in (("8 1 0", 5), ("8 2 0", 5), ("8 0 0", 5),
+                             ("8 0 1", 12)):
+            self.model(model)
+            want = self.unsplit(*(x for _, x in lines), batch=batch)[0]
+            e, d = self.pair_of()
+            for mode in ("view", "plan", "stream"):
+                host = self.encode_host(e)
+                for (name, line), answer in zip(lines, want):
+                    manifest = self.encoded_line(host, line)
+                    rooms = re.findall(r"room:([\w-]+)", manifest)
+                    # Frames whose positions need their chunk stay apart.
+                    one = 1 if model != "8 2 0" or name == "sound" else 3
+                    self.assertEqual(
+                        (len(rooms), len(set(rooms))),
+                        (3, one) if name != "both" else (7, one + 2))
+                    self.assertEqual(
+                        self.language(d, manifest, "--mode", mode,
+                                      batch=batch), [answer], self.said)
+                self.end(host)
+            self.gone(e, d)
 
 
 class Preload(Llama):

@@ -8,6 +8,11 @@
  * rooms' references. With --digest rooms are named by the picture alone, for
  * programs with libmmx-mtmd.so.
  *
+ * libmtmd shows rows of a chunk when all of it is encoded, and cuts a long
+ * sound into chunks of some seconds, a video into frames: these are windows of
+ * one room, each committed as it is made. What is said of MEDIA_MAX windows
+ * fits into an aux, so it has no rest in rows, which come last.
+ *
  * The model is loaded without its tensors (no_alloc), never with vocab_only:
  * then its rope type is unknown, and pictures silently get positions as of
  * text. One thread. */
@@ -21,19 +26,25 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MEDIA_MAX 64  /* of one request */
-#define OPEN_MAX  512 /* rooms that are not delivered yet */
+#define MEDIA_MAX 1024 /* pictures and windows of one request */
+#define OPEN_MAX  2048 /* rooms that are not delivered yet */
+
+struct item {
+    mmx_room room;
+    uint32_t rows;
+    int first, end; /* of job.window */
+    bool keyed;
+};
 
 struct job {
     mtmd_input_chunks *chunks;
     mtmd_bitmap *pictures[MEDIA_MAX];
+    mtmd_helper_video *video[MEDIA_MAX];
     int n_pictures;
-    struct {
-        const mtmd_input_chunk *chunk;
-        mmx_room room;
-        bool keyed;
-    } media[MEDIA_MAX];
-    int n_media;
+    const mtmd_input_chunk *window[MEDIA_MAX];
+    int n_windows;
+    struct item item[MEDIA_MAX];
+    int n_items;
 };
 
 static struct host host;
@@ -45,36 +56,91 @@ static mmx_room undelivered[OPEN_MAX];
 static int n_undelivered;
 static bool failed;
 
-static int words_of(const mtmd_input_chunk *c, uint8_t *mem, size_t size)
+/* Writes t, h, w of the rows; false if there are others between them. */
+static bool grid_of(const mtmd_input_chunk *c, uint32_t grid[3])
 {
     const mtmd_image_tokens *image = mtmd_input_chunk_get_tokens_image(c);
-    uint32_t rows = (uint32_t)mtmd_input_chunk_get_n_tokens(c), one = 1;
-    uint32_t modality = image ? MMX_IMAGE : MMX_AUDIO;
+    uint32_t rows = (uint32_t)mtmd_input_chunk_get_n_tokens(c);
+
+    if (!image)
+        return false;
+    grid[2] = (uint32_t)mtmd_image_tokens_get_nx(image);
+    grid[1] = (uint32_t)mtmd_image_tokens_get_ny(image);
+    grid[0] = grid[1] && grid[2] ? rows / grid[1] / grid[2] : 0;
+    return grid[0] * grid[1] * grid[2] == rows;
+}
+
+/* True if positions need no saved chunk: they follow from the grid. */
+static bool follows(const mtmd_input_chunk *c)
+{
+    const mtmd_image_tokens *image = mtmd_input_chunk_get_tokens_image(c);
+    uint32_t rows = (uint32_t)mtmd_input_chunk_get_n_tokens(c), g[3];
+
+    if (!image || !mtmd_decode_use_mrope(mtmd))
+        return true;
+    if (!grid_of(c, g) ||
+        mtmd_input_chunk_get_n_pos(c) != (llama_pos)(g[1] > g[2] ? g[1] : g[2]))
+        return false;
+    for (uint32_t i = 0; i < rows; i++) {
+        struct mtmd_decoder_pos p =
+            mtmd_image_tokens_get_decoder_pos(image, 0, i);
+
+        if (p.t || p.y != i / g[2] || p.x != i % g[2] || p.z)
+            return false;
+    }
+    return true;
+}
+
+/* True if the chunk goes on with the item of the last: a part of one sound or
+ * picture, or a frame, DIGEST+NUMBER, of one video. */
+static bool goes_on(const mtmd_input_chunk *last, const mtmd_input_chunk *c)
+{
+    const char *old = mtmd_input_chunk_get_id(last),
+               *id = mtmd_input_chunk_get_id(c);
+    size_t n = strcspn(id, "+");
+
+    return !tag && n && n == strcspn(old, "+") && !memcmp(old, id, n) &&
+           follows(last) && follows(c);
+}
+
+static int words_of(
+    const struct job *j, const struct item *it, uint8_t *mem, size_t size)
+{
+    static uint32_t rows[MEDIA_MAX], span[MEDIA_MAX], grid[MEDIA_MAX][3];
+    static char chunk[MMX_AUX_MAX];
+    const mtmd_input_chunk *c = j->window[it->first];
+    size_t n = (size_t)(it->end - it->first), len = 0, grids = 0;
+    uint32_t modality =
+        mtmd_input_chunk_get_tokens_image(c) ? MMX_IMAGE : MMX_AUDIO;
     uint32_t flags =
         (mtmd_decode_use_non_causal(mtmd, c) ? MMX_AUX_BOTH_WAYS : 0u) |
         (mtmd_decode_use_mrope(mtmd) ? MMX_AUX_MROPE : 0u);
-    uint32_t span = (uint32_t)mtmd_input_chunk_get_n_pos(c);
-    static char chunk[MMX_AUX_MAX];
-    size_t len = 0;
+    uint32_t one = 1;
     struct mmx_aux a;
 
+    _Static_assert(
+        sizeof rows + sizeof span + sizeof grid <= MMX_AUX_MAX / 3 * 2,
+        "what is said of all windows fits into an aux");
+    for (size_t i = 0; i < n; i++) {
+        c = j->window[it->first + (int)i];
+        rows[i] = (uint32_t)mtmd_input_chunk_get_n_tokens(c);
+        span[i] = (uint32_t)mtmd_input_chunk_get_n_pos(c);
+        grids += grid_of(c, grid[i]);
+    }
     mmx_aux_begin(&a, mem, size);
     mmx_aux_put(&a, MMX_AUX_MODALITY, &modality, 1);
     mmx_aux_put(&a, MMX_AUX_FLAGS, &flags, 1);
-    if (image) {
-        uint32_t nx = (uint32_t)mtmd_image_tokens_get_nx(image);
-        uint32_t ny = (uint32_t)mtmd_image_tokens_get_ny(image);
-        uint32_t grid[3] = {nx && ny ? rows / nx / ny : 0, ny, nx};
-
-        if (grid[0] * nx * ny == rows) { /* no rows between those of patches */
-            mmx_aux_put(&a, MMX_AUX_GRID, grid, 3);
-            mmx_aux_put(&a, MMX_AUX_MERGE, &one, 1);
-        }
+    if (n > 1)
+        mmx_aux_put(&a, MMX_AUX_ROWS, rows, n);
+    if (grids == n) {
+        mmx_aux_put(&a, MMX_AUX_GRID, grid, 3 * n);
+        mmx_aux_put(&a, MMX_AUX_MERGE, &one, 1);
     }
-    mmx_aux_put(&a, MMX_AUX_SPAN, &span, 1);
-    if (mtmd_input_chunk_save(c, chunk, sizeof chunk, &len) != 0)
+    mmx_aux_put(&a, MMX_AUX_SPAN, span, n);
+    if (n == 1 && mtmd_input_chunk_save(c, chunk, sizeof chunk, &len) != 0)
         return -MMX_E_TOO_LARGE;
-    mmx_aux_put(&a, MMX_AUX_CHUNK, chunk, len);
+    if (n == 1)
+        mmx_aux_put(&a, MMX_AUX_CHUNK, chunk, len);
     return mmx_aux_end(&a);
 }
 
@@ -106,15 +172,15 @@ static void settle(bool wait)
 
 static int announce(struct job *j, int i)
 {
-    const mtmd_input_chunk *c = j->media[i].chunk;
-    const char *id = mtmd_input_chunk_get_id(c);
+    struct item *it = &j->item[i];
+    const char *id = mtmd_input_chunk_get_id(j->window[it->first]);
     static uint8_t aux[MMX_AUX_MAX];
     uint8_t key[32];
-    int len = words_of(c, aux, sizeof aux);
+    int len = words_of(j, it, aux, sizeof aux);
     struct mmx_announce a = {.size = sizeof a,
         .pool = host.pool.id,
-        .rows = (uint32_t)mtmd_input_chunk_get_n_tokens(c),
-        .batch = (uint16_t)(j->n_media - 1 - i),
+        .rows = it->rows,
+        .batch = (uint16_t)(j->n_items - 1 - i),
         .aux = aux};
 
     if (len < 0)
@@ -126,17 +192,19 @@ static int announce(struct job *j, int i)
         if (digest_key(tag, id, key)) {
             a.key = key;
             a.flags = MMX_KEEP;
-            j->media[i].keyed = true;
+            it->keyed = true;
         }
     }
-    return mmx_announce(host.m, &a, &j->media[i].room);
+    return mmx_announce(host.m, &a, &it->room);
 }
 
-/* Prints what a language host needs: tokens of text, rooms and their rows. */
+/* Prints what a language host needs: tokens of text, rooms and their rows; the
+ * windows of a room name it one after the other. */
 static void print_line(const struct job *j, const char *request)
 {
     size_t n = mtmd_input_chunks_size(j->chunks), rows;
-    int media = 0;
+    const struct item *it = j->item;
+    int window = 0;
 
     printf("%s", request);
     for (size_t i = 0; i < n; i++) {
@@ -151,7 +219,8 @@ static void print_line(const struct job *j, const char *request)
             struct mmx_reference r = {0};
             char text[MMX_REFERENCE_TEXT] = "";
 
-            (void)mmx_reference(host.m, j->media[media++].room, &r);
+            it += window++ == it->end;
+            (void)mmx_reference(host.m, it->room, &r);
             (void)mmx_reference_text(&r, text);
             printf(" room:%s:%zu", text, mtmd_input_chunk_get_n_tokens(c));
         }
@@ -160,43 +229,51 @@ static void print_line(const struct job *j, const char *request)
     fflush(stdout);
 }
 
-/* Encodes one picture into its room, unless its rows are there already. */
-static int encode(const struct job *j, int i)
+/* Encodes into a room, window by window, unless its rows are there already. */
+static int encode(const struct job *j, const struct item *it)
 {
-    const mtmd_input_chunk *c = j->media[i].chunk;
-    uint32_t rows = (uint32_t)mtmd_input_chunk_get_n_tokens(c);
     struct mmx_look look = {.size = sizeof look};
-    mmx_room r = j->media[i].room;
-    int e;
+    struct mmx_state s;
+    uint32_t at = 0, rows;
+    int e = 0;
 
-    if (j->media[i].keyed) {
-        e = mmx_wait_room(host.m, r, MMX_GRANTED | MMX_HAVE, 60000);
+    if (it->keyed) {
+        e = mmx_wait_room(host.m, it->room, MMX_GRANTED | MMX_HAVE, 60000);
         if (e == 0)
-            e = mmx_look(host.m, r, &look);
-        if (e < 0)
-            return e;
-        if (look.seen & MMX_HAVE) {
-            host_say("%u rows are there already", rows);
+            e = mmx_look(host.m, it->room, &look);
+        if (e == 0 && look.seen & MMX_HAVE) {
+            host_say("%u rows are there already", it->rows);
             return 0;
         }
     }
-    if (mtmd_encode_chunk(mtmd, c) != 0) {
-        (void)mmx_abort(host.m, r, MMX_E_INTERNAL, "the encoder failed");
-        return -MMX_E_INTERNAL;
+    for (int i = it->first; i < it->end && e == 0; i++, at += rows) {
+        if (mmx_poll(host.m, &it->room, 1, &s) == MMX_FAILED_STATE)
+            return -s.reason; /* its request has gone */
+        rows = (uint32_t)mtmd_input_chunk_get_n_tokens(j->window[i]);
+        if (mtmd_encode_chunk(mtmd, j->window[i]) != 0) {
+            (void)mmx_abort(
+                host.m, it->room, MMX_E_INTERNAL, "the encoder failed");
+            return -MMX_E_INTERNAL;
+        }
+        e = mmx_wait_room(host.m, it->room, MMX_GRANTED, 60000);
+        if (e == 0)
+            e = mmx_scatter_f32(host.m, it->room, NULL, at, rows,
+                mtmd_get_output_embd(mtmd), 0);
+        if (e == 0 && i + 1 < it->end)
+            e = mmx_commit(host.m, it->room, at, rows);
+        else if (e == 0)
+            e = mmx_commit_final(host.m, it->room, at, rows, it->rows, NULL, 0);
     }
-    e = mmx_wait_room(host.m, r, MMX_GRANTED, 60000);
-    if (e == 0)
-        e = mmx_scatter_f32(
-            host.m, r, NULL, 0, rows, mtmd_get_output_embd(mtmd), 0);
-    if (e == 0)
-        e = mmx_commit_final(host.m, r, 0, rows, rows, NULL, 0);
     return e;
 }
 
 static void undo(struct job *j)
 {
-    for (int i = 0; i < j->n_pictures; i++)
+    for (int i = 0; i < j->n_pictures; i++) {
         mtmd_bitmap_free(j->pictures[i]);
+        if (j->video[i])
+            mtmd_helper_video_free(j->video[i]);
+    }
     mtmd_input_chunks_free(j->chunks);
 }
 
@@ -204,6 +281,8 @@ static void undo(struct job *j)
 static const char *prepare(struct job *j, char *images, const char *prompt)
 {
     struct mtmd_input_text text = {prompt, strlen(prompt), true, true};
+    struct mtmd_helper_bitmap_wrapper got;
+    struct item *it;
     static char wrong[300];
     char *state = NULL;
 
@@ -212,14 +291,14 @@ static const char *prepare(struct job *j, char *images, const char *prompt)
          s; s = strtok_r(NULL, ",", &state)) {
         if (j->n_pictures == MEDIA_MAX)
             return "too many pictures";
-        j->pictures[j->n_pictures] = mtmd_helper_bitmap_init_from_file(
-            mtmd, s, false, mtmd_helper_init_opt_default())
-                                         .bitmap;
-        if (!j->pictures[j->n_pictures++]) {
-            j->n_pictures--;
+        got = mtmd_helper_bitmap_init_from_file(
+            mtmd, s, false, mtmd_helper_init_opt_default());
+        if (!got.bitmap) {
             snprintf(wrong, sizeof wrong, "cannot read %s", s);
             return wrong;
         }
+        j->video[j->n_pictures] = got.video_ctx;
+        j->pictures[j->n_pictures++] = got.bitmap;
     }
     if (mtmd_tokenize(mtmd, j->chunks, &text, (const mtmd_bitmap **)j->pictures,
             (size_t)j->n_pictures) != 0)
@@ -227,21 +306,26 @@ static const char *prepare(struct job *j, char *images, const char *prompt)
     for (size_t i = 0; i < mtmd_input_chunks_size(j->chunks); i++) {
         const mtmd_input_chunk *c = mtmd_input_chunks_get(j->chunks, i);
         const char *id = mtmd_input_chunk_get_id(c);
+        int n = j->n_windows;
 
         if (mtmd_input_chunk_get_type(c) == MTMD_INPUT_CHUNK_TYPE_TEXT)
             continue;
-        if (j->n_media == MEDIA_MAX)
+        if (n == MEDIA_MAX)
             return "too many pictures";
-        if (mtmd_input_chunk_get_n_tokens(c) >
-            (size_t)host.pool.blocks * host.pool.block_rows)
-            return "a picture has more rows than the pool: more blocks";
         if (tag && !digest_room(tag, id))
             return "a picture has no digest";
-        for (int k = 0; tag && k < j->n_media; k++)
-            if (!strcmp(id, mtmd_input_chunk_get_id(j->media[k].chunk)))
+        for (int k = 0; tag && k < n; k++)
+            if (!strcmp(id, mtmd_input_chunk_get_id(j->window[k])))
                 return "--digest: one picture is cut into several, or twice "
                        "there";
-        j->media[j->n_media++].chunk = c;
+        j->window[n] = c;
+        if (!n || !goes_on(j->window[n - 1], c))
+            j->item[j->n_items++].first = n;
+        it = &j->item[j->n_items - 1];
+        it->end = ++j->n_windows;
+        it->rows += (uint32_t)mtmd_input_chunk_get_n_tokens(c);
+        if (it->rows > (uint64_t)host.pool.blocks * host.pool.block_rows)
+            return "a picture has more rows than the pool: more blocks";
     }
     return NULL;
 }
@@ -258,23 +342,23 @@ static bool serve(char *line)
     if (!request || !images || !prompt || !*prompt)
         return host_say("%s", wrong), false;
     wrong = prepare(&j, images, prompt);
-    settle(n_undelivered + j.n_media > OPEN_MAX);
+    settle(n_undelivered + j.n_items > OPEN_MAX);
     if (!wrong && !host_up(&host))
         wrong = "the daemon is away";
     if (!wrong) {
         (void)mmx_cork(host.m); /* they get their blocks together */
-        while (opened < j.n_media && (e = announce(&j, opened)) == 0)
+        while (opened < j.n_items && (e = announce(&j, opened)) == 0)
             opened++;
         (void)mmx_uncork(host.m);
         if (e == 0)
             print_line(&j, request);
-        for (int i = 0; i < j.n_media && e == 0; i++)
-            e = encode(&j, i);
+        for (int i = 0; i < j.n_items && e == 0; i++)
+            e = encode(&j, &j.item[i]);
         for (int i = 0; i < opened; i++)
             if (e == 0)
-                undelivered[n_undelivered++] = j.media[i].room;
+                undelivered[n_undelivered++] = j.item[i].room;
             else
-                (void)mmx_release(host.m, j.media[i].room, MMX_ALL, 0);
+                (void)mmx_release(host.m, j.item[i].room, MMX_ALL, 0);
         if (e < 0)
             wrong = host_reason(&host, e);
     }

@@ -3,8 +3,10 @@
  *
  *     REQUEST text:TOKEN,TOKEN... room:REFERENCE:ROWS text:...
  *
- * whose rooms it requests from langd. The answer is two lines, "REQUEST tokens
- * N N ..." and "REQUEST text ...", or one, "REQUEST error REASON ...".
+ * whose rooms it requests from langd; one that is named again has windows, and
+ * with --mode stream each is prefilled as it lands, while the next is encoded.
+ * The answer is two lines, "REQUEST tokens N N ..." and "REQUEST text ...", or
+ * one, "REQUEST error REASON ...".
  *
  * Where the rows lie as llama.cpp wants them (f32 in one run) they are read in
  * place; otherwise windows of a batch are copied by a plan, which also makes
@@ -18,16 +20,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PARTS_MAX 256
+#define WINDOWS_MAX 1024
+#define PARTS_MAX   (2 * WINDOWS_MAX + 1)
 
 struct part {
-    llama_token *text; /* NULL: a room */
+    llama_token *text; /* NULL: a window of a room */
     uint32_t n;        /* tokens, or rows */
     struct mmx_reference named;
-    mmx_room room;
+    struct part *of;        /* the room's first window, which has: */
+    mmx_room room;          /* open: asked for */
+    uint32_t rows, windows; /* of the room */
+    uint32_t from, window;  /* of this window */
 };
 
-/* What aux says of an item. */
+/* What aux says of a window. */
 struct item {
     uint32_t flags, rows, span;
     uint32_t grid[3]; /* merged; {0}: not said */
@@ -121,13 +127,16 @@ static bool join_aux(mmx_room r, struct mmx_look *look, uint8_t **mem)
     return n > 0 || wrong_is("the room's last rows do not go on with its aux");
 }
 
-static bool read_aux(const struct mmx_look *look, struct item *it)
+/* Reads the aux of window p; one room of another engine is one window. */
+static bool read_aux(
+    const struct mmx_look *look, const struct part *p, struct item *it)
 {
-    uint32_t merge = 1;
+    static uint32_t rows[WINDOWS_MAX], grid[WINDOWS_MAX][3];
+    uint32_t merge = 1, modality = 0, windows = p->of->windows;
     const void *chunk = NULL;
-    int n = mmx_aux_at(look->aux, look->aux_len, MMX_AUX_CHUNK, &chunk);
+    int n = mmx_aux_at(look->aux, look->aux_len, MMX_AUX_CHUNK, &chunk), r, g;
 
-    it->rows = it->span = look->total;
+    it->rows = it->span = p->n;
     if (n < 0 ||
         mmx_aux_get(look->aux, look->aux_len, MMX_AUX_FLAGS, &it->flags, 1) < 0)
         return wrong_is("the aux is not one of mmx_aux.h");
@@ -137,11 +146,20 @@ static bool read_aux(const struct mmx_look *look, struct item *it)
         return wrong_is(mrope ? "this model has M-RoPE, the encoder's not"
                               : "the encoder's model has M-RoPE, this not");
     (void)mmx_aux_get(look->aux, look->aux_len, MMX_AUX_MERGE, &merge, 1);
-    if (mmx_aux_get(look->aux, look->aux_len, MMX_AUX_GRID, it->grid, 3) < 0 ||
-        !merge)
-        return wrong_is("this host takes one picture of a room");
-    it->grid[1] /= merge;
-    it->grid[2] /= merge;
+    (void)mmx_aux_get(look->aux, look->aux_len, MMX_AUX_MODALITY, &modality, 1);
+    r = mmx_aux_get(look->aux, look->aux_len, MMX_AUX_ROWS, rows, WINDOWS_MAX);
+    g = mmx_aux_get(
+        look->aux, look->aux_len, MMX_AUX_GRID, grid, 3 * WINDOWS_MAX);
+    if (look->total != p->of->rows)
+        return wrong_is("the room has another number of rows than the prompt");
+    if (!merge || (r != (int)windows && (r || windows > 1)) ||
+        (r && rows[p->window] != p->n) || (g && g != 3 * (int)windows))
+        return wrong_is("the room has other items than the prompt");
+    if (g) {
+        it->grid[0] = grid[p->window][0];
+        it->grid[1] = grid[p->window][1] / merge;
+        it->grid[2] = grid[p->window][2] / merge;
+    }
     if (n > 0) {
         /* The chunk says positions, or there are none but the rows' order. */
         memset(it->grid, 0, sizeof(it->grid));
@@ -151,7 +169,7 @@ static bool read_aux(const struct mmx_look *look, struct item *it)
         it->span = (uint32_t)mtmd_input_chunk_get_n_pos(it->chunk);
         return true;
     }
-    if (!mrope)
+    if (!mrope || modality == MMX_AUDIO)
         return true;
     if ((uint64_t)it->grid[0] * it->grid[1] * it->grid[2] != it->rows)
         return wrong_is("M-RoPE needs a grid that makes the rows");
@@ -209,7 +227,7 @@ static const float *rows_of(mmx_room r, uint32_t total, uint32_t at, uint32_t n)
     struct mmx_view v;
     int e = -MMX_E_SPLIT;
 
-    if (!strcmp(mode, "view") && !strcmp(host.field->dtype, "f32"))
+    if (strcmp(mode, "plan") && !strcmp(host.field->dtype, "f32"))
         e = mmx_view(host.m, r, NULL, at, n, &v);
     if (e == 0)
         return v.data;
@@ -251,64 +269,65 @@ static bool put_batch(const struct item *it, const float *rows, uint32_t seq,
     return decode();
 }
 
-static bool put_item(
-    const struct item *it, mmx_room r, uint32_t seq, llama_pos past, bool last)
+/* Decodes the rows of window p; in stream mode each batch as it lands, and what
+ * is decoded is released. */
+static bool put_rows(
+    const struct part *p, const struct item *it, uint32_t seq, llama_pos past)
 {
     bool stream = !strcmp(mode, "stream"), ok = true;
     bool both_ways = it->flags & MMX_AUX_BOTH_WAYS;
+    mmx_room r = p->of->room;
 
-    if (last)
-        return wrong_is("the prompt ends with a picture");
-    if (both_ways && it->rows > batch_max)
+    if (both_ways && p->n > batch_max)
         return wrong_is("rows that attend both ways must fit into a batch: "
                         "raise --batch");
     llama_set_causal_attn(context, !both_ways);
-    for (uint32_t at = 0; ok && at < it->rows;) {
-        uint32_t n = it->rows - at < batch_max ? it->rows - at : batch_max;
+    for (uint32_t at = 0; ok && at < p->n;) {
+        uint32_t n = p->n - at < batch_max ? p->n - at : batch_max;
         const float *rows = NULL;
 
-        ok = !stream || landed(r, at + n);
+        ok = !stream || landed(r, p->from + at + n);
         if (ok)
-            rows = rows_of(r, it->rows, at, n);
+            rows = rows_of(r, p->of->rows, p->from + at, n);
         ok = rows && put_batch(it, rows, seq, at, n, past);
         at += n;
-        if (ok && stream && at < it->rows)
-            ok = good(mmx_release(host.m, r, at, 0));
+        if (ok && stream && p->from + at < p->of->rows)
+            ok = good(mmx_release(host.m, r, p->from + at, 0));
     }
     llama_set_causal_attn(context, true);
     return ok;
 }
 
-static bool put_room(struct part *p, uint32_t seq, llama_pos *past, bool last)
+static bool put_window(const struct part *p, uint32_t seq, llama_pos *past)
 {
-    bool stream = !strcmp(mode, "stream"), ok;
+    struct part *of = p->of;
     struct mmx_look look = {.size = sizeof look};
     struct item it = {0};
     uint8_t *joined = NULL;
+    bool ok;
 
-    ok = good(mmx_wait_room(host.m, p->room,
-             stream ? MMX_LENGTH | MMX_READY : MMX_READY, 60000)) &&
-         good(mmx_look(host.m, p->room, &look)) &&
-         join_aux(p->room, &look, &joined) && read_aux(&look, &it);
+    ok = good(mmx_wait_room(host.m, of->room,
+             strcmp(mode, "stream") ? MMX_READY : MMX_LENGTH | MMX_READY,
+             60000)) &&
+         good(mmx_look(host.m, of->room, &look)) &&
+         join_aux(of->room, &look, &joined) && read_aux(&look, p, &it);
     free(joined);
-    if (ok && look.total != p->n)
-        ok = wrong_is("the room has another number of rows than the prompt");
-    if (ok)
-        ok = put_item(&it, p->room, seq, *past, last);
+    ok = ok && put_rows(p, &it, seq, *past);
     if (it.chunk)
         mtmd_input_chunk_free(it.chunk);
     *past += (llama_pos)it.span;
-    if (ok)
-        ok = good(mmx_release(host.m, p->room, MMX_ALL, 0));
-    if (ok)
-        p->room = (mmx_room){0};
+    if (ok && p->from + p->n == of->rows) {
+        ok = good(mmx_release(host.m, of->room, MMX_ALL, 0));
+        of->room = (mmx_room){0};
+    }
     return ok;
 }
 
 /* a request */
 
-/* Cuts "text:1,2,3" or "room:REFERENCE:ROWS". */
-static bool read_part(struct part *p, char *word)
+/* Cuts "text:1,2,3" or "room:REFERENCE:ROWS"; *room is the last one of the
+ * words before, and becomes this one's. */
+static bool read_part(struct part *p, char *word, struct part **room)
 {
     char *end = word + 5;
 
@@ -318,7 +337,13 @@ static bool read_part(struct part *p, char *word)
         if (mmx_reference_read(end, len, &p->named) || end[len] != ':')
             return false;
         p->n = (uint32_t)strtoul(end + len + 1, &end, 10);
-        return !*end && p->n;
+        if (!*room || memcmp(&(*room)->named, &p->named, sizeof p->named))
+            *room = p;
+        p->of = *room;
+        p->from = p->of->rows;
+        p->of->rows += p->n;
+        p->window = p->of->windows++;
+        return !*end && p->n && p->window < WINDOWS_MAX;
     }
     if (strncmp(word, "text:", 5))
         return false;
@@ -341,16 +366,16 @@ static bool ask(struct part *p, int n, const char *request)
     int rooms = 0, e = 0;
 
     for (int i = 0; i < n; i++)
-        rooms += !p[i].text;
+        rooms += p[i].of == &p[i];
     if (!stream && rooms > 1) { /* they get their blocks together */
         q.group = mmx_room_id(request, strlen(request));
         q.group_size = (uint16_t)rooms;
     }
     (void)mmx_cork(host.m);
     for (int i = 0; i < n && e == 0; i++)
-        if (!p[i].text) {
+        if (p[i].of == &p[i]) {
             q.reference = &p[i].named;
-            q.rows = p[i].n;
+            q.rows = p[i].rows;
             e = mmx_request(host.m, &q, &p[i].room);
         }
     (void)mmx_uncork(host.m);
@@ -418,10 +443,11 @@ static bool run(struct part *p, int n, const char *request)
     if (!good(mmx_ticket(host.m, &ticket)) ||
         !good(mmx_ticket_wait(host.m, space, request, 60000, &seq)))
         return false;
-    ok = ask(p, n, request);
+    ok = (p[n - 1].text || wrong_is("the prompt ends with a picture")) &&
+         ask(p, n, request);
     for (int i = 0; ok && i < n; i++)
         ok = p[i].text ? put_text(seq.id, p[i].text, p[i].n, &past, i == n - 1)
-                       : put_room(&p[i], seq.id, &past, i == n - 1);
+                       : put_window(&p[i], seq.id, &past);
     ok = ok && answer(seq.id, past, request);
     for (int i = 0; i < n; i++)
         if (p[i].room.tag)
@@ -434,7 +460,8 @@ static bool run(struct part *p, int n, const char *request)
 
 static bool serve(char *line)
 {
-    struct part part[PARTS_MAX];
+    static struct part part[PARTS_MAX];
+    struct part *room = NULL;
     char *state = NULL, *request = strtok_r(line, " ", &state), *word;
     bool ok = true;
     int n = 0;
@@ -448,7 +475,7 @@ static bool serve(char *line)
             ok = wrong_is(state);
             break;
         }
-        ok = n < PARTS_MAX && read_part(&part[n++], word);
+        ok = n < PARTS_MAX && read_part(&part[n++], word, &room);
     }
     ok = ok && n > 0;
     if (ok && !host_up(&host))

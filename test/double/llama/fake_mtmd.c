@@ -33,7 +33,7 @@ struct mtmd_input_chunk {
 
 struct mtmd_input_chunks {
     size_t n;
-    struct mtmd_input_chunk *chunk[64];
+    struct mtmd_input_chunk *chunk[4096];
 };
 
 struct mtmd_context {
