@@ -316,6 +316,112 @@ class Windows(Llama):
                 self.end(host)
             self.gone(e, d)
 
+    def test_the_most_windows_need_no_rest_of_an_aux(self):
+        """With one, --mode stream would refuse the room."""
+        self.file("video", "2 1 5 -1024")
+        e, d = self.pair_of(encoded={"blocks": 600}, langd={"blocks": 600})
+        line = self.line(["video"])
+        host = self.encode_host(e)
+        manifest = self.encoded_line(host, line)
+        self.assertEqual(manifest.count(" room:"), 1024)
+        self.assertEqual(self.language(d, manifest, "--mode", "stream"),
+                         self.unsplit(line)[0], self.said)
+        self.assertEqual(
+            self.encoded_line(host, self.line(
+                ["video", "a"], "<__media__> <__media__> x")),
+            "r2 error too many pictures\n")
+        self.end(host, code=1)
+
+    def test_a_window_must_be_as_the_encoder_says(self):
+        e, d = self.pair_of()
+        host = self.encode_host(e)
+        for old, new, why in (
+                (":12", ":13", "another number of rows than the prompt"),
+                (":12 room", ":11 room", "another number of rows"),
+                (":12 text", ":24 text", "another number of rows")):
+            manifest = self.encoded_line(host, self.line(["sound"]))
+            self.assertEqual(self.language(d, manifest.replace(old, new)), [])
+            self.assertIn(why, self.said)
+        for sizes in (":11 :13 :12", ":36", ":12 :12 :6 :6"):
+            manifest = self.encoded_line(host, self.line(["sound"]))
+            room = re.search(r" room:[\w-]+", manifest)[0]
+            manifest = re.sub(r" room:.*12 text", "".join(
+                room + x for x in sizes.split()) + " text", manifest)
+            self.assertEqual(self.language(d, manifest), [])
+            self.assertIn("other items than the prompt", self.said)
+        host.communicate(timeout=LIMIT)
+
+    # --- an encoder that takes its time ---------------------------------------
+    def held(self, encoded):
+        """An encode host that waits before each window."""
+        self.hold = os.path.join(self.dir, f"pipe{self.turn}")
+        os.mkfifo(self.hold)
+        return self.encode_host(encoded, FAKE_HOLD=self.hold)
+
+    def one_more(self, n):
+        """Lets it encode a window, and waits until it has begun n of them."""
+        with open(self.hold, "w", encoding="ascii"):
+            pass
+        eventually(lambda: self.encodes("mmx-llama-encode") == n,
+                   f"window {n} is begun")
+
+    def decoded(self):
+        return self.encodes("rows")
+
+    def first_window(self, e, d):
+        """Both hosts, where one window is prefilled and no more encoded."""
+        line = self.line(["sound"])
+        encode = self.held(e)
+        language = self.language_host(d, "--mode", "stream",
+                                      FAKE_ROWS=self.dir + "/rows.count")
+        before = self.decoded()
+        language.stdin.write(self.encoded_line(encode, line))
+        language.stdin.flush()
+        self.one_more(2)
+        eventually(lambda: self.decoded() == before + 12,
+                   "the first window is prefilled")
+        return line, encode, language
+
+    def test_windows_are_prefilled_while_the_next_is_encoded(self):
+        e, d = self.pair_of()
+        line, encode, language = self.first_window(e, d)
+        self.one_more(3)
+        eventually(lambda: self.decoded() == 24, "the second, too")
+        self.one_more(3)
+        out, said = language.communicate(timeout=LIMIT)
+        self.assertEqual(re.findall(r" tokens (.*)", out),
+                         self.unsplit(line)[0], said)
+        self.end(encode)
+
+    def test_an_encoder_dies_after_the_first_window(self):
+        """Nothing of what was prefilled stays: the next requests, of which one
+        has the same sequence id, are right."""
+        e, d = self.pair_of()
+        line, encode, language = self.first_window(e, d)
+        encode.kill()
+        encode.communicate()
+        self.assertRegex(language.stdout.readline(),
+                         "^r1 error engine-lost, advice ")
+        again = self.encode_host(e)
+        for _ in range(5):
+            language.stdin.write(self.encoded_line(again, line))
+        out, said = language.communicate(timeout=LIMIT)
+        self.assertEqual(re.findall(r" tokens (.*)", out),
+                         self.unsplit(line)[0] * 5, said)
+        self.end(again)
+        d.all_free()
+
+    def test_no_window_is_encoded_for_a_request_that_has_gone(self):
+        e, d = self.pair_of()
+        _, encode, language = self.first_window(e, d)
+        language.kill()
+        language.communicate()
+        eventually(lambda: e.stats()["rooms_failed"] == 1, "its room ends")
+        self.one_more(2)
+        self.assertIn(" error ", self.end(encode, code=1))
+        self.assertEqual(self.encodes("mmx-llama-encode"), 2)
+        d.all_free()
+
 
 class Preload(Llama):
     """Programs that know nothing of mmx. What has a key stays at the encoder
