@@ -454,7 +454,7 @@ class Sglang(Base):
         place = {"PROMETHEUS_MULTIPROC_DIR": self.world.dir}
         with mock.patch.dict(os.environ, place), mock.patch.dict(
                 sys.modules, prometheus_client=KINDS):
-            self.start(env=place)
+            self.start(ranks=2, env=place)
             self.addCleanup(encoder_side.Metrics("encode")._made.clear)
             self.good(("a", 300))
             self.encoders[0].wrong = "out of memory"

@@ -571,19 +571,28 @@ class Turns(unittest.TestCase):
                         force=True, no_readers=self.lang.rank == 0)])
                 self.assertFalse(self.lang._unwanted)
 
-    def test_what_another_rank_has_seen_is_logged_by_the_first(self):
-        for self.lang.rank, lines in ((1, 0), (0, 1)):
+    def test_what_another_rank_has_seen_is_told_by_the_first(self):
+        fail = "Failed to assemble multimodal inputs: "
+        for self.lang.rank, said, word in (
+                (1, "mmx: gone: x", None), (0, "mmx: gone: x", "gone"),
+                (0, fail + "malformed: x", "malformed"),
+                (0, fail + "x", "internal"), (0, "Aborted by user", None)):
+            self.lang.metrics = unittest.mock.Mock()
             one = self.waiting()
             with unittest.mock.patch.object(self.lang, "step",
                                             return_value=None):
                 one.send_encode_request()
-            one.error_msg = "mmx: daemon-silent: no answer"  # as SGLang shares
-            with self.assertLogs("mmx.sglang") as said:
+            one.error_msg = said  # as SGLang shares it
+            with self.assertLogs("mmx.sglang") as lines:
                 language.log.info("begin")
                 one.release_resources()
-            self.assertEqual(len(said.output), 1 + lines)
-        self.assertRegex(said.output[1], "request r: .* had: daemon-silent: no "
-                         "answer; mmxctl trace ..[0-9a-f]{8}, here and at tcp")
+            self.assertEqual(len(lines.output), 2 if word else 1, said)
+            told = self.lang.metrics.failed.call_args_list
+            if word:
+                self.assertEqual([c[0][0].reason for c in told], [word])
+                self.assertRegex(
+                    lines.output[1], f"request r: .* had: {word}: x; mmxctl "
+                    "trace ..[0-9a-f]{8}, here and at tcp")
 
     def test_an_encoder_of_an_odd_name_is_refused(self):
         one = self.waiting(said="e" * 129)

@@ -28,12 +28,14 @@ from ._copies import Here, Rows, copies, shown
 from ._sglang_common import (GRPC, GRPC_PLACE, MARK, MODE, PLACE, Metrics,
                              asked_by_grpc, deadline, encoder_of, encoders,
                              field_of, gpu_bytes, is_place, numbers, pool_name,
-                             reachable, reference_of, status, unpack, words)
+                             reachable, reason, reference_of, status, unpack,
+                             words)
 
 log = logging.getLogger("mmx.sglang")
 warn = Rated(log)
 RECEIVER = "sglang.srt.disaggregation.encoder.receiver"
 BATCH = "sglang.srt.managers.schedule_batch"
+REASONS = {e.reason: e for e in errors.BY_NUMBER.values()}
 FIRST_S = 0.1
 PATIENCE_S = 5  # for a daemon that is away
 AGAIN_S = 0.1  # between two questions to an encoder that registers
@@ -476,7 +478,8 @@ def make_waiting(receiver: Any) -> type:
                 Lang.get(), True
             late = self.status == receiver.WaitingMMRequestStatus.TIMEOUT
             why = getattr(self, "_why", None) or next(
-                filter(None, (r.reason for r in rooms.values())),
+                filter(None, (self._shared(), *(  # which has a text
+                    r.reason for r in rooms.values()))),
                 errors.TimedOut() if late else errors.Aborted())
             for part, encoder in getattr(self, "_places", ()):
                 room = rooms.get(part)
@@ -495,20 +498,21 @@ def make_waiting(receiver: Any) -> type:
             self.recv_embedding_data = None
             super().release_resources()
 
+        def _shared(self) -> "Optional[errors.MmxError]":
+            """Returns what another rank has seen: SGLang passes it on."""
+            got = re.match("(?:mmx|Failed to assemble multimodal inputs): "
+                           "(?:([a-z-]+): )?(.*)", self.error_msg or "", re.S)
+            return got and REASONS.get(got[1], errors.Internal)(got[2])
+
         def _tell(self, why: BaseException, rooms: Dict[int, Any]) -> None:
             """Logs why there are no rows, and where; not what the client or
-            SGLang has ended. Another rank may have seen it first: SGLang
-            passes on what that said."""
-            theirs = re.sub("^(mmx|Failed to assemble multimodal inputs): ",
-                            "", self.error_msg or "")
-            if isinstance(why, errors.Aborted) and \
-                    theirs == (self.error_msg or ""):
+            SGLang has ended."""
+            if isinstance(why, errors.Aborted):
                 return
             part, encoder = min(self._places, key=lambda p: (
                 rooms.get(p[0]) is None or rooms[p[0]].reason is None))
-            said = theirs or words(why)
-            warn(f"failed {said.partition(':')[0]}", "mmx: request %.100s: "
-                 "its rows cannot be had: %s%s", self.recv_req.rid, said,
+            warn(f"failed {reason(why)}", "mmx: request %.100s: its rows "
+                 "cannot be had: %s%s", self.recv_req.rid, words(why),
                  remedy(why, self._room(part), encoder))
 
     return Waiting
