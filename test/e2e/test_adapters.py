@@ -2,6 +2,7 @@
 preemption, prefix hits, the producer's own cache, failures."""
 
 import os
+import pickle
 import signal
 import struct
 import sys
@@ -56,6 +57,33 @@ class Vllm(VllmCase):
             room.release()
         self.assertEqual(self.consumer.encoded, [])
         self.d.all_free()
+
+    def test_metadata_goes_to_the_workers_once(self):
+        """However many steps the encoder waits for its turn; a step without
+        tokens may not get to them."""
+        self.start(blocks=512, langd={"blocks": 512})
+        r, engine = Request("r", ("video-131072", 300)), self.producer
+        engine.admit(r)
+        sizes = []
+        for tokens in ({}, {"r": 1}, {"r": 1}, {"r": 1}):
+            meta = pickle.dumps(engine.scheduler.build_connector_meta(
+                types.SimpleNamespace(free_encoder_mm_hashes=[],
+                                      num_scheduled_tokens=tokens)))
+            sizes.append(len(meta))
+            for rank, cache in zip(engine.ranks, engine.caches) \
+                    if tokens else ():
+                engine.run(rank, cache, pickle.loads(meta), [])
+        self.assertGreater(min(sizes[:2]), 1 << 20)
+        self.assertLess(max(sizes[2:]), 1000)
+        engine.step(r)
+        said = engine.finish(r)["video-131072"]
+        lm = self.world.engine(self.d).conn
+        room = lm.request(mmx.Reference.read(said["room"]), lm.pool(),
+                          said["encoder"],
+                          key=bytes.fromhex(said["key"])).wait_ready(LIMIT)
+        self.assertEqual(mmx.aux.unpack(mmx.aux.whole(room))["times"],
+                         [i / 2 for i in range(131072)])
+        room.release()
 
     def test_metadata_that_lies_about_its_size(self):
         """Costs its item an encoder's run here, and no more."""

@@ -163,7 +163,8 @@ class Map(NamedTuple):
 class Save(NamedTuple):
     identifier: str
     room: mmx.Reference
-    rest: bytes = b""  # of its aux: goes behind the rows
+    # Of its aux: goes behind the rows. None: an earlier step had it.
+    rest: Optional[bytes] = b""
 
 
 @dataclass

@@ -23,7 +23,7 @@ class _Drawn(NamedTuple):
 
     epoch: bytes
     rows: int  # of the item
-    rest: bytes  # of its aux, in the rows behind them
+    rest: Optional[bytes]  # of its aux, in the rows behind them; None: told
 
 
 class ProducerScheduler:
@@ -161,11 +161,18 @@ class ProducerScheduler:
             yield from rooms.items()
         yield from self.left
 
-    def meta(self, out: MmxECMetadata) -> None:
+    def meta(self, out: MmxECMetadata, computes: bool) -> None:
         """Adds every room that may be written, whether the encoder runs for
-        it in this step or vLLM has its output already."""
-        out.saves += [Save(h, s.reference, self._drawn[s.room].rest)
-                      for h, s in self._all() if self._unwritten(s)]
+        it in this step or vLLM has its output already. computes: the step has
+        tokens; one without may not get to the workers, and tells a rest in
+        vain."""
+        for identifier, source in self._all():
+            if not self._unwritten(source):
+                continue
+            drawn = self._drawn[source.room]
+            out.saves.append(Save(identifier, source.reference, drawn.rest))
+            if computes and drawn.rest:
+                self._drawn[source.room] = drawn._replace(rest=None)
 
     def finished(self, request: Any) -> Optional[Dict[str, Any]]:
         """Returns what the router gets for the request: by identifier what
@@ -218,8 +225,8 @@ class ProducerWorker:
     def __init__(self, s: Settings) -> None:
         self.settings = s
         self.link = Link("encoded", s, "worker") if s.rank == 0 else None
-        self.todo: Dict[str, Dict[mmx.Reference,
-                                  Tuple[mmx.Source, bytes]]] = {}
+        self.todo: Dict[str, Dict[mmx.Reference, mmx.Source]] = {}
+        self._rests: Dict[mmx.Reference, bytes] = {}  # of rooms to write
         self._written: Set[mmx.Reference] = set()
         self._over: List[mmx.Source] = []  # released at the pass's end
         self.copies = copier()
@@ -234,6 +241,8 @@ class ProducerWorker:
         self.copies.step()
         self.link.step()
         self._forget({s.room for s in saves})
+        self._rests.update((s.room, s.rest) for s in saves
+                           if s.rest is not None)
         if self.copies.later and not self.link.pool:
             return  # a pass of a GPU's waits for no daemon
         for save in saves:
@@ -244,7 +253,7 @@ class ProducerWorker:
                 source = self.link.conn.attach(
                     save.room, rights=mmx.WRITE, pool=self.link.wait_pool())
                 assert isinstance(source, mmx.Source)
-                rooms[save.room] = source, save.rest
+                rooms[save.room] = source
             except (errors.MmxError, TimeoutError) as e:
                 warn("attach", "%s: %s", save.identifier, e)
                 if isinstance(e, TimeoutError):
@@ -254,9 +263,11 @@ class ProducerWorker:
         """Lets go of rooms that the scheduler names no more: they were
         written, or their request has ended before."""
         self._written &= named
+        for room in self._rests.keys() - named:
+            del self._rests[room]
         for identifier, rooms in list(self.todo.items()):
             for room in rooms.keys() - named:
-                rooms.pop(room)[0].release(force=True)
+                rooms.pop(room).release(force=True)
             if not rooms:
                 del self.todo[identifier]
 
@@ -266,13 +277,12 @@ class ProducerWorker:
 
     def save(self, cache: Dict[str, Any], identifier: str) -> None:
         self._cache = cache
-        for room, (source, rest) in list(
-                self.todo.get(identifier, {}).items()):
+        for room, source in list(self.todo.get(identifier, {}).items()):
             try:
                 # Once in a step: all of the engine's requests wait.
                 source.wait_granted(0 if self._silent or self.copies.later
                                     else self.settings.worker_wait)
-                self._write(source, cache[identifier], rest)
+                self._write(source, cache[identifier], self._rests.get(room))
             except (errors.MmxError, TimeoutError, ValueError, TypeError,
                     RuntimeError) as e:  # the last: a GPU has no memory left
                 if self.copies.later and isinstance(e, TimeoutError):
@@ -282,6 +292,7 @@ class ProducerWorker:
                 source.abort("internal", str(e))
                 self._over.append(source)
             self._written.add(room)
+            self._rests.pop(room, None)
             del self.todo[identifier][room]
 
     def save_rest(self) -> None:
@@ -295,7 +306,10 @@ class ProducerWorker:
             self._over.pop().release(force=True)
         self._silent = False
 
-    def _write(self, source: mmx.Source, rows: Any, rest: bytes) -> None:
+    def _write(self, source: mmx.Source, rows: Any,
+               rest: Optional[bytes]) -> None:
+        if rest is None:
+            raise ValueError("its metadata has not come")
         says = mmx.aux.Split(b"", rest)
         item = Rows.written(source, self.settings.field_of(source.pool), rows,
                             says.rows(source.pool))

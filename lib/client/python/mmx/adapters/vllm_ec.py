@@ -96,7 +96,8 @@ class MmxECConnector(engine.ECConnectorBase):  # type: ignore[misc]
             self._consumer.meta(out, getattr(
                 scheduler_output, "free_encoder_mm_hashes", ()))
         if self._producer:
-            self._producer.meta(out)
+            self._producer.meta(
+                out, bool(scheduler_output.num_scheduled_tokens))
         self._pause.passed(scheduler_output.num_scheduled_tokens)
         return out
 
