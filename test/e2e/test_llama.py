@@ -300,7 +300,7 @@ class Windows(Llama):
             self.model(model)
             want = self.unsplit(*(x for _, x in lines), batch=batch)[0]
             e, d = self.pair_of()
-            for mode in ("view", "plan", "stream"):
+            for mode in ("auto", "view", "plan", "stream"):
                 host = self.encode_host(e)
                 for (name, line), answer in zip(lines, want):
                     manifest = self.encoded_line(host, line)
@@ -372,8 +372,8 @@ class Windows(Llama):
         """Both hosts, where one window is prefilled and no more encoded."""
         line = self.line(["sound"])
         encode = self.held(e)
-        language = self.language_host(d, "--mode", "stream",
-                                      FAKE_ROWS=self.dir + "/rows.count")
+        language = self.language_host(  # it streams windows unasked
+            d, FAKE_ROWS=self.dir + "/rows.count")
         before = self.decoded()
         language.stdin.write(self.encoded_line(encode, line))
         language.stdin.flush()

@@ -4,9 +4,9 @@
  *     REQUEST text:TOKEN,TOKEN... room:REFERENCE:ROWS text:...
  *
  * whose rooms it requests from langd; one that is named again has windows, and
- * with --mode stream each is prefilled as it lands, while the next is encoded.
- * The answer is two lines, "REQUEST tokens N N ..." and "REQUEST text ...", or
- * one, "REQUEST error REASON ...".
+ * with --mode auto or stream each is prefilled as it lands, while the next is
+ * encoded. The answer is two lines, "REQUEST tokens N N ..." and "REQUEST text
+ * ...", or one, "REQUEST error REASON ...".
  *
  * Where the rows lie as llama.cpp wants them (f32 in one run) they are read in
  * place; otherwise windows of a batch are copied by a plan, which also makes
@@ -45,7 +45,8 @@ static struct llama_model *model;
 static struct llama_context *context;
 static struct llama_batch_ext *batch;
 static const char *encoder = "encoded-0";
-static const char *mode = "view";
+static const char *mode = "auto";
+static bool stream; /* the present request's rows are read as they land */
 static FILE *logits;
 static uint32_t batch_max = 512, predict = 64, width;
 static bool no_stop, mrope;
@@ -111,7 +112,7 @@ static bool join_aux(mmx_room r, struct mmx_look *look, uint8_t **mem)
         return wrong_is("the aux claims more rows than the room has");
     if (!more)
         return true; /* read_aux says what else is wrong */
-    if (!strcmp(mode, "stream"))
+    if (stream)
         return wrong_is("more than 32 KiB of aux comes with the last row: not "
                         "with --mode stream");
     *mem = malloc(size + bytes);
@@ -274,8 +275,7 @@ static bool put_batch(const struct item *it, const float *rows, uint32_t seq,
 static bool put_rows(
     const struct part *p, const struct item *it, uint32_t seq, llama_pos past)
 {
-    bool stream = !strcmp(mode, "stream"), ok = true;
-    bool both_ways = it->flags & MMX_AUX_BOTH_WAYS;
+    bool both_ways = it->flags & MMX_AUX_BOTH_WAYS, ok = true;
     mmx_room r = p->of->room;
 
     if (both_ways && p->n > batch_max)
@@ -307,8 +307,7 @@ static bool put_window(const struct part *p, uint32_t seq, llama_pos *past)
     bool ok;
 
     ok = good(mmx_wait_room(host.m, of->room,
-             strcmp(mode, "stream") ? MMX_READY : MMX_LENGTH | MMX_READY,
-             60000)) &&
+             stream ? MMX_LENGTH | MMX_READY : MMX_READY, 60000)) &&
          good(mmx_look(host.m, of->room, &look)) &&
          join_aux(of->room, &look, &joined) && read_aux(&look, p, &it);
     free(joined);
@@ -358,19 +357,20 @@ static bool read_part(struct part *p, char *word, struct part **room)
 
 static bool ask(struct part *p, int n, const char *request)
 {
-    bool stream = !strcmp(mode, "stream");
-    struct mmx_request q = {.size = sizeof q,
-        .pool = host.pool.id,
-        .mode = stream ? MMX_STREAM : MMX_WHOLE,
-        .encoder = encoder};
+    struct mmx_request q = {
+        .size = sizeof q, .pool = host.pool.id, .encoder = encoder};
     int rooms = 0, e = 0;
 
-    for (int i = 0; i < n; i++)
+    stream = !strcmp(mode, "stream");
+    for (int i = 0; i < n; i++) {
         rooms += p[i].of == &p[i];
+        stream = stream || (p[i].window && !strcmp(mode, "auto"));
+    }
     if (!stream && rooms > 1) { /* they get their blocks together */
         q.group = mmx_room_id(request, strlen(request));
         q.group_size = (uint16_t)rooms;
     }
+    q.mode = stream ? MMX_STREAM : MMX_WHOLE;
     (void)mmx_cork(host.m);
     for (int i = 0; i < n && e == 0; i++)
         if (p[i].of == &p[i]) {
@@ -500,9 +500,9 @@ static const char usage[] =
     "  --socket PATH   of mmx-langd; else $MMX_LANGD_SOCKET\n"
     "  --pool NAME     else the daemon's first\n"
     "  --encoder NAME  of langd's peers, or an address (encoded-0)\n"
-    "  --mode MODE     view: rows in place where they can be (default),\n"
-    "                  plan: copied batch by batch, stream: read as\n"
-    "                  they land, also rooms larger than the pool\n"
+    "  --mode MODE     view: rows in place where they can be, plan: copied\n"
+    "                  by batches, stream: as they land, also more than the\n"
+    "                  pool; auto (default): stream for windows, else view\n"
     "  --batch N       rows or tokens at once (512)\n"
     "  --context N     positions (4096)    --threads N (4)\n"
     "  --predict N     tokens at most (64)\n"
@@ -548,8 +548,8 @@ int main(int argc, char **argv)
 
     host_name = "mmx-llama-language";
     host_options(argc, argv, options, usage);
-    if (!path || (strcmp(mode, "view") && strcmp(mode, "plan") &&
-                     strcmp(mode, "stream")))
+    if (!path || (strcmp(mode, "auto") && strcmp(mode, "view") &&
+                     strcmp(mode, "plan") && strcmp(mode, "stream")))
         host_die("--model is needed, or --mode is unknown: see --help");
     logits = file ? fopen(file, "ab") : NULL;
     if (file && !logits)
