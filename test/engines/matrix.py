@@ -106,10 +106,10 @@ def truth(name, engine, at, tmp, count):
     tested = engine.VERSION
     try:
         _, engine.VERSION = newest(engine.PACKAGE, tmp)
+        folder = install.install(engine, os.path.join(
+            at, *([] if engine.VERSION == tested else ["newest"]), name))
     except install.Refused as e:
         return count.not_reachable(f"{engine.PACKAGE}, truth table", e)
-    folder = install.install(engine, os.path.join(
-        at, *([] if engine.VERSION == tested else ["newest"]), name))
     failed = engine.run(folder, list(engine.SHORT))
     return count.names(f"{engine.PACKAGE} {engine.VERSION}, truth table",
                        "unsplit", ["answers differ"] if failed else [])

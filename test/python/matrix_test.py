@@ -106,7 +106,7 @@ class Matrix(unittest.TestCase):
         self.at = there.name
         self.index = {}  # package: (version, source)
         self.site = os.path.join(self.at, "site")
-        self.ran = []
+        self.ran, self.need = [], 1
         spec = types.SimpleNamespace(
             NAMES={"m.py": WANTED}, MAIN="some/one/main/", WHEEL_BYTES=1,
             committed=lambda: {"one 1.0": table(SOURCE)})
@@ -145,7 +145,7 @@ class Matrix(unittest.TestCase):
             self.ran.append((os.path.relpath(folder, self.at), words))
             return failed
         engine = types.SimpleNamespace(
-            PACKAGE="one", VERSION="1.0", NEED_BYTES=1, SHORT=("truth",),
+            PACKAGE="one", VERSION="1.0", NEED_BYTES=self.need, SHORT=("truth",),
             requirements=lambda meta: [], after=lambda folder: None, run=run)
         said = io.StringIO()
         with contextlib.redirect_stdout(said):
@@ -196,6 +196,14 @@ class Matrix(unittest.TestCase):
         self.assertEqual((code, said[1:]), (1, [
             "    answers differ",
             "engines-matrix: 0 as tested, 1 changed, 0 not reachable"]))
+
+    def test_a_release_that_cannot_be_installed_does_not_end_it(self):
+        self.index["one"], self.need = ("1.0", SOURCE), 1 << 60
+        code, said = self.play()
+        self.assertEqual((code, said[-1]), (0, "engines-matrix: 1 as tested,"
+                                            " 0 changed, 2 not reachable"))
+        self.assertRegex(said[-2], r"^one, truth table: not reachable "
+                         r"\(.* GB are needed under .*\)$")
 
 
 class Specs(unittest.TestCase):
