@@ -76,8 +76,8 @@ class Cases:
     async def unsplit(self, s, body):
         return answer(await self.plain.post(s, self.base.url, body, "u"))
 
-    def router(self, kind_=Router, **how):
-        return kind_(self.producer.url, self.consumer.url, **how)
+    def router(self, kind_=Router, encoders="", **how):
+        return kind_(encoders or self.producer.url, self.consumer.url, **how)
 
     async def well(self, s, case, seed, **how):
         body = prompt("well ", picture(seed, 224, 224), tokens=8)
@@ -192,6 +192,7 @@ class Cases:
             said = await router.encode(s, body, "p")
             encoded.append((router, body, said, await self.unsplit(s, body)))
         self.producer.end()
+        ended = self.producer.url
         for router, body, said, right in encoded:
             router.encode = lambda *_, said=said: asyncio.sleep(0, said)
             got, took = await ends(s, router, body)
@@ -203,6 +204,10 @@ class Cases:
             "case-producer-2", "right/m", ec=serve.mmx(
                 "ec_producer", self.e, "case-p2", timed=True)).wait()
         await self.well(s, "another producer", 860)
+        for n, how in enumerate(("picture", "reference")):
+            await self.well(s, f"two producers, one has ended, {how}",
+                            861 + n, references=bool(n), again=1,
+                            encoders=f"{ended} {self.producer.url}")
 
 
 async def another_dtype(t, daemons):
