@@ -2,9 +2,10 @@
 
     make_gguf.py FOLDER [--hf CHECKPOINT]
 
-writes qwen.gguf and qwen-mmproj.gguf, a Qwen2-VL (M-RoPE), and gemma.gguf and
-gemma-mmproj.gguf, a Llama with Gemma 3's projector (rows that attend to each
-other both ways). --hf: the Qwen2-VL of a folder of transformers, whose weights
+writes qwen.gguf and qwen-mmproj.gguf, a Qwen2-VL (M-RoPE), sound.gguf and
+sound-mmproj.gguf, the same with four times the layers, and Qwen2-Audio's
+projector (30 s of sound are 750 rows), and gemma.gguf and gemma-mmproj.gguf, a Llama with Gemma 3's
+projector (rows that attend to each other both ways). --hf: the Qwen2-VL of a folder of transformers, whose weights
 are copied, so that two engines can be compared on one checkpoint."""
 
 import json
@@ -17,7 +18,7 @@ import gguf
 import numpy as np
 
 HID, FF, LAYERS, HEADS, KV, CONTEXT = 256, 512, 3, 4, 2, 32768
-VIS, VIS_FF, VIS_LAYERS, PATCH = 128, 512, 4, 14
+VIS, VIS_FF, VIS_LAYERS, PATCH, MELS = 128, 512, 4, 14, 128
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>",
            "<|object_ref_start|>", "<|object_ref_end|>", "<|box_start|>",
            "<|box_end|>", "<|quad_start|>", "<|quad_end|>",
@@ -156,11 +157,13 @@ TEXT = {"input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q",
         "mlp.down_proj": "ffn_down"}
 
 
-def write_text(path, arch, weights, words):
+def write_text(path, arch, weights, words, times=1):
+    """times: each layer stands there so often, for a prefill that takes as long
+    as an encoder."""
     w = gguf.GGUFWriter(path, arch)
     w.add_context_length(CONTEXT)
     w.add_embedding_length(HID)
-    w.add_block_count(LAYERS)
+    w.add_block_count(times * LAYERS)
     w.add_feed_forward_length(FF)
     w.add_head_count(HEADS)
     w.add_head_count_kv(KV)
@@ -177,21 +180,29 @@ def write_text(path, arch, weights, words):
     for key, value in weights.items():
         m = re.fullmatch(r"layers\.(\d+)\.(.+)\.(weight|bias)", key)
         if m and (arch == "qwen2vl" or m[3] == "weight"):
-            w.add_tensor(f"blk.{m[1]}.{TEXT[m[2]]}.{m[3]}", value)
+            for i in range(times):
+                w.add_tensor(f"blk.{int(m[1]) + i * LAYERS}.{TEXT[m[2]]}.{m[3]}",
+                             value)
     finish(w)
 
 
-def vision_writer(path, kind, image_size, patch, mean, std):
+def clip_writer(path, modality, kind, *sizes):
     w = gguf.GGUFWriter(path, "clip")
-    w.add_bool("clip.has_vision_encoder", True)
+    w.add_bool(f"clip.has_{modality}_encoder", True)
     w.add_string("clip.projector_type", kind)
-    for key, value in (("image_size", image_size), ("patch_size", patch),
+    for key, value in (*sizes,
                        ("embedding_length", VIS), ("projection_dim", HID),
                        ("feed_forward_length", VIS_FF),
                        ("block_count", VIS_LAYERS),
                        ("attention.head_count", HEADS)):
-        w.add_uint32(f"clip.vision.{key}", value)
-    w.add_float32("clip.vision.attention.layer_norm_epsilon", 1e-6)
+        w.add_uint32(f"clip.{modality}.{key}", value)
+    w.add_float32(f"clip.{modality}.attention.layer_norm_epsilon", 1e-6)
+    return w
+
+
+def vision_writer(path, kind, image_size, patch, mean, std):
+    w = clip_writer(path, "vision", kind, ("image_size", image_size),
+                    ("patch_size", patch))
     w.add_array("clip.vision.image_mean", mean)
     w.add_array("clip.vision.image_std", std)
     return w
@@ -201,16 +212,19 @@ VISION = {"norm1": "ln1", "norm2": "ln2", "attn.proj": "attn_out",
           "mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down"}
 
 
-def add_blocks(w, weights):
+def add_blocks(w, weights, modality="v"):
     for key, value in weights.items():
         m = re.fullmatch(r"visual\.blocks\.(\d+)\.(.+)\.(weight|bias)", key)
         if m and m[2] == "attn.qkv":
             for name, part in zip("qkv", np.split(value, 3)):
-                w.add_tensor(f"v.blk.{m[1]}.attn_{name}.{m[3]}", part.copy())
+                if modality == "v" or (name, m[3]) != ("k", "bias"):
+                    w.add_tensor(f"{modality}.blk.{m[1]}.attn_{name}.{m[3]}",
+                                 part.copy())
         elif m:
-            w.add_tensor(f"v.blk.{m[1]}.{VISION[m[2]]}.{m[3]}", value)
+            w.add_tensor(f"{modality}.blk.{m[1]}.{VISION[m[2]]}.{m[3]}", value)
     for end in ("weight", "bias"):
-        w.add_tensor(f"v.post_ln.{end}", weights[f"visual.merger.ln_q.{end}"])
+        w.add_tensor(f"{modality}.post_ln.{end}",
+                     weights[f"visual.merger.ln_q.{end}"])
 
 
 def write_qwen(path, weights):
@@ -240,6 +254,21 @@ def write_gemma(path, weights, draw):
     finish(w)
 
 
+def write_sound(path, weights, draw):
+    w = clip_writer(path, "audio", "qwen2a", ("num_mel_bins", MELS))
+    for i, n in ((1, MELS), (2, VIS)):
+        w.add_tensor(f"a.conv1d.{i}.weight", (draw.standard_normal(
+            (VIS, n, 3)) / (3 * n) ** .5).astype("f2"))
+        w.add_tensor(f"a.conv1d.{i}.bias", np.zeros((VIS, 1), "f4"))
+    w.add_tensor("a.position_embd.weight", draw.standard_normal(
+        (1500, VIS)).astype("f4"))
+    add_blocks(w, weights, "a")
+    w.add_tensor("mm.a.fc.weight", (draw.standard_normal(
+        (HID, VIS)) / VIS ** .5).astype("f4"))
+    w.add_tensor("mm.a.fc.bias", np.zeros(HID, "f4"))
+    finish(w)
+
+
 def main():
     out = sys.argv[1]
     folder = sys.argv[3] if sys.argv[2:3] == ["--hf"] else None
@@ -250,8 +279,10 @@ def main():
     os.makedirs(out, exist_ok=True)
     write_text(f"{out}/qwen.gguf", "qwen2vl", weights, words)
     write_qwen(f"{out}/qwen-mmproj.gguf", weights)
+    write_text(f"{out}/sound.gguf", "qwen2vl", weights, words, 4)
     write_text(f"{out}/gemma.gguf", "llama", weights, words)
     write_gemma(f"{out}/gemma-mmproj.gguf", weights, draw)
+    write_sound(f"{out}/sound-mmproj.gguf", weights, draw)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import struct
 import subprocess
 import sys
 import sysconfig
+import wave
 import zipfile
 import zlib
 
@@ -16,7 +17,7 @@ sys.path.insert(0, os.path.dirname(HERE))
 
 import install  # noqa: E402
 
-PARTS = ("split", "preload", "server", "readme")
+PARTS = ("split", "first", "preload", "server", "readme")
 
 # The server's sources, and libraries of two builds before, so that only 70
 # files are compiled.
@@ -58,6 +59,20 @@ def png(path, height, width, seed):
                 part(b"IDAT", zlib.compress(raw)) + part(b"IEND", b""))
 
 
+def wav(path, seconds, seed):
+    """A sound of noise whose loudness changes."""
+    import numpy as np
+    draw = np.random.default_rng(seed)
+    n = 16000 * seconds
+    loud = np.repeat(draw.uniform(100, 9000, n // 1600), 1600)
+    with wave.open(path, "wb") as w:
+        w.setnchannels(1)
+        w.setsampwidth(2)
+        w.setframerate(16000)
+        w.writeframes((draw.standard_normal(n) * loud).clip(
+            -32768, 32767).astype("<i2").tobytes())
+
+
 def program(source, out, at):
     """Compiles a program of one file against a prefix."""
     old = os.path.exists(f"{at}/lib/libisoc23.so")
@@ -76,6 +91,9 @@ def everything(out, build, checkpoint=None):
         *(["--hf", checkpoint] if checkpoint else []))
     png(f"{out}/a.png", 336, 448, 1)
     png(f"{out}/b.png", 280, 392, 2)
+    wav(f"{out}/sound.wav", 100, 3)
+    run("cc", "-O2", "-shared", "-fPIC", "-isystem", f"{at}/include",
+        f"{HERE}/slow.c", "-o", f"{out}/slow.so")
     return at
 
 

@@ -5,8 +5,8 @@ same prompt, case by case.
 
 Prints for each case whether the tokens are equal, the largest difference of
 log-probabilities over all tokens and steps, and what else it shows. A part is
-split, preload, server or readme (the README's lines); without one all, the last
-two, of llama-server, only if it is there: either part builds it. --hf: a checkpoint of transformers, of a Qwen2-VL,
+split, first (token), preload, server or readme (the README's lines); without one
+all, the last two, of llama-server, only if it is there: either part builds it. --hf: a checkpoint of transformers, of a Qwen2-VL,
 and a Python that has them: their encoder feeds our language host. The exit
 status is 0 if every case is as it should be."""
 
@@ -15,6 +15,7 @@ import contextlib
 import os
 import re
 import signal
+import statistics
 import subprocess
 import sys
 import time
@@ -24,6 +25,7 @@ from install import Refused
 from prepare import PARTS, ROOT
 
 STEPS = 12
+ROUNDS = 5  # of times
 PROMPT = "hello <__media__> what is this?"
 TWO = "first <__media__> second <__media__> compare"
 
@@ -70,13 +72,13 @@ class Cases:
             self.refs[kind, line] = self.reference(kind, line)[:2]
         return self.refs[kind, line]
 
-    def encode_host(self, kind, daemon, *more, stdout=subprocess.PIPE):
+    def encode_host(self, kind, daemon, *more, stdout=subprocess.PIPE, **env):
         return subprocess.Popen(
             [f"{self.build}/llama/mmx-llama-encode", "--model",
              self.model(kind), "--mmproj", self.model(kind, "-mmproj"),
              "--socket", daemon.socket, "--threads", "1", *more],
             stdin=subprocess.PIPE, stdout=stdout, text=True,
-            stderr=subprocess.PIPE)
+            stderr=subprocess.PIPE, env={**os.environ, **env})
 
     @staticmethod
     def end(encode):
@@ -153,8 +155,12 @@ def split_cases(c):
 
     other = c.truth("qwen", f"r {b} {PROMPT}")
     c.bad += (other[1] == c.truth("qwen", one)[1]).all()  # it sees pictures
-    for kind, what in (("qwen", "M-RoPE"), ("gemma", "both ways")):
-        truths = {line: c.truth(kind, line) for line in (one, two)}
+    sound = f"r {c.path('sound.wav')} {PROMPT}"
+    for kind, what in (("qwen", "M-RoPE"), ("gemma", "both ways"),
+                       ("sound", "a sound")):
+        lines = {"sound": sound} if kind == "sound" else {
+            "one": one, "two": two}
+        truths = {line: c.truth(kind, line) for line in lines.values()}
         for dtype, limit in (("f32", 0.0), ("bf16", 0.2)):
             w = worlds()
             try:
@@ -163,7 +169,7 @@ def split_cases(c):
                 for mode in ("view", "plan", "stream"):
                     if kind == "gemma" and mode == "stream":
                         continue
-                    for name, line in (("one", one), ("two", two)):
+                    for name, line in lines.items():
                         asked = fresh(line)
                         c.refs[kind, asked] = truths[line]
                         c.split(f"split, {what}, {dtype}, {mode}, {name}",
@@ -189,6 +195,99 @@ def split_cases(c):
 def renamed(manifest, reference):
     """The line with another room."""
     return re.sub(r"room:[\w-]+:", f"room:{reference}:", manifest)
+
+
+def language_process(c, lang, mode, steps):
+    """A language host of the sound's model that stays."""
+    return subprocess.Popen(
+        [f"{c.build}/llama/mmx-llama-language", "--model", c.model("sound"),
+         "--socket", lang.socket, "--encoder", "enc0", "--batch", "256",
+         "--predict", str(steps), "--no-stop", "--threads", "1", "--mode",
+         mode], text=True, errors="replace", stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+
+
+def slow_encoder(c, e, ms):
+    """An encoder that takes so much more for each window."""
+    return c.encode_host("sound", e, LD_PRELOAD=c.path("slow.so"),
+                         SLOW_MS=str(ms))
+
+
+def asks(host, line):
+    """Gives a line to a host; its answer's first line."""
+    host.stdin.write(line)
+    host.stdin.flush()
+    return host.stdout.readline()
+
+
+def first_token_cases(c):
+    """How long the first token of an answer takes: rows prefilled as they land
+    beside the whole item, in turn, from the encode host's line on, when the
+    sound is cut and none of it encoded."""
+    sound = f"{c.path('sound.wav')} {PROMPT}\n"
+    w, started = worlds(), []
+    try:
+        e = w.encoded(**pools("f32"))
+        lang = w.langd([e], **pools("f32"))
+        for ms in (0, 400):
+            took, answers, windows = {"stream": [], "view": []}, set(), 0
+            encode = slow_encoder(c, e, ms)
+            hosts = {m: language_process(c, lang, m, 1) for m in took}
+            started += [encode, *hosts.values()]
+            for turn in range(2 * ROUNDS + 2):  # the first two load models
+                mode = ("stream", "view")[turn % 2]
+                manifest = asks(encode, f"r{turn} {sound}")
+                windows = manifest.count(" room:")
+                since = time.monotonic()
+                answers.add(asks(hosts[mode], manifest).split(" ", 1)[1])
+                if turn > 1:
+                    took[mode].append(time.monotonic() - since)
+                hosts[mode].stdout.readline()
+            c.row(f"first token, {windows} windows, {ms} ms more for each",
+                  len(answers) == 1 and windows > 2, len(answers) == 1, 0,
+                  "; ".join([f"{what} {statistics.median(t):.2f} s, least "
+                             f"{min(t):.2f}" for what, t in zip(
+                                 ("stream", "whole"), took.values())] +
+                            [f"load {os.getloadavg()[0]:.0f}"]))
+            while started:
+                p = started.pop()
+                p.stdin.close()
+                p.wait()
+        dies_case(c, e, lang, sound, started)
+        w.all_free()
+    finally:
+        for p in started:
+            p.kill()
+            p.wait()
+        w.close()
+
+
+def dies_case(c, e, lang, sound, started):
+    """An encode host is killed when its first window has landed."""
+    from pair import eventually
+    language = language_process(c, lang, "stream", STEPS)
+    encode = slow_encoder(c, e, 2000)
+    started += [language, encode]
+    language.stdin.write(asks(encode, f"dies {sound}"))
+    language.stdin.flush()
+    eventually(lambda: any(r.get("landed") for r in lang.show("rooms")),
+               "a window has landed")
+    encode.kill()
+    said = language.stdout.readline()
+    again = c.encode_host("sound", e)
+    started.append(again)
+    want = c.truth("sound", f"r {sound[:-1]}")[0]
+    same = True
+    for _ in range(2):
+        got = asks(language, asks(again, f"again {sound}"))
+        language.stdout.readline()
+        same = same and got.split()[2:] == want
+    c.row("an encoder killed between windows, then again",
+          same and said.startswith("dies error engine-lost"), same, 0,
+          said.strip()[:60])
+    for p in (language, again):
+        p.stdin.close()
+        p.wait()
 
 
 def grid_case(c, line, truth):
@@ -390,6 +489,8 @@ def main():
         other_case(c, args.hf, args.python)
     if not args.parts or "split" in args.parts:
         split_cases(c)
+    if not args.parts or "first" in args.parts:
+        first_token_cases(c)
     if not args.parts or "preload" in args.parts:
         preload_cases(c)
     built = os.path.exists(prepare.server_path(out))
