@@ -4,7 +4,6 @@ ranks, each a forked process with a connection of its own, and the MIN of their
 states in every turn of the loop."""
 
 import asyncio
-import http.server
 import json
 import logging
 import os
@@ -22,8 +21,7 @@ from unittest import mock
 import numpy as np
 from pair import LIMIT, Case, eventually
 from sglang.srt import runtime_context
-from sglang.srt.disaggregation.encoder import (http_server, receiver,
-                                                  server)
+from sglang.srt.disaggregation.encoder import receiver, server
 from sglang.srt.managers.schedule_batch import (MultimodalDataItem,
                                                MultimodalInputs)
 from sglang.srt.plugins.hook_registry import HookRegistry
@@ -505,45 +503,6 @@ class Sglang(Base):
         self.ranks.close()  # its process ends
         self.world.engines.remove(self.ranks)
         self.d.all_free()
-
-    def test_an_encoder_that_registers(self):
-        """It says where its mmx-encoded is: no variable names it."""
-        self.start()
-        encoder_side.say_place()
-        with mock.patch.dict(os.environ,
-                             MMX_ENCODED_SOCKET=self.e[0].socket):
-            web = http.server.HTTPServer(("127.0.0.1", 0), self.handler())
-            threading.Thread(target=web.serve_forever).start()
-            self.addCleanup(web.server_close)
-            self.addCleanup(web.shutdown)
-            url = f"http://127.0.0.1:{web.server_port}"
-            self.tokenizer.encode_urls.clear()
-            bootstrap = receiver.EncoderBootstrapServer(
-                "", 0, self.tokenizer.encode_urls)
-            for wrong in (5, ["x"], {}, "", "x", "ftp://x", f"{url}/other"):
-                bootstrap.register(wrong)  # would fail every request
-            bootstrap.register(url)
-            eventually(lambda: self.tokenizer.encode_urls == [url],
-                       "the encoder is in use")
-        with mock.patch.dict(globals(), URLS=[url]):
-            self.good(("r", 300))
-
-    def handler(self):
-        """A GET is answered by SGLang's application, on its loop."""
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_GET(handler):
-                call = http_server.app.routes.get(handler.path)
-                if not call:
-                    return handler.send_error(404)
-                said = asyncio.run_coroutine_threadsafe(
-                    call(), self.loop).result(LIMIT)
-                handler.send_response(200)
-                handler.end_headers()
-                handler.wfile.write(json.dumps(said).encode())
-
-            def log_message(handler, *_):
-                pass
-        return Handler
 
     # --- failures ---------------------------------------------------------
     def test_an_encoders_error_reaches_every_rank(self):

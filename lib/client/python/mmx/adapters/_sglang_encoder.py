@@ -304,9 +304,14 @@ async def place() -> str:
 
 
 def say_place() -> None:
-    """The encoder's HTTP server has a page with it."""
+    """The encoder's HTTP server has a page with it; 503 while there is
+    none, so that a probe may look whether rows could be sent."""
     async def page():  # type: ignore[no-untyped-def]  # FastAPI would read it
-        return {"address": await place()}
+        try:
+            return {"address": await place()}
+        except FAULTS as e:
+            raise importlib.import_module("fastapi").HTTPException(
+                503, str(e)) from None
     importlib.import_module(HTTP).app.get(PLACE)(page)
 
 
