@@ -16,7 +16,7 @@ import install  # noqa: E402
 
 PACKAGE, VERSION = "sglang", "0.5.23"
 NEED_BYTES = 12 * 10**9  # wheels while they are unpacked; 7 GB stay
-PARTS = ("truth", "cases", "tp", "dp", "grpc", "time", "readme", "llama")
+PARTS = ("truth", "cases", "tp", "dp", "grpc", "pd", "time", "readme", "llama")
 SHORT = ("truth",)
 # Kernels for GPUs. What a CPU needs of them is in the folder stand_in.
 LEFT_OUT = {"cuda-python", "flash-attn-4", "flashinfer-python",
@@ -75,11 +75,20 @@ def llama(at):
     install.install(engine, os.path.join(at, "llama"))
 
 
+def nixl(folder):
+    """Installs what moves SGLang's KV cache; the first chooses by torch's
+    CUDA between the others."""
+    install.pip(os.path.join(folder, "venv"), "install", "--quiet",
+                "--no-deps", "nixl==1.5.1", "nixl-cu13==1.5.1")
+
+
 def run(folder, parts):
     """Prints the table; returns 0 if all of it is well."""
     models(folder)
     if not parts or "llama" in parts:
         llama(os.path.dirname(folder))
+    if not parts or "pd" in parts:
+        nixl(folder)
     subprocess.run(["make", "-s", "wheel"], cwd=ROOT, check=True,
                    stdout=subprocess.DEVNULL)
     install.pip(os.path.join(folder, "venv"), "install", "--quiet",

@@ -5,7 +5,8 @@
 Parts: truth (unsplit, SGLang's zmq_to_scheduler, mmx), cases (what may happen
 to a request), tp (two language ranks), dp (two groups of
 one rank, by attention data parallelism), grpc (encoders that are gRPC servers
-and register at run time), time (encoder done to rows usable), readme (its lines as written), llama (SGLang encodes, llama.cpp answers)."""
+and register at run time), pd (other servers decode), time (encoder done to rows
+usable), readme (its lines as written), llama (SGLang encodes, llama.cpp answers)."""
 
 import asyncio
 import json
@@ -15,6 +16,7 @@ import statistics
 import sys
 import time
 import urllib.request
+from concurrent import futures
 
 import cases
 import fed
@@ -238,6 +240,45 @@ async def by_grpc(t):
     d.all_free()
 
 
+async def prefill(t):
+    """Prefill and decoding in servers of their own behind mmx: SGLang moves the
+    KV cache, by NIXL."""
+    daemons = t.pair(n="pd")
+    base, other = t.engine("pd-unsplit", "right"), t.engine("pd-o", "wrong")
+    kv = ("--disaggregation-transfer-backend", "nixl")
+    boot = servers.free_port()
+    made, language = t.split(
+        "pd", "mmx", daemons=daemons, args=(
+            "--disaggregation-mode", "prefill", *kv,
+            "--disaggregation-bootstrap-port", str(boot)))
+    decode = t.engine("pd-decode", "wrong", "--disaggregation-mode", "decode",
+                      *kv)
+    for x in (*made, base, other, language, decode):
+        x.wait()
+
+    def both(n, parts):
+        """As SGLang's router does it."""
+        place = {"bootstrap_host": "127.0.0.1", "bootstrap_port": boot,
+                 "bootstrap_room": n + 1}
+        with futures.ThreadPoolExecutor() as pool:
+            first = pool.submit(ask, language.url, *prompt(*parts), **place)
+            got = ask(decode.url, *prompt(*parts), **place)
+            return first.result(), got
+    bodies = [["pd", picture(1100 + n, 224, 112)] for n in range(4)]
+    want, wrong = ([unsplit(x, b) for b in bodies] for x in (base, other))
+    t.line(not near(want[0], wrong[0]),
+           "the other servers' own encoder answers otherwise")
+    got = [both(n, b) for n, b in enumerate(bodies)]
+    right = sum(near(w, answer(g)) for w, (_, g) in zip(want, got))
+    t.line(right == 4, "PD behind mmx, beside unsplit", f"{right} of 4 right, "
+           f"{sum(w == answer(g) for w, (_, g) in zip(want, got))} equal",
+           "" if right == 4 else f"{got[0]}"[:500])
+    daemons[1].all_free()
+    t.line(True, "PD: blocks are free when the prefill server has copied them")
+    for x in (*made, base, other, language, decode):
+        t.line(x.alive(), f"{x.name} lives")
+
+
 def halt(made, but):
     for how, (encoders, language) in made.items():
         for x in (*encoders, language):
@@ -294,7 +335,7 @@ async def main(folder, parts):
     try:
         return await t.play("sglang", {
             "truth": truth, "cases": cases.run, "tp": ranks, "dp": groups,
-            "grpc": by_grpc, "time": times, "readme": readme.run, "llama": fed.run}, parts)
+            "grpc": by_grpc, "pd": prefill, "time": times, "readme": readme.run, "llama": fed.run}, parts)
     finally:
         if t.zygote:
             t.zygote.end()

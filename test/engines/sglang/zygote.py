@@ -69,6 +69,27 @@ def padded_batches():
         lambda self: 1
 
 
+def memory_of_hosts():
+    """On a CPU SGLang's KV cache is on the host; NIXL is told that it is a
+    GPU's, and CUDA is to pin what a decoding server keeps."""
+    from sglang.srt.mem_cache.pool_host import common
+
+    common._cuda_host_register = lambda *_: None
+    try:
+        from nixl._api import nixl_agent
+    except ImportError:
+        return  # part pd installs it
+
+    def told(call):
+        def of_host(self, *args, **more):
+            return call(self, *("DRAM" if isinstance(a, str) and a == "VRAM"
+                                else a for a in args), **more)
+        return of_host
+    for name in ("get_reg_descs", "get_xfer_descs", "prep_xfer_dlist",
+                 "register_memory"):
+        setattr(nixl_agent, name, told(getattr(nixl_agent, name)))
+
+
 def end_with_parent():
     pr_set_pdeathsig = 1
     ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
@@ -100,6 +121,7 @@ def main():
     one_processor()
     pickled_modality()
     padded_batches()
+    memory_of_hosts()
     load_plugins()
     timed.install()
     print("ready", file=answers, flush=True)
