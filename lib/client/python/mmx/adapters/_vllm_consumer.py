@@ -155,7 +155,8 @@ class ConsumerScheduler:
         self._ask(ask)
         if wait:
             self.pause.wait(self.link.conn, lambda: all(
-                self.has(h) or not i.room or i.room.reason
+                self.has(h) or not i.room or
+                i.room.state is mmx.State.FAILED
                 for h, i in wait), any(i.ahead for _, i in wait))
         for identifier, item in wait:
             ready &= self._landed(identifier, item)
@@ -254,12 +255,13 @@ class ConsumerScheduler:
         room = item.room
         if room is None:
             return False
-        if room.state is mmx.State.FAILED:
-            self._failed(identifier, item, room.reason or errors.Internal())
+        if item.ahead and room.reason:  # another thread reads its events
+            self._failed(identifier, item, room.reason)
             return False  # the next call asks again, or does without
-        if not self.has(identifier):
-            return False
         try:
+            room._failed()  # raises why, once that is known
+            if not self.has(identifier):
+                return False
             # What else an encoder of another make has in its aux is its own.
             rest = mmx.aux.rest_rows(room) if room.aux[:3] == b"MXA" else 0
             rows = (room.total or 0) - rest
