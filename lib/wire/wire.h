@@ -29,8 +29,11 @@ enum {
     FLAG_OPEN = 2,
     FLAG_AUX = 4,
     FLAG_STREAM = 8,
-    FLAG_ANNOUNCED = 16
+    FLAG_ANNOUNCED = 16,
+    FLAG_LEND = 32,
+    FLAG_HELD = 64
 };
+enum { ABLE_LEND = 1 };       /* of HELLO on the Unix socket */
 enum { FLAG_FINAL = 1 };      /* of a commit */
 enum { FLAG_NO_READERS = 2 }; /* of a release */
 enum { DATA_KEY_ENCRYPT = 1, DATA_KEY_AES_256 = 2 };

@@ -67,7 +67,7 @@ TEST(frames_of_version_1_are_read_and_written)
 {
     static uint8_t again[sizeof(packet)];
 
-    T_EQ_U64(ARRAY_LEN(frames), 22 + 14);
+    T_EQ_U64(ARRAY_LEN(frames), 24 + 16);
     for (size_t i = 0; i < ARRAY_LEN(frames); i++) {
         struct reader r = reader_of(packet, unhex(frames[i].digits));
         struct writer w = writer_of(again, sizeof(again));

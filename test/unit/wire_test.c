@@ -292,9 +292,10 @@ TEST(unknown_bits_are_refused)
         {LOCAL_WIRE, LOCAL_COMMIT, FLAG_FINAL},
         {LOCAL_WIRE, LOCAL_REQUEST, FLAG_KEEP | FLAG_ANNOUNCED},
         {LOCAL_WIRE, LOCAL_RELEASE, FLAG_KEEP | FLAG_NO_READERS},
-        {PEER_WIRE, PEER_INIT, FLAG_KEEP | FLAG_STREAM | FLAG_ANNOUNCED},
+        {PEER_WIRE, PEER_INIT,
+            FLAG_KEEP | FLAG_STREAM | FLAG_ANNOUNCED | FLAG_LEND},
         {PEER_WIRE, PEER_LENGTH, FLAG_KEEP | FLAG_AUX},
-        {PEER_WIRE, PEER_STATE, FLAG_AUX}};
+        {PEER_WIRE, PEER_STATE, FLAG_AUX | FLAG_HELD}};
 
     for (size_t i = 0; i < ARRAY_LEN(flags); i++)
         one_bit(flags[i].wire, flags[i].type, flags[i].known);
