@@ -227,10 +227,10 @@ static void why_not(
         return;
     if (p->same_host && !p->mapped)
         used = (size_t)snprintf(out, size, "copy: %s",
-            c->conf->transfer_same_host != 0      ? "off here"
-            : all->ops->greets && !p->l.map_token ? "off there"
-            : p->l.map_why                        ? p->l.map_why
-                                                  : "not mapped");
+            c->conf->transfer_same_host == SAME_HOST_OFF ? "off here"
+            : all->ops->greets && !p->l.map_token        ? "off there"
+            : p->l.map_why                               ? p->l.map_why
+                                                         : "not mapped");
     CHECK(used + 2 < size, "%zu bytes for %zu", size, used);
     carriers_why(&p->pair, c->carriers, c->carriers_barred,
         out + used + (used ? 2 : 0), size - used - 2);

@@ -56,10 +56,22 @@ static inline uint64_t conf_wait_ns(
     return ms ? min_u64(ms * NS_PER_MS, c->limit_deadline) : otherwise;
 }
 
+/* transfer.same_host */
+enum { SAME_HOST_AUTO, SAME_HOST_LEND, SAME_HOST_COPY, SAME_HOST_OFF };
+/* `lend` of a pool */
+enum { LEND_AUTO, LEND_NO, LEND_TRUSTED };
+
 /* True if the pool's blocks are in GPU memory. */
 static inline bool conf_on_gpu(const struct conf_pool *p)
 {
     return strcmp(p->memory, "host") != 0;
+}
+
+/* True if language engines may read the pool where it is. */
+static inline bool conf_lends(const struct conf_pool *p)
+{
+    return !conf_on_gpu(p) && p->lend != LEND_NO &&
+           (!p->huge_pages || p->lend == LEND_TRUSTED);
 }
 
 static inline bool conf_uses_gpus(const struct conf *c)

@@ -54,7 +54,8 @@ static bool has_local(const char *tls)
  * debugger would, which other programs of their user may do then, too. */
 static void open_to_peers(const struct conf *conf, const char *tls)
 {
-    bool sent = strcmp(tls, "all") == 0 && conf->transfer_same_host != 0;
+    bool sent =
+        strcmp(tls, "all") == 0 && conf->transfer_same_host == SAME_HOST_OFF;
 
     if (!sent && !has_local(tls))
         return;
