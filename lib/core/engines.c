@@ -161,6 +161,7 @@ enum err engine_hello(struct engines *g, uint32_t conn,
     c->session = session_join(g, c->uid, m->session);
     c->serial = g->sessions[c->session].serial;
     c->state = CONN_READY;
+    c->lends = m->abilities & ABLE_LEND;
     *text = "";
     return OK;
 }

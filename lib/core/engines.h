@@ -79,8 +79,17 @@ struct attachment {
 /* CONN_DAEMON: of a langd that maps pools, not of an engine. */
 enum conn_state { CONN_FREE, CONN_OPEN, CONN_READY, CONN_ENDED, CONN_DAEMON };
 
+/* A lender of langd's whose pools an engine maps: those of an encoder's run. */
+struct conn_maps {
+    uint16_t lender, pools; /* its number, 0: none; bit i: pool i */
+};
+#define CONN_MAPS_MAX 8 /* of one connection: encoders of a host */
+
 struct conn {
     uint8_t state;
+    bool lends;           /* it takes LENDER */
+    uint16_t lender_said; /* the highest lender that it was told of */
+    struct conn_maps maps[CONN_MAPS_MAX];
     bool notified; /* an ACT_NOTIFY was sent */
     bool bye;
     uint32_t uid, gid;

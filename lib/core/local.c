@@ -50,6 +50,8 @@ static void on_hello(
     CHECK(w.welcome.cells > 0, "connection %u has no cells", conn);
     out_local(out, conn, &w, FD_CELLS, w.welcome.cells)->word = m->seq;
     engine_known(&b->engines, out, conn);
+    if (b->engines.conns[conn].lends) /* its role may have more to say */
+        engine_notify(&b->engines, out, conn);
 }
 
 static void on_bye(
@@ -227,6 +229,10 @@ void head_local(
     }
     if (state == CONN_OPEN && m->type == LOCAL_MAP && b->ops->map) {
         b->ops->map(b, out, conn, m);
+        return;
+    }
+    if (state == CONN_DAEMON && m->type == LOCAL_BYE) {
+        on_bye(b, out, conn, m);
         return;
     }
     if (state != CONN_READY) {

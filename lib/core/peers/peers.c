@@ -107,10 +107,16 @@ uint64_t peer_token(const struct peers *p, const struct peer *peer)
 {
     const struct brain_conf *c = p->self.c;
 
-    if (!peer->same_host || !peer->epoch || c->conf->transfer_same_host != 0 ||
+    if (!peer->same_host || !peer->epoch ||
+        c->conf->transfer_same_host == SAME_HOST_OFF ||
         (c->secret[0] | c->secret[1]) == 0)
         return 0;
     return sip_words(c->secret, peer->epoch, peer->serial) | 1;
+}
+
+uint64_t peer_lend_token(const struct peers *p, uint32_t who, uint64_t epoch)
+{
+    return sip_words(p->self.c->secret, ~epoch, who) | 1;
 }
 
 bool peer_copies(const struct peer *peer, uint32_t pool)
@@ -124,13 +130,17 @@ static void say_maps(
     const struct peers *p, const struct peer *peer, struct peer_hello *m)
 {
     if (p->ops->greets) {
-        m->mapped =
-            p->self.c->conf->transfer_same_host != 0 ? MAPS_NONE : peer->mapped;
+        m->mapped = p->self.c->conf->transfer_same_host == SAME_HOST_OFF
+                        ? MAPS_NONE
+                        : peer->mapped;
         return;
     }
     m->token = peer_token(p, peer);
-    if (m->token)
-        m->socket = span_str(p->self.c->conf->socket_path);
+    if (!m->token)
+        return;
+    m->socket = span_str(p->self.c->conf->socket_path);
+    if (p->self.c->conf->transfer_same_host < SAME_HOST_COPY)
+        m->lend = peer_lend_token(p, peer->who, peer->epoch);
 }
 
 /* Says what rows can go by here and, as langd, what they go by from this peer:

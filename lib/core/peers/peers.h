@@ -81,6 +81,11 @@ struct peer_of_langd {
                           * up, not asked for, or unreachable */
     uint64_t map_token;
     const char *map_why; /* why not all pools are mapped; NULL: not known */
+    /* Its pools may be read by engines here: its number as a lender, 0: they
+     * may not; and what they say in MAP, where. */
+    uint16_t lender;
+    uint64_t lend_token;
+    char lend_socket[SOCKET_PATH_MAX];
     uint8_t data_key[DATA_KEY_BYTES]; /* what data connections have to prove */
 };
 
@@ -312,6 +317,14 @@ void peer_tell_shards(struct peers *p, struct out *out, struct peer *peer,
 /* Returns what a langd has to say on the Unix socket of this encoded; 0: it may
  * not. */
 uint64_t peer_token(const struct peers *p, const struct peer *peer);
+/* Returns what engines of a run of the langd with this `who` say in MAP. It is
+ * known after that run, too. */
+uint64_t peer_lend_token(const struct peers *p, uint32_t who, uint64_t epoch);
+/* Returns the run of a langd under which its generations and readers are known;
+ * never 0. */
+uint32_t peers_run(const struct peers *p, uint32_t who, uint64_t epoch);
+/* Returns `who` of a peer that this text names. */
+uint32_t peers_who(const struct peers *p, struct span text);
 /* True if langd itself copies rows of the encoder's pool. */
 bool peer_copies(const struct peer *peer, uint32_t pool);
 

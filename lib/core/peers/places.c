@@ -75,6 +75,16 @@ static bool may(const struct peers *p, const struct places *n, uint64_t holder,
                n->used - given, n->own, 1);
 }
 
+uint32_t peers_who(const struct peers *p, struct span text)
+{
+    return (uint32_t)sip_words(p->self.c->secret, span_hash(text), 0) | 1;
+}
+
+uint32_t peers_run(const struct peers *p, uint32_t who, uint64_t epoch)
+{
+    return (uint32_t)sip_words(p->self.c->secret, who, epoch) | 1;
+}
+
 static struct peer *vacant(struct peers *p, struct span who, uint64_t holder)
 {
     for (uint32_t i = 0; i < p->max; i++) {
@@ -88,8 +98,7 @@ static struct peer *vacant(struct peers *p, struct span who, uint64_t holder)
         peer_move(peer, PEER_NAMED);
         peer->holder = holder;
         peer->serial = ++p->serials;
-        peer->who =
-            (uint32_t)sip_words(p->self.c->secret, span_hash(who), 0) | 1;
+        peer->who = peers_who(p, who);
         peer->link = peer->e.map_conn = NONE;
         peer->lost_ns = peer->hello_ns = peer->l.away_ns = TIME_NEVER;
         peer->e.try_ns = TIME_NEVER;
