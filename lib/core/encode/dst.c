@@ -209,8 +209,8 @@ void edst_end(struct encoded *e, struct edst *d, enum err outcome)
     edst_move(e, d, d->map == NONE ? DST_ENDED : DST_FENCED);
     d->answer_ns = TIME_NEVER;
     d->debt.owe = 0;
-    if (d->state == DST_FENCED) { /* L gets FAILED until it answers */
-        d->reason = (uint8_t)outcome;
+    d->reason = (uint8_t)outcome;
+    if (d->state == DST_FENCED && !d->lent) { /* FAILED until L answers */
         owe(e, d, OWE_FAILED);
     }
     if (!d->refused)
@@ -242,86 +242,6 @@ static void give_up_on(struct encoded *e, struct edst *d)
         return;
     e->b.stats[STAT_failed_unanswered]++;
     edst_end(e, d, ERR_PEER_LOST);
-}
-
-/* fences: rows that a langd of this host may be copying */
-
-/* Adds the blocks of a destination to the copy counts (one: 1), or subtracts
- * them (-1). The item keeps its blocks meanwhile. */
-static void count_copy(struct encoded *e, const struct edst *d, int32_t one)
-{
-    struct item *it = d->room->item;
-    struct epool *p = &e->pools[it->pool];
-    uint32_t *mine = &e->b.peers.peers[d->peer].e.copied[it->pool];
-    uint32_t blocks = it->src.blocks;
-
-    CHECK(item_held(it) && (one > 0 || (*mine >= blocks && it->fences > 0)),
-        "destination %u has %u blocks copied of %u", edst_slot(e, d), blocks,
-        *mine);
-    *mine += (uint32_t)one * blocks;
-    it->fences += (uint32_t)one;
-    if (it->fences == (one > 0))
-        p->copied += (uint32_t)one * blocks;
-}
-
-/* True if the langd may copy the item within its share of the pool: until it
- * answers, or for as long as its process lives, it can hold those blocks. */
-static bool may_copy(
-    const struct encoded *e, const struct peer *p, const struct item *it)
-{
-    const struct epool *pool = &e->pools[it->pool];
-    uint64_t mine = p->e.copied[it->pool], n = it->src.blocks;
-    uint64_t share = e->b.c.conf->limit_copy_share, all = pool->p.blocks;
-    uint64_t more = it->fences ? 0 : n;
-
-    CHECK(pool->copied <= all && mine <= UINT32_MAX - n,
-        "%u of %u blocks are copied", pool->copied, pool->p.blocks);
-    if (mine == 0 && pool->copied + more == n)
-        return true; /* alone */
-    return (mine + n) * 100 <= share * all &&
-           (pool->copied + more) * 200 <= (100 + share) * all;
-}
-
-/* True if a fence waits for the process of conn. */
-static bool fences(const struct encoded *e, uint32_t conn)
-{
-    for (uint32_t i = 0; e->fenced > 0 && i < e->rooms_max; i++)
-        if (e->dsts[i].state != DST_FREE && e->dsts[i].map == conn)
-            return true;
-    return false;
-}
-
-void edst_conn_quiet(struct encoded *e, struct out *out, uint32_t conn)
-{
-    if (engine_empty(&e->b.engines, conn) && !fences(e, conn))
-        out_action(out, ACT_CONN_CLOSE)->conn = conn;
-}
-
-void edst_unfence(struct encoded *e, struct edst *d)
-{
-    CHECK(d->map != NONE && e->fenced > 0,
-        "destination %u lifts a fence that it has not, of %u", edst_slot(e, d),
-        e->fenced);
-    d->map = NONE;
-    e->fenced--;
-    count_copy(e, d, -1);
-    if (d->state == DST_FENCED) {
-        d->debt.owe = 0; /* FAILED was only for the fence */
-        edst_move(e, d, DST_ENDED);
-    }
-    edst_touch(e, d);
-    eroom_touch(e, d->room);
-}
-
-void edst_answered(struct encoded *e, struct out *out, struct edst *d)
-{
-    uint32_t conn = d->map;
-
-    if (d->map == NONE || e->b.peers.peers[d->peer].epoch != d->map_epoch)
-        return;
-    edst_unfence(e, d);
-    debt_paid(&d->debt, OWE_FAILED);
-    edst_conn_quiet(e, out, conn);
 }
 
 bool edst_goes_by(const struct encoded *e, const struct edst *d, uint32_t shard)
@@ -446,16 +366,9 @@ static void choose_path(struct encoded *e, struct edst *d)
     d->copy = peer_copies(p, d->room->item->pool);
     if (!d->copy || d->map != NONE)
         return;
-    d->copy = may_copy(e, p, d->room->item);
-    if (!d->copy) {
+    d->copy = edst_fence(e, d);
+    if (!d->copy)
         e->b.stats[STAT_copies_refused]++;
-        return;
-    }
-    CHECK(p->e.map_conn != NONE, "%s copies rows and maps nothing", p->name);
-    d->map = p->e.map_conn;
-    d->map_epoch = p->epoch;
-    e->fenced++;
-    count_copy(e, d, 1);
 }
 
 /* Opens the present attempt at the shards, which may send [from, limit). */
@@ -593,7 +506,7 @@ static bool wants(struct encoded *e, const struct edst *d)
 {
     const struct eroom *m = d->room;
 
-    if (!eroom_announced(m) || m->item->total == 0)
+    if (!eroom_announced(m) || m->item->total == 0 || d->flags & FLAG_LEND)
         return false;
     if (m->required > 1 && (d->granted == 0 || asks_ahead(d)))
         return my_turn(e, d);
@@ -701,6 +614,15 @@ static void say_failed(struct encoded *e, struct out *out, const struct edst *d)
     edst_tell(e, out, d, &msg, ROWS_UNKNOWN);
 }
 
+static void say_lend(struct encoded *e, struct out *out, const struct edst *d)
+{
+    uint8_t bytes[POOL_RUNS_MAX * 8];
+    struct peer_msg msg = about(d, PEER_LEND);
+
+    edst_fill_lend(e, d, &msg.lend, bytes);
+    edst_tell(e, out, d, &msg, msg.lend.total);
+}
+
 /* Sends the pending messages to L that are due. */
 static void say(struct encoded *e, struct out *out, struct edst *d)
 {
@@ -731,6 +653,8 @@ static void say(struct encoded *e, struct out *out, struct edst *d)
     }
     if (d->debt.owe & OWE_FAILED)
         say_failed(e, out, d);
+    if (d->debt.owe & OWE_LEND)
+        say_lend(e, out, d);
     if (d->debt.owe & OWE_BROKEN) {
         struct peer_msg msg = about(d, PEER_BROKEN);
 
@@ -777,6 +701,7 @@ void edst_settle(struct encoded *e, struct out *out, struct edst *d)
     give_up_on(e, d);
     if (d->state == DST_ACTIVE) {
         keep_order(e, d);
+        edst_lend(e, d);
         send_more(e, out, d);
         look_for_debts(e, d);
     } else {

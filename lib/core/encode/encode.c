@@ -25,6 +25,7 @@ static void carve(struct encoded *e, struct slab *s)
     slots_init(&e->batch_slots, s, e->rooms_max);
     e->batches = slab_take(s, e->rooms_max, sizeof(*e->batches));
     e->items = slab_take(s, e->rooms_max, sizeof(*e->items));
+    e->readers = slab_take(s, share_connections(c), sizeof(*e->readers));
     e->open_batch = slab_take(s, share_connections(c), sizeof(struct item *));
     e->acked = slab_take(s, e->b.peers.max, sizeof(*e->acked));
     table_init(&e->keys, s, e->rooms_max, e->b.c.seed + 2);

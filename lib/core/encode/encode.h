@@ -10,8 +10,8 @@
  * Handlers change fields and put records on a todo list (touch). Settling then
  * compares the state with what was sent before, and sends the difference.
  *
- * Calls go down only, in this order: encode.c; local.c, peer.c; map.c,
- * revoke.c; decline.c; room.c; dst.c; item.c; queue.c; line.c, life.c,
+ * Calls go down only, in this order: encode.c; local.c, peer.c; map.c, lend.c,
+ * revoke.c; decline.c; room.c; dst.c; fence.c; item.c; queue.c; line.c, life.c,
  * rights.c, show.c. */
 #ifndef MMX_CORE_ENCODE_ENCODE_H
 #define MMX_CORE_ENCODE_ENCODE_H
@@ -127,7 +127,16 @@ struct eroom {
 };
 
 /* Messages to L, each pending until L answers. */
-enum eowe { OWE_LENGTH = 1, OWE_WANT = 2, OWE_FAILED = 4, OWE_BROKEN = 8 };
+enum eowe {
+    OWE_LENGTH = 1,
+    OWE_WANT = 2,
+    OWE_FAILED = 4,
+    OWE_BROKEN = 8,
+    OWE_LEND = 16
+};
+
+/* In edst.map: L is dead, and engines that may read what it lent are not. */
+#define MAP_ORPHAN (NONE - 1)
 
 struct edst {
     uint8_t state; /* enum dst_state; edst_move changes it */
@@ -159,6 +168,8 @@ struct edst {
     uint32_t limit, job_attempt; /* as last sent to the shards */
     uint32_t closing_left; /* JOB_CLOSING: shards that have not answered */
     uint64_t map_epoch;    /* epoch of the L that may lift the fence */
+    bool lent;    /* its fence is for engines of L, to which LEND goes */
+    uint32_t run; /* then the run of L: peer.e.run */
 
     /* What L was sent, and has answered. */
     uint32_t length_sent, length_acked; /* item->length_version then */
@@ -212,6 +223,8 @@ struct epool {
     uint32_t coming;       /* blocks of items with all rooms leaving */
     uint32_t lacking;      /* blocks that must come back for the queue's head */
     uint32_t copied;       /* blocks of items with fences */
+    uint32_t lent, orphaned; /* blocks that destinations have lent, and those
+                                of MAP_ORPHAN */
 };
 
 /* Stands for the langd when a program of this host withdrew the room. */
@@ -230,8 +243,15 @@ struct decline {
     bool served;  /* its langd has the rows: a later decline is ignored */
 };
 
+/* A process that may read rooms which a run of a langd was lent. */
+struct ereader {
+    uint32_t run;     /* peer.e.run of the langd; 0: the connection is none */
+    uint32_t offered; /* bit i: it was given pool i */
+};
+
 struct encoded {
-    struct brain b; /* first */
+    struct brain b;          /* first */
+    struct ereader *readers; /* by connection */
     /* Tombs of (room, name), and (generation, run of the peer); owner: the
      * peer's number. */
     struct memory ended_rooms, ended_gens;
@@ -568,20 +588,48 @@ extern const char eroom_not_for[]; /* the text of ERR_NOT_OWNER */
 enum err edst_check(struct encoded *e, const struct eroom *m,
     const struct edst *d, char *text, size_t size);
 
-/* Lifts the fence: the process behind d->map no longer reads rows of it. */
-void edst_unfence(struct encoded *e, struct edst *d);
-/* Closes conn if it has ended, owns nothing and no fence waits for it. Its
- * number is then free before its process dies. */
-void edst_conn_quiet(struct encoded *e, struct out *out, uint32_t conn);
-/* Lifts the fence because L answered, if L is still in the epoch that raised
- * it. */
-void edst_answered(struct encoded *e, struct out *out, struct edst *d);
 /* True if rows of this attempt are sent by `shard`. */
 bool edst_goes_by(
     const struct encoded *e, const struct edst *d, uint32_t shard);
 /* Makes BROKEN pending, once per attempt: the way to L is lost, and L must
  * begin a new attempt. */
 void edst_broken(struct encoded *e, struct edst *d);
+
+/* encode/fence.c */
+
+/* Raises the fence: the langd maps our pools, and may read the item's rows from
+ * now on. False: it would have more than its share of the pool. */
+bool edst_fence(struct encoded *e, struct edst *d);
+/* Lifts the fence: the process behind d->map no longer reads rows of it. */
+void edst_unfence(struct encoded *e, struct edst *d);
+/* Closes conn if it has ended, owns nothing and no fence waits for it. Its
+ * number is then free before its process dies. */
+void edst_conn_quiet(struct encoded *e, struct out *out, uint32_t conn);
+/* Lifts the fence because L answered, if L is still in the epoch that raised
+ * it. held: L shows the rows to its engines, as far as they are lent. */
+void edst_answered(
+    struct encoded *e, struct out *out, struct edst *d, bool held);
+/* encode/lend.c */
+
+/* Takes back what the destination was lent: L has said that it shows it to no
+ * engine, or that none reads it. No effect unless it is lent. */
+void edst_unlend(struct encoded *e, struct edst *d);
+/* Lends the room's rows to L, once all are written, if L has asked for that and
+ * the pool and its share allow it. Else L is asked for a grant. */
+void edst_lend(struct encoded *e, struct edst *d);
+/* Fills LEND. bytes: for its runs. */
+void edst_fill_lend(const struct encoded *e, const struct edst *d,
+    struct peer_lend *n, uint8_t bytes[POOL_RUNS_MAX * 8]);
+/* True if engines of this run of a langd are known. */
+bool readers_of(const struct encoded *e, uint32_t run);
+/* Handles MAP of an engine: conn reads pools for the langd that it names.
+ * False: its token is not such a one. */
+bool encoded_map_reader(struct encoded *e, struct out *out, uint32_t conn,
+    const struct local_msg *m);
+/* Offers every ready pool to each reader that may have it and lacks it. */
+void readers_offer(struct encoded *e, struct out *out);
+/* Ends the reader on conn: it reads nothing more. */
+void reader_gone(struct encoded *e, uint32_t conn);
 
 /* encode/map.c */
 

@@ -453,7 +453,11 @@ static void on_orphaned(void *brain, struct room *r, uint64_t now_ns)
 
 static void on_conn_over(void *brain, uint32_t conn)
 {
-    item_close_batch(brain, conn);
+    struct encoded *e = brain;
+
+    item_close_batch(e, conn);
+    if (e->b.engines.conns[conn].bye)
+        reader_gone(e, conn);
 }
 
 const struct engines_ops encoded_engines = {

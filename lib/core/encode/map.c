@@ -44,6 +44,7 @@ void encoded_map_offer(struct encoded *e, struct out *out)
     PEERS_FOREACH (p, &e->b.peers)
         if (p->e.map_conn != NONE)
             offer(e, out, p);
+    readers_offer(e, out);
 }
 
 /* Ends the mapping by p: rows of its open rooms are sent from now on. */
@@ -67,10 +68,13 @@ void encoded_map(
     struct peer *p = peer_named(&e->b.peers, m->map.name);
     uint64_t token = p ? peer_token(&e->b.peers, p) : 0;
 
+    if (encoded_map_reader(e, out, conn, m))
+        return;
     if (!token || token != m->map.token || p->epoch != m->map.epoch) {
         head_refuse(&e->b, out, conn, m,
             &(struct refusal){ERR_NOT_OWNER, 0, 0,
-                "no langd of this host has this name and token"});
+                "no langd of this host has this name and token, nor has an "
+                "engine of it"});
         out_action(out, ACT_CONN_CLOSE)->conn = conn;
         return;
     }
@@ -94,9 +98,26 @@ void encoded_map_end(struct encoded *e, uint32_t conn)
         map_over(e, p);
 }
 
+/* What langd was lent its engines may still read. */
+static void orphan(struct encoded *e, struct edst *d)
+{
+    CHECK(d->lent && d->map != MAP_ORPHAN, "destination %u is an orphan twice",
+        edst_slot(e, d));
+    d->map = MAP_ORPHAN;
+    eroom_pool(e, d->room)->orphaned += d->room->item->src.blocks;
+}
+
 void encoded_map_dead(struct encoded *e, uint32_t conn)
 {
-    for (uint32_t i = 0; e->fenced > 0 && i < e->rooms_max; i++)
-        if (e->dsts[i].state != DST_FREE && e->dsts[i].map == conn)
-            edst_unfence(e, &e->dsts[i]);
+    for (uint32_t i = 0; e->fenced > 0 && i < e->rooms_max; i++) {
+        struct edst *d = &e->dsts[i];
+
+        if (d->state == DST_FREE || d->map != conn)
+            continue;
+        if (d->lent && readers_of(e, d->run))
+            orphan(e, d);
+        else
+            edst_unfence(e, d);
+    }
+    reader_gone(e, conn);
 }

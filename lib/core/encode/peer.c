@@ -3,7 +3,6 @@
  * about an unknown generation is answered but not remembered. */
 #include "core/encode/encode.h"
 
-#include "base/sip.h"
 #include "base/text.h"
 
 #include <stdio.h>
@@ -110,6 +109,8 @@ static bool apply_grant(struct encoded *e, struct edst *d, uint32_t attempt,
             take_firm(e, d, firm);
         return true;
     }
+    if (granted > 0) /* L does not take what it was lent */
+        edst_unlend(e, d);
     if (attempt > d->attempt || d->state == DST_NEW)
         d->from = from;
     if (d->state != DST_NEW) {
@@ -416,7 +417,7 @@ static void on_ack(struct encoded *e, struct out *out, struct peer *p,
     bool told;
 
     if (d) {
-        edst_answered(e, out, d);
+        edst_answered(e, out, d, true);
         /* L cannot have all rows of a length that it was not sent. */
         told =
             !eroom_announced(d->room) || d->room->item->total != ROWS_UNKNOWN;
@@ -441,9 +442,26 @@ static void on_abort(struct encoded *e, struct out *out, struct peer *p,
     }
     if (d->state == DST_ACTIVE && d->room->r.text[0] == 0)
         text_copy(msg->abort.text, d->room->r.text, sizeof(struct why));
-    edst_answered(e, out, d);
+    edst_answered(e, out, d, false);
     edst_end(
         e, d, reason && reason < ERR_COUNT ? (enum err)reason : ERR_ABORTED);
+    d->drained_due = true;
+    edst_touch(e, d);
+}
+
+/* Handles RETURN: READY was published, and no engine reads the rows now. */
+static void on_return(struct encoded *e, struct out *out, struct peer *p,
+    const struct peer_msg *msg, struct edst *d)
+{
+    if (!d) {
+        struct peer_msg drained = reply(msg, PEER_DRAINED);
+
+        tell(e, out, p, &drained);
+        return;
+    }
+    if (d->lent)
+        edst_end(e, d, OK); /* its ACK may be lost */
+    edst_answered(e, out, d, false);
     d->drained_due = true;
     edst_touch(e, d);
 }
@@ -484,12 +502,14 @@ static void on_state(struct encoded *e, struct out *out,
         enum err why = n->reason && n->reason < ERR_COUNT ? (enum err)n->reason
                                                           : ERR_ABORTED;
 
-        edst_answered(e, out, d);
+        edst_answered(e, out, d, n->flags & FLAG_HELD);
         edst_end(e, d, n->state == ROOM_SUCCESS ? OK : why);
         return;
     }
     if (edst_ended(d))
         return;
+    if (n->answers == PEER_LEND && !(n->flags & FLAG_HELD))
+        edst_unlend(e, d); /* not taken: L gets the rows by a grant */
     newest = n->answers == PEER_WANT && want_answered(d);
     if (n->answers == PEER_LENGTH && n->total == m->item->total) {
         length_answered(n, d);
@@ -548,7 +568,7 @@ static void greeted(void *brain, struct out *out, uint32_t link, struct peer *p,
     struct encoded *e = brain;
     struct peers *peers = &e->b.peers;
     struct peer *before = peer_on(peers, link);
-    uint32_t run = (uint32_t)sip_words(e->b.c.secret, p->who, p->epoch);
+    uint32_t run = peers_run(peers, p->who, p->epoch);
 
     (void)was_up;
     if (before && before != p) { /* the daemon on this link changed its name */
@@ -574,6 +594,8 @@ static void greeted(void *brain, struct out *out, uint32_t link, struct peer *p,
     LIST_FOREACH (n, &p->rooms) {
         struct edst *d = LIST_ENTRY(n, struct edst, in_peer);
 
+        if (d->state == DST_FENCED && d->lent && d->map != MAP_ORPHAN)
+            d->debt.owe |= OWE_FAILED; /* L may have forgotten to say RETURN */
         debt_renew(&d->debt);
         edst_touch(e, d);
     }
@@ -608,6 +630,9 @@ bool encoded_peer(
         break;
     case PEER_ABORT:
         on_abort(e, out, p, msg, d);
+        break;
+    case PEER_RETURN:
+        on_return(e, out, p, msg, d);
         break;
     case PEER_STATE:
         if (d)

@@ -83,8 +83,10 @@ static void count(const void *brain, uint32_t place, uint32_t sums[][3])
 static void pool(
     const void *brain, uint32_t i, const uint32_t sums[3], struct rows_out *s)
 {
-    (void)brain;
-    (void)i;
+    const struct epool *p = &((const struct encoded *)brain)->pools[i];
+
+    s->number(s, "lent", p->lent);
+    s->number(s, "orphaned", p->orphaned);
     s->number(s, "kept", sums[SUM_KEPT]);
     s->number(s, "quarantined", sums[SUM_QUARANTINED]);
     s->number(s, "waiting_items", sums[SUM_WAITING]);

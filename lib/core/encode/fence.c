@@ -1,0 +1,109 @@
+/* fence.c - fences of source blocks: rows that processes of this host may be
+ * reading out of our pools (RULES 6.2, 6.4). Owned by the loop's thread. */
+#include "core/encode/encode.h"
+
+/* Adds the blocks of a destination to the copy counts (one: 1), or subtracts
+ * them (-1). The item keeps its blocks meanwhile. */
+static void count_copy(struct encoded *e, const struct edst *d, int32_t one)
+{
+    struct item *it = d->room->item;
+    struct epool *p = &e->pools[it->pool];
+    uint32_t *mine = &e->b.peers.peers[d->peer].e.copied[it->pool];
+    uint32_t blocks = it->src.blocks;
+
+    CHECK(item_held(it) && (one > 0 || (*mine >= blocks && it->fences > 0)),
+        "destination %u has %u blocks copied of %u", edst_slot(e, d), blocks,
+        *mine);
+    *mine += (uint32_t)one * blocks;
+    it->fences += (uint32_t)one;
+    if (it->fences == (one > 0))
+        p->copied += (uint32_t)one * blocks;
+}
+
+/* True if the langd may copy the item within its share of the pool: until it
+ * answers, or for as long as its process lives, it can hold those blocks. */
+static bool may_copy(
+    const struct encoded *e, const struct peer *p, const struct item *it)
+{
+    const struct epool *pool = &e->pools[it->pool];
+    uint64_t mine = p->e.copied[it->pool], n = it->src.blocks;
+    uint64_t share = e->b.c.conf->limit_copy_share, all = pool->p.blocks;
+    uint64_t more = it->fences ? 0 : n;
+
+    CHECK(pool->copied <= all && mine <= UINT32_MAX - n,
+        "%u of %u blocks are copied", pool->copied, pool->p.blocks);
+    if (mine == 0 && pool->copied + more == n)
+        return true; /* alone */
+    return (mine + n) * 100 <= share * all &&
+           (pool->copied + more) * 200 <= (100 + share) * all;
+}
+
+/* True if a fence waits for the process of conn, or may come to. */
+static bool fences(const struct encoded *e, uint32_t conn)
+{
+    for (uint32_t i = 0; e->fenced > 0 && i < e->rooms_max; i++)
+        if (e->dsts[i].state != DST_FREE && e->dsts[i].map == conn)
+            return true;
+    return e->readers[conn].run != 0;
+}
+
+void edst_conn_quiet(struct encoded *e, struct out *out, uint32_t conn)
+{
+    if (engine_empty(&e->b.engines, conn) && !fences(e, conn))
+        out_action(out, ACT_CONN_CLOSE)->conn = conn;
+}
+
+bool edst_fence(struct encoded *e, struct edst *d)
+{
+    const struct peer *p = &e->b.peers.peers[d->peer];
+
+    CHECK(p->e.map_conn != NONE && d->map == NONE,
+        "destination %u of %s, which maps by connection %u, has a fence",
+        edst_slot(e, d), p->name, p->e.map_conn);
+    if (!may_copy(e, p, d->room->item))
+        return false;
+    d->map = p->e.map_conn;
+    d->map_epoch = p->epoch;
+    e->fenced++;
+    count_copy(e, d, 1);
+    return true;
+}
+
+void edst_unfence(struct encoded *e, struct edst *d)
+{
+    CHECK(d->map != NONE && e->fenced > 0,
+        "destination %u lifts a fence that it has not, of %u", edst_slot(e, d),
+        e->fenced);
+    CHECK(d->lent || d->map != MAP_ORPHAN, "destination %u: nothing is lent",
+        edst_slot(e, d));
+    if (d->lent) {
+        eroom_pool(e, d->room)->lent -= d->room->item->src.blocks;
+        if (d->map == MAP_ORPHAN)
+            eroom_pool(e, d->room)->orphaned -= d->room->item->src.blocks;
+    }
+    d->lent = false;
+    d->map = NONE;
+    e->fenced--;
+    count_copy(e, d, -1);
+    if (d->state == DST_FENCED) {
+        d->debt.owe = 0; /* FAILED was only for the fence */
+        edst_move(e, d, DST_ENDED);
+    }
+    edst_touch(e, d);
+    eroom_touch(e, d->room);
+}
+
+void edst_answered(
+    struct encoded *e, struct out *out, struct edst *d, bool held)
+{
+    uint32_t conn = d->map;
+
+    if (d->map == NONE || e->b.peers.peers[d->peer].epoch != d->map_epoch)
+        return;
+    debt_paid(&d->debt, OWE_FAILED);
+    if (d->lent && held)
+        return;
+    edst_unfence(e, d);
+    if (conn != MAP_ORPHAN) /* else L died after it had said this */
+        edst_conn_quiet(e, out, conn);
+}
