@@ -34,7 +34,7 @@ uint32_t grant_wanted(struct langd *l, const struct lroom *m)
     uint64_t target, blocks;
 
     if (!lroom_alive(m) || lroom_closing(m) || !p->meta->ready ||
-        m->peer == NONE)
+        m->peer == NONE || m->hopes)
         return 0;
     target = target_rows(p, m);
     blocks = target > m->base ? (target - m->base - 1) / p->block_rows + 1 : 0;

@@ -83,6 +83,7 @@ static struct brain *init(struct slab *s, const struct brain_conf *c)
     list_init(&l->settled);
     for (uint32_t i = 0; i < l->b.pools_count; i++)
         l->pools[i].meta = &l->b.metas[i];
+    l->lender_news = l->b.engines.conns_max;
     l->generation_base = (c->seed >> 24) * l->rooms_max;
     named_init(l);
     return &l->b;
@@ -196,6 +197,7 @@ static void work(void *brain, struct out *out)
             lroom_notify(l, out, LIST_ENTRY(n, struct lroom, in_settled));
         more |= l->aux_dirty;
     }
+    lenders_serve(l, out);
     if (l->leave_due && out_has_room(out))
         named_serve(l, out);
     while (out_has_room(out) && (conn = tickets_next_conn(&l->tickets)) != NONE)
@@ -265,7 +267,8 @@ static bool pending(const void *brain)
         if (l->pools[i].dirty)
             return true;
     return !list_empty(&l->todo) || !list_empty(&l->settled) || l->aux_dirty ||
-           l->leave_due || !list_empty(&l->tickets.dirty);
+           l->leave_due || !list_empty(&l->tickets.dirty) ||
+           l->lender_news < l->b.engines.conns_max;
 }
 
 static uint64_t deadline(const void *brain)

@@ -13,6 +13,7 @@
  *   grant.c aux.c      blocks, and space for aux, of one room
  *   group.c            rooms that are admitted together
  *   admit.c            the queues of a pool
+ *   lend.c             rooms that are read in the encoder's pool
  *   say.c decline.c    messages to encoders
  *   room.c             one room: its start, settling, notifying, its end
  *   named.c            which encoders requests may name
@@ -49,7 +50,8 @@ enum ldebt {
     OWE_GRANT = 1, /* INIT, or RESUME after INIT was confirmed */
     OWE_ACK = 2,
     OWE_ABORT = 4,
-    OWE_AUX = 8 /* STATE asking for the aux: there is space now */
+    OWE_AUX = 8,    /* STATE asking for the aux: there is space now */
+    OWE_RETURN = 16 /* no engine reads its lent rows */
 };
 
 /* The life of a room: see life.def. Only lroom_move changes it. */
@@ -162,6 +164,13 @@ struct lroom {
     struct extent closing; /* blocks that the shards may still land into */
     uint32_t closing_left; /* to answer, in LIFE_TRIMMING, LIFE_CLOSING */
 
+    /* Rows that are read in the encoder's pool. hopes: its encoder is asked to
+     * lend them, no block is taken meanwhile; lent: it has, engines may have
+     * been shown the runs, in the pool that they know as lent_pool. */
+    bool hopes, lent;
+    uint16_t lent_pool;
+    struct aux lent_runs;
+
     /* What has landed. */
     uint32_t landed; /* rows beyond `from` */
     uint32_t prefix, exposed, released;
@@ -260,6 +269,8 @@ struct langd {
     uint32_t leaving;        /* encoders that no request may name any more */
     uint16_t named_at[1024]; /* named.c: by hash of a name, its last peer */
     bool leave_due;          /* a leaving encoder may have lost its last room */
+    uint16_t lenders;        /* the number that the last lender got */
+    uint32_t lender_news;    /* connections from here on are to be told of it */
     struct heap timers;      /* of rooms */
     struct list todo;        /* rooms to settle */
     struct list settled; /* settled rooms, to notify after serving the queues */
@@ -354,6 +365,31 @@ static inline bool lgroup_known(const struct lgroup *g)
 void lroom_move(struct lroom *m, enum life to);
 /* Puts the room on the todo list. */
 void lroom_touch(struct langd *l, struct lroom *m);
+
+/* lang/lend.c: rooms that are read in the encoder's pool */
+
+/* Takes from HELLO what engines here need to map the encoder's pools. */
+void lender_take(struct langd *l, struct peer *p, const struct peer_hello *n);
+void lender_gone(struct peer *p);
+/* Notifies connections of a new lender, while `out` has space. */
+void lenders_serve(struct langd *l, struct out *out);
+/* Writes the next LENDER for conn. False: it was told of all. */
+bool lender_next(struct langd *l, uint32_t conn, struct writer *w);
+/* Handles MAPPED. */
+void lender_mapped(
+    struct langd *l, uint32_t conn, const struct local_mapped *n);
+/* Makes a new room ask its encoder to lend, if it may: all connections of its
+ * session map the encoder's pools. */
+void lroom_hope(struct langd *l, struct lroom *m, uint32_t session);
+/* Makes the room take blocks instead. No effect once it is lent. */
+void lroom_despair(struct langd *l, struct lroom *m);
+/* True if conn may be shown the room's rows. A room that only hopes takes
+ * blocks instead when it may not. */
+bool lroom_shows(struct langd *l, struct lroom *m, uint32_t conn);
+/* Handles LEND. */
+void lroom_on_lend(struct langd *l, struct lroom *m, const struct peer_lend *n);
+/* Frees what the room has of LEND: no engine reads it. */
+void lroom_lent_over(struct langd *l, struct lroom *m);
 
 /* lang/aux.c: space for aux */
 

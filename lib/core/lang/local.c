@@ -117,6 +117,7 @@ static enum err open_room(struct langd *l, uint32_t conn,
     attachment_join(&l->b.engines, att, &(*out)->r);
     room_gather(&l->b.engines, &(*out)->r, conn, peer, att->name);
     lroom_joined(l, *out);
+    lroom_hope(l, *out, l->b.engines.conns[conn].session);
     *text = "";
     return OK;
 }
@@ -226,6 +227,10 @@ bool langd_local(
     case LOCAL_DECLINE:
         on_decline(brain, out, conn, m);
         return true;
+    case LOCAL_MAPPED:
+        lender_mapped(brain, conn, &m->mapped);
+        out_ok(out, conn, m->seq);
+        return true;
     case LOCAL_SPACE:
     case LOCAL_TICKET:
     case LOCAL_TICKET_QUERY:
@@ -242,7 +247,8 @@ bool langd_local(
 /* True if the room had rows and all announced readers have released them. */
 static bool read_out(const struct lroom *m)
 {
-    return m->r.state == ROOM_SUCCESS && m->total > 0 && m->held.blocks == 0;
+    return m->r.state == ROOM_SUCCESS && m->total > 0 && !m->lent &&
+           m->held.blocks == 0;
 }
 
 /* True if a reader attaches to a room that no longer waits for readers. Counts
@@ -290,6 +296,13 @@ static enum err find(void *brain, struct out *out, uint32_t conn,
             "the wait";
     if ((n->rights & RIGHT_READ) && missed(l, session, n->room, scope, to))
         return ERR_GONE;
+    *text =
+        "the room is read in its encoder's pool, and this connection cannot";
+    if (to->room && !lroom_shows(l, to_lroom(to->room), conn)) {
+        if (!l->b.engines.conns[conn].lends)
+            return ERR_NOT_READY;
+        to->room = NULL; /* until it maps that */
+    }
     *text = "";
     return OK;
 }
@@ -393,15 +406,18 @@ bool langd_fill_event(void *brain, const struct attachment *att,
     n->first = m->base;
     n->rows = m->exposed;
     n->total = m->total;
-    n->pool = m->pool;
+    n->pool = m->lent ? m->lent_pool : m->pool;
     if (att->pending & (EVENT_LENGTH | EVENT_READY))
         n->aux = aux_get(&l->b.aux, &m->aux, l->scratch);
     if (att->pending & (EVENT_LANDED | EVENT_READY))
         pool_put_runs(&l->pools[m->pool].p, &m->held, w);
+    if (m->lent && (att->pending & EVENT_READY))
+        w->len += aux_get(&l->b.aux, &m->lent_runs, w->p).len;
     return att->rights & RIGHT_READ;
 }
 
 bool langd_next_event(void *brain, uint32_t conn, struct writer *out)
 {
-    return tickets_next_event(&((struct langd *)brain)->tickets, conn, out);
+    return tickets_next_event(&((struct langd *)brain)->tickets, conn, out) ||
+           lender_next(brain, conn, out);
 }

@@ -28,7 +28,7 @@ static void map_pools(struct langd *l, struct out *out, struct peer *p,
     struct action *a;
 
     if (!p->same_host || !n->token || n->socket.len == 0 ||
-        l->b.c.conf->transfer_same_host != 0 ||
+        l->b.c.conf->transfer_same_host == SAME_HOST_OFF ||
         (p->l.map_asked && p->l.map_token == n->token))
         return;
     unmap_pools(l, out, p);
@@ -77,6 +77,7 @@ static void lost(void *brain, struct out *out, struct peer *p, bool restarted)
         lroom_touch(l, m);
     }
     unmap_pools(l, out, p);
+    lender_gone(p);
 }
 
 /* Rooms whose INIT was not sent end when they settle. The others ended when the
@@ -101,6 +102,7 @@ static void greeted(void *brain, struct out *out, uint32_t link, struct peer *p,
     CHECK(
         p->link == link, "HELLO on link %u, the peer is on %u", link, p->link);
     map_pools(l, out, p, &m->hello);
+    lender_take(l, p, &m->hello);
     peer_look(&l->b.peers, out, p, l->b.now_ns);
     declines_serve(l, out, p);
     LIST_FOREACH (n, &p->rooms) {
@@ -237,6 +239,7 @@ static void on_want(struct langd *l, struct lroom *m, const struct peer_want *n)
         l->b.stats[STAT_stale_attempt]++;
         return;
     }
+    lroom_despair(l, m);
     /* With several destinations, or ahead of the rows, `committed` is the
      * number of rows to grant. LENGTH may come later. */
     if (m->required <= 1 && !n->ahead)
@@ -360,6 +363,9 @@ static void on_alive(struct langd *l, struct out *out, struct lroom *m,
     case PEER_WANT:
         on_want(l, m, &msg->want);
         break;
+    case PEER_LEND:
+        lroom_on_lend(l, m, &msg->lend);
+        break;
     case PEER_BROKEN:
         on_broken(l, out, m, &msg->broken);
         break;
@@ -385,7 +391,7 @@ static void on_alive(struct langd *l, struct out *out, struct lroom *m,
 static bool wants_state(enum peer_type type)
 {
     return type == PEER_LENGTH || type == PEER_WANT || type == PEER_BROKEN ||
-           type == PEER_FAILED;
+           type == PEER_FAILED || type == PEER_LEND;
 }
 
 /* True if the answer may wait because an ACK may follow soon and say more. Only
@@ -456,7 +462,7 @@ bool langd_peer(
     else if (msg->type == PEER_NACK)
         on_nack(l, m, &msg->nack);
     else if (msg->type == PEER_DRAINED)
-        debt_paid(&m->debt, OWE_ABORT);
+        debt_paid(&m->debt, OWE_ABORT | OWE_RETURN);
     else if (lroom_alive(m))
         on_alive(l, out, m, msg);
     /* A FAILED is answered only when no copy reads the encoder's rows. */

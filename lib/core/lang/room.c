@@ -198,8 +198,9 @@ static void succeed(struct langd *l, struct lroom *m)
     uint64_t bytes =
         (uint64_t)m->total * l->pools[m->pool].meta->layout.row_bytes;
 
-    CHECK(m->total <= m->granted, "room %llx has blocks for %u of %u rows",
-        (unsigned long long)m->r.id, m->granted, m->total);
+    CHECK(m->total <= m->granted || m->lent,
+        "room %llx has blocks for %u of %u rows", (unsigned long long)m->r.id,
+        m->granted, m->total);
     m->r.rows_shown = m->exposed = m->prefix = m->total;
     l->b.stats[STAT_rooms_succeeded]++;
     l->b.stats[STAT_rows_moved] += m->total;
@@ -496,6 +497,7 @@ static void settle_ended(struct langd *l, struct out *out, struct lroom *m)
     }
     m->consumer_ns = TIME_NEVER;
     laux_drop(l, m);
+    lroom_lent_over(l, m);
     if (m->life != LIFE_QUARANTINED)
         return;
     happened(

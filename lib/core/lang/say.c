@@ -121,7 +121,8 @@ static void say_grant(struct langd *l, struct out *out, struct lroom *m,
         msg.init.required_dst = m->required;
         msg.init.storage = m->storage;
         msg.init.flags =
-            (uint8_t)(m->flags | (m->mode == MODE_STREAM ? FLAG_STREAM : 0));
+            (uint8_t)(m->flags | (m->mode == MODE_STREAM ? FLAG_STREAM : 0) |
+                      (m->hopes ? FLAG_LEND : 0));
         msg.init.key = m->key;
         msg.init.firm = firm;
         take_asker(l, m, p, &a);
@@ -251,6 +252,11 @@ void say_room(struct langd *l, struct out *out, struct lroom *m)
         say_aux(l, out, m, p);
     if (m->debt.owe & OWE_ACK)
         say_ack(l, out, m, p);
+    if (m->debt.owe & OWE_RETURN) {
+        struct peer_msg msg = about(m, PEER_RETURN);
+
+        tell(l, out, m, p, &msg, ROWS_UNKNOWN);
+    }
     if (m->debt.owe & OWE_ABORT) {
         say_abort(l, out, m, p);
         if (++m->aborts == ABORTS_MAX) { /* DRAINED would change nothing here */
@@ -274,7 +280,8 @@ void say_state(struct langd *l, struct out *out, struct peer *p,
         msg.state.attempt = m->attempt;
         msg.state.granted = m->granted;
         msg.state.total = m->total;
-        msg.state.flags = m->aux_state == LAUX_STORED ? FLAG_AUX : 0;
+        msg.state.flags = (m->aux_state == LAUX_STORED ? FLAG_AUX : 0) |
+                          (m->lent ? FLAG_HELD : 0);
         if (in->type == PEER_LENGTH && lroom_alive(m) && lroom_lacks_aux(m))
             msg.state.reason = ERR_NO_BLOCKS;
         msg.state.firm = grant_firmness(l, m);

@@ -200,7 +200,8 @@ void langd_check(const void *brain)
             continue;
         used++;
         alive += lroom_alive(m);
-        aux += aux_chunks(m->aux.len) + m->aux.reserved;
+        aux += aux_chunks(m->aux.len) + m->aux.reserved +
+               aux_chunks(m->lent_runs.len);
         blocks[m->pool] += m->held.blocks + m->closing.blocks;
         closing[m->pool] += m->closing.blocks;
         CHECK(m->granted ==

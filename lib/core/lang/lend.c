@@ -1,0 +1,221 @@
+/* lend.c - rooms whose rows engines read in the pool of an encoder on this host
+ * (RULES 6.7). Owned by the loop's thread.
+ *
+ * A lender is a run of an encoder that lends. Engines that understand it are
+ * told of it (LENDER), map its pools by themselves, and say so (MAPPED). A room
+ * hopes for a lend from its request on, if each connection of its session has
+ * mapped the lender then: each may be shown its rows. It has no blocks here.
+ * When the encoder asks for a grant instead, or a connection comes that has not
+ * mapped, the room takes blocks as any other, and hopes no more. */
+#include "core/lang/lang.h"
+
+#define LENDERS_MAX 4095u   /* so that a pool of one has a number of 16 bits */
+#define LEND_FROM   262144u /* bytes; less is copied in that time */
+
+_Static_assert((LENDERS_MAX + 1) * CONF_POOLS_MAX == UINT16_MAX + 1,
+    "EVENT.pool has a lender and its pool");
+
+/* lenders */
+
+void lender_gone(struct peer *p)
+{
+    p->l.lender = 0;
+    p->l.lend_token = 0;
+}
+
+void lender_take(struct langd *l, struct peer *p, const struct peer_hello *n)
+{
+    bool lends = p->same_host && n->lend && n->socket.len > 0 &&
+                 l->b.c.conf->transfer_same_host < SAME_HOST_COPY;
+
+    if (!lends)
+        lender_gone(p);
+    if (!lends || n->lend == p->l.lend_token || l->lenders == LENDERS_MAX)
+        return;
+    p->l.lend_token = n->lend;
+    p->l.lender = ++l->lenders;
+    span_copy_str(n->socket, p->l.lend_socket, sizeof(p->l.lend_socket));
+    l->lender_news = 0;
+}
+
+void lenders_serve(struct langd *l, struct out *out)
+{
+    for (; l->lender_news < l->b.engines.conns_max && out_has_room(out);
+         l->lender_news++)
+        if (l->b.engines.conns[l->lender_news].lends)
+            engine_notify(&l->b.engines, out, l->lender_news);
+}
+
+bool lender_next(struct langd *l, uint32_t conn, struct writer *w)
+{
+    struct conn *c = &l->b.engines.conns[conn];
+    struct local_msg m = {.type = LOCAL_LENDER};
+    const struct peer *next = NULL;
+
+    CHECK(c->lender_said <= l->lenders, "connection %u knows lender %u of %u",
+        conn, c->lender_said, l->lenders);
+    if (!c->lends || c->lender_said == l->lenders)
+        return false;
+    PEERS_FOREACH (p, &l->b.peers)
+        if (p->l.lender > c->lender_said &&
+            (!next || p->l.lender < next->l.lender))
+            next = p;
+    if (!next) {
+        c->lender_said = l->lenders;
+        return false;
+    }
+    m.lender.lender = next->l.lender;
+    m.lender.token = next->l.lend_token;
+    m.lender.epoch = l->b.c.epoch;
+    m.lender.name = span_str(l->b.c.conf->name);
+    m.lender.socket = span_str(next->l.lend_socket);
+    if (!local_put(w, &m))
+        return false;
+    c->lender_said = next->l.lender;
+    return true;
+}
+
+/* Returns the pools of the lender that conn maps, as bits. */
+static uint32_t maps(const struct langd *l, uint32_t conn, uint16_t lender)
+{
+    const struct conn *c = &l->b.engines.conns[conn];
+
+    for (uint32_t i = 0; lender && i < CONN_MAPS_MAX; i++)
+        if (c->maps[i].lender == lender)
+            return c->maps[i].pools;
+    return 0;
+}
+
+/* Joins an attachment that waits, since its connection did not map the pool, to
+ * the room. */
+static void join(struct langd *l, struct attachment *att)
+{
+    uint32_t slot;
+    struct lroom *m;
+
+    if (att->room || !heap_linked(&att->timer) || att->scope >= l->b.peers.max)
+        return;
+    slot = table_get(
+        &l->keys, att->room_id, att->name ^ l->b.peers.peers[att->scope].who);
+    m = slot == NONE ? NULL : &l->rooms[slot];
+    if (m && m->peer == att->scope &&
+        m->r.session == l->b.engines.conns[att->conn].serial &&
+        !m->no_readers && !room_crowded(&m->r) && lroom_shows(l, m, att->conn))
+        attachment_join(&l->b.engines, att, &m->r);
+}
+
+void lender_mapped(struct langd *l, uint32_t conn, const struct local_mapped *n)
+{
+    struct conn_maps *maps = l->b.engines.conns[conn].maps, *at = maps;
+
+    /* In its old place, else in that of the oldest. */
+    for (uint32_t i = 0; i < CONN_MAPS_MAX; i++)
+        if (maps[i].lender == n->lender)
+            at = &maps[i];
+        else if (at->lender != n->lender && maps[i].lender < at->lender)
+            at = &maps[i];
+    *at = (struct conn_maps){n->lender, n->pools};
+    LIST_FOREACH_SAFE (i, &l->b.engines.conns[conn].attachments)
+        join(l, LIST_ENTRY(i, struct attachment, in_conn));
+}
+
+/* rooms */
+
+void lroom_hope(struct langd *l, struct lroom *m, uint32_t session)
+{
+    const struct peer *p = lroom_peer(l, m);
+    uint64_t bytes =
+        (uint64_t)m->expected * lroom_pool(l, m)->meta->layout.row_bytes;
+    uint32_t able = 0;
+
+    if (!p || !p->l.lender || m->mode != MODE_WHOLE || m->group ||
+        m->required != 1 ||
+        (bytes < LEND_FROM &&
+            l->b.c.conf->transfer_same_host != SAME_HOST_LEND))
+        return;
+    for (uint32_t i = 0; i < l->b.engines.conns_max; i++) {
+        const struct conn *c = &l->b.engines.conns[i];
+
+        if (c->state != CONN_READY || c->session != session)
+            continue;
+        if (!maps(l, i, p->l.lender)) {
+            l->b.stats[STAT_lends_unmapped]++;
+            return;
+        }
+        able++;
+    }
+    m->hopes = able > m->readers;
+    l->b.stats[STAT_lends_unmapped] += !m->hopes;
+}
+
+void lroom_despair(struct langd *l, struct lroom *m)
+{
+    if (!m->hopes || m->lent)
+        return;
+    m->hopes = false;
+    lroom_touch(l, m);
+}
+
+bool lroom_shows(struct langd *l, struct lroom *m, uint32_t conn)
+{
+    if (m->hopes && !m->lent && !maps(l, conn, lroom_peer(l, m)->l.lender))
+        lroom_despair(l, m);
+    return !m->lent || (maps(l, conn, m->lent_pool / CONF_POOLS_MAX) >>
+                               (m->lent_pool % CONF_POOLS_MAX) &
+                           1);
+}
+
+/* True if the runs hold the rows. */
+static bool runs_hold(const struct peer_lend *n)
+{
+    struct reader r = reader_of(n->runs.p, n->runs.len);
+    uint64_t rows = 0;
+
+    while (r.len - r.at >= 8) {
+        uint32_t first = get_u32(&r), blocks = get_u32(&r);
+
+        if (blocks == 0 || first > UINT32_MAX - blocks)
+            return false;
+        rows += (uint64_t)blocks * n->block_rows;
+    }
+    return r.at == r.len && n->pool < CONF_POOLS_MAX && rows >= n->total;
+}
+
+void lroom_on_lend(struct langd *l, struct lroom *m, const struct peer_lend *n)
+{
+    uint16_t lender = lroom_peer(l, m)->l.lender;
+
+    if (m->lent)
+        return;
+    CHECK(lroom_alive(m) && (!m->hopes || m->held.blocks == 0),
+        "room %llx of state %u hopes, with %u blocks",
+        (unsigned long long)m->r.id, m->r.state, m->held.blocks);
+    m->lent_pool = (uint16_t)(lender * CONF_POOLS_MAX + n->pool);
+    m->lent = m->hopes && lender && m->total == n->total && runs_hold(n);
+    LIST_FOREACH (i, &m->r.attachments)
+        m->lent &=
+            lroom_shows(l, m, LIST_ENTRY(i, struct attachment, in_room)->conn);
+    m->lent = m->lent && aux_set(&l->b.aux, &m->lent_runs, m->uid, n->runs);
+    if (!m->lent) {
+        lroom_despair(l, m); /* the answer makes its encoder ask for a grant */
+        return;
+    }
+    m->init = INIT_CONFIRMED;
+    debt_paid(&m->debt, OWE_GRANT);
+    m->landed = m->highest = m->total;
+    l->b.stats[STAT_rooms_lent]++;
+    lroom_touch(l, m);
+}
+
+void lroom_lent_over(struct langd *l, struct lroom *m)
+{
+    CHECK(!lroom_alive(m), "room %llx of state %u is read no more",
+        (unsigned long long)m->r.id, m->r.state);
+    if (!m->lent)
+        return;
+    m->lent = false;
+    aux_drop(&l->b.aux, &m->lent_runs);
+    if (m->r.state ==
+        ROOM_SUCCESS) /* else its ABORT says that none was shown */
+        debt_owe(&m->debt, OWE_RETURN);
+}
