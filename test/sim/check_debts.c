@@ -34,8 +34,8 @@ static bool starved(const struct encoded *e, const struct edst *d)
     const struct eroom *m = d->room;
     uint32_t unit = d->unit_rows, usable = d->granted - d->granted % unit;
 
-    if (!eroom_announced(m) || !item_held(m->item))
-        return false;
+    if (!eroom_announced(m) || !item_held(m->item) || d->flags & FLAG_LEND)
+        return false; /* what hopes for a lend needs no grant: see below */
     if (m->required > 1 && d->granted == 0)
         return may_be_asked(e, d);
     if (m->item->total != ROWS_UNKNOWN && d->granted >= m->item->total)
@@ -71,6 +71,10 @@ void debts_watch(const struct daemon *d, uint32_t i)
             starved(e, o) && !(o->want_known && o->want_attempt == o->attempt &&
                                  o->want_granted == o->granted),
             o->debt.owe & OWE_WANT, o);
+        look(d, "lend",
+            eroom_announced(o->room) && (o->flags & FLAG_LEND) &&
+                item_done(o->room->item) && o->room->item->total > 0,
+            o->lent && o->debt.owe & OWE_LEND, o);
         look(d, "broken", o->job == JOB_OPEN && o->broken_attempt == o->attempt,
             o->debt.owe & OWE_BROKEN, o);
     } else if (o->state == DST_FAILING) {

@@ -222,6 +222,10 @@ static void see_change(
     HOLDS(d->reads[pool][block] == 0, "sources stay while they are sent",
         "%s block %u: %u messages read it", d->conf->name, block,
         d->reads[pool][block]);
+    h = map_reader(d, pool, block);
+    HOLDS(!h, "sources stay while engines read them",
+        "%s block %u: room %llu of connection %u of %s", d->conf->name, block,
+        (unsigned long long)h->cons->room, h->c->number, h->c->d->conf->name);
     h = prod_writer(d, pool, block);
     HOLDS(!h, "sources stay while they may be written",
         "%s block %u of room %llu: connection %u cell %u", d->conf->name, block,

@@ -234,6 +234,9 @@ static void see_life(const struct daemon *d, const struct langd *l,
         "shards have what is open", "%s room %llu g%llx: life %u",
         d->conf->name, (unsigned long long)m->r.id,
         (unsigned long long)m->generation & 0xffffff, m->life);
+    HOLDS(!m->hopes || (m->held.blocks == 0 && !m->want),
+        "what is lent needs no blocks", "%s room %llu has %u, wants %d",
+        d->conf->name, (unsigned long long)m->r.id, m->held.blocks, m->want);
     HOLDS(!m->r.used || m->no_readers ||
               table_get(&l->keys, m->r.id, m->scope) == i,
         "readers are not waited for without a name", "%s room %llu",
@@ -255,6 +258,8 @@ static void own(const struct pool *p, const struct extent *e, uint64_t *owner,
 static void see_handle(const struct econn *c, const struct handle *h,
     const struct watch *w, uint32_t pool)
 {
+    if (pool >= CONF_POOLS_MAX)
+        return; /* the encoder's: encoded_watch */
     for (uint32_t r = h->given; r < h->shown; r += handle_block_rows(h)) {
         uint64_t block = handle_row(h, r) / handle_block_rows(h);
 

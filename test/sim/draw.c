@@ -86,6 +86,7 @@ static void draw_swarm(struct nature *n)
     n->pool_lost = 50;
     /* In every fourth world configurations change. */
     n->reload_ms = W.seed % 4 == 3 ? 100 + (uint32_t)(W.seed * 7 % 1900) : 0;
+    n->lend = n->hosts > 0 && W.seed % 2;
 }
 
 /* What came later, so that older seeds stay what they are. */
@@ -222,7 +223,9 @@ void draw_daemons(void)
         draw_times(c);
         for (uint32_t k = 0; k < W.is.pools; k++)
             draw_pool(c, k, k ? layout : own, langd);
-        c->transfer_same_host = chance(50);
+        c->transfer_same_host = chance(50)  ? SAME_HOST_OFF
+                                : W.is.lend ? SAME_HOST_LEND
+                                            : SAME_HOST_AUTO;
         snprintf(text, sizeof(text), "tcp://10.0.0.%u:7601", i);
         if (!langd)
             snprintf(c->control_listen, sizeof(c->control_listen), "%s", text);

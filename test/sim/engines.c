@@ -205,6 +205,7 @@ void econn_die(struct econn *c)
     if (c->dead)
         return;
     c->dead = true;
+    map_reader_gone(c, GONE_DIES);
     econn_close(c);
     if (c->state == EC_OVER)
         at(W.now_ns + delay_us(W.is.local_us), process_reaped, c, 0, 0);
@@ -218,6 +219,7 @@ void econn_bye(struct econn *c)
         return;
     c->bye = true;
     econn_send(c, &m, NULL);
+    map_reader_gone(c, GONE_BYE);
 }
 
 /* towards the engine */
@@ -244,7 +246,8 @@ static void runs_take(struct handle *h, const struct local_event *e)
 
 uint32_t handle_block_rows(const struct handle *h)
 {
-    return h->c->block_rows[h->pool];
+    return h->pool < CONF_POOLS_MAX ? h->c->block_rows[h->pool]
+                                    : map_pool(h->c, h->pool)->block_rows;
 }
 
 uint64_t handle_row(const struct handle *h, uint32_t row)
@@ -298,6 +301,7 @@ static void in_socket(struct econn *c, const struct local_event *e)
         h->pool = e->pool;
         runs_take(h, e);
         h->shown = e->rows;
+        W.lent += h->pool >= CONF_POOLS_MAX;
         cons_read(h, h->given, h->shown, "when it was shown");
     }
 }
@@ -341,7 +345,8 @@ static void pull(void *p, uint64_t a, uint64_t b)
         r = reader_of(bytes, w.len);
         e = local_get(&r, &m);
         HOLDS(
-            e == OK && (m.type == LOCAL_EVENT || m.type == LOCAL_TICKET_EVENT),
+            e == OK && (m.type == LOCAL_EVENT || m.type == LOCAL_TICKET_EVENT ||
+                           m.type == LOCAL_LENDER),
             "events can be read", "%s", err_name(e));
         if (m.type == LOCAL_EVENT)
             in_socket(c, &m.event);
@@ -481,6 +486,8 @@ static void down_reads(void *p, uint64_t a, uint64_t b)
         read_event(c, &m.event);
     else if (m.type == LOCAL_TICKET_EVENT)
         ask_event(c, &m.ticket_event);
+    else if (m.type == LOCAL_LENDER)
+        map_lender(c, &m.lender);
     else
         answered(c, &m);
     free(f.bytes);
@@ -531,6 +538,7 @@ struct econn *econn_open(struct daemon *d, const char *session, uint32_t uid)
     c->d = d;
     c->life = d->life;
     c->number = ev.conn;
+    c->process = all_count;
     c->uid = uid;
     c->words = must_alloc(d->conf->limit_cells, sizeof(*c->words));
     c->handles = must_alloc(d->conf->limit_cells, sizeof(*c->handles));
@@ -548,6 +556,7 @@ struct econn *econn_open(struct daemon *d, const char *session, uint32_t uid)
     m.hello.cells = (uint32_t)d->conf->limit_cells;
     m.hello.name = span_str("sim");
     m.hello.session = span_str(c->session);
+    m.hello.abilities = W.is.lend ? ABLE_LEND : 0;
     econn_send(c, &m, NULL);
     return c;
 }
@@ -562,6 +571,8 @@ void econn_daemon_gone(struct daemon *d)
 {
     for (uint32_t i = 0; i < all_count; i++)
         if (all[i]->d == d && all[i]->life == d->life) {
+            if (!all[i]->dead)
+                map_reader_gone(all[i], GONE_LANGD);
             all[i]->ended = all[i]->dead = all[i]->dead_told = true;
             all[i]->state = EC_OVER;
         }

@@ -17,9 +17,12 @@ void cons_read(
 {
     struct handle *own = (struct handle *)(uintptr_t)h;
     const struct cons *c = h->cons;
+    const uint64_t *tags = h->pool < CONF_POOLS_MAX
+                               ? c->d->tags[h->pool]
+                               : map_pool(h->c, h->pool)->tags;
 
     for (uint32_t r = from; r < to; r++) {
-        uint64_t tag = c->d->tags[h->pool][handle_row(h, r)];
+        uint64_t tag = tags[handle_row(h, r)];
         uint32_t instance = tag_instance(tag);
         const struct prod *p;
 

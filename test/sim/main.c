@@ -70,7 +70,7 @@ static void show_steps(uint64_t seed)
             n += daemon_number(W.daemons[k], "stats", names[i]);
         printf(", %s %llu", names[i], (unsigned long long)n);
     }
-    printf(", copies %u\n", W.copies);
+    printf(", copies %u, lent %u\n", W.copies, W.lent);
 }
 
 static void run_one(const struct job *j)

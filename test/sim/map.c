@@ -4,8 +4,10 @@
  * A mapping is two ends that learn of each other late: the langd's is over
  * when it says so, the encoder's connection ends after that, and the langd's
  * process may be gone later still, or never. What a langd has mapped stays
- * readable whatever happens to the encoder. Rejected: the connections of
- * engines for this. Nobody there maps what others write. */
+ * readable whatever happens to the encoder. An engine's process that a langd
+ * told of the encoder maps it in the same way, and is its reader: its rows stay
+ * readable whatever happens to the langd, until the process says BYE or ends.
+ */
 #include "test/sim/sim.h"
 
 #include "base/check.h"
@@ -22,7 +24,12 @@ struct mapping {
     bool false_token, connected, ended, dead_told;
     bool over; /* at the langd */
     struct foreign *pools[CONF_POOLS_MAX];
-    uint32_t mapped; /* bits of those that the shards know */
+    uint32_t mapped;      /* bits of those that the shards know */
+    struct econn *reader; /* the engine's process that maps; NULL: the langd */
+    bool dead, bye;       /* the process has ended; it reads nothing more */
+    bool parting;         /* it has connected again, to say BYE */
+    uint16_t lender;
+    uint64_t epoch; /* of the langd */
     struct mapping *next;
 };
 
@@ -36,6 +43,8 @@ static struct mapping *mappings;
 
 static bool l_lives(const struct mapping *m)
 {
+    if (m->reader)
+        return !m->dead && !m->bye;
     return m->l->alive && m->l->life == m->l_life;
 }
 
@@ -82,8 +91,9 @@ static void ends(void *p, uint64_t a, uint64_t b)
 static void map_end(struct mapping *m)
 {
     m->over = true;
-    m->l->maps[m->peer] = NULL;
-    for (uint32_t i = 0; i < CONF_POOLS_MAX; i++)
+    if (!m->reader)
+        m->l->maps[m->peer] = NULL;
+    for (uint32_t i = 0; !m->reader && i < CONF_POOLS_MAX; i++)
         if (m->pools[i])
             shards_source(m->l, m->peer, i, NULL);
     if (m->connected)
@@ -98,6 +108,10 @@ static void map_fail(struct mapping *m, const char *why)
     if (m->over || !l_lives(m))
         return;
     trace("%s: no mapping of %s: %s", m->l->conf->name, m->e->conf->name, why);
+    if (m->reader) { /* what it has mapped it reads on */
+        m->over = true;
+        return;
+    }
     map_end(m);
     daemon_step(m->l, &ev);
 }
@@ -123,6 +137,16 @@ static void mapped(void *p, uint64_t pool, uint64_t b)
     (void)b;
     if (m->over || !l_lives(m))
         return;
+    if (m->reader) {
+        struct local_msg say = {.type = LOCAL_MAPPED};
+
+        m->mapped |= UINT32_C(1) << pool;
+        say.mapped.lender = m->lender;
+        say.mapped.pools = (uint16_t)m->mapped;
+        if (econn_usable(m->reader))
+            econn_send(m->reader, &say, NULL);
+        return;
+    }
     if (!e_lives(m) && chance(500)) { /* its end is seen first, or not */
         map_fail(m, "gone");
         return;
@@ -142,7 +166,7 @@ static void hear_pool(struct mapping *m, const struct local_pool_info *n)
         return;
     HOLDS(!m->pools[n->pool], "a pool is offered once", "%s: pool %u",
         m->l->conf->name, n->pool);
-    if (!W.healing && chance(W.is.wrong)) {
+    if (!m->reader && !W.healing && chance(W.is.wrong)) {
         if (chance(500))
             map_fail(m, "a pool that cannot be mapped");
         return; /* or one that does not fit: only its rows are sent */
@@ -205,6 +229,8 @@ void map_close(struct mapping *m)
     at(W.now_ns + 2 * delay_us(W.is.local_us), closed_there, m, 0, 0);
 }
 
+static void says_bye(void *p, uint64_t a, uint64_t b);
+
 /* the handshake */
 
 static void says_map(void *p, uint64_t a, uint64_t b)
@@ -218,16 +244,20 @@ static void says_map(void *p, uint64_t a, uint64_t b)
     if (!e_lives(m) || m->ended)
         return;
     msg.map.token = m->token;
-    msg.map.epoch = m->l->bc.epoch; /* of a later life: refused */
+    /* A langd's of a later life is refused. */
+    msg.map.epoch = m->reader ? m->epoch : m->l->bc.epoch;
     msg.map.name = span_str(m->l->conf->name);
     trace("%s > %s MAP", m->l->conf->name, m->e->conf->name);
     daemon_step(m->e, &ev);
+    if (m->parting)
+        at(W.now_ns + delay_us(W.is.local_us), says_bye, m, 0, 0);
 }
 
 static void connects(void *p, uint64_t a, uint64_t b)
 {
     struct mapping *m = p;
-    struct event ev = {.type = EV_CONN_OPEN, .pid = 2000};
+    struct event ev = {.type = EV_CONN_OPEN,
+        .pid = m->reader ? 3000 + (int32_t)m->reader->process : 2000};
 
     (void)a;
     (void)b;
@@ -236,8 +266,11 @@ static void connects(void *p, uint64_t a, uint64_t b)
     while (
         ev.conn < CONNS_MAX && (m->e->conns[ev.conn] || m->e->mappers[ev.conn]))
         ev.conn++;
-    if (!m->e->alive || ev.conn == CONNS_MAX) {
-        map_fail(m, "connect");
+    if (!m->e->alive || ev.conn >= (m->reader ? CONNS_MAX / 2 : CONNS_MAX)) {
+        if (m->parting && m->e->alive)
+            at(W.now_ns + 50 * MS, connects, m, 0, 0);
+        else
+            map_fail(m, "connect");
         return;
     }
     m->connected = true;
@@ -280,6 +313,137 @@ void map_start(
     at(W.now_ns + delay_us(W.is.local_us), connects, m, 0, 0);
 }
 
+/* readers */
+
+void map_lender(struct econn *c, const struct local_lender *n)
+{
+    struct mapping *m = must_alloc(1, sizeof(*m));
+
+    for (uint32_t i = 0; i < W.daemons_count; i++)
+        if (span_eq(n->socket, span_str(W.daemons[i]->conf->socket_path)))
+            m->e = W.daemons[i];
+    HOLDS(m->e && m->e->role == ROLE_ENCODED && m->e->host == c->d->host,
+        "lenders are of their host", "%s: %.*s", c->d->conf->name,
+        (int)n->socket.len, (const char *)n->socket.p);
+    m->l = c->d;
+    m->l_life = c->life;
+    m->reader = c;
+    m->uid = c->uid;
+    m->token = n->token;
+    m->epoch = n->epoch;
+    m->lender = n->lender;
+    m->next = mappings;
+    mappings = m;
+    at(W.now_ns + delay_us(W.is.local_us), connects, m, 0, 0);
+}
+
+const struct foreign *map_pool(const struct econn *c, uint16_t pool)
+{
+    const struct mapping *m = mappings;
+
+    while (m &&
+           (m->parting || m->reader != c || m->lender != pool / CONF_POOLS_MAX))
+        m = m->next;
+    HOLDS(m && (m->mapped >> (pool % CONF_POOLS_MAX) & 1),
+        "rows are shown to who maps them", "pool %u of connection %u", pool,
+        c->number);
+    return m->pools[pool % CONF_POOLS_MAX];
+}
+
+/* True if the handle shows rows of that block to a program. */
+static bool shows(const struct handle *h, uint16_t pool, uint32_t block)
+{
+    if (!h->cons || h->released || h->pool != pool)
+        return false;
+    for (uint32_t r = h->given; r < h->shown; r += handle_block_rows(h))
+        if (handle_row(h, r) / handle_block_rows(h) == block)
+            return true;
+    return false;
+}
+
+const struct handle *map_reader(
+    const struct daemon *e, uint32_t pool, uint32_t block)
+{
+    for (const struct mapping *m = mappings; m; m = m->next) {
+        uint16_t number = (uint16_t)(m->lender * CONF_POOLS_MAX + pool);
+
+        if (!m->reader || m->dead || m->bye || m->e != e || !e_lives(m))
+            continue;
+        for (uint32_t i = 0; i < m->reader->cells; i++)
+            if (m->reader->handles[i] &&
+                shows(m->reader->handles[i], number, block))
+                return m->reader->handles[i];
+    }
+    return NULL;
+}
+
+/* Its connection has ended: it comes once more. */
+static void part(const struct mapping *before)
+{
+    struct mapping *m = must_alloc(1, sizeof(*m));
+
+    *m = *before;
+    m->parting = true;
+    m->connected = m->ended = m->over = m->bye = m->dead_told = false;
+    memset(m->pools, 0, sizeof(m->pools));
+    m->mapped = 0;
+    m->next = mappings;
+    mappings = m;
+    at(W.now_ns + delay_us(W.is.local_us), connects, m, 0, 0);
+}
+
+static void says_bye(void *p, uint64_t a, uint64_t b)
+{
+    struct mapping *m = p;
+    struct local_msg msg = {.type = LOCAL_BYE, .seq = 2};
+    struct event ev = {.type = EV_LOCAL, .conn = m->conn, .local = &msg};
+
+    (void)a;
+    (void)b;
+    if (m->dead || m->bye)
+        return;
+    m->bye = m->over = true;
+    if (!m->connected || !e_lives(m))
+        return;
+    if (m->ended)
+        part(m);
+    else
+        daemon_step(m->e, &ev);
+}
+
+/* The langd is dead: what was shown is read to its end, then released. */
+static void reads_out(void *p, uint64_t a, uint64_t b)
+{
+    struct econn *c = ((struct mapping *)p)->reader;
+
+    for (uint32_t i = 0; i < c->cells; i++) {
+        const struct handle *h = c->handles[i];
+
+        if (h && h->cons && h->pool >= CONF_POOLS_MAX && !h->released &&
+            h->pool / CONF_POOLS_MAX == ((struct mapping *)p)->lender)
+            cons_read(h, h->given, h->shown, "after its langd's death");
+    }
+    says_bye(p, a, b);
+}
+
+void map_reader_gone(struct econn *c, enum gone_how how)
+{
+    for (struct mapping *m = mappings; m; m = m->next) {
+        if (m->reader != c || m->dead)
+            continue;
+        if (how == GONE_LANGD)
+            at(W.now_ns + between(0, 500) * MS, reads_out, m, 0, 0);
+        else if (how == GONE_BYE)
+            at(W.now_ns + delay_us(W.is.local_us), says_bye, m, 0, 0);
+        if (how != GONE_DIES)
+            continue;
+        m->dead = m->over = true;
+        if (m->connected)
+            at(W.now_ns + delay_us(W.is.local_us), m->ended ? gone : ends, m, 0,
+                0);
+    }
+}
+
 /* what goes wrong */
 
 void map_lose_one(void)
@@ -288,10 +452,22 @@ void map_lose_one(void)
     uint32_t n = 0;
 
     for (struct mapping *m = mappings; m; m = m->next)
-        if (!m->over && l_lives(m) && draw() % ++n == 0)
+        if (!m->over && !m->parting && l_lives(m) && draw() % ++n == 0)
             found = m;
-    if (found)
+    if (found && found->reader && found->connected)
+        at(W.now_ns, ends, found, 0, 0);
+    else if (found)
         map_fail(found, "it breaks");
+}
+
+void map_lose_reader(void)
+{
+    struct mapping *m = mappings;
+
+    while (m && !(m->reader && m->connected && l_lives(m)))
+        m = m->next;
+    HOLDS(m, "the scenario is the one that is meant", "no engine maps");
+    at(W.now_ns, ends, m, 0, 0);
 }
 
 /* Its process has ended, with all its connections. */
@@ -300,7 +476,7 @@ void map_daemon_gone(struct daemon *d)
     for (struct mapping *m = mappings; m; m = m->next) {
         uint64_t when = W.now_ns + delay_us(W.is.local_us);
 
-        if (m->l == d && m->l_life == d->life) {
+        if (!m->reader && m->l == d && m->l_life == d->life) {
             m->over = true;
             if (m->connected && m->ended)
                 at(when, gone, m, 0, 0);
@@ -315,5 +491,5 @@ void map_daemon_gone(struct daemon *d)
 /* Is it a connection whose langd still maps? */
 bool map_stands(const struct mapping *m)
 {
-    return !m->over && !m->ended && l_lives(m);
+    return !m->reader && !m->over && !m->ended && l_lives(m);
 }

@@ -30,6 +30,8 @@ static uint32_t needs(const struct lorder *k, const struct lroom *m)
     const struct lpool *p = &k->l->pools[m->pool];
     uint64_t rows = m->expected, hold;
 
+    if (m->hopes)
+        return 0; /* its encoder lends its rows (6.7), or asks for a grant */
     if (!rows)
         rows = p->meta->conf->default_blocks * p->block_rows;
     if (m->mode == MODE_STREAM) { /* what it was promised (5.20) */

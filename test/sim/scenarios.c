@@ -362,6 +362,83 @@ static void dies_copying(void *p, uint64_t a, uint64_t b)
     daemon_crash(p);
 }
 
+/* Asks for a room that two of the engine's connections read. */
+static struct cons *two_read(uint64_t room, uint64_t when_ms)
+{
+    struct cons *c = request(l0, e0, room, when_ms);
+
+    c->session = 1;
+    c->readers = 1;
+    c->conns = 2;
+    return c;
+}
+
+/* Rows that engines read where they are: nothing is copied. */
+static void lent(void)
+{
+    one_host(8);
+    W.is.lend = 1;
+    e0->conf->transfer_same_host = l0->conf->transfer_same_host =
+        SAME_HOST_LEND;
+    for (uint64_t r = 1; r <= 9; r++) { /* the first opens the connections */
+        announce(e0, r, 60, 50 + r * 100);
+        two_read(r, 50 + r * 100);
+    }
+    all_succeed(9);
+    HOLDS(W.lent >= 16 && W.copies == 1, "rows are read where they are",
+        "%u rooms were lent, %u copies", W.lent, W.copies);
+}
+
+/* langd, or a reader's process, is killed while it reads all blocks of the
+ * encoder. Another room waits for them: it gets them when nobody can be reading
+ * them, though the reader's connection has ended before. */
+static void killed_lent(bool language)
+{
+    struct cons *c;
+    struct prod *p;
+    uint64_t now = 200;
+
+    one_host(4);
+    W.is.lend = 1;
+    e0->conf->transfer_same_host = l0->conf->transfer_same_host =
+        SAME_HOST_LEND;
+    announce(e0, 1, 8, 50); /* opens the connections */
+    two_read(1, 50);
+    announce(e0, 2, 64, now);
+    c = two_read(2, now);
+    c->must_succeed = false;
+    c->hold_ns = 400 * MS;
+    while (W.lent < 2 && now < 2000)
+        (void)run_until(++now * MS);
+    HOLDS(W.lent >= 2 && W.copies <= 1, "the scenario is the one that is meant",
+        "%u rooms were lent, %u copies", W.lent, W.copies);
+    map_lose_reader();
+    if (language) {
+        daemon_crash(l0);
+        at(W.now_ns + 40 * MS, start, l0, 0, 0);
+    } else {
+        econn_die(c->h[1]->c);
+    }
+    p = announce(e0, 3, 64, now + 1);
+    p->session = 2;
+    request(l0, e0, 3, now + 100)->session = 2;
+    while (!world_over() && W.now_ns < LIMIT)
+        (void)run_until(W.now_ns + 20 * MS);
+    HOLDS(W.succeeded == (language ? 2 : 3), "the next room is served",
+        "%u rooms succeeded", W.succeeded);
+    world_finish(LIMIT);
+}
+
+static void lending_langd_killed(void)
+{
+    killed_lent(true);
+}
+
+static void reader_killed(void)
+{
+    killed_lent(false);
+}
+
 /* One of the two is killed while rows are copied. Another room waits for the
  * source blocks: it gets them when nobody can be reading them. */
 static void killed_copying(bool language)
@@ -437,6 +514,12 @@ const struct scenario scenarios[] = {
     {"langd-killed", langd_killed},
     /* RULES 9.2 */
     {"encoded-killed", encoded_killed},
+    /* RULES 6.7 */
+    {"lent", lent},
+    /* RULES 6.7 */
+    {"lent-langd-killed", lending_langd_killed},
+    /* RULES 6.7 */
+    {"lent-reader-killed", reader_killed},
     {"coupled-calm", coupled_calm},
     {"coupled-breaks", coupled_breaks},
     /* RULES 5.16 */

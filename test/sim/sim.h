@@ -77,6 +77,7 @@ struct world {
     uint8_t shut[DAEMONS_MAX][DAEMONS_MAX], broke[DAEMONS_MAX][DAEMONS_MAX];
     uint32_t succeeded, failed; /* rooms, as engines saw them */
     uint32_t copies, copying;   /* between daemons of one host */
+    uint32_t lent;              /* rooms that were read where they were */
 };
 extern struct world W;
 
@@ -272,7 +273,20 @@ void map_deliver(struct mapping *m, struct span frame);
 void map_close(struct mapping *m);
 void map_daemon_gone(struct daemon *d);
 void map_lose_one(void);
+/* The connection of an engine that maps ends, and its process lives. */
+void map_lose_reader(void);
 bool map_stands(const struct mapping *m);
+/* An engine was told of a lender: its process maps the pools. */
+void map_lender(struct econn *c, const struct local_lender *n);
+/* The pool that the engine knows under this number. */
+const struct foreign *map_pool(const struct econn *c, uint16_t pool);
+/* By which an engine may read that block of an encoder's; NULL: none does. */
+const struct handle *map_reader(
+    const struct daemon *e, uint32_t pool, uint32_t block);
+/* The process of c has ended, has said BYE to its langd, or has seen that die.
+ */
+enum gone_how { GONE_DIES, GONE_BYE, GONE_LANGD };
+void map_reader_gone(struct econn *c, enum gone_how how);
 
 /* data.c: rows on their way */
 
@@ -323,7 +337,7 @@ enum engine_conn_state { EC_NEW, EC_HELLO, EC_POOL, EC_READY, EC_OVER };
 
 struct econn {
     struct daemon *d;
-    uint32_t life, number;
+    uint32_t life, number, process;
     uint8_t state;
     bool ended; /* the socket is closed */
     bool dead;  /* the process is gone */

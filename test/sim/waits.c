@@ -262,6 +262,8 @@ static bool lroom_would(const struct daemon *d, const struct lroom *m)
         return !at_once;
     if (lroom_lacks_aux(m))
         return aux_moves(d, m);
+    if (m->hopes && item_done(n->room->item))
+        return true; /* they are lent, or asked to be granted */
     if (is_queued(m) && grant_comes(d, m))
         return true;
     return (!is_queued(m) || m->from + m->landed < m->granted) &&
