@@ -2,7 +2,7 @@
  *
  * Invariants. The descriptor of mmx_fd is an epoll instance of three: the
  * socket, a timer for the next try to connect or, while the link is up, for
- * the next room whose deadline passes (due.c), and the wakeup fd,
+ * the next room whose deadline passes (wait.c), and the wakeup fd,
  * which is readable while events are pending that were received (by a thread
  * that waited for something else) but not handed out. So the descriptor is
  * readable whenever mmx_step has something to do, across reconnects. Everything

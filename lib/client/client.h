@@ -80,7 +80,7 @@ struct client_room {
     uint32_t next, queued; /* links: free stack or retired; pending */
     uint32_t first, runs, rows, total, base, a, b;
     uint32_t stream_rows, aux_len;
-    uint64_t due;   /* time of the next look at it (due.c); 0: none */
+    uint64_t due;   /* time of the next look at it (wait.c); 0: none */
     uint32_t doubt; /* seq of the question that the look waits for */
     uint8_t state, reason, storage;
     uint8_t refused_op, refused_reason;
@@ -245,7 +245,7 @@ bool client_is_open_op(unsigned type);
 int client_call(
     mmx *m, struct local_msg *msg, struct client_reply *r, int timeout_ms);
 
-/* due.c: what a daemon does not do that hangs */
+/* wait.c: what a daemon does not do that hangs */
 
 /* Fails the rooms whose deadline has passed if the daemon answers nothing.
  * Called after a receive that left nothing. */

@@ -94,7 +94,7 @@ uint64_t client_word(const mmx *m, mmx_room h)
     return cell_word(MMX_BOOTSTRAPPING, 0, h.tag, 0);
 }
 
-/* deadlines: due.c looks at them */
+/* deadlines: wait.c looks at them */
 
 void client_arm(mmx *m)
 {

@@ -358,7 +358,7 @@ static void answer(mmx *m, uint32_t seq, const struct local_answer *a)
         hang_up(m);
         return;
     }
-    /* No error: a question to which none of the answers matters (due.c). */
+    /* No error: a question to which none of the answers matters (wait.c). */
     if (a->err && seq != m->doubt)
         client_error(m, "%s: %s%s%s",
             local_name(m->asked[seq % ASKED_MAX].type),
