@@ -11,7 +11,7 @@
 
 int fake_memory(size_t bytes, void *map_out)
 {
-    int fd = memfd_create("mmx-test", MFD_CLOEXEC);
+    int fd = memfd_create("mmx-test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     void *p;
 
     T_EQ_I64(ftruncate(fd, (off_t)bytes), 0);
@@ -26,7 +26,7 @@ void fake_listen(struct fake *f, uint8_t role)
     struct sockaddr_un sa = {.sun_family = AF_UNIX};
 
     *f = (struct fake){.conn = -1, .epoch = EPOCH, .role = role};
-    snprintf(f->path, sizeof f->path, "%s/sock", t_dir());
+    snprintf(f->path, sizeof f->path, "%s/%s.sock", t_dir(), role_name(role));
     memcpy(sa.sun_path, f->path, strlen(f->path));
     unlink(f->path);
     f->listen = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
@@ -140,7 +140,7 @@ void fake_pool(struct fake *f, uint32_t seq, const char *name, int fd)
     put_u32(&w, ROW);
     put_u64(&w, BLOCKS * BLOCK_ROWS * ROW);
     put_u32(&w, 4);
-    m.pool_info = (struct local_pool_info){.pool = 3,
+    m.pool_info = (struct local_pool_info){.pool = f->number ? f->number : 3,
         .access = f->role == ROLE_ENCODED,
         .block_rows = BLOCK_ROWS,
         .blocks = BLOCKS,

@@ -24,7 +24,7 @@ struct fake {
     char path[108];
     int listen, conn;
     uint64_t epoch;
-    uint8_t role;
+    uint8_t role, number; /* number: of the next pools; 0: 3 */
     int cells_fd, pool_fd;
     uint64_t *cells;
     uint8_t *pool;

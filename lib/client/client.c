@@ -1,8 +1,8 @@
 /* client.c - a handle: opening, closing, stepping, waiting.
  *
- * Invariants. The descriptor of mmx_fd is an epoll instance of three: the
- * socket, a timer for the next try to connect or, while the link is up, for
- * the next room whose deadline passes (wait.c), and the wakeup fd,
+ * Invariants. The descriptor of mmx_fd is an epoll instance: the socket, those
+ * to lenders (lend.c), a timer for the next try to connect or, while the link
+ * is up, for the next room whose deadline passes (wait.c), and the wakeup fd,
  * which is readable while events are pending that were received (by a thread
  * that waited for something else) but not handed out. So the descriptor is
  * readable whenever mmx_step has something to do, across reconnects. Everything
@@ -137,6 +137,9 @@ static void drop(mmx *m)
 {
     long page = sysconf(_SC_PAGESIZE);
 
+    for (uint32_t i = 0; i < LENDERS_MAX; i++)
+        if (m->lenders[i].number)
+            close_fd(&m->lenders[i].sock);
     close_fd(&m->sock);
     close_fd(&m->timer);
     close_fd(&m->wakeup);
@@ -256,6 +259,7 @@ void mmx_close(mmx **mp)
     if (!client_forked(m)) {
         client_unmap_all(m);
         say_bye(m);
+        client_lend_end(m, client_end(BYE_MS));
         pthread_mutex_destroy(&m->lock);
     }
     drop(m);
@@ -320,6 +324,7 @@ int mmx_step(mmx *m, struct mmx_event *ev, int max)
     client_flush(m);
     if (client_receive(m))
         client_due_look(m);
+    client_lend(m);
     n = client_rooms_give(m, ev, max);
     if (!m->rooms_news)
         n += client_tickets_give(m, ev + n, max - n);

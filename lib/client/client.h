@@ -24,6 +24,8 @@
 #define RUNS_MAX     2048 /* capacity of an event's blob */
 #define MAPS_MAX     32
 #define MAP_NONE     UINT8_MAX
+#define LENDERS_MAX  16
+#define LENDER_POOLS 16 /* pools that one lender can have */
 #define NOTES_MAX    32
 #define SPACES_MAX   64
 #define TICKETS_MAX  4096
@@ -82,6 +84,7 @@ struct client_room {
     uint32_t stream_rows, aux_len;
     uint64_t due;   /* time of the next look at it (wait.c); 0: none */
     uint32_t doubt; /* seq of the question that the look waits for */
+    uint32_t asked; /* seq of the message that opened it */
     uint8_t state, reason, storage;
     uint8_t refused_op, refused_reason;
     bool pooled;   /* may show rows */
@@ -124,10 +127,30 @@ struct client_ticket {
 };
 
 struct client_map {
-    bool used;
+    bool used, told; /* told: the callback knows of it */
     uint16_t number;
     uint32_t serial;
     struct mmx_pool pool;
+    /* Of a pool of lenders[lender - 1]; 0: of the daemon itself. */
+    uint8_t lender;
+    bool busy, going; /* worked on without the lock; being unmapped */
+    uint64_t filled;  /* bytes whose pages are mapped */
+};
+
+/* An encoder on this host that the daemon has named in LENDER (lend.c). */
+struct client_lender {
+    uint16_t number; /* 0: a free entry */
+    uint32_t serial; /* of the connection that it was named on */
+    int sock;        /* to the encoder; -1: none */
+    bool mapped;     /* it has answered MAP */
+    bool cut;        /* the connection after that has ended */
+    bool bye, done;  /* BYE was sent; nothing more is to be said to it */
+    bool unused;     /* it is over, and no room has rows of it */
+    uint16_t said;   /* the pools that MAPPED has named */
+    uint32_t last;   /* seq then: rooms asked for later know of it */
+    uint64_t due;    /* not connected before */
+    uint64_t token, epoch;
+    char name[65], path[108];
 };
 
 struct mmx {
@@ -170,6 +193,9 @@ struct mmx {
     uint32_t tickets_used, ticket_tag;
 
     struct client_map maps[MAPS_MAX];
+    struct client_lender lenders[LENDERS_MAX];
+    bool lend_due;   /* lend.c has something to do */
+    bool lend_waits; /* and will have when a room ends or is released */
     mmx_map_fn on_map;
     void *on_map_ud;
 
@@ -222,6 +248,13 @@ bool client_give(void *to, void *from, size_t size);
 
 /* link.c: the connection */
 
+/* Connects to a socket, for mmx_fd too. Returns -1, with the error text and
+ * errno, if that fails. */
+int client_dial(mmx *m, const char *path);
+/* Closes a socket of client_dial. */
+void client_hang(mmx *m, int *sock);
+/* Takes the pool of a POOL_INFO; err: it is malformed. */
+void client_take_pool(struct client_reply *r, const struct local_pool_info *i);
 /* Connects the socket and sends HELLO, or arms the timer for another try. */
 void client_connect(mmx *m);
 /* Sends queued packets until the socket is full. */
@@ -313,8 +346,19 @@ void client_tickets_reap(mmx *m);
 
 /* pools.c */
 
-/* Unmaps every pool; runs the callback before each. */
+/* Maps a pool; fields[].data are addresses then. */
+int client_map_pool(mmx *m, struct client_reply *r);
+/* Unmaps every pool; runs the callback before each that it knows of. */
 void client_unmap_all(mmx *m);
+
+/* lend.c: pools of encoders on this host */
+
+/* Does what is due for them, of what takes time only a slice. The lock is held
+ * before and after, not during that. */
+void client_lend(mmx *m);
+/* Says BYE to all, once every pool is unmapped; waits until `end` for the
+ * answers. */
+void client_lend_end(mmx *m, uint64_t end);
 
 /* cuda.c */
 

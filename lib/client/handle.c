@@ -31,7 +31,7 @@ int client_lock(mmx *m)
 static bool events_pending(mmx *m)
 {
     return m->say_up || m->say_down || m->notes_count || m->rooms_news ||
-           !list_empty(&m->tickets_news);
+           m->lend_due || !list_empty(&m->tickets_news);
 }
 
 void client_unlock(mmx *m)

@@ -234,25 +234,35 @@ static void hang_up(mmx *m)
     forget_asked(m);
     m->out_count = 0;
     m->polls_out = false;
-    /* A close alone would leave it in the set if a forked child has it. */
-    (void)epoll_ctl(m->ep, EPOLL_CTL_DEL, m->sock, NULL);
-    close(m->sock);
-    m->sock = -1;
+    client_hang(m, &m->sock);
+    m->lend_due = true;
     retry_later(m);
 }
 
-static int dial(mmx *m)
+void client_hang(mmx *m, int *sock)
+{
+    assert(*sock >= 0);
+    /* A close alone would leave it in the set if a forked child has it. */
+    (void)epoll_ctl(m->ep, EPOLL_CTL_DEL, *sock, NULL);
+    close(*sock);
+    *sock = -1;
+}
+
+int client_dial(mmx *m, const char *path)
 {
     struct sockaddr_un sa = {.sun_family = AF_UNIX};
     struct epoll_event e = {.events = EPOLLIN};
     int s = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 
-    memcpy(sa.sun_path, m->path, strnlen(m->path, sizeof sa.sun_path - 1));
+    memcpy(sa.sun_path, path, strnlen(path, sizeof sa.sun_path - 1));
     if (s < 0 || connect(s, (struct sockaddr *)&sa, sizeof sa) != 0 ||
         epoll_ctl(m->ep, EPOLL_CTL_ADD, s, &e) != 0) {
-        client_error(m, "%s: %m", m->path);
+        int saved = errno;
+
+        client_error(m, "%s: %m", path);
         if (s >= 0)
             close(s);
+        errno = saved;
         return -1;
     }
     return s;
@@ -263,7 +273,7 @@ void client_connect(mmx *m)
     struct local_msg msg = {.type = LOCAL_HELLO};
 
     assert(m->link == LINK_DOWN && m->answered == m->seq);
-    m->sock = dial(m);
+    m->sock = client_dial(m, m->path);
     if (m->sock < 0) {
         retry_later(m);
         return;
@@ -277,7 +287,8 @@ void client_connect(mmx *m)
         .role = m->role,
         .cells = m->cells,
         .name = span_str(m->engine),
-        .session = span_str(m->session)};
+        .session = span_str(m->session),
+        .abilities = ABLE_LEND};
     if (client_put(m, &msg, 0, NONE, 0, NULL) == 0)
         client_flush(m);
 }
@@ -422,8 +433,7 @@ _Static_assert(sizeof((struct mmx_field *)0)->name == LAYOUT_NAME_MAX + 1 &&
                    MMX_FIELDS_MAX == LAYOUT_FIELDS_MAX,
     "mmx.h and layout.h differ");
 
-static void take_pool_info(
-    struct client_reply *r, const struct local_pool_info *i)
+void client_take_pool(struct client_reply *r, const struct local_pool_info *i)
 {
     struct mmx_pool *p = &r->pool;
     struct layout l;
@@ -456,8 +466,29 @@ static void pool_info(
         return;
     }
     q.reply->fd = fd;
-    take_pool_info(q.reply, i);
+    client_take_pool(q.reply, i);
     q.reply->over = true;
+}
+
+/* Notes a lender. One without a place is not mapped: its rows are copied. */
+static void lender(mmx *m, const struct local_lender *n)
+{
+    struct client_lender *l = m->lenders;
+
+    while (l < m->lenders + LENDERS_MAX && l->number)
+        l++;
+    if (l == m->lenders + LENDERS_MAX || n->lender == 0 ||
+        n->lender > UINT16_MAX / LENDER_POOLS)
+        return;
+    *l = (struct client_lender){.number = n->lender,
+        .serial = m->serial,
+        .sock = -1,
+        .last = m->seq,
+        .token = n->token,
+        .epoch = n->epoch};
+    span_copy_str(n->name, l->name, sizeof l->name);
+    span_copy_str(n->socket, l->path, sizeof l->path);
+    m->lend_due = true;
 }
 
 /* fd: the packet's; -1: it has none, or another frame keeps it. */
@@ -473,6 +504,10 @@ static void frame(mmx *m, const struct local_msg *msg, int *fd)
     case LOCAL_TICKET_EVENT:
         if (m->link == LINK_UP)
             client_ticket_event(m, &msg->ticket_event);
+        break;
+    case LOCAL_LENDER:
+        if (m->link == LINK_UP)
+            lender(m, &msg->lender);
         break;
     case LOCAL_ANSWER:
         answer(m, msg->seq, &msg->answer);

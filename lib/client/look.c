@@ -57,7 +57,8 @@ int mmx_look(mmx *m, mmx_room h, struct mmx_look *out)
             .total = r->total,
             .stream_rows = r->stream_rows,
             .aux = r->aux_len ? m->stores[h.cell].aux : NULL,
-            .aux_len = r->aux_len};
+            .aux_len = r->aux_len,
+            .pool = r->map == MAP_NONE ? -1 : r->map};
     client_unlock(m);
     if (!r)
         return -MMX_E_STALE;

@@ -94,8 +94,7 @@ struct mmx_reference {
 
 enum mmx_role { MMX_ANY, MMX_ENCODED, MMX_LANGD };
 
-/* The least of several ranks' states is the state that every rank has reached.
- */
+/* The least of several ranks' states is what every rank has reached. */
 enum mmx_room_state {
     MMX_FAILED_STATE,  /* final; the reason says why and what to do */
     MMX_BOOTSTRAPPING, /* announce or request has not arrived yet */
@@ -176,12 +175,11 @@ struct mmx_opt {
 /* Opens a handle and connects. -MMX_E_NOT_READY: no daemon listens within
  * timeout_ms; -MMX_E_DAEMON_SILENT, -MMX_E_TIMEOUT: it does not answer;
  * -MMX_E_VERSION, -MMX_E_NOT_OWNER, ...: it refuses; -MMX_E_MALFORMED: an
- * option is wrong; -MMX_E_SYSTEM: see errno. With timeout_ms = 0 only the last
- * two occur. */
+ * option is wrong; -MMX_E_SYSTEM: errno. timeout_ms 0: only the last two. */
 int mmx_open(const struct mmx_opt *opt, mmx **out);
 
 /* Unmaps every pool (the mmx_on_map callback runs first), releases every room,
- * ends the connection and sets *m to NULL. Waits for the daemon at most 0.2 s.
+ * ends the connection and sets *m to NULL. Waits at most 0.4 s for daemons.
  * Accepts NULL. No other thread may be inside a call. */
 void mmx_close(mmx **m);
 
@@ -229,9 +227,8 @@ enum mmx_happening {
     MMX_FAILED = 128,   /* the room has ended: reason, advice, text. Readable
                           rows stay until mmx_release, which is due in any
                           case. Encoder, peer-lost: the outcome is unknown */
-    MMX_GONE = 256,     /* reserved for a daemon that reports the eviction of a
-                           kept item; today a new request for an evicted item
-                           ends with MMX_FAILED(gone) */
+    MMX_GONE = 256,     /* reserved. A new request for a kept item that was
+                           evicted ends with MMX_FAILED(gone) */
     MMX_UP = 1 << 16,   /* connected to the daemon's run `epoch`. Ask for the
                           pools again: an old pool cannot open rooms */
     MMX_DOWN = 1 << 17, /* the daemon is lost. Rooms that had not ended have
@@ -336,9 +333,9 @@ int mmx_pool(mmx *m, const char *name, const char *layout, int timeout_ms,
     struct mmx_pool *out);
 
 /* Sets the callback for maps: mapped = 1 after a pool is mapped (pin it here),
- * 0 before it is unmapped (unpin), for all pools mapped now and later, on the
- * thread that is inside mmx_on_map, mmx_pool or mmx_close. The callback must
- * not call the library. NULL: no callback. */
+ * 0 before it is unmapped (unpin), for all pools mapped now and later, those of
+ * encoders too, on a thread that is inside a call that steps, maps or closes.
+ * It must not call the library. NULL: no callback. */
 typedef void (*mmx_map_fn)(void *ud, const struct mmx_pool *pool, int mapped);
 int mmx_on_map(mmx *m, mmx_map_fn f, void *ud);
 
@@ -490,6 +487,7 @@ struct mmx_look {
                              do not wait for more. 0: not answered yet */
     const void *aux;
     uint32_t aux_len;
+    int pool; /* id of the pool that the rows lie in; -1: not known yet */
 };
 
 /* Copies all that the handle knows about a room. */
@@ -501,7 +499,9 @@ struct mmx_run {
 };
 
 /* Locates the room's rows: writable rows (encoder), or readable and unreleased
- * rows (language). Fills at most `max` runs, returns the number of runs.
+ * rows (language). Fills at most `max` runs, returns the number of runs. They
+ * may lie in a pool of an encoder on this host, which the handle has mapped by
+ * itself, read-only, with blocks of its own size: mmx_look.pool says in which.
  * -MMX_E_NOT_READY: no event has reported them yet. */
 int mmx_runs(mmx *m, mmx_room room, struct mmx_run *out, int max);
 

@@ -42,7 +42,7 @@ static int map_host(mmx *m, struct client_reply *r)
     return 0;
 }
 
-static int map_pool(mmx *m, struct client_reply *r)
+int client_map_pool(mmx *m, struct client_reply *r)
 {
     struct mmx_pool *p = &r->pool;
     bool host = !r->share[0] || strcmp(r->share, "memfd") == 0;
@@ -55,16 +55,19 @@ static int map_pool(mmx *m, struct client_reply *r)
     return 0;
 }
 
-/* Returns the map of this name, else a free entry; NULL: none is free. */
+/* Returns the map of the daemon's pool of this name, else a free entry; NULL:
+ * none is free. */
 static struct client_map *map_of(mmx *m, const char *name)
 {
     struct client_map *unused = NULL;
 
     for (uint32_t i = 0; i < MAPS_MAX; i++) {
-        if (m->maps[i].used && strcmp(m->maps[i].pool.name, name) == 0)
-            return &m->maps[i];
-        if (!m->maps[i].used && !unused)
-            unused = &m->maps[i];
+        struct client_map *map = &m->maps[i];
+
+        if (map->used && !map->lender && strcmp(map->pool.name, name) == 0)
+            return map;
+        if (!map->used && !unused)
+            unused = map;
     }
     return unused;
 }
@@ -105,7 +108,7 @@ static int install(mmx *m, struct client_reply *r, struct change *c)
         c->now = map->pool;
         return 0;
     }
-    err = map_pool(m, r);
+    err = client_map_pool(m, r);
     if (err)
         return err;
     c->has_old = map->used;
@@ -113,7 +116,11 @@ static int install(mmx *m, struct client_reply *r, struct change *c)
     c->has_now = true;
     r->pool.id = (int)(map - m->maps);
     c->now = r->pool;
-    *map = (struct client_map){true, r->number, m->serial, r->pool};
+    *map = (struct client_map){.used = true,
+        .told = true,
+        .number = r->number,
+        .serial = m->serial,
+        .pool = r->pool};
     return 0;
 }
 
@@ -159,7 +166,7 @@ int mmx_on_map(mmx *m, mmx_map_fn f, void *ud)
     m->on_map = f;
     m->on_map_ud = ud;
     for (uint32_t i = 0; i < MAPS_MAX; i++)
-        if (m->maps[i].used)
+        if (m->maps[i].used && m->maps[i].told)
             pools[n++] = m->maps[i].pool;
     client_unlock(m);
     for (uint32_t i = 0; f && i < n; i++)
@@ -173,7 +180,7 @@ void client_unmap_all(mmx *m)
         struct client_map *map = &m->maps[i];
         struct change c = {.old = map->pool,
             .has_old = map->used,
-            .notify = m->on_map,
+            .notify = map->told ? m->on_map : NULL,
             .ud = m->on_map_ud};
 
         carry_out(&c);

@@ -80,6 +80,7 @@ static void notify(mmx *m, struct client_room *r, uint32_t what)
     assert(r->tag != 0);
     set_what(m, r, r->what | what);
     r->seen |= what;
+    m->lend_due |= m->lend_waits;
     if (r->queued)
         return;
     r->queued = i + 1;
@@ -141,6 +142,7 @@ static void room_free(mmx *m, struct client_room *r)
 {
     assert(r->tag != 0);
     r->tag = 0;
+    m->lend_due |= m->lend_waits;
     set_what(m, r, 0);
     push(m, &m->free_head, r);
 }
@@ -169,7 +171,8 @@ static void take_pool(mmx *m, struct client_room *r, uint16_t number)
     for (uint8_t i = 0; i < MAPS_MAX; i++) {
         const struct client_map *map = &m->maps[i];
 
-        if (map->used && map->serial == m->serial && map->number == number)
+        if (map->used && !map->going && map->serial == m->serial &&
+            map->number == number)
             r->map = i;
     }
 }
@@ -370,6 +373,7 @@ static int open_room(mmx *m, struct client_room *r, struct local_msg *msg,
         room_free(m, r);
         return err;
     }
+    r->asked = m->seq;
     client_due(m, r, deadline_ms);
     *out = h;
     return 0;
@@ -433,7 +437,8 @@ static int room_begin(mmx *m, uint64_t id, void *user, int pool, bool pooled,
     if (m->link != LINK_UP)
         return -MMX_E_NOT_READY;
     if (pooled) {
-        if (pool < 0 || pool >= MAPS_MAX || !m->maps[pool].used)
+        if (pool < 0 || pool >= MAPS_MAX || !m->maps[pool].used ||
+            m->maps[pool].lender)
             return -MMX_E_MALFORMED;
         map = &m->maps[pool];
         if (map->serial != m->serial)

@@ -108,6 +108,8 @@ static int wait_for(
         client_flush(m);
         if (receive && client_receive(m))
             client_due_look(m);
+        if (receive)
+            client_lend(m);
         did = ended(m, arg);
         if (!did && left == 0)
             did = late(m, timeout_ms, doubt);

@@ -1,0 +1,371 @@
+/* lend.c - pools of encoders on this host that the language engine reads where
+ * they are (RULES 6.7).
+ *
+ * langd names such an encoder in LENDER. The handle connects to it, says MAP,
+ * maps each pool that it is offered, read-only, and says MAPPED to langd, which
+ * then may show rows in them. Every page is mapped first, so that no read of
+ * rows faults: a slice in each step. Unmapping takes as long.
+ *
+ * Invariants. A lender is over when the connection to langd that named it has
+ * ended, or that to the encoder has (cut). BYE says that this handle neither
+ * reads rows of it nor will: it goes out when the lender is over, no room that
+ * is not released has its rows in one of its maps, and no room that langd may
+ * still show there is open. After `cut` those are the rooms that were asked for
+ * before langd heard MAPPED of no pool. Where the connection is gone by then,
+ * another one says MAP and BYE; an encoder that cannot be connected to is dead,
+ * and its successor refuses that MAP. Under the handle's lock; `busy` keeps
+ * others from a map while it is worked on without.
+ *
+ * Rejected: connecting again to be lent more. What ends a connection between
+ * living programs is a fault, and copies work. */
+#include "client/client.h"
+
+#include "base/fds.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22
+#endif
+#define SLICE       (UINT64_C(16) << 20)
+#define PACKETS_MAX 16
+#define AGAIN_MS    250
+
+enum { SEQ_MAP = 1, SEQ_BYE };
+
+static bool is_over(const mmx *m, const struct client_lender *l)
+{
+    return l->cut || l->serial != m->serial || m->link != LINK_UP;
+}
+
+/* Returns the next map of a lender from index *i on, and moves *i behind it;
+ * NULL: none. */
+static struct client_map *next_map(
+    mmx *m, const struct client_lender *l, uint32_t *i)
+{
+    while (*i < MAPS_MAX) {
+        struct client_map *map = &m->maps[(*i)++];
+
+        if (map->used && map->lender == 1 + (l - m->lenders))
+            return map;
+    }
+    return NULL;
+}
+
+/* the encoder's socket */
+
+static void cut(mmx *m, struct client_lender *l)
+{
+    client_hang(m, &l->sock);
+    l->cut = true;
+    l->bye = false;
+    l->due = client_now() + AGAIN_MS;
+    m->lend_due = true;
+    /* One that has not answered MAP knows nothing of this process. */
+    l->done |= !l->mapped;
+}
+
+static void say(struct client_lender *l, bool map, bool bye)
+{
+    uint8_t bytes[512];
+    struct writer w = writer_of(bytes, sizeof bytes);
+    struct local_msg msg = {.type = LOCAL_MAP,
+        .seq = SEQ_MAP,
+        .map = {
+            .token = l->token, .epoch = l->epoch, .name = span_str(l->name)}};
+    bool fits = !map || local_put(&w, &msg);
+
+    msg = (struct local_msg){.type = LOCAL_BYE, .seq = SEQ_BYE};
+    fits = fits && (!bye || local_put(&w, &msg));
+    assert(fits);
+    l->bye = bye;
+    /* A failure is the connection's end, which is received. */
+    (void)send(l->sock, bytes, w.len, MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+/* Connects and says MAP, with or without BYE, if it is time to. */
+static void begin(mmx *m, struct client_lender *l, bool bye)
+{
+    if (client_now() < l->due)
+        return;
+    l->sock = client_dial(m, l->path);
+    if (l->sock >= 0)
+        say(l, true, bye);
+    else if (errno == EAGAIN || errno == EMFILE || errno == ENFILE)
+        l->due = client_now() + AGAIN_MS;
+    else
+        l->done = m->lend_due = true;
+}
+
+static void answered(
+    struct client_lender *l, uint32_t seq, const struct local_answer *a)
+{
+    if (seq == SEQ_MAP && !a->err)
+        l->mapped = true;
+    else if (seq == SEQ_BYE && !a->err)
+        l->done = true;
+    else if (a->err && err_advice((enum err)a->err) != ADVICE_RETRY)
+        l->done = true; /* it is another run of the encoder */
+}
+
+static bool is_sealed(int fd)
+{
+    int seals = fcntl(fd, F_GET_SEALS);
+
+    return seals >= 0 && (seals & F_SEAL_SHRINK);
+}
+
+/* Maps a pool that the lender offers, unless it has no memory that this process
+ * could rely on. */
+static void take_pool(mmx *m, const struct client_lender *l,
+    const struct local_pool_info *n, int fd)
+{
+    struct client_reply r = {.fd = fd};
+    struct client_map *map = m->maps;
+
+    client_take_pool(&r, n);
+    while (map < m->maps + MAPS_MAX && map->used)
+        map++;
+    if (r.err || n->pool >= LENDER_POOLS || map == m->maps + MAPS_MAX ||
+        (r.share[0] && strcmp(r.share, "memfd") != 0) || !is_sealed(fd))
+        return;
+    r.pool.writable = 0;
+    if (client_map_pool(m, &r) != 0)
+        return;
+    r.pool.id = (int)(map - m->maps);
+    *map = (struct client_map){.used = true,
+        .number = (uint16_t)(l->number * LENDER_POOLS + n->pool),
+        .serial = l->serial,
+        .pool = r.pool,
+        .lender = (uint8_t)(1 + (l - m->lenders))};
+}
+
+static void packet(mmx *m, struct client_lender *l, size_t len, int fd)
+{
+    struct reader r = reader_of(m->in, len);
+    struct local_msg msg;
+    enum err e;
+
+    while ((e = local_get(&r, &msg)) != ERR_NOT_READY)
+        if (e == OK && msg.type == LOCAL_ANSWER)
+            answered(l, msg.seq, &msg.answer);
+        else if (e == OK && msg.type == LOCAL_POOL_INFO && !is_over(m, l))
+            take_pool(m, l, &msg.pool_info, fd);
+}
+
+static void receive(mmx *m, struct client_lender *l)
+{
+    struct iovec in = {m->in, sizeof m->in};
+
+    for (unsigned i = 0; i < PACKETS_MAX && l->sock >= 0; i++) {
+        bool truncated;
+        int fd;
+        ssize_t n = fds_receive(l->sock, in, MSG_DONTWAIT, &fd, 1, &truncated);
+
+        if (n < 0 && (errno == EAGAIN || errno == EINTR))
+            return;
+        if (n < 0 && errno == ECONNRESET)
+            continue; /* reported before the packets that came */
+        if (n <= 0)
+            cut(m, l);
+        else
+            packet(m, l, (size_t)n, fd);
+        if (fd >= 0)
+            close(fd);
+    }
+}
+
+static void receive_all(mmx *m)
+{
+    struct pollfd p[LENDERS_MAX];
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < LENDERS_MAX; i++)
+        p[n++] = (struct pollfd){
+            .fd = m->lenders[i].number ? m->lenders[i].sock : -1,
+            .events = POLLIN};
+    if (poll(p, n, 0) <= 0)
+        return;
+    for (uint32_t i = 0; i < LENDERS_MAX; i++)
+        if (p[i].revents)
+            receive(m, &m->lenders[i]);
+}
+
+/* maps */
+
+/* Does one slice of what a map needs, and runs the callback at the end of the
+ * first kind and the beginning of the other; the lock is not held meanwhile. */
+static void work(mmx *m, struct client_map *map)
+{
+    struct mmx_pool *p = &map->pool;
+    bool going = map->going;
+    uint64_t from = going ? (p->bytes - 1) / SLICE * SLICE : map->filled;
+    uint64_t n = min_u64(p->bytes - from, SLICE);
+    bool last = from + n == p->bytes, tell = going ? map->told : last;
+    uint8_t *base = p->base;
+    mmx_map_fn notify = tell ? m->on_map : NULL;
+    void *ud = m->on_map_ud;
+
+    assert(!map->busy && map->lender && p->gpu < 0 && n > 0);
+    map->busy = true;
+    map->told = !going && last;
+    client_unlock(m);
+    if (going) {
+        if (notify)
+            notify(ud, p, 0);
+        if (munmap(base + from, n) != 0) { /* of larger pages */
+            (void)munmap(base, p->bytes);
+            from = 0;
+        }
+    } else {
+        /* Without it each page is mapped when a row is read there. */
+        (void)madvise(base + from, n, MADV_POPULATE_READ);
+        if (notify)
+            notify(ud, p, 1);
+    }
+    pthread_mutex_lock(&m->lock);
+    map->busy = false;
+    map->filled = from + n;
+    if (going)
+        p->bytes = from;
+    map->used = p->bytes > 0;
+    m->lend_due = true;
+}
+
+/* Finds one map that needs work. */
+static void work_on(mmx *m)
+{
+    for (uint32_t i = 0; i < MAPS_MAX; i++) {
+        struct client_map *map = &m->maps[i];
+
+        if (map->used && map->lender && !map->busy &&
+            (map->going || map->filled < map->pool.bytes)) {
+            work(m, map);
+            return;
+        }
+    }
+}
+
+/* lenders */
+
+/* Says MAPPED if it is not what langd knows. */
+static void say_mapped(mmx *m, struct client_lender *l)
+{
+    struct local_msg msg = {
+        .type = LOCAL_MAPPED, .mapped = {.lender = l->number}};
+    const struct client_map *map;
+    uint32_t i = 0;
+
+    while (!l->cut && (map = next_map(m, l, &i)) != NULL)
+        if (map->told && !map->busy)
+            msg.mapped.pools |= (uint16_t)(1u << map->number % LENDER_POOLS);
+    if (msg.mapped.pools == l->said ||
+        client_ask(m, &msg, 0, NONE, 0, NULL) != 0)
+        return;
+    l->said = msg.mapped.pools;
+    l->last = m->seq;
+    m->lend_due = true;
+}
+
+/* True if a room shows rows of the lender, or may come to. */
+static bool is_used(const mmx *m, const struct client_lender *l)
+{
+    bool known = l->serial == m->serial && m->link == LINK_UP;
+
+    if (known && l->said)
+        return true; /* MAPPED is still to be said */
+    for (uint32_t i = 0; i < m->cells; i++) {
+        const struct client_room *r = &m->rooms[i];
+
+        if (r->tag == 0)
+            continue;
+        if (r->map != MAP_NONE &&
+            m->maps[r->map].lender == 1 + (l - m->lenders))
+            return true;
+        if (known && client_room_open(m, r) &&
+            (int32_t)(r->asked - l->last) < 0)
+            return true;
+    }
+    return false;
+}
+
+/* Ends what is with a lender of which nothing is used. */
+static void leave(mmx *m, struct client_lender *l)
+{
+    struct client_map *map;
+    uint32_t i = 0, left = 0;
+
+    if (l->sock < 0 && !l->mapped)
+        l->done = true;
+    if (l->done && l->sock >= 0)
+        client_hang(m, &l->sock);
+    else if (!l->done && l->sock < 0)
+        begin(m, l, true);
+    else if (!l->done && !l->bye)
+        say(l, false, true);
+    for (; (map = next_map(m, l, &i)) != NULL; left++)
+        map->going = true;
+    if (l->done && l->sock < 0 && left == 0)
+        l->number = 0;
+}
+
+static void serve(mmx *m, struct client_lender *l, bool look)
+{
+    if (l->serial == m->serial && m->link == LINK_UP)
+        say_mapped(m, l);
+    if (look && !l->unused && (l->done || is_over(m, l)))
+        l->unused = !is_used(m, l);
+    if (l->unused)
+        leave(m, l);
+    else if (l->sock < 0 && !l->done && !is_over(m, l))
+        begin(m, l, false);
+    m->lend_waits |= !l->unused && is_over(m, l);
+}
+
+void client_lend(mmx *m)
+{
+    uint64_t next = TIME_NEVER;
+    bool look;
+
+    receive_all(m);
+    look = m->lend_due;
+    m->lend_due = m->lend_waits = false;
+    for (struct client_lender *l = m->lenders; l < m->lenders + LENDERS_MAX;
+         l++) {
+        if (l->number)
+            serve(m, l, look);
+        if (l->number && l->sock < 0 && !l->done &&
+            (l->unused || !is_over(m, l)))
+            next = min_u64(next, l->due);
+    }
+    if (m->link == LINK_UP && next < m->due) {
+        m->due = next;
+        client_arm(m);
+    }
+    work_on(m);
+}
+
+void client_lend_end(mmx *m, uint64_t end)
+{
+    for (struct client_lender *l = m->lenders; l < m->lenders + LENDERS_MAX;
+         l++) {
+        if (!l->number || l->done || l->bye || (l->sock < 0 && !l->mapped))
+            continue;
+        l->due = 0;
+        if (l->sock < 0)
+            begin(m, l, true);
+        else
+            say(l, false, true);
+    }
+    for (struct client_lender *l = m->lenders; l < m->lenders + LENDERS_MAX;
+         l++)
+        while (l->number && l->sock >= 0 && !l->done && client_left(end)) {
+            client_poll(l->sock, client_left(end));
+            receive(m, l);
+        }
+}
