@@ -246,9 +246,9 @@ class Engine:
         self.conn._lost("dropped")
 
 
-def serve() -> None:
+def serve(kind) -> None:
     """The process: one command per line in, one result per line out."""
-    engine = Engine(**json.loads(sys.stdin.readline()))
+    engine = kind(**json.loads(sys.stdin.readline()))
     print(json.dumps({"ok": os.getpid()}), flush=True)
     for line in sys.stdin:
         command = json.loads(line)
@@ -263,4 +263,4 @@ def serve() -> None:
 
 
 if __name__ == "__main__":
-    serve()
+    serve(Engine)

@@ -5,6 +5,7 @@ is started here is ended here, by its process id."""
 from __future__ import annotations
 
 import contextlib
+import inspect
 import itertools
 import json
 import os
@@ -237,11 +238,12 @@ class Daemon:
 
 
 class Remote:
-    """An Engine in a process of its own."""
+    """An Engine, or another kind of one, in a process of its own."""
 
-    def __init__(self, **how):
+    def __init__(self, kind=Engine, **how):
+        self.kind = kind
         self.process = subprocess.Popen(
-            [sys.executable, os.path.join(HERE, "engine.py")],
+            [sys.executable, inspect.getfile(kind)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self._send(how)
         self._result()
@@ -261,7 +263,7 @@ class Remote:
 
     def __getattr__(self, do: str):
         def call(*args, **more):
-            names = getattr(Engine, do).__code__.co_varnames[1:]
+            names = getattr(self.kind, do).__code__.co_varnames[1:]
             self._send({"do": do, **dict(zip(names, args)), **more})
             return self._result()
         return call

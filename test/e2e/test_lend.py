@@ -1,0 +1,247 @@
+"""Rows that a language engine reads in the pool of an encoder on its host: no
+byte is copied, and none changes under a reader, whichever process dies."""
+
+from reader import Reader
+
+from pair import Case, Remote, eventually
+
+WIDE = "embedding:u8:4096"
+ROWS = 2048  # 8 MiB, 16 blocks of 64
+
+
+class Lend(Case):
+    def lending(self, **how):
+        """A pair whose pools one reader has mapped; (encoded, langd, enc,
+        reader)."""
+        e, d = self.pair(fields=WIDE, blocks=64, **how)
+        return e, d, self.world.engine(e), self.reader(d)
+
+    def reader(self, d, maps=2, **how):
+        r = Remote(Reader, role="langd", socket=d.socket,
+                   name=f"reader{len(self.world.engines)}", **how)
+        self.world.engines.append(r)
+        if maps:
+            r.until_maps(maps)
+        return r
+
+    def pool(self, e, word):
+        return sum(p[word] for p in e.show("pools"))
+
+    def until(self, e, word, blocks):
+        eventually(lambda: self.pool(e, word) == blocks,
+                   f"{blocks} blocks are {word}: {e.show('pools')}")
+
+    def borrow(self, enc, r, room, rows=ROWS, aux=""):
+        """A room that r may read where it is."""
+        r.request(room, "enc0", rows)
+        enc.encode(room, rows, aux=aux)
+        self.assertEqual(r.ready(room), rows)
+        self.assertTrue(r.lent(room))
+        self.assertEqual(r.wrong(room), [])
+
+    def churn(self, e, enc, r, room, first):
+        """New rooms in all blocks that are not lent: none of them is r's."""
+        for i in range(first, first + 3):
+            enc.encode(i, ROWS)
+            self.assertEqual(r.wrong(room), [])
+        for i in range(first, first + 3):
+            enc.release(i)
+        self.assertEqual(r.wrong(room), [])
+
+
+class Life(Lend):
+    def test_rows_stay_where_they_are(self):
+        e, d, enc, r = self.lending()
+        for room in range(1, 9):  # twice the pool
+            self.borrow(enc, r, room, aux="grid")
+            self.assertEqual(d.stats()["rooms_lent"], room)
+            self.assertEqual(self.pool(e, "lent"), 16)
+            self.assertEqual(enc.done(room), [1, 0])
+            enc.release(room)
+            self.assertEqual(r.wrong(room), [])
+            r.release(room)
+            self.until(e, "lent", 0)
+            e.all_free()
+        self.assertEqual(d.stats()["segments_copied"], 0)
+        self.assertEqual(d.stats()["rows_landed"]
+                         if "rows_landed" in d.stats() else 0, 0)
+
+    def test_blocks_of_another_size(self):
+        e, _, enc, r = self.lending(encoded={"block_rows": 48},
+                                    langd={"block_rows": 96})
+        self.borrow(enc, r, 1, 1000)
+        self.assertEqual(enc.done(1), [1, 0])
+        enc.release(1)
+        r.release(1)
+        self.until(e, "lent", 0)
+
+    def test_small_rooms_are_copied(self):
+        _, d, enc, r = self.lending()
+        r.request(1, "enc0", 10)
+        enc.encode(1, 10)
+        self.assertEqual(r.ready(1), 10)
+        self.assertFalse(r.lent(1))
+        self.assertEqual(r.wrong(1), [])
+        self.assertEqual(enc.done(1), [1, 0])
+        enc.release(1)
+        r.release(1)
+        self.assertEqual(d.stats()["rooms_lent"], 0)
+
+    def test_off(self):
+        for side in ("encoded", "langd"):
+            e, d = self.pair(fields=WIDE, blocks=64,
+                             **{side: {"transfer": {"same_host": "copy"}}})
+            enc, r = self.world.engine(e), self.reader(d, maps=0)
+            r.request(1, "enc0", ROWS)
+            enc.encode(1, ROWS)
+            self.assertEqual(r.ready(1), ROWS)
+            self.assertFalse(r.lent(1))
+            self.assertEqual(r.wrong(1), [])
+            self.assertEqual(enc.done(1), [1, 0])
+            enc.release(1)
+            r.release(1)
+            self.world.end_engines()
+            d.stop()
+            e.stop()
+
+    def test_two_ranks(self):
+        e, d, enc, r = self.lending()
+        ranks = [self.reader(d, session="ranks") for _ in range(2)]
+        ranks[0].request(1, "enc0", ROWS, readers=1)
+        ranks[1].attach(1, "enc0")
+        enc.encode(1, ROWS)
+        for rank in ranks:
+            rank.ready(1)
+            self.assertTrue(rank.lent(1))
+            self.assertEqual(rank.wrong(1), [])
+        self.assertEqual(enc.done(1), [1, 0])
+        enc.release(1)
+        ranks[0].release(1)
+        self.churn(e, enc, ranks[1], 1, 10)
+        self.assertEqual(self.pool(e, "lent"), 16)
+        ranks[1].release(1)
+        self.until(e, "lent", 0)
+
+
+class Deaths(Lend):
+    def test_langd_dies_and_returns(self):
+        e, d, enc, r = self.lending()
+        self.borrow(enc, r, 1)
+        enc.done(1)
+        enc.release(1)
+        d.kill()
+        self.until(e, "orphaned", 16)
+        self.churn(e, enc, r, 1, 10)
+        d.start()
+        r.until_up()
+        self.churn(e, enc, r, 1, 20)
+        self.assertEqual(self.pool(e, "orphaned"), 16)
+        r.release(1)
+        r.steps(100)
+        self.until(e, "orphaned", 0)
+        self.until(e, "lent", 0)
+        e.all_free()
+        r.until_maps(2)  # those of the new langd's lender
+        self.borrow(enc, r, 2)
+        enc.done(2)
+        enc.release(2)
+        r.release(2)
+        self.until(e, "lent", 0)
+
+    def test_langd_never_returns(self):
+        e, d, enc, r = self.lending()
+        self.borrow(enc, r, 1)
+        enc.done(1)
+        enc.release(1)
+        d.kill()
+        self.until(e, "orphaned", 16)
+        r.steps(300)
+        self.assertEqual(self.pool(e, "orphaned"), 16)
+        r.release(1)
+        r.steps(100)
+        self.until(e, "orphaned", 0)
+        e.all_free()
+
+    def test_langd_dies_then_the_reader(self):
+        e, d, enc, r = self.lending()
+        self.borrow(enc, r, 1)
+        enc.done(1)
+        enc.release(1)
+        d.kill()
+        self.until(e, "orphaned", 16)
+        r.kill()
+        self.until(e, "orphaned", 0)
+        e.all_free()
+
+    def test_langd_dies_under_two_readers(self):
+        e, d, enc, r = self.lending()
+        other = self.reader(d)
+        self.borrow(enc, r, 1)
+        self.borrow(enc, other, 2)
+        for room in (1, 2):
+            enc.done(room)
+            enc.release(room)
+        d.kill()
+        self.until(e, "orphaned", 32)
+        r.release(1)
+        r.steps(100)
+        self.assertEqual(other.wrong(2), [])
+        self.assertEqual(self.pool(e, "orphaned"), 32)  # by processes
+        other.release(2)
+        other.steps(100)
+        self.until(e, "orphaned", 0)
+        e.all_free()
+
+    def test_the_reader_dies(self):
+        e, d, enc, r = self.lending()
+        self.borrow(enc, r, 1)
+        enc.done(1)
+        enc.release(1)
+        r.kill()
+        self.until(e, "lent", 0)
+        e.all_free()
+        d.all_free()
+
+    def test_the_reader_closes(self):
+        e, d, enc, r = self.lending()
+        self.borrow(enc, r, 1)
+        enc.done(1)
+        enc.release(1)
+        r.close()
+        self.until(e, "lent", 0)
+        e.all_free()
+        self.assertEqual(self.pool(e, "orphaned"), 0)
+        r.end()
+
+    def test_encoded_dies(self):
+        e, d, enc, r = self.lending()
+        self.borrow(enc, r, 1)
+        e.kill()
+        r.steps(300)
+        self.assertEqual(r.wrong(1), [])
+        self.world.engines.remove(enc)
+        enc.close()
+        e.start()
+        enc = self.world.engine(e)
+        r.until_maps(3)  # the old one is being read
+        self.borrow(enc, r, 2)
+        self.assertEqual(r.wrong(1), [])
+        r.release(1)
+        r.until_maps(2)
+        self.assertEqual(r.wrong(2), [])
+        enc.done(2)
+        enc.release(2)
+        r.release(2)
+        self.until(e, "lent", 0)
+
+    def test_the_encode_engine_dies(self):
+        e, d = self.pair(fields=WIDE, blocks=64)
+        enc, r = self.world.process(e), self.reader(d)
+        r.request(1, "enc0", ROWS)
+        enc.encode(1, ROWS)
+        self.assertEqual(r.ready(1), ROWS)
+        enc.kill()
+        other = self.world.engine(e)
+        self.churn(e, other, r, 1, 10)
+        r.release(1)
+        self.until(e, "lent", 0)
