@@ -11,6 +11,7 @@
 
 #define ROW_BYTES       32768
 #define BULK_ROWS       16336 /* 8 pictures of 1080p: 535,298,048 bytes */
+#define LENT_SIZES      4     /* 256 KiB, 8 MB, 100 MB, BULK_BYTES */
 #define BULK_BYTES      ((size_t)BULK_ROWS * ROW_BYTES)
 #define RESUME_ROWS     2000
 #define FIRST_ROWS      1024 /* what langd grants before it knows */
@@ -64,7 +65,10 @@ enum series_name {
     S_NT,
     S_NT_CPU,
     S_MEMCPY,
-    S_RESUME, /* by how */
+    S_HOST,                             /* copied, by size */
+    S_LENT = S_HOST + LENT_SIZES,       /* the same */
+    S_LENT_CPU = S_LENT + LENT_SIZES,   /* the same */
+    S_RESUME = S_LENT_CPU + LENT_SIZES, /* by how */
     S_ROOM = S_RESUME + RESUMES,
     S_TCP_PING,
     S_AM,
@@ -177,7 +181,8 @@ struct bench_case {
 struct world {
     const char *name;
     unsigned encs, langs, ranks;
-    bool copy, small, valgrind;
+    const char *same_host; /* transfer.same_host */
+    bool small, valgrind;
     const struct bench_case *cases;
     size_t cases_count;
 };
@@ -215,6 +220,7 @@ void rate(struct side *x, int pool, unsigned rooms, int series);
 void bulk_round(struct side *x, unsigned round);
 void encrypted_round(struct side *x, unsigned round);
 void copied_round(struct side *x, unsigned round);
+void lent_round(struct side *x, unsigned round);
 void resume_round(struct side *x, unsigned round);
 void overlap_round(struct side *x, unsigned round);
 void chosen_round(struct side *x, unsigned round);

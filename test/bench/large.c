@@ -41,10 +41,37 @@ void encrypted_round(struct side *x, unsigned round)
     sealed_bulk(x);
 }
 
+static void by_size(struct side *x, unsigned round, int series, int cpu)
+{
+    static const uint32_t rows[LENT_SIZES] = {8, 256, 3052, BULK_ROWS};
+    uint64_t used;
+
+    for (int i = 0; i < LENT_SIZES; i++) {
+        meet(x);
+        used = daemons_cpu(x);
+        one_room(x, POOL_ROWS, rows[i], round == 0, series + i);
+        meet(x);
+        if (cpu && x->which == LANG && round > 0)
+            note(x, cpu + i, daemons_cpu(x) - used);
+    }
+}
+
 void copied_round(struct side *x, unsigned round)
 {
     bulk(x, round, S_COPIED, S_COPIED_CPU);
     copy_bulk(x);
+    by_size(x, round, S_HOST, 0);
+}
+
+/* Rows that are read where they were written. The language engine has mapped
+ * and populated the encoder's pool before the first room. */
+void lent_round(struct side *x, unsigned round)
+{
+    for (int i = 0; round == 0 && x->which == LANG && i < 400; i++) {
+        sweep(x->e);
+        usleep(5000);
+    }
+    by_size(x, round, S_LENT, S_LENT_CPU);
 }
 
 static void resume_room(struct side *x, int how, unsigned round)

@@ -209,6 +209,29 @@ static void print_copied(struct shared *s)
         median(s, S_COPIED_CPU) / bytes, median(s, S_NT_CPU) / bytes, LOOK, 0);
 }
 
+static void print_lent(struct shared *s)
+{
+    static const char *const sizes[LENT_SIZES] = {
+        "256 KiB", "8 MB", "100 MB", "535 MB"};
+    double y = median(s, S_LENT) / 1e6;
+    int last = LENT_SIZES - 1;
+    char text[64];
+
+    for (int i = 0; i < LENT_SIZES; i++) {
+        snprintf(
+            text, sizeof(text), "%s lent, commit to READY (copied)", sizes[i]);
+        row(text, "ms", median(s, S_LENT + i) / 1e6,
+            median(s, S_HOST + i) / 1e6, LOOK, 0);
+    }
+    row("8 MB lent, commit to READY (256 KiB)", "ms",
+        median(s, S_LENT + 1) / 1e6, y, MOST, 1.2);
+    row("535 MB lent, commit to READY (256 KiB)", "ms",
+        median(s, S_LENT + last) / 1e6, y, MOST, 1.2);
+    row("535 MB lent, processor of daemons (256 KiB)", "ms",
+        median(s, S_LENT_CPU + last) / 1e6, median(s, S_LENT_CPU) / 1e6, MOST,
+        1.2);
+}
+
 static void print_resume(struct shared *s)
 {
     double y = median(s, S_RESUME + EXACT) / 1e6;
@@ -410,6 +433,7 @@ void print_all(struct shared *s)
     print_encrypted(s);
     print_sent(s);
     print_copied(s);
+    print_lent(s);
     print_resume(s);
     print_latency(s);
     print_block(s);

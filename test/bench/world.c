@@ -208,7 +208,7 @@ static void write_conf(
         fprintf(f, "timeouts:\n  retry: 3s\n  hello: 60s\n%s",
             role == ENC ? "" : "  unreachable: 60s\n");
     fprintf(f, "transfer:\n  shards: %u\n  same_host: %s\n", world_shards(w, i),
-        w->copy ? "copy" : "off");
+        w->same_host);
     world_carrier(w, role, i, f);
     conf_pools(f, w, role, i);
     if (fclose(f) != 0)

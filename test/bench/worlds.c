@@ -32,6 +32,7 @@ static const struct bench_case copied[] = {
     {"same-host", copied_round, 0},
     {"block", block_copied_round, 0},
 };
+static const struct bench_case lent[] = {{"lent", lent_round, 0}};
 static const struct bench_case spread[] = {{"spread", spread_round, 0}};
 static const struct bench_case peers[] = {{"peers", peers_round, 0}};
 static const struct bench_case ranks[] = {{"ranks", tp_round, 0}};
@@ -39,19 +40,20 @@ static const struct bench_case chosen[] = {{"carrier", chosen_round, 0}};
 static const struct bench_case counts[] = {{"count", count_round, 1}};
 
 const struct world worlds[] = {
-    {"sent", 1, 1, 0, false, false, false, sent, ARRAY_LEN(sent)},
-    {"encrypted", 2, 2, 0, false, false, false, encrypted,
+    {"sent", 1, 1, 0, "off", false, false, sent, ARRAY_LEN(sent)},
+    {"encrypted", 2, 2, 0, "off", false, false, encrypted,
         ARRAY_LEN(encrypted)},
-    {"copied", 1, 1, 0, true, false, false, copied, ARRAY_LEN(copied)},
-    {"spread", 3, 19, 0, false, false, false, spread, ARRAY_LEN(spread)},
-    {"chosen", CHOICES, CHOICES, 0, false, false, false, chosen,
+    {"copied", 1, 1, 0, "copy", false, false, copied, ARRAY_LEN(copied)},
+    {"lent", 1, 1, 0, "auto", false, false, lent, ARRAY_LEN(lent)},
+    {"spread", 3, 19, 0, "off", false, false, spread, ARRAY_LEN(spread)},
+    {"chosen", CHOICES, CHOICES, 0, "off", false, false, chosen,
         ARRAY_LEN(chosen)},
-    {"peers", 2, 65, 0, false, true, false, peers, ARRAY_LEN(peers)},
-    {"ranks", 1, 1, RANKS - 1, false, false, false, ranks, ARRAY_LEN(ranks)},
+    {"peers", 2, 65, 0, "off", true, false, peers, ARRAY_LEN(peers)},
+    {"ranks", 1, 1, RANKS - 1, "off", false, false, ranks, ARRAY_LEN(ranks)},
 };
 const size_t worlds_count = ARRAY_LEN(worlds);
 const struct world counted = {
-    "counted", 1, 1, 0, false, true, true, counts, ARRAY_LEN(counts)};
+    "counted", 1, 1, 0, "off", true, true, counts, ARRAY_LEN(counts)};
 
 bool world_wanted(const struct world *w)
 {
