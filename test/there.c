@@ -109,6 +109,20 @@ struct peer_msg want(const struct there *t, uint32_t attempt, uint32_t granted,
     return m;
 }
 
+struct peer_msg near_hello(uint64_t token)
+{
+    struct peer_msg m = {.type = PEER_HELLO};
+
+    m.hello.version_min = m.hello.version_max = WIRE_VERSION;
+    m.hello.role = ROLE_ENCODED;
+    m.hello.segment_max = 1 << 18;
+    m.hello.name = span_str("enc");
+    m.hello.carriers = span_str("tcp");
+    m.hello.socket = span_str("/run/enc.sock");
+    m.hello.token = token;
+    return m;
+}
+
 struct rig *langd(const char *a, const char *b)
 {
     struct rig *l = BRAIN(ROLE_LANGD, a ? a : "log=info", b ? b : "log=info");

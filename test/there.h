@@ -26,6 +26,8 @@ struct peer_msg state(const struct there *t, enum peer_type answers,
 struct peer_msg acked(const struct there *t);
 struct peer_msg want(const struct there *t, uint32_t attempt, uint32_t granted,
     uint32_t committed);
+/* The encoder's HELLO, on this host: its pools may be mapped. */
+struct peer_msg near_hello(uint64_t token);
 /* With engine 0 of session "s"; up: the encoder `enc` is there. */
 struct rig *langd(const char *a, const char *b);
 struct rig *langd_up(const char *a, const char *b);

@@ -4,20 +4,7 @@
  * is number 1. */
 #include "test/unit/map_side.h"
 
-#define DAY_MS (24 * 3600 * UINT64_C(1000))
-
 /* words */
-
-/* Langd `a` maps over connection 1, and has said so. */
-static void maps(struct rig *e, uint32_t conn)
-{
-    uint64_t token = token_of(e, 0, hello("a", L_EPOCH, 0));
-
-    connect_as(e, conn, BRAIN_UID);
-    T_OK(say_map(e, conn, "a", L_EPOCH, token));
-    T_EQ_U64(pools_given(e, conn), 1);
-    brain_hear(e, 0, hello("a", L_EPOCH, 1));
-}
 
 static const struct secret secret = {"for any user"};
 
@@ -45,14 +32,6 @@ static struct rig *mapped(const char *a)
     T_TRUE(goes(e, 1, 0, 70));
     T_EQ_U64(brain_free(e), 14);
     return e;
-}
-
-static void link_down(struct rig *e, uint32_t link)
-{
-    struct event ev = {.type = EV_LINK_DOWN, .link = link};
-
-    rig_step(e, &ev);
-    brain_pass(e, 600);
 }
 
 /* who may map */

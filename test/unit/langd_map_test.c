@@ -6,20 +6,6 @@
 
 #define TOKEN UINT64_C(0x70ce)
 
-static struct peer_msg hello(uint64_t token)
-{
-    struct peer_msg m = {.type = PEER_HELLO};
-
-    m.hello.version_min = m.hello.version_max = WIRE_VERSION;
-    m.hello.role = ROLE_ENCODED;
-    m.hello.segment_max = 1 << 18;
-    m.hello.name = span_str("enc");
-    m.hello.carriers = span_str("tcp");
-    m.hello.socket = span_str("/run/enc.sock");
-    m.hello.token = token;
-    return m;
-}
-
 static const struct action *act_of(const struct rig *l, uint8_t type)
 {
     for (uint32_t i = 0; i < l->acts_count; i++)
@@ -40,7 +26,7 @@ static struct rig *mapping(void)
 {
     struct rig *l = langd_up(NULL, NULL);
 
-    brain_hear(l, 0, hello(TOKEN));
+    brain_hear(l, 0, near_hello(TOKEN));
     T_EQ_U64(brain_acts(l, ACT_MAP), 1);
     return l;
 }
@@ -52,7 +38,7 @@ TEST(pools_of_an_encoder_of_this_host_are_mapped)
     struct rig *l = langd_up(NULL, NULL);
     const struct action *a;
 
-    brain_hear(l, 0, hello(TOKEN));
+    brain_hear(l, 0, near_hello(TOKEN));
     a = act_of(l, ACT_MAP);
     T_TRUE(a != NULL);
     T_EQ_U64(a->word, TOKEN);
@@ -70,20 +56,20 @@ TEST(pools_of_an_encoder_of_this_host_are_mapped)
 TEST(others_are_not)
 {
     struct rig *l = langd_up(NULL, NULL);
-    struct peer_msg m = hello(0);
+    struct peer_msg m = near_hello(0);
 
     brain_hear(l, 0, m);
     T_EQ_U64(brain_acts(l, ACT_MAP), 0);
-    m = hello(TOKEN);
+    m = near_hello(TOKEN);
     m.hello.socket = span_str("");
     brain_hear(l, 0, m);
     T_EQ_U64(brain_acts(l, ACT_MAP), 0);
-    m = hello(TOKEN);
+    m = near_hello(TOKEN);
     m.hello.boot.b[0] = 1;
     brain_hear(l, 0, m);
     T_EQ_U64(brain_acts(l, ACT_MAP), 0);
     l = langd_up("transfer.same_host=off", NULL);
-    brain_hear(l, 0, hello(TOKEN));
+    brain_hear(l, 0, near_hello(TOKEN));
     T_EQ_U64(brain_acts(l, ACT_MAP), 0);
     T_EQ_U64(brain_said(l, PEER_HELLO, -1)->hello.mapped, MAPS_NONE);
 }
@@ -101,7 +87,7 @@ TEST(the_report_says_why_rows_are_not_copied)
     heard_map(l, 0, ERR_PEER_LOST);
     T_EQ_STR(brain_text(l, "peers", "not_by", 0),
         "copy: lies elsewhere, ucx: not here");
-    brain_hear(l, 0, hello(TOKEN + 1));
+    brain_hear(l, 0, near_hello(TOKEN + 1));
     T_EQ_STR(
         brain_text(l, "peers", "not_by", 0), "copy: not mapped, ucx: not here");
 }
@@ -110,13 +96,13 @@ TEST(a_hello_that_is_said_again_changes_nothing)
 {
     struct rig *l = mapping();
 
-    brain_hear(l, 0, hello(TOKEN));
+    brain_hear(l, 0, near_hello(TOKEN));
     T_EQ_U64(brain_acts(l, ACT_MAP) + brain_acts(l, ACT_UNMAP), 0);
     heard_map(l, 1, OK);
-    brain_hear(l, 0, hello(TOKEN));
+    brain_hear(l, 0, near_hello(TOKEN));
     T_EQ_U64(brain_acts(l, ACT_MAP) + brain_acts(l, ACT_UNMAP), 0);
     T_EQ_U64(brain_said(l, PEER_HELLO, -1)->hello.mapped, 1);
-    brain_hear(l, 0, hello(TOKEN + 1));
+    brain_hear(l, 0, near_hello(TOKEN + 1));
     T_EQ_U64(act_of(l, ACT_UNMAP) < act_of(l, ACT_MAP), true);
     T_EQ_U64(brain_said(l, PEER_HELLO, -1)->hello.mapped, 0);
 }
@@ -130,7 +116,7 @@ TEST(what_cannot_be_mapped_is_tried_with_the_next_hello)
     T_EQ_U64(brain_said(l, PEER_HELLO, -1)->hello.mapped, 0);
     brain_pass(l, 60000);
     T_EQ_U64(brain_acts(l, ACT_MAP), 0);
-    brain_hear(l, 0, hello(TOKEN));
+    brain_hear(l, 0, near_hello(TOKEN));
     T_EQ_U64(brain_acts(l, ACT_MAP), 1);
     T_EQ_U64(brain_acts(l, ACT_UNMAP), 0); /* there is none */
 }
@@ -148,7 +134,7 @@ TEST(a_lost_encoder_is_unmapped)
     T_EQ_U64(brain_acts(l, ACT_UNMAP), 1);
     heard_map(l, 1, OK); /* was under way */
     T_EQ_U64(brain_said_count(l, PEER_HELLO), 0);
-    brain_hear(l, 0, hello(TOKEN));
+    brain_hear(l, 0, near_hello(TOKEN));
     T_EQ_U64(brain_said(l, PEER_HELLO, -1)->hello.mapped, 0);
     T_EQ_U64(brain_acts(l, ACT_MAP), 1);
 }
@@ -157,7 +143,7 @@ TEST(a_lost_encoder_is_unmapped)
 TEST(another_run_of_it_is_another_mapping)
 {
     struct rig *l = mapping();
-    struct peer_msg m = hello(TOKEN + 5);
+    struct peer_msg m = near_hello(TOKEN + 5);
 
     heard_map(l, 1, OK);
     m.from_epoch = PEER_EPOCH + 1;
@@ -262,7 +248,7 @@ TEST(silence_of_the_encoder_closes_too)
     rig_step(l, &ev);
     brain_pass(l, 600);
     T_EQ_U64(brain_reason(l, 0, 0), ERR_PEER_LOST);
-    brain_hear(l, 0, hello(TOKEN)); /* back, and asks */
+    brain_hear(l, 0, near_hello(TOKEN)); /* back, and asks */
     m.failed.reason = ERR_PEER_LOST;
     brain_hear(l, 0, m);
     T_EQ_U64(brain_said_count(l, PEER_STATE), 0);

@@ -5,6 +5,8 @@
 
 #include "test/here.h"
 
+#define DAY_MS (24 * 3600 * UINT64_C(1000))
+
 static inline struct peer_msg hello(
     const char *name, uint64_t epoch, uint32_t mapped)
 {
@@ -63,6 +65,25 @@ static inline uint32_t pools_given(struct rig *e, uint32_t conn)
         n += e->acts[i].type == ACT_LOCAL && e->acts[i].conn == conn &&
              e->acts[i].fd == FD_POOL;
     return n;
+}
+
+/* Langd `a` maps over this connection, and has said so. */
+static inline void maps(struct rig *e, uint32_t conn)
+{
+    uint64_t token = token_of(e, 0, hello("a", L_EPOCH, 0));
+
+    connect_as(e, conn, BRAIN_UID);
+    T_OK(say_map(e, conn, "a", L_EPOCH, token));
+    T_EQ_U64(pools_given(e, conn), 1);
+    brain_hear(e, 0, hello("a", L_EPOCH, 1));
+}
+
+static inline void link_down(struct rig *e, uint32_t link)
+{
+    struct event ev = {.type = EV_LINK_DOWN, .link = link};
+
+    rig_step(e, &ev);
+    brain_pass(e, 600);
 }
 
 #endif
