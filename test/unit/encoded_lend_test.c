@@ -134,3 +134,160 @@ TEST(a_reader_of_a_lost_langd_is_heard_and_given_nothing)
     T_EQ_U64(pools_given(e, 2), 0);
     says_bye(e, 2);
 }
+
+/* LEND */
+
+/* RULES 6.7 */
+TEST(rows_are_lent_after_the_final_commit)
+{
+    struct rig *e = mapped(NULL);
+    struct local_msg last = commit(0, 8, 8);
+    struct reader r;
+    struct peer_lend n;
+    uint32_t blocks = 0;
+
+    brain_hear(e, 0, hopes(e, 1, 70));
+    T_OK(brain_say(e, 0, announce(1, 0, 16, 16)));
+    T_EQ_U64(brain_said_count(e, PEER_LEND), 0);
+    T_OK(brain_say(e, 0, commit(0, 0, 8)));
+    T_EQ_U64(brain_said_count(e, PEER_WANT), 0);
+    T_EQ_U64(brain_said_count(e, PEER_LEND), 0);
+    last.commit.flags = FLAG_FINAL;
+    last.commit.total = 16;
+    T_OK(brain_say(e, 0, last));
+    T_EQ_U64(brain_said_count(e, PEER_WANT), 0);
+    T_EQ_U64(brain_said_count(e, PEER_LEND), 1);
+    n = brain_said(e, PEER_LEND, 0)->lend;
+    T_EQ_U64(n.pool, 0);
+    T_EQ_U64(n.total, 16);
+    T_EQ_U64(n.block_rows, 8);
+    r = reader_of(n.runs.p, n.runs.len);
+    while (r.at < r.len) {
+        T_TRUE(get_u32(&r) < 16);
+        blocks += get_u32(&r);
+    }
+    T_EQ_U64(blocks, 2);
+    T_TRUE(brain_cmd(e, SEND_OPEN) == NULL);
+    T_EQ_U64(brain_stat(e, "lends_refused"), 0);
+}
+
+/* RULES 6.7 */
+TEST(lend_is_said_until_the_room_ends)
+{
+    struct rig *e = lent();
+
+    brain_pass(e, 3000);
+    T_TRUE(brain_said_count(e, PEER_LEND) >= 2);
+    brain_hear(e, 0, hopes(e, 1, 70)); /* a repeated INIT changes nothing */
+    brain_hear(e, 0, about_lend(ROOM_WAITING, FLAG_HELD)); /* its aux waits */
+    brain_pass(e, 3000);
+    T_TRUE(brain_said_count(e, PEER_LEND) >= 1);
+    T_EQ_U64(brain_said_count(e, PEER_WANT), 0);
+    ack(e, 0, 1, 70);
+    brain_pass(e, DAY_MS);
+    T_EQ_U64(brain_said_count(e, PEER_LEND), 0);
+}
+
+/* RULES 6.7 */
+TEST(another_run_of_the_langd_is_lent_what_it_maps_itself)
+{
+    struct rig *e = mapped(NULL);
+    struct peer_msg m = hopes(e, 1, 70);
+
+    (void)lend_of(e, NEXT_EPOCH); /* connection 1 is of the run before */
+    T_OK(brain_say(e, 0, announce(1, 0, 16, 16)));
+    all_rows(e, 0, 16);
+    m.from_epoch = NEXT_EPOCH;
+    brain_hear(e, 0, m);
+    T_EQ_U64(brain_said_count(e, PEER_LEND), 0);
+    T_EQ_U64(brain_said_count(e, PEER_WANT), 1);
+}
+
+/* RULES 6.7 */
+TEST(who_has_granted_gets_the_rows)
+{
+    struct rig *e = mapped(NULL);
+    struct peer_msg m = hopes(e, 1, 70);
+
+    m.init.granted = 16;
+    T_OK(brain_say(e, 0, announce(1, 0, 16, 16)));
+    all_rows(e, 0, 16);
+    brain_hear(e, 0, m);
+    T_EQ_U64(brain_said_count(e, PEER_LEND), 0);
+    T_TRUE(brain_cmd(e, SEND_OPEN) != NULL);
+}
+
+/* Cases in which L is asked for a grant instead. */
+
+struct refused {
+    const char *name, *a, *b;
+    bool commits, waits, apart; /* all rows are committed, but not for good; an
+                                   item waits for blocks; L maps nothing */
+    uint16_t required;
+};
+
+static void refuses(const struct refused *c)
+{
+    struct rig *e = encoded(c->a, c->b);
+    struct peer_msg m = hopes(e, 1, 70);
+
+    if (!c->apart) {
+        uint64_t token = token_of(e, 0, hello("a", L_EPOCH, 0));
+
+        connect_as(e, 1, BRAIN_UID);
+        T_OK(say_map(e, 1, "a", L_EPOCH, token));
+        brain_hear(e, 0, hello("a", L_EPOCH, 1));
+    }
+    m.init.required_dst = c->required;
+    T_OK(brain_say(e, 0, announce_for(c->required, 1, 0, 16)));
+    (void)brain_events(e, 0, 0);
+    if (c->waits)
+        T_OK(brain_say(e, 0, announce(2, 1, 128, 128)));
+    T_OK(brain_say(e, 0, commit(0, 0, 16)));
+    if (!c->commits)
+        T_OK(brain_say(e, 0, final(0, 16)));
+    if (c->required > 1)
+        brain_hear(e, 1, two(hopes(e, 1, 71)));
+    brain_hear(e, 0, m);
+    T_CHECK(brain_said_count(e, PEER_LEND) == 0 &&
+                brain_said_count(e, PEER_WANT) == 1,
+        "%s: %u LEND, %u WANT", c->name, brain_said_count(e, PEER_LEND),
+        brain_said_count(e, PEER_WANT));
+    T_CHECK(brain_stat(e, "lends_refused") == c->required, "%s: %llu refused",
+        c->name, (unsigned long long)brain_stat(e, "lends_refused"));
+    T_EQ_U64(brain_shown(e, "pools", "lent", 0), 0);
+}
+
+/* RULES 6.7 */
+TEST(a_langd_is_asked_for_a_grant_where_rows_are_not_lent)
+{
+    static const struct refused t[] = {
+        {.name = "all rows without final", .commits = true, .required = 1},
+        {.name = "an item waits for blocks", .waits = true, .required = 1},
+        {.name = "the langd maps nothing", .apart = true, .required = 1},
+        {"a pool that is not lent", "pools[0].lend=no", .required = 1},
+        {"huge pages", "pools[0].huge_pages=true", .required = 1},
+        {"a GPU", "pools[0].memory=cuda:0", .required = 1},
+        {"copies only", "transfer.same_host=copy", .required = 1},
+        {.name = "several destinations", .required = 2}};
+
+    for (uint32_t i = 0; i < ARRAY_LEN(t); i++)
+        refuses(&t[i]);
+}
+
+/* RULES 6.7, 10.5 */
+TEST(a_langd_is_lent_its_share_of_the_pool)
+{
+    struct rig *e = mapped("limits.copy_share=50");
+
+    T_TRUE(goes(e, 1, 0, 70, 56)); /* seven blocks of sixteen */
+    T_FALSE(goes(e, 2, 1, 71, 16));
+    T_EQ_U64(brain_stat(e, "lends_refused"), 1);
+    T_TRUE(goes(e, 3, 2, 72, 8));
+    T_FALSE(goes(e, 4, 3, 73, 8));
+    T_EQ_U64(brain_stat(e, "lends_refused"), 2);
+    T_EQ_U64(brain_shown(e, "pools", "lent", 0), 8);
+    ack(e, 0, 1, 70);
+    brain_hear(e, 0, about(1, 70, PEER_RETURN));
+    T_TRUE(goes(e, 5, 4, 74, 8));
+}
