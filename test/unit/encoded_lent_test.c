@@ -256,7 +256,9 @@ TEST(a_langd_that_is_back_is_asked_what_it_reads)
 /* RULES 6.7 */
 TEST(what_a_dead_langd_had_said_counts)
 {
-    static const enum peer_type last[] = {PEER_RETURN, PEER_ABORT};
+    struct peer_msg last[] = {about(1, 70, PEER_RETURN),
+        about(1, 70, PEER_ABORT), asked(ROOM_FAILED, 0),
+        about_lend(ROOM_WAITING, 0), resume(1, 70, 0, 16, 0)};
 
     for (uint32_t i = 0; i < ARRAY_LEN(last); i++) {
         struct rig *e = lent();
@@ -265,11 +267,26 @@ TEST(what_a_dead_langd_had_said_counts)
         brain_end(e, 1);
         brain_dead(e, 1);
         T_TRUE(orphaned(e));
-        brain_hear(e, 0, about(1, 70, PEER_ACK));
+        if (i < 2)
+            ack(e, 0, 1, 70);
         T_TRUE(orphaned(e));
-        T_OK(brain_say(e, 0, release(0)));
-        brain_hear(e, 0, about(1, 70, last[i]));
+        brain_hear(e, 0, last[i]);
         T_FALSE(orphaned(e));
+        link_down(e, 0);
+        T_OK(brain_say(e, 0, release(0)));
         T_EQ_U64(brain_free(e), 16);
+    }
+}
+
+/* Its last fence is gone, so it need not be watched. */
+TEST(a_langd_that_takes_nothing_loses_its_old_connection)
+{
+    for (uint32_t i = 0; i < 2; i++) {
+        struct rig *e = lent();
+
+        T_TRUE(stays(e, 1));
+        brain_hear(
+            e, 0, i ? resume(1, 70, 0, 16, 0) : about_lend(ROOM_WAITING, 0));
+        T_TRUE(closed(e, 1));
     }
 }

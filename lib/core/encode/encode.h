@@ -613,7 +613,7 @@ void edst_answered(
 
 /* Takes back what the destination was lent: L has said that it shows it to no
  * engine, or that none reads it. No effect unless it is lent. */
-void edst_unlend(struct encoded *e, struct edst *d);
+void edst_unlend(struct encoded *e, struct out *out, struct edst *d);
 /* Lends the room's rows to L, once all are written, if L has asked for that and
  * the pool and its share allow it. Else L is asked for a grant. */
 void edst_lend(struct encoded *e, struct edst *d);

@@ -49,7 +49,9 @@ static bool fences(const struct encoded *e, uint32_t conn)
 
 void edst_conn_quiet(struct encoded *e, struct out *out, uint32_t conn)
 {
-    if (engine_empty(&e->b.engines, conn) && !fences(e, conn))
+    /* An orphan's L said something before its process died. */
+    if (conn != MAP_ORPHAN && engine_empty(&e->b.engines, conn) &&
+        !fences(e, conn))
         out_action(out, ACT_CONN_CLOSE)->conn = conn;
 }
 
@@ -104,6 +106,5 @@ void edst_answered(
     if (d->lent && held)
         return;
     edst_unfence(e, d);
-    if (conn != MAP_ORPHAN) /* else L died after it had said this */
-        edst_conn_quiet(e, out, conn);
+    edst_conn_quiet(e, out, conn);
 }

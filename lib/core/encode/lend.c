@@ -51,15 +51,18 @@ void edst_lend(struct encoded *e, struct edst *d)
     e->b.stats[STAT_lends_refused]++;
 }
 
-void edst_unlend(struct encoded *e, struct edst *d)
+void edst_unlend(struct encoded *e, struct out *out, struct edst *d)
 {
+    uint32_t conn = d->map;
+
     if (!d->lent)
         return;
-    CHECK(!edst_ended(d) && d->map != MAP_ORPHAN,
-        "destination %u of state %u gives back", edst_slot(e, d), d->state);
+    CHECK(!edst_ended(d), "destination %u of state %u gives back",
+        edst_slot(e, d), d->state);
     d->flags &= (uint8_t)~FLAG_LEND;
     debt_paid(&d->debt, OWE_LEND);
     edst_unfence(e, d);
+    edst_conn_quiet(e, out, conn);
 }
 
 void edst_fill_lend(const struct encoded *e, const struct edst *d,

@@ -92,8 +92,8 @@ static void take_firm(struct encoded *e, struct edst *d, uint8_t firm)
 }
 
 /* Applies the grant of an INIT or RESUME; false: its numbers are invalid. */
-static bool apply_grant(struct encoded *e, struct edst *d, uint32_t attempt,
-    uint32_t granted, uint32_t from, uint8_t firm)
+static bool apply_grant(struct encoded *e, struct out *out, struct edst *d,
+    uint32_t attempt, uint32_t granted, uint32_t from, uint8_t firm)
 {
     CHECK(d->state == DST_NEW || d->state == DST_ACTIVE,
         "a grant for destination %u of state %u", edst_slot(e, d), d->state);
@@ -110,7 +110,7 @@ static bool apply_grant(struct encoded *e, struct edst *d, uint32_t attempt,
         return true;
     }
     if (granted > 0) /* L does not take what it was lent */
-        edst_unlend(e, d);
+        edst_unlend(e, out, d);
     if (attempt > d->attempt || d->state == DST_NEW)
         d->from = from;
     if (d->state != DST_NEW) {
@@ -326,7 +326,7 @@ static void open_dst(struct encoded *e, struct out *out, struct peer *p,
     if (eroom_announced(m))
         queue_counts(e, m);
     edst_reserve(e, m);
-    (void)apply_grant(e, d, n->attempt, n->granted, n->from, n->firm);
+    (void)apply_grant(e, out, d, n->attempt, n->granted, n->from, n->firm);
     /* LENGTH is an answer too, and goes at once if there is one */
     d->answer_ns = e->b.now_ns + debt_answer_ns(e->b.c.conf->timeout_retry);
     eroom_touch(e, m);
@@ -356,7 +356,7 @@ static void on_grant(struct encoded *e, struct out *out, struct peer *p,
         answer_unknown(e, out, p, msg);
     } else if (d->state == DST_FAILING) {
         say_failed(e, out, p, msg, (enum err)d->reason, d->a, d->b, d->text);
-    } else if (!apply_grant(e, d, attempt, granted, from, firm)) {
+    } else if (!apply_grant(e, out, d, attempt, granted, from, firm)) {
         e->b.stats[STAT_malformed_peer]++;
         peer_nack(&e->b.peers, out, p->link, msg, ERR_MALFORMED,
             "from is beyond granted");
@@ -509,7 +509,7 @@ static void on_state(struct encoded *e, struct out *out,
     if (edst_ended(d))
         return;
     if (n->answers == PEER_LEND && !(n->flags & FLAG_HELD))
-        edst_unlend(e, d); /* not taken: L gets the rows by a grant */
+        edst_unlend(e, out, d); /* not taken: L gets the rows by a grant */
     newest = n->answers == PEER_WANT && want_answered(d);
     if (n->answers == PEER_LENGTH && n->total == m->item->total) {
         length_answered(n, d);
