@@ -118,6 +118,22 @@ TEST(without_readers_langd_s_death_frees)
     T_EQ_U64(brain_free(e), 16);
 }
 
+/* Its process is seen to end before its link. */
+/* RULES 6.7 */
+TEST(nothing_is_lent_to_a_langd_whose_process_is_dead)
+{
+    struct rig *e = lent();
+
+    brain_end(e, 1);
+    brain_dead(e, 1);
+    T_FALSE(orphaned(e));
+    brain_pass(e, 3000);
+    T_EQ_U64(brain_said_count(e, PEER_LEND), 0);
+    link_down(e, 0);
+    T_OK(brain_say(e, 0, release(0)));
+    T_EQ_U64(brain_free(e), 16);
+}
+
 /* RULES 6.7 */
 TEST(a_reader_keeps_what_a_dead_langd_was_lent)
 {
@@ -184,6 +200,39 @@ TEST(connections_that_are_open_are_both_readers)
     T_TRUE(orphaned(e));
     says_bye(e, 2);
     T_FALSE(orphaned(e));
+}
+
+/* A process may read rooms of two langds. */
+/* RULES 6.7 */
+TEST(readers_hold_what_their_own_langd_was_lent)
+{
+    struct rig *e = lent();
+    struct peer_msg m = hopes(e, 2, 90);
+    uint64_t lend, token = token_of(e, 1, hello("b", L_EPOCH + 1, 0));
+
+    lend = brain_said(e, PEER_HELLO, -1)->hello.lend;
+    connect_as(e, 4, BRAIN_UID);
+    T_OK(say_map(e, 4, "b", L_EPOCH + 1, token));
+    brain_hear(e, 1, hello("b", L_EPOCH + 1, 1));
+    T_OK(brain_say(e, 0, announce(2, 1, 8, 8)));
+    all_rows(e, 1, 8);
+    brain_hear(e, 1, m);
+    T_EQ_U64(brain_shown(e, "pools", "lent", 0), 3);
+    reads(e, 2, 50);
+    T_TRUE(stays(e, 2));
+    open_as(e, 3, 7, 50); /* the same process, for langd `b` */
+    T_OK(say_map(e, 3, "b", L_EPOCH + 1, lend));
+    T_FALSE(closed(e, 2));
+    brain_end(e, 4);
+    brain_dead(e, 4);
+    brain_end(e, 1);
+    brain_dead(e, 1);
+    T_EQ_U64(brain_shown(e, "pools", "orphaned", 0), 3);
+    says_bye(e, 3);
+    T_EQ_U64(brain_shown(e, "pools", "orphaned", 0), 2);
+    brain_pass(e, 3000);
+    brain_dead(e, 2);
+    T_EQ_U64(brain_shown(e, "pools", "orphaned", 0), 0);
 }
 
 /* RULES 6.7 */

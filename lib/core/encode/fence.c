@@ -82,6 +82,8 @@ void edst_unfence(struct encoded *e, struct edst *d)
         eroom_pool(e, d->room)->lent -= d->room->item->src.blocks;
         if (d->map == MAP_ORPHAN)
             eroom_pool(e, d->room)->orphaned -= d->room->item->src.blocks;
+        d->flags &= (uint8_t)~FLAG_LEND;
+        debt_paid(&d->debt, OWE_LEND);
     }
     d->lent = false;
     d->map = NONE;

@@ -59,8 +59,6 @@ void edst_unlend(struct encoded *e, struct out *out, struct edst *d)
         return;
     CHECK(!edst_ended(d), "destination %u of state %u gives back",
         edst_slot(e, d), d->state);
-    d->flags &= (uint8_t)~FLAG_LEND;
-    debt_paid(&d->debt, OWE_LEND);
     edst_unfence(e, d);
     edst_conn_quiet(e, out, conn);
 }
