@@ -1,0 +1,160 @@
+/* langd_lend_test.c - the language side with an encoder that lends: which
+ * engines are told of it, which rooms hope for its rows, and what LEND makes of
+ * them (RULES 6.7). Blocks are 8 rows of 4 KiB, the pool has 16. */
+#include "test/unit/lender_side.h"
+
+/* lenders */
+
+static bool notified(const struct rig *l, uint32_t conn)
+{
+    bool found = false;
+
+    for (uint32_t i = 0; i < l->acts_count; i++)
+        found |= l->acts[i].type == ACT_NOTIFY && l->acts[i].conn == conn;
+    return found;
+}
+
+static void told_once(
+    struct rig *l, uint32_t conn, uint16_t number, uint64_t token)
+{
+    const struct local_lender *n = told_of(l, conn);
+
+    T_TRUE(n != NULL);
+    T_EQ_U64(n->lender, number);
+    T_EQ_U64(n->token, token);
+    T_EQ_U64(n->epoch, BRAIN_EPOCH);
+    T_TRUE(span_eq(n->name, span_str(l->conf.name)));
+    T_TRUE(span_eq(n->socket, span_str("/run/enc.sock")));
+    T_TRUE(told_of(l, conn) == NULL);
+}
+
+/* RULES 6.7 */
+TEST(engines_that_can_are_told_of_a_lender_once)
+{
+    struct rig *l = langd_up(NULL, NULL);
+
+    able(l, 1, "able");
+    T_TRUE(told_of(l, 1) == NULL);
+    brain_hear(l, 0, lender(LEND));
+    T_TRUE(notified(l, 1) && !notified(l, 0));
+    told_once(l, 1, 1, LEND);
+    T_TRUE(told_of(l, 0) == NULL);
+    able(l, 2, "able"); /* comes later */
+    T_TRUE(notified(l, 2));
+    told_once(l, 2, 1, LEND);
+    brain_hear(l, 0, lender(LEND)); /* is said again */
+    T_FALSE(notified(l, 1));
+    T_TRUE(told_of(l, 1) == NULL);
+    brain_hear(l, 0, lender(LEND + 1));
+    told_once(l, 1, 2, LEND + 1);
+    told_once(l, 2, 2, LEND + 1);
+    able(l, 3, "able");
+    told_once(l, 3, 2, LEND + 1);
+    T_TRUE(told_of(l, 0) == NULL);
+}
+
+/* RULES 6.7 */
+TEST(who_does_not_lend_is_no_lender)
+{
+    static const char *const conf[] = {
+        NULL, NULL, NULL, "transfer.same_host=copy", "transfer.same_host=off"};
+
+    for (uint32_t i = 0; i < ARRAY_LEN(conf); i++) {
+        struct rig *l = langd_up(conf[i], NULL);
+        struct peer_msg m = lender(i == 0 ? 0 : LEND);
+
+        m.hello.boot.b[0] = i == 1;
+        m.hello.socket = span_str(i == 2 ? "" : "/run/enc.sock");
+        able(l, 1, "able");
+        brain_hear(l, 0, m);
+        T_CHECK(told_of(l, 1) == NULL, "case %u", i);
+    }
+}
+
+/* RULES 6.7 */
+TEST(a_lender_that_is_lost_is_another_one_when_it_is_back)
+{
+    struct there t;
+    struct rig *l = hoping(&t);
+    struct event ev = {.type = EV_LINK_DOWN, .link = 0};
+
+    rig_step(l, &ev);
+    brain_pass(l, 600);
+    T_EQ_U64(brain_reason(l, 1, 0), ERR_PEER_LOST);
+    T_OK(brain_say(l, 1, release(0, ROWS_UNKNOWN)));
+    (void)brain_events(l, 1, 0);
+    brain_hear(l, 0, lender(LEND));
+    told_once(l, 1, 2, LEND);
+    T_FALSE(hopes(l, 1, large(2, 1), &t));
+    T_EQ_U64(brain_stat(l, "lends_unmapped"), 1);
+    maps(l, 1, 2, 1);
+    T_TRUE(hopes(l, 1, large(3, 2), &t));
+}
+
+/* hopes */
+
+struct hope {
+    const char *name, *conf;
+    uint32_t rows;
+    uint16_t readers, required;
+    uint8_t mode, maps; /* maps: connections of the session that have mapped */
+    bool group, unable, unmapped; /* a connection that cannot map, or did not */
+    bool hopes;
+};
+
+static bool tries(const struct hope *c)
+{
+    struct rig *l = lending(c->conf, NULL);
+    struct local_msg m = large(1, 0);
+    struct there t;
+
+    for (uint32_t i = 1; i <= c->maps; i++) {
+        if (i > 1)
+            able(l, i, "able");
+        maps(l, i, 1, 1);
+    }
+    able(l, 6, "another");
+    if (c->unmapped)
+        able(l, 7, "able");
+    else if (c->unable)
+        brain_conn(l, 7, "able");
+    m.request.mode = c->mode;
+    m.request.rows = c->rows;
+    m.request.readers = c->readers;
+    m.request.required_dst = c->required;
+    m.request.group = c->group ? 9 : 0;
+    m.request.group_size = c->group;
+    return hopes(l, 1, m, &t);
+}
+
+/* RULES 6.7 */
+TEST(a_room_hopes_if_all_that_it_may_be_shown_to_can_read_it)
+{
+    static const struct hope t[] = {
+        {.name = "256 KiB", .rows = 64, .maps = 1, .hopes = true},
+        {.name = "one destination",
+            .rows = 64,
+            .required = 1,
+            .maps = 1,
+            .hopes = true},
+        {.name = "less", .rows = 63, .maps = 1},
+        {.name = "nobody knows", .rows = 0, .maps = 1},
+        {"any size", "transfer.same_host=lend", 1, .maps = 1, .hopes = true},
+        {"nor then", "transfer.same_host=lend", 0, .maps = 1, .hopes = true},
+        {.name = "stream", .rows = 64, .mode = MODE_STREAM, .maps = 1},
+        {.name = "group", .rows = 64, .group = true, .maps = 1},
+        {.name = "two destinations", .rows = 64, .required = 2, .maps = 1},
+        {.name = "a reader to come", .rows = 64, .readers = 1, .maps = 1},
+        {.name = "that has come",
+            .rows = 64,
+            .readers = 1,
+            .maps = 2,
+            .hopes = true},
+        {.name = "and one more", .rows = 64, .readers = 2, .maps = 2},
+        {.name = "none has mapped", .rows = 64},
+        {.name = "one has not", .rows = 64, .maps = 2, .unmapped = true},
+        {.name = "one cannot", .rows = 64, .maps = 2, .unable = true}};
+
+    for (uint32_t i = 0; i < ARRAY_LEN(t); i++)
+        T_CHECK(tries(&t[i]) == t[i].hopes, "%s", t[i].name);
+}
