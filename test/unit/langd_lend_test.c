@@ -158,3 +158,147 @@ TEST(a_room_hopes_if_all_that_it_may_be_shown_to_can_read_it)
     for (uint32_t i = 0; i < ARRAY_LEN(t); i++)
         T_CHECK(tries(&t[i]) == t[i].hopes, "%s", t[i].name);
 }
+
+/* RULES 6.7 */
+TEST(want_ends_the_hope)
+{
+    struct there t;
+    struct rig *l = hoping(&t);
+
+    T_EQ_U64(brain_free(l), 16);
+    brain_hear(l, 0, want(&t, 0, 0, 64));
+    is_granted(l);
+    told(l, &t);
+    brain_hear(l, 0, lend(&t)); /* was said before */
+    T_FALSE(held(l));
+    T_EQ_U64(brain_state(l, 1, 0), ROOM_WAITING);
+    brain_landed(l, &t.open, 0, 64);
+    T_EQ_U64(ready(l, 1)->pool, 0);
+    T_OK(brain_say(l, 1, release(0, ROWS_UNKNOWN)));
+    T_EQ_U64(brain_said_count(l, PEER_RETURN), 0);
+    T_EQ_U64(brain_stat(l, "rooms_lent"), 0);
+}
+
+/* RULES 6.7 */
+TEST(a_room_of_no_rows_needs_none)
+{
+    struct rig *l = lending("transfer.same_host=lend", NULL);
+    struct there t;
+
+    maps(l, 1, 1, 1);
+    T_TRUE(hopes(l, 1, large(1, 0), &t));
+    brain_hear(l, 0, length(&t, 0, 0, true));
+    T_EQ_U64(brain_state(l, 1, 0), ROOM_SUCCESS);
+    T_OK(brain_say(l, 1, release(0, ROWS_UNKNOWN)));
+    T_EQ_U64(brain_said_count(l, PEER_RETURN), 0);
+}
+
+/* LEND */
+
+/* RULES 6.7 */
+TEST(a_lent_room_is_ready_in_its_encoder_s_pool)
+{
+    struct there t;
+    struct rig *l = hoping(&t);
+    const struct local_event *e;
+    struct reader r;
+
+    brain_hear(l, 0, lend(&t));
+    T_TRUE(held(l));
+    T_EQ_U64(brain_said_count(l, PEER_ACK), 1);
+    T_EQ_U64(brain_said(l, PEER_ACK, 0)->ack.rows, 64);
+    T_EQ_U64(brain_state(l, 1, 0), ROOM_SUCCESS);
+    T_EQ_U64(brain_free(l), 16);
+    e = ready(l, 1);
+    T_TRUE(e != NULL);
+    T_EQ_U64(e->pool, LENT_POOL);
+    T_EQ_U64(e->first, 0);
+    T_EQ_U64(e->rows, 64);
+    T_EQ_U64(e->total, 64);
+    T_TRUE(span_eq(e->aux, span_str("aux!")));
+    T_EQ_U64(e->runs.len, 8);
+    r = reader_of(e->runs.p, e->runs.len);
+    T_EQ_U64(get_u32(&r), 3);
+    T_EQ_U64(get_u32(&r), 8);
+    T_EQ_U64(brain_stat(l, "rooms_lent"), 1);
+    brain_hear(l, 0, lend(&t)); /* is said again */
+    T_TRUE(held(l));
+    T_EQ_U64(brain_stat(l, "rooms_lent"), 1);
+}
+
+struct bad {
+    const char *name;
+    uint32_t total, block_rows, pool, len, runs[4];
+};
+
+/* RULES 6.7 */
+TEST(a_lend_that_is_none_is_not_taken)
+{
+    static const struct bad bad[] = {{"fewer rows", 63, 8, 0, 8, {3, 8}},
+        {"more rows", 65, 8, 0, 16, {3, 8, 20, 1}},
+        {"too few blocks", 64, 8, 0, 8, {3, 7}},
+        {"smaller blocks", 64, 7, 0, 8, {3, 8}},
+        {"blocks of nothing", 64, 0, 0, 8, {3, 8}},
+        {"no runs", 64, 8, 0, 0, {0}}, {"half a run", 64, 8, 0, 12, {3, 8, 0}},
+        {"an odd byte", 64, 8, 0, 9, {3, 8, 0}},
+        {"a run of none", 64, 8, 0, 16, {3, 8, 20, 0}},
+        {"a run around", 64, 8, 0, 8, {UINT32_MAX - 6, 8}},
+        {"pool that cannot be", 64, 8, 16, 8, {3, 8}},
+        {"pool that is not mapped", 64, 8, 1, 8, {3, 8}}};
+    uint8_t bytes[16];
+
+    for (uint32_t i = 0; i < ARRAY_LEN(bad); i++) {
+        struct there t;
+        struct rig *l = hoping(&t);
+        struct peer_msg m = lend(&t);
+        struct writer w = writer_of(bytes, sizeof(bytes));
+
+        for (uint32_t k = 0; k < 4; k++)
+            put_u32(&w, bad[i].runs[k]);
+        m.lend.total = bad[i].total;
+        m.lend.block_rows = bad[i].block_rows;
+        m.lend.pool = (uint8_t)bad[i].pool;
+        m.lend.runs = span_of(bytes, bad[i].len);
+        maps(l, 1, 2, 1); /* pool 16 of lender 1 is this one */
+        brain_hear(l, 0, m);
+        T_CHECK(!held(l), "%s", bad[i].name);
+        T_EQ_U64(brain_state(l, 1, 0), ROOM_WAITING);
+        is_granted(l);
+        told(l, &t);
+        brain_landed(l, &t.open, 0, 64);
+        T_EQ_U64(ready(l, 1)->pool, 0);
+    }
+}
+
+/* RULES 6.7 */
+TEST(a_lend_before_its_length_is_not_taken)
+{
+    struct rig *l = lending(NULL, NULL);
+    struct there t;
+
+    maps(l, 1, 1, 1);
+    T_TRUE(hopes(l, 1, large(1, 0), &t));
+    brain_hear(l, 0, lend(&t));
+    T_FALSE(held(l));
+    is_granted(l);
+}
+
+/* RULES 6.7 */
+TEST(each_that_the_room_is_shown_to_maps_that_pool)
+{
+    for (uint16_t pools = 1; pools <= 3; pools++) {
+        struct rig *l = lending(NULL, NULL);
+        struct there t;
+
+        able(l, 2, "able");
+        maps(l, 1, 1, 1);
+        maps(l, 2, 1, pools);
+        T_TRUE(hopes(l, 1, large(1, 0), &t));
+        T_OK(brain_say(l, 2, attach(1, 5, RIGHT_READ)));
+        brain_hear(l, 0, length(&t, 64, 64, true));
+        brain_hear(l, 0, lend(&t));
+        T_EQ_U64(held(l), pools & 1);
+        T_EQ_U64(ready(l, 2) != NULL, pools & 1);
+        T_EQ_U64(brain_free(l), pools & 1 ? 16 : 8);
+    }
+}
