@@ -120,6 +120,31 @@ TEST(a_deadline_changes_nothing_of_a_ready_room)
     T_TRUE(held(l));
 }
 
+/* Nobody is left who could answer. */
+/* RULES 6.7 */
+TEST(a_room_of_a_lost_encoder_is_forgotten_in_time)
+{
+    struct event ev = {.type = EV_LINK_DOWN, .link = 0};
+
+    for (uint32_t i = 0; i < 2; i++) {
+        struct there t;
+        struct rig *l = lent(&t);
+
+        brain_hear(l, 0, acked(&t));
+        if (i)
+            T_OK(brain_say(l, 1, all(0)));
+        rig_step(l, &ev);
+        brain_pass(l, 10000);
+        if (!i) {
+            T_EQ_U64(brain_state(l, 1, 0), ROOM_SUCCESS); /* and readable */
+            T_OK(brain_say(l, 1, all(0)));
+        }
+        T_EQ_U64(rooms(l), 1);
+        brain_pass(l, DAY_MS);
+        T_CHECK(rooms(l) == 0, "case %u", i);
+    }
+}
+
 /* RULES 6.7 */
 TEST(an_encoder_that_is_back_is_told_of_the_return)
 {

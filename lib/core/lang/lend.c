@@ -215,7 +215,9 @@ void lroom_lent_over(struct langd *l, struct lroom *m)
         return;
     m->lent = false;
     aux_drop(&l->b.aux, &m->lent_runs);
-    if (m->r.state ==
-        ROOM_SUCCESS) /* else its ABORT says that none was shown */
-        debt_owe(&m->debt, OWE_RETURN);
+    if (m->r.state != ROOM_SUCCESS)
+        return; /* its ABORT says that none was shown */
+    debt_owe(&m->debt, OWE_RETURN);
+    if (!peer_up(lroom_peer(l, m)))
+        m->forget_ns = l->b.now_ns + FORGET_NS;
 }
