@@ -259,6 +259,21 @@ TEST(who_comes_late_and_can_map_gets_the_room_then)
 }
 
 /* RULES 6.7 */
+TEST(who_maps_when_all_have_read_gets_nothing)
+{
+    struct there t;
+    struct rig *l = lent(&t);
+
+    able(l, 2, "able");
+    T_OK(brain_say(l, 2, attach(1, 5, RIGHT_READ)));
+    T_OK(brain_say(l, 1, all(0)));
+    T_EQ_U64(brain_said_count(l, PEER_RETURN), 1);
+    maps(l, 2, 1, 1);
+    T_TRUE(ready(l, 2) == NULL);
+    T_TRUE(brain_state(l, 2, 5) != ROOM_SUCCESS);
+}
+
+/* RULES 6.7 */
 TEST(who_comes_late_and_cannot_is_refused)
 {
     struct there t;

@@ -98,7 +98,7 @@ static void join(struct langd *l, struct attachment *att)
     slot = table_get(
         &l->keys, att->room_id, att->name ^ l->b.peers.peers[att->scope].who);
     m = slot == NONE ? NULL : &l->rooms[slot];
-    if (m && m->peer == att->scope &&
+    if (m && m->lent && m->peer == att->scope &&
         m->r.session == l->b.engines.conns[att->conn].serial &&
         !m->no_readers && !room_crowded(&m->r) && lroom_shows(l, m, att->conn))
         attachment_join(&l->b.engines, att, &m->r);
