@@ -307,6 +307,21 @@ TEST(a_room_that_only_hopes_takes_blocks_then)
 }
 
 /* RULES 6.7 */
+TEST(another_engine_changes_nothing_of_a_room)
+{
+    for (uint32_t i = 0; i < 2; i++) {
+        struct there t;
+        struct rig *l = i ? hoping(&t) : lent(&t);
+
+        able(l, 2, "another");
+        T_ERR(brain_say(l, 2, attach(1, 5, RIGHT_READ)), ERR_NOT_OWNER);
+        T_EQ_U64(brain_free(l), 16);
+        brain_hear(l, 0, lend(&t));
+        T_TRUE(held(l));
+    }
+}
+
+/* RULES 6.7 */
 TEST(who_waits_for_a_room_of_its_own_is_shown_no_other)
 {
     struct rig *l = lending(NULL, NULL);

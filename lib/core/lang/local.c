@@ -298,7 +298,8 @@ static enum err find(void *brain, struct out *out, uint32_t conn,
         return ERR_GONE;
     *text =
         "the room is read in its encoder's pool, and this connection cannot";
-    if (to->room && !lroom_shows(l, to_lroom(to->room), conn)) {
+    if (to->room && to->room->session == session &&
+        !lroom_shows(l, to_lroom(to->room), conn)) {
         if (!l->b.engines.conns[conn].lends)
             return ERR_NOT_READY;
         to->room = NULL; /* until it maps that */
