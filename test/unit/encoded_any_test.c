@@ -11,9 +11,9 @@
 static uint64_t epochs_of[LINKS];
 static uint32_t opened; /* bit i: the shards know peer i */
 static struct {
-    uint64_t token, epoch;
+    uint64_t token, lend, epoch;
     char name;
-    uint32_t stage; /* of its connection for maps */
+    uint32_t stage[2]; /* of its connection for maps, and of a reader's */
 } maps[LINKS];
 
 static void says_hello(struct rig *e, uint32_t link)
@@ -32,25 +32,32 @@ static void says_hello(struct rig *e, uint32_t link)
         opened |= 1u << brain_cmd(e, PEER_OPEN)->peer;
     if (brain_said(e, PEER_HELLO, -1)) {
         maps[link].token = brain_said(e, PEER_HELLO, -1)->hello.token;
+        maps[link].lend = brain_said(e, PEER_HELLO, -1)->hello.lend;
         maps[link].epoch = m.from_epoch;
         maps[link].name = name[0];
     }
 }
 
-/* The langd's connection that maps pools begins, ends, or its process does. */
+/* A connection that maps pools begins, ends, or its process does: the langd's,
+ * or of an engine of it. */
 static void any_map(struct rig *e, uint32_t link)
 {
     struct event ev = {
         .type = EV_CONN_OPEN, .conn = 2 + link, .uid = BRAIN_UID};
     struct local_msg m = {.type = LOCAL_MAP, .seq = 9};
+    bool reads = one_in(2);
 
     ev.uid += one_in(3);
-    ev.type += maps[link].stage;
+    ev.pid = (int32_t)below(3);
+    ev.conn += reads ? LINKS : 0;
+    ev.type += maps[link].stage[reads];
+    if (ev.type == EV_CONN_END && one_in(3))
+        (void)brain_say(e, ev.conn, (struct local_msg){.type = LOCAL_BYE});
     rig_step(e, &ev);
-    maps[link].stage = (maps[link].stage + 1) % 3;
+    maps[link].stage[reads] = (maps[link].stage[reads] + 1) % 3;
     if (ev.type != EV_CONN_OPEN)
         return;
-    m.map.token = maps[link].token;
+    m.map.token = reads ? maps[link].lend : maps[link].token;
     m.map.epoch = maps[link].epoch;
     m.map.name = span_of(&maps[link].name, 1);
     ev.type = EV_LOCAL;
@@ -86,7 +93,10 @@ static void any_init(struct rig *e, struct peer_msg *m)
     n->storage = one_in(20) ? (uint8_t)below(6) : 0;
     n->flags = (uint8_t)(one_in(4)   ? FLAG_ANNOUNCED
                          : one_in(4) ? FLAG_STREAM
+                         : one_in(2) ? FLAG_LEND
                                      : 0);
+    if (n->flags == FLAG_LEND && !one_in(9))
+        n->granted = n->from = 0;
     n->key = any_key();
     n->firm = (uint8_t)below(3);
     n->who = below(9);
@@ -118,7 +128,9 @@ static void any_message(struct rig *e, uint32_t link)
         m.ack.rows = any_rows();
         break;
     case 2:
-        m.type = PEER_ABORT;
+        m.type = one_in(2) ? PEER_ABORT : PEER_RETURN;
+        if (m.type == PEER_RETURN)
+            break;
         m.abort.reason = any_reason();
         m.abort.secret = any_secret();
         break;
@@ -131,13 +143,14 @@ static void any_message(struct rig *e, uint32_t link)
     case 4:
     case 5:
         m.type = PEER_STATE;
-        m.state.answers = (uint8_t)below(16);
+        m.state.answers = (uint8_t)below(18);
         m.state.state = (uint8_t)below(7);
         m.state.reason = any_reason();
         m.state.attempt = below(3);
         m.state.granted = any_rows();
         m.state.total = any_rows();
         m.state.flags = one_in(2) ? FLAG_AUX : 0;
+        m.state.flags |= one_in(2) ? FLAG_HELD : 0;
         m.state.firm = (uint8_t)below(3);
         break;
     case 6:
@@ -146,7 +159,7 @@ static void any_message(struct rig *e, uint32_t link)
         m.nack.reason = any_reason();
         break;
     case 7:
-        m.type = (uint8_t)(1 + below(14));
+        m.type = (uint8_t)(1 + below(16));
         if (m.type == PEER_HELLO)
             return;
         break;
@@ -205,6 +218,25 @@ static void any_word(struct rig *e, uint32_t cell)
     (void)brain_say(e, conn, m);
 }
 
+/* A room that can be lent, most of the time. */
+static void any_lend(struct rig *e, uint32_t link, uint32_t cell)
+{
+    uint32_t age = (uint32_t)(e->now_ns / NS_PER_S);
+    uint64_t g = 1000 * epochs_of[link] + age + below(GENS);
+    struct peer_msg m = init(e, 1 + g % ROOMS, g, 0);
+
+    says_hello(e, link);
+    for (uint32_t i = 0; i < 6 && maps[link].stage[0] != 1; i++)
+        any_map(e, link);
+    (void)brain_say(e, 0, release(cell));
+    (void)brain_say(e, 0, announce(m.room, cell, 8, 8));
+    (void)brain_say(e, 0, commit(cell, 0, 8));
+    (void)brain_say(e, 0, final(cell, 8));
+    m.from_epoch = epochs_of[link] ? epochs_of[link] : 3;
+    m.init.flags = FLAG_LEND;
+    brain_hear(e, link, m);
+}
+
 static void any_note(struct rig *e)
 {
     struct event ev = {.type = EV_NOTE};
@@ -234,10 +266,12 @@ static void anything(struct rig *e, uint32_t cell)
         brain_pass(e, one_in(20) ? below(20000) : below(200));
     else if (what < 15)
         any_note(e);
-    else if (what < 17)
-        any_map(e, link);
     else if (what < 18)
+        any_map(e, link);
+    else if (what < 19)
         rig_step(e, &(struct event){.type = one_in(4) ? EV_DRAIN : EV_UNDRAIN});
+    else if (what < 24)
+        any_lend(e, link, cell);
     else if (what < 55)
         any_word(e, cell);
     else
@@ -248,7 +282,7 @@ TEST(whatever_langds_say_is_taken)
 {
     for (uint64_t seed = 1; seed <= 12; seed++) {
         struct rig *e =
-            BRAIN(ROLE_ENCODED, "limits.peers=5", "limits.connections=12",
+            BRAIN(ROLE_ENCODED, "limits.peers=5", "limits.connections=20",
                 "limits.tombstones=16", "timeouts.bootstrap=800ms",
                 seed % 2 ? "pools[0].uids=7" : "log=info");
 

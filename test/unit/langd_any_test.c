@@ -2,7 +2,7 @@
  * language engines do in any order, mended or not: langd takes it, and its
  * check of itself passes after each step. */
 #include "test/any.h"
-#include "test/there.h"
+#include "test/unit/lender_side.h"
 
 #include <stdio.h>
 
@@ -21,6 +21,7 @@ static struct slot {
 static struct {
     uint64_t room, generation;
     uint32_t attempt, granted, link;
+    bool hopes;
 } asked[32];
 static uint32_t asked_count;
 
@@ -64,6 +65,7 @@ static void look(struct rig *l)
             asked[at].granted =
                 m.type == PEER_INIT ? m.init.granted : m.resume.granted;
             asked[at].link = l->acts[i].link;
+            asked[at].hopes = m.type == PEER_INIT && m.init.flags & FLAG_LEND;
         }
     }
     l->acts_count = 0;
@@ -112,8 +114,32 @@ static void says_hello(struct rig *l, uint32_t link)
     m.hello.trouble = (uint8_t)below(40);
     m.hello.trouble_text = span_str("why");
     m.hello.token = one_in(2) ? below(4) : 0;
-    if (m.hello.token)
+    m.hello.lend = one_in(4) ? 0 : 7 + one_in(20);
+    if (m.hello.token || m.hello.lend)
         m.hello.socket = span_str("/run/e.sock");
+    brain_hear(l, link, m);
+    look(l);
+}
+
+/* What a room hopes for, or may not get. */
+static void any_lend(struct rig *l, uint32_t at)
+{
+    struct there t = {
+        .room = asked[at].room, .generation = asked[at].generation};
+    uint32_t link = asked[at].link % LINKS;
+    struct peer_msg m = length(&t, 64, 64, true);
+
+    m.from_epoch = epochs_of[link] ? epochs_of[link] : 3;
+    brain_hear(l, link, m);
+    look(l);
+    m = lend(&t);
+    if (one_in(3)) {
+        m.lend.pool = (uint8_t)below(20);
+        m.lend.total = any_rows();
+        m.lend.block_rows = any_rows();
+        m.lend.runs.len -= one_in(2);
+    }
+    m.from_epoch = epochs_of[link] ? epochs_of[link] : 3;
     brain_hear(l, link, m);
     look(l);
 }
@@ -133,6 +159,10 @@ static void any_message(struct rig *l)
         m.generation = one_in(2) ? below(2000) : UINT64_MAX - below(3);
     if (one_in(30))
         link = below(LINKS);
+    if (one_in(asked[at].hopes ? 2 : 20)) {
+        any_lend(l, at);
+        return;
+    }
     m.from_epoch = epochs_of[link] ? epochs_of[link] : 3;
     switch (below(18)) {
     case 0:
@@ -188,7 +218,7 @@ static void any_message(struct rig *l)
         m.acked.generations = span_of(bytes, w.len);
         break;
     case 13:
-        m.type = (uint8_t)(2 + below(13));
+        m.type = (uint8_t)(2 + below(15));
         break;
     default:
         m.length.max_rows = one_in(9) ? any_rows() : 8 + below(3) * 8;
@@ -256,10 +286,27 @@ static void any_map(struct rig *l)
     look(l);
 }
 
+/* One that takes LENDER, and has mapped some, or another. */
+static uint32_t any_conn(struct rig *l)
+{
+    struct local_msg m = {.type = LOCAL_MAPPED};
+
+    if (one_in(2))
+        return one_in(4);
+    m.mapped.pools = (uint16_t)(1 + below(3) / 2);
+    while (brain_event(l, 2))
+        if (l->event.type == LOCAL_LENDER) {
+            m.mapped.lender = (uint16_t)(l->event.lender.lender - one_in(9));
+            (void)brain_say(l, 2, m);
+            look(l);
+        }
+    return 2;
+}
+
 static void any_word(struct rig *l, uint32_t cell)
 {
     struct local_msg m;
-    uint32_t of = below(cell + 1), conn = one_in(4);
+    uint32_t of = below(cell + 1), conn = any_conn(l);
     char name[40];
 
     snprintf(name, sizeof(name), one_in(6) ? "tcp://127.0.0.1:760%u" : "e%u",
@@ -346,9 +393,9 @@ static void anything(struct rig *l, uint32_t cell)
 TEST(whatever_encoders_say_is_taken)
 {
     for (uint64_t seed = 1; seed <= 12; seed++) {
-        struct rig *l =
-            BRAIN(ROLE_LANGD, "limits.peers=3", "limits.tombstones=16",
-                "timeouts.unreachable=1s", "timeouts.consumer=2s");
+        struct rig *l = BRAIN(ROLE_LANGD, "limits.peers=3",
+            "limits.tombstones=16", "timeouts.unreachable=1s",
+            "timeouts.consumer=2s", "transfer.same_host=lend");
 
         any_begin(seed);
         memset(slots, 0, sizeof(slots));
@@ -358,6 +405,7 @@ TEST(whatever_encoders_say_is_taken)
         l->noisy = one_in(2);
         brain_conn(l, 0, "s");
         brain_user(l, 1, 8, "t");
+        able(l, 2, "u");
         for (uint32_t i = 0; i < 3000; i++) {
             anything(l, i % 60);
             look(l);
