@@ -76,8 +76,10 @@ static void say(struct client_lender *l, bool map, bool bye)
     struct writer w = writer_of(bytes, sizeof bytes);
     struct local_msg msg = {.type = LOCAL_MAP,
         .seq = SEQ_MAP,
-        .map = {
-            .token = l->token, .epoch = l->epoch, .name = span_str(l->name)}};
+        .map = {.token = l->token,
+            .epoch = l->epoch,
+            .name = span_str(l->name),
+            .parting = map && bye}};
     bool fits = !map || local_put(&w, &msg);
 
     msg = (struct local_msg){.type = LOCAL_BYE, .seq = SEQ_BYE};

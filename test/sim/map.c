@@ -247,6 +247,7 @@ static void says_map(void *p, uint64_t a, uint64_t b)
     /* A langd's of a later life is refused. */
     msg.map.epoch = m->reader ? m->epoch : m->l->bc.epoch;
     msg.map.name = span_str(m->l->conf->name);
+    msg.map.parting = m->parting;
     trace("%s > %s MAP", m->l->conf->name, m->e->conf->name);
     daemon_step(m->e, &ev);
     if (m->parting)

@@ -72,8 +72,8 @@ static bool dials(void *ud)
     return poll(&fd, 1, 0) > 0;
 }
 
-/* Returns the seq of the MAP on a new connection. */
-static uint32_t accept_map(struct pair *p)
+/* Returns the seq of the MAP on a new connection. parting: BYE follows. */
+static uint32_t accept_map(struct pair *p, bool parting)
 {
     struct local_msg m;
 
@@ -83,6 +83,7 @@ static uint32_t accept_map(struct pair *p)
     m = fake_want(&p->enc, LOCAL_MAP);
     T_EQ_U64(m.map.token, TOKEN);
     T_EQ_U64(m.map.epoch, EPOCH);
+    T_EQ_U64(m.map.parting, parting);
     T_TRUE(span_eq(m.map.name, span_str("lang-0")));
     return m.seq;
 }
@@ -125,7 +126,7 @@ static void open_pair(struct pair *p)
     for (uint32_t i = 0; i < POOL_BYTES; i++)
         p->enc.pool[i] = (uint8_t)(3 + 7 * i);
     say_lender(p);
-    seq = accept_map(p);
+    seq = accept_map(p, false);
     T_WAIT(quiet, p);
     T_TRUE(fake_idle(&p->g.f)); /* nothing is mapped yet */
     fake_answer(&p->enc, seq, OK, "");
@@ -478,9 +479,9 @@ TEST(connection_ends_before_bye)
     for (int i = 0; i < 20; i++)
         T_FALSE(dials(&p));
     T_EQ_I64(mmx_release(p.g.m, r, MMX_ALL, 0), 0);
-    (void)accept_map(&p);
+    (void)accept_map(&p, true);
     end_encoder(&p, false); /* and once more */
-    (void)accept_map(&p);
+    (void)accept_map(&p, true);
     want_bye(&p);
     mmx_close(&p.g.m);
 }
@@ -494,7 +495,7 @@ TEST(map_refused)
     fake_listen(&p.enc, ROLE_ENCODED);
     for (int i = 0; i < 40; i++) {
         say_lender(&p);
-        fake_answer(&p.enc, accept_map(&p), ERR_NOT_OWNER, "who?");
+        fake_answer(&p.enc, accept_map(&p, false), ERR_NOT_OWNER, "who?");
         end_encoder(&p, false);
         T_WAIT(quiet, &p);
         T_FALSE(dials(&p));

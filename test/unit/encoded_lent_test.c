@@ -167,24 +167,29 @@ TEST(the_last_reader_s_death_frees_and_its_connection_s_end_does_not)
     T_FALSE(orphaned(e));
 }
 
-/* Else a process that reconnects would take one more each time. */
+/* One connection of its process, since others are of other handles there. */
 /* RULES 6.7 */
-TEST(a_second_connection_of_a_process_takes_the_first_one_s_place)
+TEST(who_parts_takes_the_place_of_one_connection)
 {
     struct rig *e = lent();
 
     reads(e, 2, 50);
+    reads(e, 3, 50);
     T_TRUE(stays(e, 2));
-    reads(e, 3, 51); /* another process */
-    T_FALSE(closed(e, 2));
-    reads(e, 4, 50);
-    T_TRUE(closed(e, 2));
+    T_TRUE(stays(e, 3));
+    reads(e, 4, 50); /* another handle */
+    T_FALSE(closed(e, 2) || closed(e, 3));
+    parts(e, 5, 51); /* another process */
+    T_FALSE(closed(e, 2) || closed(e, 3));
+    parts(e, 6, 50);
+    T_TRUE(closed(e, 2) && !closed(e, 3));
     brain_dead(e, 2);
-    brain_end(e, 3);
-    brain_dead(e, 3);
+    says_bye(e, 4);
+    says_bye(e, 5);
+    says_bye(e, 6);
     loses_langd(e);
     T_TRUE(orphaned(e));
-    says_bye(e, 4);
+    brain_dead(e, 3);
     T_FALSE(orphaned(e));
 }
 

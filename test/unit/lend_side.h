@@ -37,6 +37,19 @@ static inline void reads(struct rig *e, uint32_t conn, int32_t pid)
     T_OK(say_map(e, conn, "a", L_EPOCH, token));
 }
 
+/* It comes in place of a connection that has ended, to say BYE. */
+static inline void parts(struct rig *e, uint32_t conn, int32_t pid)
+{
+    struct local_msg m = {.type = LOCAL_MAP};
+
+    m.map.token = lend_of(e, L_EPOCH);
+    m.map.epoch = L_EPOCH;
+    m.map.name = span_str("a");
+    m.map.parting = 1;
+    open_as(e, conn, 7, pid);
+    T_OK(brain_say(e, conn, m));
+}
+
 static inline bool closed(const struct rig *e, uint32_t conn)
 {
     bool found = false;

@@ -111,8 +111,8 @@ void readers_offer(struct encoded *e, struct out *out)
             offer(e, out, i);
 }
 
-/* Forgets connections that the process of conn had before: it is watched by
- * this one. */
+/* Forgets one connection that the process of conn had before: this one says BYE
+ * for it. Others are of other handles in that process. */
 static void supersede(struct encoded *e, struct out *out, uint32_t conn)
 {
     const struct conn *c = e->b.engines.conns;
@@ -124,6 +124,7 @@ static void supersede(struct encoded *e, struct out *out, uint32_t conn)
             continue;
         e->readers[i].run = 0;
         edst_conn_quiet(e, out, i);
+        return;
     }
 }
 
@@ -143,9 +144,11 @@ bool encoded_map_reader(struct encoded *e, struct out *out, uint32_t conn,
     e->readers[conn] = (struct ereader){.run = peers_run(peers, who, epoch)};
     e->b.engines.conns[conn].state = CONN_DAEMON;
     engine_known(&e->b.engines, out, conn);
-    supersede(e, out, conn);
+    if (m->map.parting)
+        supersede(e, out, conn);
     out_done(out, conn, m->seq, 0, 0);
-    if (p && p->epoch == epoch) /* otherwise it comes to say BYE */
+    if (!m->map.parting && p &&
+        p->epoch == epoch) /* otherwise it comes to say BYE */
         offer(e, out, conn);
     return true;
 }
