@@ -239,18 +239,22 @@ static void work(mmx *m, struct client_map *map)
     m->lend_due = true;
 }
 
-/* Finds one map that needs work. */
+/* Works on one map, unless another thread does. */
 static void work_on(mmx *m)
 {
+    struct client_map *next = NULL;
+
     for (uint32_t i = 0; i < MAPS_MAX; i++) {
         struct client_map *map = &m->maps[i];
 
-        if (map->used && map->lender && !map->busy &&
-            (map->going || map->filled < map->pool.bytes)) {
-            work(m, map);
+        if (map->busy)
             return;
-        }
+        if (!next && map->used && map->lender &&
+            (map->going || map->filled < map->pool.bytes))
+            next = map;
     }
+    if (next)
+        work(m, next);
 }
 
 /* lenders */

@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -19,6 +20,7 @@
 struct pair {
     struct rig g;
     struct fake enc;
+    atomic_bool stop;
     char told[64];
 };
 
@@ -349,6 +351,42 @@ TEST(a_large_pool_takes_several_steps)
     T_EQ_STR(p.told, "+0+1+2-1-2");
     mmx_close(&p.g.m);
     T_EQ_STR(p.told, "+0+1+2-1-2-0");
+}
+
+static void *steps(void *arg)
+{
+    struct pair *p = arg;
+    struct mmx_event ev;
+
+    while (!p->stop)
+        T_TRUE(mmx_wait(p->g.m, &ev, 1, 1) >= 0);
+    return NULL;
+}
+
+/* Each slice and each callback is one thread's. */
+TEST(several_threads_step)
+{
+    pthread_t t[3];
+    struct pair p;
+    uint8_t *mem;
+    int fd = fake_memory(100 << 20, &mem);
+
+    open_pair(&p);
+    T_EQ_I64(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK), 0);
+    for (size_t i = 0; i < ARRAY_LEN(t); i++)
+        T_EQ_I64(pthread_create(&t[i], NULL, steps, &p), 0);
+    say_large(&p, fd);
+    T_EQ_U64(fake_want(&p.g.f, LOCAL_MAPPED).mapped.pools, 1 << 3 | 1 << 8);
+    close(p.g.f.conn);
+    close(p.g.f.listen);
+    fake_answer(&p.enc, fake_want(&p.enc, LOCAL_BYE).seq, OK, "");
+    T_EQ_I64(recv(p.enc.conn, p.enc.in, 1, 0), 0);
+    p.stop = true;
+    for (size_t i = 0; i < ARRAY_LEN(t); i++)
+        T_EQ_I64(pthread_join(t[i], NULL), 0);
+    T_EQ_U64(strncmp(p.told, "+0+1+2", 6), 0);
+    mmx_close(&p.g.m);
+    T_EQ_U64(strlen(p.told), 12);
 }
 
 /* RULES 6.7: BYE frees the blocks that a dead langd was lent. */
