@@ -135,9 +135,11 @@ class Reader:
         self.step()
         self.step()
 
+    def is_up(self):
+        return self.up
+
     def until_up(self):
-        """Steps until the daemon is connected again; maps its pool."""
-        self.up = False
+        """Steps until the daemon is connected; maps its pool."""
         self._until(lambda: self.up, "up")
         self.map_pool()
 
@@ -183,6 +185,10 @@ class Reader:
             rows = np.nonzero((have != want).any(axis=1))[0]
             bad += [[name, first + int(r)] for r in rows[:8]]
         return bad[:8]
+
+    def shown(self, room):
+        """As wrong; None if the room is not ready."""
+        return self.wrong(room) if self.look(room).seen & READY else None
 
     def release(self, room):
         self._ok(self.lib.mmx_release(self.m, self.rooms.pop(room),

@@ -1,6 +1,10 @@
 """Rows that a language engine reads in the pool of an encoder on its host: no
 byte is copied, and none changes under a reader, whichever process dies."""
 
+import os
+import random
+import time
+
 from reader import Reader
 
 from pair import Case, Remote, eventually
@@ -132,6 +136,7 @@ class Deaths(Lend):
         d.kill()
         self.until(e, "orphaned", 16)
         self.churn(e, enc, r, 1, 10)
+        eventually(lambda: not (r.step() or r.is_up()), "down")
         d.start()
         r.until_up()
         self.churn(e, enc, r, 1, 20)
@@ -245,3 +250,114 @@ class Deaths(Lend):
         self.churn(e, other, r, 1, 10)
         r.release(1)
         self.until(e, "lent", 0)
+
+
+KILLS = int(os.environ.get("MMX_KILLS", "3"))
+
+
+class Storm(Lend):
+    """Kills of each process at any moment: what a reader was shown stays as it
+    is until it releases it, and then every block is free."""
+
+    def setUp(self):
+        super().setUp()
+        self.draw = random.Random(int(os.environ.get("MMX_SEED", "1")))
+        self.e, self.d = self.pair(fields=WIDE, blocks=64)
+        self.enc = self.world.process(self.e)
+        self.readers = [self.reader(self.d), self.reader(self.d)]
+        self.room, self.encoded = 0, []
+
+    def encode(self, room):
+        self.enc.encode(room, 512)
+        self.encoded.append((self.enc, room))
+
+    def open(self, victim):
+        """Opens four rooms, and kills the victim on the way. Returns them with
+        their readers."""
+        rooms, deeds = [], []
+        for r in self.readers * 2:
+            self.room += 1
+            rooms.append((r, self.room))
+            deeds.append(lambda r=r, n=self.room: r.request(n, "enc0", 512))
+            deeds.append(lambda n=self.room: self.encode(n))
+        at = self.draw.randrange(1, len(deeds) + 1)
+        for deed in deeds[:at]:
+            deed()
+            for r in self.readers:
+                r.step()
+        time.sleep(self.draw.choice((0, 0.001, 0.003, 0.01)))
+        victim.kill()
+        return [(r, n) for r, n in rooms[:(at + 1) // 2] if r is not victim]
+
+    def check(self, rooms):
+        """Reads what was shown, while other rooms are written. Returns how many
+        were lent."""
+        if self.enc.process.poll() is not None:
+            self.world.engines.remove(self.enc)
+            self.enc = self.world.process(self.e)
+        for r, _ in rooms:
+            r.steps(30)
+        shown = [(r, n) for r, n in rooms if r.shown(n) is not None]
+        for _ in range(2):
+            others = range(self.room + 1, self.room + 9)
+            if not self.e.alive():
+                others = ()
+            for n in others:
+                self.enc.encode(n, 512)
+            for r, n in shown:
+                self.assertEqual(r.shown(n), [], f"room {n}")
+            for n in others:
+                self.enc.release(n)
+            self.room += len(others)
+        return sum(r.lent(n) for r, n in shown)
+
+    def over(self, rooms):
+        for r, n in rooms:
+            r.release(n)
+        for enc, n in self.encoded:
+            if enc is self.enc:  # langd may never have asked for it
+                enc.release(n)
+        self.encoded.clear()
+        for r in self.readers:
+            r.steps(30)
+        for word in ("lent", "orphaned"):
+            self.until(self.e, word, 0)
+        self.e.all_free()
+        self.d.all_free()
+
+    def rounds(self, victim, back):
+        shown = 0
+        for _ in range(KILLS):
+            rooms = self.open(victim())
+            shown += self.check(rooms)
+            back()
+            shown += self.check(rooms)
+            self.over(rooms)
+        self.assertGreater(shown, 0)
+
+    def test_langd(self):
+        def back():
+            self.d.start()
+            for r in self.readers:
+                r.steps(50)
+                r.until_up()
+        self.rounds(lambda: self.d, back)
+
+    def test_encoded(self):
+        def back():
+            self.world.engines.remove(self.enc)
+            self.enc.end()
+            self.e.start()
+            self.enc = self.world.process(self.e)
+        self.rounds(lambda: self.e, back)
+
+    def test_readers(self):
+        def back():
+            self.world.engines.remove(self.readers[0])
+            self.readers[0] = self.reader(self.d)
+        self.rounds(lambda: self.readers[0], back)
+
+    def test_encode_engine(self):
+        def back():
+            pass
+        self.rounds(lambda: self.enc, back)
