@@ -185,13 +185,15 @@ static void receive(mmx *m, struct client_lender *l)
 static void receive_all(mmx *m)
 {
     struct pollfd p[LENDERS_MAX];
-    uint32_t n = 0;
+    bool any = false;
 
-    for (uint32_t i = 0; i < LENDERS_MAX; i++)
-        p[n++] = (struct pollfd){
+    for (uint32_t i = 0; i < LENDERS_MAX; i++) {
+        p[i] = (struct pollfd){
             .fd = m->lenders[i].number ? m->lenders[i].sock : -1,
             .events = POLLIN};
-    if (poll(p, n, 0) <= 0)
+        any |= p[i].fd >= 0;
+    }
+    if (!any || poll(p, LENDERS_MAX, 0) <= 0)
         return;
     for (uint32_t i = 0; i < LENDERS_MAX; i++)
         if (p[i].revents)
