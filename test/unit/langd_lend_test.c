@@ -71,6 +71,17 @@ TEST(who_does_not_lend_is_no_lender)
     }
 }
 
+/* Its engines ask for rows on a GPU, and lent ones lie in host memory. */
+TEST(rooms_of_a_pool_on_a_gpu_do_not_hope)
+{
+    struct rig *l = lending("pools[0].memory=cuda:0", NULL);
+    struct there t;
+
+    maps(l, 1, 1, 1);
+    (void)brain_events(l, 1, 0);
+    T_FALSE(hopes(l, 1, large(1, 0), &t));
+}
+
 /* RULES 6.7 */
 TEST(a_lender_that_is_lost_is_another_one_when_it_is_back)
 {

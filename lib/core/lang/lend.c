@@ -128,8 +128,8 @@ void lroom_hope(struct langd *l, struct lroom *m, uint32_t session)
         (uint64_t)m->expected * lroom_pool(l, m)->meta->layout.row_bytes;
     uint32_t able = 0;
 
-    if (!p || !p->l.lender || m->mode != MODE_WHOLE || m->group ||
-        m->required != 1 ||
+    if (!p || !p->l.lender || conf_on_gpu(lroom_pool(l, m)->meta->conf) ||
+        m->mode != MODE_WHOLE || m->group || m->required != 1 ||
         (bytes < LEND_FROM &&
             l->b.c.conf->transfer_same_host != SAME_HOST_LEND))
         return;
