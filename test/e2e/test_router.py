@@ -45,7 +45,8 @@ class Reply:
         self.status, self.said = status, text
 
     async def text(self):
-        return self.said
+        return self.said.decode() if isinstance(self.said, bytes) \
+            else self.said
 
 
 class Session:
@@ -164,6 +165,11 @@ class Choice(unittest.TestCase):
         self.assertEqual(self.chosen(r, 3), "bbb")
         r = self.looked(a=load(0, 9), b=None)  # none is ready: it is asked
         self.assertEqual(self.chosen(r, 1), "b")
+
+    def test_what_is_no_exporter_comes_last(self):
+        for said in (b"\xff", load(1, "-"), load("x", 0), ""):
+            r = self.looked(a=said, b=load(1, 50))  # an error ends its watch
+            self.assertEqual(self.chosen(r, 1), "b", said)
 
 
 class Again(unittest.TestCase):

@@ -89,14 +89,16 @@ class Encoder:
         self.used = self.rests = 0.0  # when it was chosen; until when it rests
 
     async def look(self, session_):
-        """Asks what mmxctl health and mmxctl pools would say."""
+        """Asks what mmxctl health and mmxctl pools would say. Whatever else
+        answers is not ready: an error here would end the watch of all."""
         try:
             async with session_.get(self.exporter + "/metrics") as r:
-                said = LOAD.findall(await r.text())
-        except (aiohttp.ClientError, asyncio.TimeoutError):
+                said = [(what, float(n))
+                        for what, n in LOAD.findall(await r.text())]
+        except (aiohttp.ClientError, asyncio.TimeoutError, ValueError):
             said = []
-        self.ready = any(float(n) for what, n in said if what == "ready")
-        self.waiting = sum(float(n) for what, n in said if what != "ready")
+        self.ready = any(n for what, n in said if what == "ready")
+        self.waiting = sum(n for what, n in said if what != "ready")
 
     def rank(self, now):
         """The least is the best: the last is there for turns."""
