@@ -332,6 +332,24 @@ class Windows(Llama):
             "r2 error too many pictures\n")
         self.end(host, code=1)
 
+    def test_more_rooms_than_a_handle_has(self):
+        """A request that no more cells are free for waits for those before."""
+        self.model("8 2 0")  # each frame is a room
+        self.file("video", "2 1 5 -1000")
+        e, d = self.pair_of(encoded={"blocks": 1100}, langd={"blocks": 1100})
+        host = self.encode_host(e)
+        lines = [self.line(["video"]), self.line("ababababab" * 3,
+                                                 "<__media__>" * 30 + " x")]
+        first = self.encoded_line(host, lines[0])
+        host.stdin.write(lines[1])
+        host.stdin.flush()
+        eventually(lambda: self.encodes("mmx-llama-encode") == 1000,
+                   "all of the first are encoded")
+        got = self.language(d, first)
+        got += self.language(d, host.stdout.readline())
+        self.assertEqual(got, self.unsplit(*lines)[0], self.said)
+        self.end(host)
+
     def test_a_window_must_be_as_the_encoder_says(self):
         e, d = self.pair_of()
         host = self.encode_host(e)

@@ -27,7 +27,7 @@
 #include <string.h>
 
 #define MEDIA_MAX 1024 /* pictures and windows of one request */
-#define OPEN_MAX  2048 /* rooms that are not delivered yet */
+#define OPEN_MAX  1024 /* undelivered rooms: as many as a handle has */
 
 struct item {
     mmx_room room;
