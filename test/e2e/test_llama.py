@@ -332,6 +332,23 @@ class Windows(Llama):
             "r2 error too many pictures\n")
         self.end(host, code=1)
 
+    def test_more_rows_than_a_stream_holds(self):
+        """A batch, and a window that has to be in one, are more than the 12
+        rows that the pool can always have."""
+        self.file("sound", "40 30 5 3")
+        self.file("a", "40 3 5")
+        for model in ("8 1 0", "8 0 1"):
+            self.model(model)
+            line = self.line(["sound", "a"], "<__media__> <__media__> x")
+            e, d = self.pair_of(encoded={"blocks": 1200},
+                                langd={"blocks": 6, "default_blocks": 2})
+            host = self.encode_host(e)
+            got = self.language(d, self.encoded_line(host, line), batch=1200)
+            self.assertEqual(got, self.unsplit(line, batch=1200)[0], self.said)
+            self.end(host)
+            d.all_free()
+            self.gone(e, d)
+
     def test_more_rooms_than_a_handle_has(self):
         """A request that no more cells are free for waits for those before."""
         self.model("8 2 0")  # each frame is a room

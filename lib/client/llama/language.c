@@ -10,8 +10,9 @@
  *
  * Where the rows lie as llama.cpp wants them (f32 in one run) they are read in
  * place; otherwise windows of a batch are copied by a plan, which also makes
- * f32 of bf16. Positions come from the saved chunk in aux, or from its grid
- * when another engine has encoded. One request at a time, one thread. */
+ * f32 of bf16, and lets a stream go on while a batch is decoded. Positions come
+ * from the saved chunk in aux, or from its grid when another engine has
+ * encoded. One request at a time, one thread. */
 #include "host.h"
 
 #include <mmx_aux.h>
@@ -209,35 +210,6 @@ static void position(
     }
 }
 
-/* Returns rows [at, at + n) of the room as f32, or NULL. */
-static const float *rows_of(mmx_room r, uint32_t total, uint32_t at, uint32_t n)
-{
-    static uint64_t mem[4096];
-    struct mmx_placeholder place = {.length = total, .elements = width};
-    struct mmx_window w = {.size = sizeof w,
-        .computed = at,
-        .length = n,
-        .rooms = 1,
-        .elements = width};
-    struct mmx_tensor to = {.size = sizeof to,
-        .data = window,
-        .rows = n,
-        .elements = width,
-        .dtype = "f32"};
-    const struct mmx_plan *plan;
-    struct mmx_view v;
-    int e = -MMX_E_SPLIT;
-
-    if (strcmp(mode, "plan") && !strcmp(host.field->dtype, "f32"))
-        e = mmx_view(host.m, r, NULL, at, n, &v);
-    if (e == 0)
-        return v.data;
-    e = mmx_plan(&w, &place, 1, mem, sizeof mem, &plan, NULL);
-    if (e == 0)
-        e = mmx_plan_run(host.m, plan, &r, host.field->name, &to, NULL);
-    return good(e) ? window : NULL;
-}
-
 /* Waits until rows [0, end) may be read; stream mode only. */
 static bool landed(mmx_room r, uint32_t end)
 {
@@ -252,6 +224,42 @@ static bool landed(mmx_room r, uint32_t end)
             return true;
         (void)mmx_wait(host.m, ev, 16, 1000);
     }
+}
+
+/* Returns rows [at, at + n) of the room as f32, or NULL. In stream mode they
+ * are copied as they land, and released: `most` at once, if it is not 0. */
+static const float *rows_of(
+    const struct part *of, uint32_t at, uint32_t n, uint32_t most)
+{
+    static uint64_t mem[4096];
+    struct mmx_placeholder place = {.length = of->rows, .elements = width};
+    struct mmx_window w = {.size = sizeof w, .rooms = 1, .elements = width};
+    struct mmx_tensor to = {
+        .size = sizeof to, .elements = width, .dtype = "f32"};
+    const struct mmx_plan *plan;
+    struct mmx_view v;
+    int e = -MMX_E_SPLIT;
+
+    if (!stream && strcmp(mode, "plan") && !strcmp(host.field->dtype, "f32"))
+        e = mmx_view(host.m, of->room, NULL, at, n, &v);
+    if (e == 0)
+        return v.data;
+    for (uint32_t k = 0; k < n; k += w.length) {
+        w.computed = at + k;
+        to.rows = w.length = most && most < n - k ? most : n - k;
+        to.data = window + (size_t)k * width;
+        if (stream && !landed(of->room, w.computed + w.length))
+            return NULL;
+        e = mmx_plan(&w, &place, 1, mem, sizeof mem, &plan, NULL);
+        if (e == 0)
+            e = mmx_plan_run(
+                host.m, plan, &of->room, host.field->name, &to, NULL);
+        if (e == 0 && stream && w.computed + w.length < of->rows)
+            e = mmx_release(host.m, of->room, w.computed + w.length, 0);
+        if (!good(e))
+            return NULL;
+    }
+    return window;
 }
 
 static bool put_batch(const struct item *it, const float *rows, uint32_t seq,
@@ -270,13 +278,11 @@ static bool put_batch(const struct item *it, const float *rows, uint32_t seq,
     return decode();
 }
 
-/* Decodes the rows of window p; in stream mode each batch as it lands, and what
- * is decoded is released. */
-static bool put_rows(
-    const struct part *p, const struct item *it, uint32_t seq, llama_pos past)
+/* Decodes the rows of window p; in stream mode each batch as it lands. */
+static bool put_rows(const struct part *p, const struct item *it, uint32_t seq,
+    llama_pos past, uint32_t most)
 {
     bool both_ways = it->flags & MMX_AUX_BOTH_WAYS, ok = true;
-    mmx_room r = p->of->room;
 
     if (both_ways && p->n > batch_max)
         return wrong_is("rows that attend both ways must fit into a batch: "
@@ -284,15 +290,10 @@ static bool put_rows(
     llama_set_causal_attn(context, !both_ways);
     for (uint32_t at = 0; ok && at < p->n;) {
         uint32_t n = p->n - at < batch_max ? p->n - at : batch_max;
-        const float *rows = NULL;
+        const float *rows = rows_of(p->of, p->from + at, n, most);
 
-        ok = !stream || landed(r, p->from + at + n);
-        if (ok)
-            rows = rows_of(r, p->of->rows, p->from + at, n);
         ok = rows && put_batch(it, rows, seq, at, n, past);
         at += n;
-        if (ok && stream && p->from + at < p->of->rows)
-            ok = good(mmx_release(host.m, r, p->from + at, 0));
     }
     llama_set_causal_attn(context, true);
     return ok;
@@ -311,7 +312,7 @@ static bool put_window(const struct part *p, uint32_t seq, llama_pos *past)
          good(mmx_look(host.m, of->room, &look)) &&
          join_aux(of->room, &look, &joined) && read_aux(&look, p, &it);
     free(joined);
-    ok = ok && put_rows(p, &it, seq, *past);
+    ok = ok && put_rows(p, &it, seq, *past, look.stream_rows);
     if (it.chunk)
         mtmd_input_chunk_free(it.chunk);
     *past += (llama_pos)it.span;
