@@ -1,0 +1,202 @@
+#!/usr/bin/python3
+"""embedding_check - compute all vectors of test/vectors/embedding.json anew.
+
+    python3 embedding_check.py [FILE]
+
+Written from lib/wire/EMBEDDING.md alone, with the standard library and without
+mmx, so that it can be taken along as it is. The last line is the count; the
+exit status is 0 when each vector is as the page says."""
+
+import hashlib
+import json
+import os
+import re
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+VECTORS = os.path.join(HERE, "../vectors/embedding.json")
+
+
+class Refused(ValueError):
+    """The text is the reason."""
+
+
+# --- names of rooms -------------------------------------------------------
+WORD = 2**64 - 1
+
+
+def fnv(data):
+    h = 0xcbf29ce484222325
+    for byte in data:
+        h = (h ^ byte) * 0x100000001b3 & WORD
+    return h
+
+
+def room_id(name):
+    h = fnv(name)
+    h = (h ^ h >> 33) * 0xff51afd7ed558ccd & WORD
+    h = (h ^ h >> 33) * 0xc4ceb9fe1a85ec53 & WORD
+    return h ^ h >> 33
+
+
+def reference_read(said):
+    """Returns (id, secret) of a text or of 24 bytes."""
+    if isinstance(said, bytes):
+        room, secret = int.from_bytes(said[:8], "little"), said[8:]
+        good = len(said) == 24
+    else:
+        good = re.fullmatch("([0-9a-f]{16})(-([0-9a-f]{32}))?", said)
+        room = int(good[1], 16) if good else 0
+        secret = bytes.fromhex(good[3] or "0" * 32) if good else b""
+    if not good or not room:
+        raise Refused("malformed")
+    return room, secret
+
+
+def reference_text(room, secret):
+    return f"{room:016x}" + (f"-{secret.hex()}" if any(secret) else "")
+
+
+# --- rows -----------------------------------------------------------------
+DTYPES = {"bf16": 2, "f16": 2, "f32": 4, "f8e4m3": 1, "f8e5m2": 1, "i8": 1,
+          "u8": 1, "i16": 2, "i32": 4, "i64": 8, "bool": 1}
+
+
+def layout(said):
+    """Returns (text, bytes of a row)."""
+    fields = re.sub(", +(?=[a-z_])", ",", said).split(",")
+    names, size = set(), 0
+    for field in fields:
+        good = re.fullmatch("([a-z_][a-z0-9_]{0,30}):([a-z0-9]+):"
+                            "([1-9][0-9]{0,7})", field)
+        if not good or good[1] in names or good[2] not in DTYPES:
+            raise Refused("malformed")
+        names.add(good[1])
+        size += DTYPES[good[2]] * int(good[3])
+    text = ",".join(fields)
+    if len(fields) > 32 or len(text) > 1024 or size > 1 << 24:
+        raise Refused("malformed")
+    return text, size
+
+
+def rows_of(storage, offset, length, embed, row_base):
+    """Returns the row of each position of a span; None: it takes none."""
+    rows, ones = [], 0
+    for i in range(length):
+        row = row_base + {"compact": ones, "padded": i,
+                          "prompt": offset + i}[storage]
+        takes = not embed or embed[i] == "1"
+        rows.append(row if takes else None)
+        ones += takes
+    return rows
+
+
+# --- keys -----------------------------------------------------------------
+def digest(*words):
+    return hashlib.sha256(json.dumps(list(words)).encode()).digest()
+
+
+def vllm_key(scope, model, revision, dtype, epoch, identifier):
+    return hashlib.sha256(digest(scope, model, revision, dtype) + epoch +
+                          identifier.encode(errors="surrogatepass")).digest()
+
+
+def llama_key(tag, digest_hex):
+    turn = b"".join(room_id(b"%d/" % i + tag.encode()[:256]).to_bytes(
+        8, "little") for i in range(4))
+    return bytes(a ^ b for a, b in zip(bytes.fromhex(digest_hex), turn))
+
+
+# --- the vectors ----------------------------------------------------------
+def refusal(call, *args):
+    try:
+        call(*args)
+    except Refused as e:
+        return str(e)
+    return "it is taken"
+
+
+def check_room_id(v):
+    return {"id": f"{room_id(v['name'].encode()):016x}"}
+
+
+def check_reference(v):
+    room, secret = reference_read(v["text"])
+    assert reference_read(bytes.fromhex(v["bytes"])) == (room, secret)
+    return {"text": reference_text(room, secret), "id": f"{room:016x}",
+            "secret": secret.hex(),
+            "bytes": (room.to_bytes(8, "little") + secret).hex()}
+
+
+def check_reference_refused(v):
+    said = bytes.fromhex(v["bytes"]) if "bytes" in v else v["text"]
+    return {"why": refusal(reference_read, said)}
+
+
+def check_layout(v):
+    text, size = layout(v["said"])
+    return {"text": text, "row_bytes": size,
+            "hash": f"{fnv(text.encode()):016x}"}
+
+
+def check_layout_refused(v):
+    return {"why": refusal(layout, v["said"])}
+
+
+def check_storage(v):
+    return {"rows": rows_of(v["storage"], v["offset"], v["length"],
+                            v["embed"], v["row_base"])}
+
+
+def check_vllm_epoch(v):
+    epoch = digest(v["said"])[:16]
+    return {"epoch": epoch.hex(),
+            "next": hashlib.sha256(epoch).digest()[:16].hex()}
+
+
+def check_vllm_key(v):
+    return {"key": vllm_key(v["scope"], v["model"], v["revision"], v["dtype"],
+                            bytes.fromhex(v["epoch"]), v["identifier"]).hex()}
+
+
+def check_llama_key(v):
+    name = f"mtmd/{v['tag']}/{v['digest']}".encode()
+    return {"id": f"{room_id(name):016x}",
+            "key": llama_key(v["tag"], v["digest"]).hex()}
+
+
+def check_sglang_room(v):
+    return {"id": f"{room_id(v['request'].encode()):016x}",
+            "secret": re.fullmatch(".*~([0-9a-f]{32})(_local_part_[0-9]+)?",
+                                   v["request"], re.DOTALL)[1]}
+
+
+def wrong(vector):
+    """Returns in what a vector differs; "": in nothing."""
+    check = globals().get("check_" + vector["kind"].replace("-", "_"))
+    if not check:
+        return "of an unknown kind"
+    try:
+        got = check(vector)
+    except (AssertionError, ValueError, TypeError, KeyError) as e:
+        return f"{type(e).__name__} {e}"
+    return ", ".join(f"{name} is {got[name]!r:.80}" for name in got
+                     if vector.get(name) != got[name])
+
+
+def main():
+    with open(sys.argv[1] if sys.argv[1:] else VECTORS,
+              encoding="utf-8") as f:
+        vectors = json.load(f)
+    failed = 0
+    for number, vector in enumerate(vectors, 1):
+        why = wrong(vector)
+        if why:
+            failed += 1
+            print(f"vector {number}, {json.dumps(vector):.70}: {why}")
+    print(f"{len(vectors) - failed} passed, {failed} failed")
+    return 1 if failed or not vectors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
