@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import re
+import struct
 import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -18,7 +19,7 @@ VECTORS = os.path.join(HERE, "../vectors/embedding.json")
 
 
 class Refused(ValueError):
-    """The text is the reason."""
+    """The text is the reason: malformed, version or too-large."""
 
 
 # --- names of rooms -------------------------------------------------------
@@ -91,6 +92,145 @@ def rows_of(storage, offset, length, embed, row_base):
     return rows
 
 
+# --- aux ------------------------------------------------------------------
+MAX, WHOLE = 32768, 16 << 20
+MODALITIES = {"image": 1, "video": 2, "audio": 3}
+# tag: name, struct's kind of a value, values of an entry, one entry alone
+TAGS = {1: ("modality", "I", 1, True), 2: ("flags", "I", 1, True),
+        3: ("part", "I", 2, True), 4: ("rows", "I", 1, False),
+        5: ("grid", "I", 3, False), 6: ("merge", "I", 1, True),
+        7: ("sizes", "I", 2, False), 8: ("span", "I", 1, False),
+        9: ("mrope_delta", "i", 1, True), 10: ("times", "d", 1, False),
+        11: ("seconds", "d", 1, False), 12: ("chunk", "s", 1, False),
+        13: ("extra", "s", 1, False), 65535: ("rest", "I", 1, True)}
+
+
+def record(tag, data):
+    return struct.pack("<HHI", tag, 0, len(data)) + data + \
+        bytes(-len(data) % 8)
+
+
+def headed(records):
+    return struct.pack("<3sBI", b"MXA", 1, 8 + len(records)) + records
+
+
+def values(name, kind, said):
+    if name == "extra":
+        return json.dumps(said, separators=(",", ":"),
+                          ensure_ascii=False).encode()
+    if kind == "s":
+        return said
+    if name == "modality":
+        said = MODALITIES[said]
+    flat = [said]
+    while any(isinstance(n, (list, tuple)) for n in flat):
+        flat = [n for entry in flat for n in entry]
+    return struct.pack(f"<{len(flat)}{kind}", *flat)
+
+
+def aux_write(says):
+    return headed(b"".join(record(tag, values(name, kind, says[name]))
+                           for tag, (name, kind, _, _) in TAGS.items()
+                           if name in says))
+
+
+def records(data, at):
+    """Yields (tag, values, where the next one begins)."""
+    last = 0
+    while at < len(data):
+        if len(data) - at < 8:
+            raise Refused("malformed")
+        tag, zero, size = struct.unpack_from("<HHI", data, at)
+        end = at + 8 + size + -size % 8
+        said, fill = data[at + 8:at + 8 + size], data[at + 8 + size:end]
+        if zero or not size or end > len(data) or any(fill) or tag <= last:
+            raise Refused("malformed")
+        if tag not in TAGS and tag & 0x8000:
+            raise Refused("version")
+        if tag in TAGS:
+            _, kind, per, one = TAGS[tag]
+            entry = struct.calcsize(f"<{kind}") * per
+            if size % entry or one and size != entry:
+                raise Refused("malformed")
+        yield tag, said, end
+        last, at = tag, end
+
+
+def aux_read(data):
+    if len(data) < 8 or data[:3] != b"MXA":
+        raise Refused("malformed")
+    if data[3] != 1:
+        raise Refused("version")
+    if struct.unpack_from("<I", data, 4)[0] != len(data) or len(data) > WHOLE:
+        raise Refused("malformed")
+    return {TAGS[tag][0]: value(tag, said)
+            for tag, said, _ in list(records(data, 8)) if tag in TAGS}
+
+
+def value(tag, said):
+    name, kind, per, one = TAGS[tag]
+    if name == "extra":
+        return extra(said)
+    if kind == "s":
+        return said
+    entries = [e if per > 1 else e[0]
+               for e in struct.iter_unpack(f"<{per}{kind}", said)]
+    if name == "modality":
+        known = {n: word for word, n in MODALITIES.items()}
+        return known.get(entries[0], entries[0])
+    return entries[0] if one else entries
+
+
+def extra(said):
+    try:
+        out = json.loads(said.decode())
+    except (ValueError, RecursionError):
+        raise Refused("malformed") from None
+    if not isinstance(out, dict):
+        raise Refused("malformed")
+    return out
+
+
+def aux_split(whole):
+    """Returns (aux, rest)."""
+    cut = 8
+    for tag, _, end in records(whole, 8):
+        if tag == 65535:
+            raise Refused("malformed")
+        if len(whole) > MAX and end > MAX - 16:
+            break
+        cut = end
+    rest = whole[cut:]
+    more = record(65535, struct.pack("<I", len(rest))) if rest else b""
+    return headed(whole[8:cut] + more), rest
+
+
+def rest_rows(aux, total, row_bytes):
+    """Returns how many of the room's rows are no item's."""
+    says = aux_read(aux) if aux else {}
+    if "rest" not in says:
+        return 0
+    size = says["rest"]
+    if not size:
+        raise Refused("malformed")
+    rows = -(-size // row_bytes)
+    if len(aux) > MAX or rows > total or len(aux) - 16 + size > WHOLE:
+        raise Refused("too-large")
+    return rows
+
+
+def aux_join(aux, rows):
+    """Returns the whole. rows: the bytes of the room's last rows."""
+    if not rest_rows(aux, len(rows), 1):
+        return aux
+    size = aux_read(aux)["rest"]
+    whole = headed(aux[8:-16] + rows[:size])
+    aux_read(whole)
+    if any(rows[size:]) or aux_split(whole) != (aux, rows[:size]):
+        raise Refused("malformed")
+    return whole
+
+
 # --- keys -----------------------------------------------------------------
 def digest(*words):
     return hashlib.sha256(json.dumps(list(words)).encode()).digest()
@@ -108,6 +248,24 @@ def llama_key(tag, digest_hex):
 
 
 # --- the vectors ----------------------------------------------------------
+def said_of(says):
+    """Returns what an aux of the file says: long values are short there."""
+    out = dict(says)
+    for name, v in says.items():
+        if name == "times" and isinstance(v, dict):
+            out[name] = [i * v["step"] for i in range(v["count"])]
+        elif name == "chunk":
+            out[name] = bytes.fromhex(v) if isinstance(v, str) else \
+                bytes([v["byte"]]) * v["count"]
+        elif name in ("part", "grid", "sizes"):
+            out[name] = tuple(v) if name == "part" else [tuple(e) for e in v]
+    return out
+
+
+def sha256(data):
+    return hashlib.sha256(data).hexdigest()
+
+
 def refusal(call, *args):
     try:
         call(*args)
@@ -146,6 +304,33 @@ def check_layout_refused(v):
 def check_storage(v):
     return {"rows": rows_of(v["storage"], v["offset"], v["length"],
                             v["embed"], v["row_base"])}
+
+
+def check_aux(v):
+    says = said_of(v["says"])
+    whole = aux_write(says)
+    assert aux_read(whole) == says
+    aux, rest = aux_split(whole)
+    fill = bytes(-len(rest) % v["row_bytes"])
+    assert aux_join(aux, rest + fill) == whole
+    return {"aux": aux.hex() if len(aux) < 1024 else sha256(aux),
+            "rest_bytes": len(rest), "rest_sha256": sha256(rest),
+            "rest_rows": rest_rows(aux, 1 << 20, v["row_bytes"])}
+
+
+def check_aux_skipped(v):
+    return {"says": aux_read(bytes.fromhex(v["aux"]))}
+
+
+def check_aux_refused(v):
+    return {"why": refusal(aux_read, bytes.fromhex(v["aux"]))}
+
+
+def check_rest_refused(v):
+    aux, rows = bytes.fromhex(v["aux"]), bytes.fromhex(v["rows"])
+    return {"why": refusal(lambda: rest_rows(
+        aux, len(rows) // v["row_bytes"], v["row_bytes"]) and
+        aux_join(aux, rows))}
 
 
 def check_vllm_epoch(v):
