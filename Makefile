@@ -139,6 +139,9 @@ $(B)/mmx-exporter: LIBS = $(shell pkg-config --libs $(HTTP)) -lm
 $(BENCH): $(call src,test/bench/*.c) $(B)/mmx.a $(B)/libmmx.a
 	$(CC) $(LDFLAGS) $^ -o $@ $(LIBS)
 
+# digest.h is for programs of the installed library.
+$(B)/test/unit/embedding_test.o: CPPFLAGS += -Ilib/client
+
 $(UNIT) $(CONTRACT): $(B)/%: $(B)/%.o $(call src,test/*.c) $(B)/mmx.a $(B)/libmmx.a
 	$(CC) $(LDFLAGS) $^ -o $@ $(LIBS)
 

@@ -1,8 +1,7 @@
-"""What engines say beside rows, in Python: the vector of the guide, values and
-what is refused. client_aux_test.c holds the bytes."""
+"""What engines say beside rows, in Python: values and what is refused.
+embedding_test.py holds the bytes."""
 
 import os
-import re
 import struct
 import sys
 import unittest
@@ -24,11 +23,6 @@ SAYS = {"modality": "image", "flags": aux.MROPE, "part": (0, 2),
         "chunk": b"\1\2\3"}
 LARGE = {"modality": "video", "times": [i / 2 for i in range(5000)],
          "chunk": b"\1\2\3"}
-
-
-def shown(part):
-    """Returns the digits of the first block of a page's part."""
-    return "".join(re.match(r"\n+((?:    [0-9a-f]+\n)+)", part)[1].split())
 
 
 class Pool:
@@ -73,43 +67,13 @@ def delivered(whole, rows, **of):
     return room
 
 
-def text(path):
-    with open(os.path.join(ROOT, path), encoding="utf-8") as f:
-        return f.read()
-
-
 def rest_of(size):
     """Returns an aux that claims a rest."""
     record = struct.pack("<HHIII", 65535, 0, 4, size, 0)
     return struct.pack("<3sBI", b"MXA", 1, 8 + len(record)) + record
 
 
-class Vector(unittest.TestCase):
-    def test_the_guide_has_its_bytes(self):
-        part = text("lib/client/README.md").split("are these bytes:")[1]
-        self.assertEqual(aux.pack(**SAYS).hex(), shown(part))
-
-    def test_the_guide_has_the_bytes_of_a_large_one(self):
-        part = text("lib/client/README.md").split(" have the aux\n")[1]
-        got = aux.split(aux.pack(**LARGE))
-        self.assertEqual(got.aux.hex(), shown(part))
-        self.assertEqual(len(got.rest), 40024)
-        self.assertIn(f"{len(got.rest):,} bytes", part)
-        self.assertIn(f"{mmx.room_id(got.rest):x}", part)
-        self.assertEqual((got.rest[:24] + got.rest[-24:]).hex(),
-                         shown(part.split("bytes are\n")[1]))
-
-    def test_the_test_in_c_has_its_bytes(self):
-        of = text("test/unit/client_aux_test.c")
-        for name, data in (("vector =", aux.pack(**SAYS)),
-                           ("large_aux =", aux.split(aux.pack(**LARGE)).aux)):
-            part = of.split(name)[1].split(";")[0]
-            self.assertEqual("".join(re.findall(r'"([0-9a-f]+)"', part)),
-                             data.hex())
-
-    def test_it_comes_back(self):
-        self.assertEqual(aux.unpack(aux.pack(**SAYS)), SAYS)
-
+class Table(unittest.TestCase):
     def test_the_table_is_that_of_c(self):
         kinds = {"u32": "I", "i32": "i", "f64": "d", "bytes": ""}
         rows = {int(tag): (name.lower(), kinds[kind], int(per), one == "one")

@@ -50,18 +50,6 @@ TEST(spaces_are_not_part_of_the_text)
     T_EQ_U64(a.row_bytes, 16384 + 4 + 3);
 }
 
-TEST(hash_is_fnv1a_64_of_the_text)
-{
-    uint64_t h = UINT64_C(14695981039346656037);
-    const char *text = "a:u8:1";
-
-    for (const char *p = text; *p; p++)
-        h = (h ^ (uint8_t)*p) * UINT64_C(1099511628211);
-    T_EQ_U64(parse(text).hash, h);
-    T_TRUE(parse("a:u8:1").hash != parse("b:u8:1").hash);
-    T_TRUE(parse("a:u8:1,b:u8:1").hash != parse("b:u8:1,a:u8:1").hash);
-}
-
 TEST(every_dtype)
 {
     static const struct {
