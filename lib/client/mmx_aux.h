@@ -1,7 +1,7 @@
 /* mmx_aux.h - what engines say beside the rows of a room, so that an encoder of
  * one engine can feed a language host of another. Records of a tag and values,
- * in ascending order of tags, at most 32 KiB; README.md has the bytes. More of
- * it, up to 16 MiB, goes on in rows behind the item's: mmx_aux_split.
+ * in ascending order of tags, at most 32 KiB; EMBEDDING.md has the bytes. More
+ * of it, up to 16 MiB, goes on in rows behind the item's: mmx_aux_split.
  *
  *     uint32_t grid[3] = {1, 16, 48}, merge = 2;
  *     uint64_t mem[64];

@@ -95,7 +95,8 @@ class Life:
               r.run("stat", "-c", "%a %U:%G", "/etc/mmx/fleet.key"))
         for page in ("README.md", "cmd/README.md", "lib/client/README.md",
                      "lib/wire/RULES.md", "lib/wire/PROTOCOL.md",
-                     "lib/wire/SECURITY.md", "conf/kubernetes.yaml"):
+                     "lib/wire/EMBEDDING.md", "lib/wire/SECURITY.md",
+                     "conf/kubernetes.yaml"):
             check(os.path.exists(r.at("/usr/share/doc/mmx/" + page)), page)
         check(os.path.exists(r.at("/usr/share/doc/libmmx-dev/examples/"
                                   "consumer.c")), "the example")

@@ -4,7 +4,7 @@
     aux.unpack(data)["grid"]      # [(1, 16, 48)]
 
 An encoder of one engine can so feed a language host of another. The bytes and
-the names are in lib/client/README.md; the C library (mmx_aux.h) writes and
+the names are in lib/wire/EMBEDDING.md; the C library (mmx_aux.h) writes and
 checks them. Nothing in an aux is ever executed: numbers, bytes, and JSON in
 `extra`.
 
