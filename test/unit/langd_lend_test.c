@@ -35,17 +35,17 @@ TEST(engines_that_can_are_told_of_a_lender_once)
 
     able(l, 1, "able");
     T_TRUE(told_of(l, 1) == NULL);
-    brain_hear(l, 0, lender(LEND));
+    lends(l, LEND);
     T_TRUE(notified(l, 1) && !notified(l, 0));
     told_once(l, 1, 1, LEND);
     T_TRUE(told_of(l, 0) == NULL);
     able(l, 2, "able"); /* comes later */
     T_TRUE(notified(l, 2));
     told_once(l, 2, 1, LEND);
-    brain_hear(l, 0, lender(LEND)); /* is said again */
+    lends(l, LEND); /* is said again */
     T_FALSE(notified(l, 1));
     T_TRUE(told_of(l, 1) == NULL);
-    brain_hear(l, 0, lender(LEND + 1));
+    lends(l, LEND + 1);
     told_once(l, 1, 2, LEND + 1);
     told_once(l, 2, 2, LEND + 1);
     able(l, 3, "able");
@@ -83,7 +83,7 @@ TEST(rooms_of_a_pool_on_a_gpu_do_not_hope)
 }
 
 /* RULES 6.7 */
-TEST(a_lender_that_is_lost_is_another_one_when_it_is_back)
+TEST(a_lender_that_is_back_is_the_same_one)
 {
     struct there t;
     struct rig *l = hoping(&t);
@@ -94,12 +94,15 @@ TEST(a_lender_that_is_lost_is_another_one_when_it_is_back)
     T_EQ_U64(brain_reason(l, 1, 0), ERR_PEER_LOST);
     T_OK(brain_say(l, 1, release(0, ROWS_UNKNOWN)));
     (void)brain_events(l, 1, 0);
-    brain_hear(l, 0, lender(LEND));
-    told_once(l, 1, 2, LEND);
-    T_FALSE(hopes(l, 1, large(2, 1), &t));
+    lends(l, LEND);
+    T_TRUE(told_of(l, 1) == NULL);
+    T_TRUE(hopes(l, 1, large(2, 1), &t));
+    lends(l, LEND + 1); /* another run */
+    told_once(l, 1, 2, LEND + 1);
+    T_FALSE(hopes(l, 1, large(3, 2), &t));
     T_EQ_U64(brain_stat(l, "lends_unmapped"), 1);
     maps(l, 1, 2, 1);
-    T_TRUE(hopes(l, 1, large(3, 2), &t));
+    T_TRUE(hopes(l, 1, large(4, 3), &t));
 }
 
 /* hopes */

@@ -21,6 +21,15 @@ static inline struct peer_msg lender(uint64_t lend)
     return m;
 }
 
+/* The encoder is up, and langd itself has mapped its pool. */
+static inline void lends(struct rig *l, uint64_t lend)
+{
+    struct event ev = {.type = EV_MAP, .peer_at = 0, .mapped = 1};
+
+    brain_hear(l, 0, lender(lend));
+    rig_step(l, &ev);
+}
+
 /* Connects an engine that takes LENDER. */
 static inline void able(struct rig *l, uint32_t conn, const char *session)
 {
@@ -64,7 +73,7 @@ static inline struct rig *lending(const char *a, const char *b)
     struct rig *l = langd_up(a, b);
 
     able(l, 1, "able");
-    brain_hear(l, 0, lender(LEND));
+    lends(l, LEND);
     return l;
 }
 

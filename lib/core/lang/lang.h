@@ -370,6 +370,9 @@ void lroom_touch(struct langd *l, struct lroom *m);
 
 /* Takes from HELLO what engines here need to map the encoder's pools. */
 void lender_take(struct langd *l, struct peer *p, const struct peer_hello *n);
+/* Gives the lender a number, once this daemon maps its pools itself: only then
+ * is its socket known to be served by its user. */
+void lender_open(struct langd *l, struct peer *p);
 void lender_gone(struct peer *p);
 /* Notifies connections of a new lender, while `out` has space. */
 void lenders_serve(struct langd *l, struct out *out);

@@ -25,16 +25,24 @@ void lender_gone(struct peer *p)
 
 void lender_take(struct langd *l, struct peer *p, const struct peer_hello *n)
 {
-    bool lends = p->same_host && n->lend && n->socket.len > 0 &&
-                 l->b.c.conf->transfer_same_host < SAME_HOST_COPY;
-
-    if (!lends)
+    if (!p->same_host || !n->lend || n->socket.len == 0 ||
+        l->b.c.conf->transfer_same_host >= SAME_HOST_COPY) {
         lender_gone(p);
-    if (!lends || n->lend == p->l.lend_token || l->lenders == LENDERS_MAX)
+    } else if (n->lend != p->l.lend_token) {
+        p->l.lender = 0;
+        p->l.lend_token = n->lend;
+        span_copy_str(n->socket, p->l.lend_socket, sizeof(p->l.lend_socket));
+        lender_open(l, p);
+    }
+}
+
+void lender_open(struct langd *l, struct peer *p)
+{
+    if (!p->mapped || !p->l.lend_token || p->l.lender ||
+        l->lenders == LENDERS_MAX)
         return;
-    p->l.lend_token = n->lend;
     p->l.lender = ++l->lenders;
-    span_copy_str(n->socket, p->l.lend_socket, sizeof(p->l.lend_socket));
+    CHECK(p->l.lender <= LENDERS_MAX, "lender %u", p->l.lender);
     l->lender_news = 0;
 }
 
@@ -109,10 +117,8 @@ void lender_mapped(struct langd *l, uint32_t conn, const struct local_mapped *n)
     struct conn_maps *maps = l->b.engines.conns[conn].maps, *at = maps;
 
     /* In its old place, else in that of the oldest. */
-    for (uint32_t i = 0; i < CONN_MAPS_MAX; i++)
-        if (maps[i].lender == n->lender)
-            at = &maps[i];
-        else if (at->lender != n->lender && maps[i].lender < at->lender)
+    for (uint32_t i = 0; i < CONN_MAPS_MAX && at->lender != n->lender; i++)
+        if (maps[i].lender == n->lender || maps[i].lender < at->lender)
             at = &maps[i];
     *at = (struct conn_maps){n->lender, n->pools};
     LIST_FOREACH_SAFE (i, &l->b.engines.conns[conn].attachments)

@@ -51,6 +51,7 @@ void langd_on_map(struct langd *l, struct out *out, const struct event *ev)
         return;
     p->l.map_asked = ev->err == OK;
     p->mapped = ev->mapped;
+    lender_open(l, p);
     p->l.map_why = ev->static_why ? ev->static_why : p->l.map_why;
     peer_look(&l->b.peers, out, p, l->b.now_ns);
     if (peer_up(p))
@@ -77,7 +78,8 @@ static void lost(void *brain, struct out *out, struct peer *p, bool restarted)
         lroom_touch(l, m);
     }
     unmap_pools(l, out, p);
-    lender_gone(p);
+    if (restarted)
+        lender_gone(p);
 }
 
 /* Rooms whose INIT was not sent end when they settle. The others ended when the

@@ -280,8 +280,9 @@ void say_state(struct langd *l, struct out *out, struct peer *p,
         msg.state.attempt = m->attempt;
         msg.state.granted = m->granted;
         msg.state.total = m->total;
-        msg.state.flags = (m->aux_state == LAUX_STORED ? FLAG_AUX : 0) |
-                          (m->lent ? FLAG_HELD : 0);
+        msg.state.flags =
+            (m->aux_state == LAUX_STORED ? FLAG_AUX : 0) |
+            (m->lent && m->r.state != ROOM_FAILED ? FLAG_HELD : 0);
         if (in->type == PEER_LENGTH && lroom_alive(m) && lroom_lacks_aux(m))
             msg.state.reason = ERR_NO_BLOCKS;
         msg.state.firm = grant_firmness(l, m);
