@@ -398,7 +398,7 @@ static void killed_lent(bool language)
     struct prod *p;
     uint64_t now = 200;
 
-    one_host(4);
+    one_host(8);
     W.is.lend = 1;
     e0->conf->transfer_same_host = l0->conf->transfer_same_host =
         SAME_HOST_LEND;
@@ -419,12 +419,12 @@ static void killed_lent(bool language)
     } else {
         econn_die(c->h[1]->c);
     }
-    p = announce(e0, 3, 64, now + 1);
+    p = announce(e0, 3, 80, now + 1);
     p->session = 2;
     request(l0, e0, 3, now + 100)->session = 2;
     while (!world_over() && W.now_ns < LIMIT)
         (void)run_until(W.now_ns + 20 * MS);
-    HOLDS(W.succeeded == (language ? 2 : 3), "the next room is served",
+    HOLDS(W.succeeded >= (language ? 2 : 3), "the next room is served",
         "%u rooms succeeded", W.succeeded);
     world_finish(LIMIT);
 }

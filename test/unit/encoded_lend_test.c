@@ -122,17 +122,22 @@ TEST(a_pool_that_gets_its_layout_later_is_given_then_once)
     T_EQ_U64(pools_given(e, 2), 0);
 }
 
-/* It comes to say BYE. */
-TEST(a_reader_of_a_lost_langd_is_heard_and_given_nothing)
+TEST(of_a_lost_langd_only_who_parts_is_heard)
 {
     struct rig *e = mapped(NULL);
-    uint64_t lend = lend_of(e, L_EPOCH);
+    struct local_msg m = {.type = LOCAL_MAP};
 
+    m.map.token = lend_of(e, L_EPOCH);
+    m.map.epoch = L_EPOCH;
+    m.map.name = span_str("a");
+    m.map.parting = 1;
     link_down(e, 0);
     open_as(e, 2, 7, 50);
-    T_OK(say_map(e, 2, "a", L_EPOCH, lend));
-    T_EQ_U64(pools_given(e, 2), 0);
-    says_bye(e, 2);
+    T_ERR(say_map(e, 2, "a", L_EPOCH, m.map.token), ERR_NOT_OWNER);
+    open_as(e, 3, 7, 50);
+    T_OK(brain_say(e, 3, m));
+    T_EQ_U64(pools_given(e, 3), 0);
+    says_bye(e, 3);
 }
 
 /* LEND */

@@ -366,7 +366,7 @@ static void choose_path(struct encoded *e, struct edst *d)
     d->copy = peer_copies(p, d->room->item->pool);
     if (!d->copy || d->map != NONE)
         return;
-    d->copy = edst_fence(e, d);
+    d->copy = edst_fence(e, d, false);
     if (!d->copy)
         e->b.stats[STAT_copies_refused]++;
 }

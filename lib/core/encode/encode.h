@@ -597,9 +597,13 @@ void edst_broken(struct encoded *e, struct edst *d);
 
 /* encode/fence.c */
 
-/* Raises the fence: the langd maps our pools, and may read the item's rows from
- * now on. False: it would have more than its share of the pool. */
-bool edst_fence(struct encoded *e, struct edst *d);
+/* True if all that may read the room's rows are engines of langds that live. */
+bool eroom_lent(const struct eroom *m);
+
+/* Raises the fence: the langd maps our pools, and it, or (lend) its engines,
+ * may read the item's rows from now on. False: it would have more than its
+ * share of the pool, or all that is lent would be more than half of it. */
+bool edst_fence(struct encoded *e, struct edst *d, bool lend);
 /* Lifts the fence: the process behind d->map no longer reads rows of it. */
 void edst_unfence(struct encoded *e, struct edst *d);
 /* Closes conn if it has ended, owns nothing and no fence waits for it. Its
@@ -620,8 +624,8 @@ void edst_lend(struct encoded *e, struct edst *d);
 /* Fills LEND. bytes: for its runs. */
 void edst_fill_lend(const struct encoded *e, const struct edst *d,
     struct peer_lend *n, uint8_t bytes[POOL_RUNS_MAX * 8]);
-/* True if engines of this run of a langd are known. */
-bool readers_of(const struct encoded *e, uint32_t run);
+/* True if engines of this run of a langd may read the pool. */
+bool readers_of(const struct encoded *e, uint32_t run, uint32_t pool);
 /* Handles MAP of an engine: conn reads pools for the langd that it names.
  * False: its token is not such a one. */
 bool encoded_map_reader(struct encoded *e, struct out *out, uint32_t conn,

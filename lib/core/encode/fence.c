@@ -55,19 +55,40 @@ void edst_conn_quiet(struct encoded *e, struct out *out, uint32_t conn)
         out_action(out, ACT_CONN_CLOSE)->conn = conn;
 }
 
-bool edst_fence(struct encoded *e, struct edst *d)
+bool eroom_lent(const struct eroom *m)
+{
+    bool lent = false;
+
+    LIST_FOREACH (n, &m->dsts) {
+        const struct edst *d = LIST_ENTRY(n, struct edst, in_room);
+
+        if (d->map != NONE && (!d->lent || d->map == MAP_ORPHAN))
+            return false;
+        lent |= d->lent;
+    }
+    return lent;
+}
+
+bool edst_fence(struct encoded *e, struct edst *d, bool lend)
 {
     const struct peer *p = &e->b.peers.peers[d->peer];
+    struct epool *pool = eroom_pool(e, d->room);
+    uint32_t blocks = d->room->item->src.blocks;
 
     CHECK(p->e.map_conn != NONE && d->map == NONE,
         "destination %u of %s, which maps by connection %u, has a fence",
         edst_slot(e, d), p->name, p->e.map_conn);
-    if (!may_copy(e, p, d->room->item))
+    if (lend ? (pool->lent + (uint64_t)blocks) * 2 > pool->p.blocks
+             : !may_copy(e, p, d->room->item))
         return false;
     d->map = p->e.map_conn;
     d->map_epoch = p->epoch;
     e->fenced++;
-    count_copy(e, d, 1);
+    d->lent = lend;
+    if (lend)
+        pool->lent += blocks;
+    else
+        count_copy(e, d, 1);
     return true;
 }
 
@@ -84,11 +105,12 @@ void edst_unfence(struct encoded *e, struct edst *d)
             eroom_pool(e, d->room)->orphaned -= d->room->item->src.blocks;
         d->flags &= (uint8_t)~FLAG_LEND;
         debt_paid(&d->debt, OWE_LEND);
+    } else {
+        count_copy(e, d, -1);
     }
     d->lent = false;
     d->map = NONE;
     e->fenced--;
-    count_copy(e, d, -1);
     if (d->state == DST_FENCED) {
         d->debt.owe = 0; /* FAILED was only for the fence */
         edst_move(e, d, DST_ENDED);

@@ -25,6 +25,7 @@ static bool may_lend(struct encoded *e, const struct edst *d)
            conf_lends(eroom_pool(e, d->room)->meta->conf) &&
            e->pools[d->room->item->pool].waiting == 0 &&
            p->e.map_conn != NONE && p->e.map_epoch == p->epoch &&
+           langd_trusted(e, p->e.map_conn, d->room->item->pool) &&
            !item_asks(d->room->item);
 }
 
@@ -40,10 +41,8 @@ void edst_lend(struct encoded *e, struct edst *d)
         return;
     /* All rows without `final`: they may be written again, or it never comes.
      */
-    if (may_lend(e, d) && item_done(it) && edst_fence(e, d)) {
-        d->lent = true;
+    if (may_lend(e, d) && item_done(it) && edst_fence(e, d, true)) {
         d->run = e->b.peers.peers[d->peer].e.run;
-        eroom_pool(e, d->room)->lent += it->src.blocks;
         debt_owe(&d->debt, OWE_LEND);
         return;
     }
@@ -67,7 +66,7 @@ void edst_fill_lend(const struct encoded *e, const struct edst *d,
     struct peer_lend *n, uint8_t bytes[POOL_RUNS_MAX * 8])
 {
     const struct item *it = d->room->item;
-    struct writer w = writer_of(bytes, POOL_RUNS_MAX * 8);
+    struct writer w = writer_of(bytes, (size_t)POOL_RUNS_MAX * 8);
 
     CHECK(d->lent && item_held(it), "destination %u of state %u lends",
         edst_slot(e, d), d->state);
@@ -80,11 +79,11 @@ void edst_fill_lend(const struct encoded *e, const struct edst *d,
 
 /* readers */
 
-bool readers_of(const struct encoded *e, uint32_t run)
+bool readers_of(const struct encoded *e, uint32_t run, uint32_t pool)
 {
     CHECK(run != 0, "readers of no run");
     for (uint32_t i = 0; i < e->b.engines.conns_max; i++)
-        if (e->readers[i].run == run)
+        if (e->readers[i].run == run && (e->readers[i].offered >> pool & 1))
             return true;
     return false;
 }
@@ -122,6 +121,7 @@ static void supersede(struct encoded *e, struct out *out, uint32_t conn)
             c[i].pid != c[conn].pid ||
             e->readers[i].run != e->readers[conn].run)
             continue;
+        e->readers[conn].offered = e->readers[i].offered;
         e->readers[i].run = 0;
         edst_conn_quiet(e, out, i);
         return;
@@ -138,7 +138,8 @@ bool encoded_map_reader(struct encoded *e, struct out *out, uint32_t conn,
 
     if (e->b.c.conf->transfer_same_host >= SAME_HOST_COPY ||
         (e->b.c.secret[0] | e->b.c.secret[1]) == 0 ||
-        m->map.token != peer_lend_token(peers, who, epoch))
+        m->map.token != peer_lend_token(peers, who, epoch) ||
+        !(m->map.parting || (p && p->epoch == epoch)))
         return false;
     CHECK(e->readers[conn].run == 0, "connection %u is a reader twice", conn);
     e->readers[conn] = (struct ereader){.run = peers_run(peers, who, epoch)};
@@ -147,8 +148,7 @@ bool encoded_map_reader(struct encoded *e, struct out *out, uint32_t conn,
     if (m->map.parting)
         supersede(e, out, conn);
     out_done(out, conn, m->seq, 0, 0);
-    if (!m->map.parting && p &&
-        p->epoch == epoch) /* otherwise it comes to say BYE */
+    if (!m->map.parting)
         offer(e, out, conn);
     return true;
 }
@@ -159,10 +159,11 @@ void reader_gone(struct encoded *e, uint32_t conn)
 
     CHECK(conn < e->b.engines.conns_max, "reader %u is gone", conn);
     e->readers[conn] = (struct ereader){0};
-    if (run == 0 || readers_of(e, run))
-        return;
-    for (uint32_t i = 0; e->fenced > 0 && i < e->rooms_max; i++)
-        if (e->dsts[i].state != DST_FREE && e->dsts[i].map == MAP_ORPHAN &&
-            e->dsts[i].run == run)
-            edst_unfence(e, &e->dsts[i]);
+    for (uint32_t i = 0; run && e->fenced > 0 && i < e->rooms_max; i++) {
+        struct edst *d = &e->dsts[i];
+
+        if (d->state != DST_FREE && d->map == MAP_ORPHAN && d->run == run &&
+            !readers_of(e, run, d->room->item->pool))
+            edst_unfence(e, d);
+    }
 }

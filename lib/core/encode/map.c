@@ -114,7 +114,7 @@ void encoded_map_dead(struct encoded *e, uint32_t conn)
 
         if (d->state == DST_FREE || d->map != conn)
             continue;
-        if (d->lent && readers_of(e, d->run))
+        if (d->lent && readers_of(e, d->run, d->room->item->pool))
             orphan(e, d);
         else
             edst_unfence(e, d);

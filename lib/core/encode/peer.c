@@ -453,14 +453,13 @@ static void on_abort(struct encoded *e, struct out *out, struct peer *p,
 static void on_return(struct encoded *e, struct out *out, struct peer *p,
     const struct peer_msg *msg, struct edst *d)
 {
-    if (!d) {
-        struct peer_msg drained = reply(msg, PEER_DRAINED);
+    struct peer_msg drained = reply(msg, PEER_DRAINED);
 
+    if (!d || !d->lent) {
         tell(e, out, p, &drained);
         return;
     }
-    if (d->lent)
-        edst_end(e, d, OK); /* its ACK may be lost */
+    edst_end(e, d, OK); /* its ACK may be lost */
     edst_answered(e, out, d, false);
     d->drained_due = true;
     edst_touch(e, d);
@@ -502,7 +501,8 @@ static void on_state(struct encoded *e, struct out *out,
         enum err why = n->reason && n->reason < ERR_COUNT ? (enum err)n->reason
                                                           : ERR_ABORTED;
 
-        edst_answered(e, out, d, n->flags & FLAG_HELD);
+        edst_answered(
+            e, out, d, n->state == ROOM_SUCCESS && (n->flags & FLAG_HELD));
         edst_end(e, d, n->state == ROOM_SUCCESS ? OK : why);
         return;
     }

@@ -67,7 +67,8 @@ static void settle_source(struct encoded *e, struct eroom *m)
         eroom_read_elsewhere(m)) {
         if (m->life == EROOM_QUARANTINED)
             return;
-        e->b.stats[STAT_blocks_quarantined] += m->item->src.blocks;
+        if (!eroom_lent(m))
+            e->b.stats[STAT_blocks_quarantined] += m->item->src.blocks;
         eroom_move(e, m, EROOM_QUARANTINED);
         return;
     }

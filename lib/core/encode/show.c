@@ -76,7 +76,7 @@ static void count(const void *brain, uint32_t place, uint32_t sums[][3])
         return;
     if (m->life == EROOM_KEPT)
         sums[m->item->pool][SUM_KEPT] += m->item->src.blocks;
-    else if (m->item->refs == 1)
+    else if (m->item->refs == 1 && !eroom_lent(m))
         sums[m->item->pool][SUM_QUARANTINED] += m->item->src.blocks;
 }
 
@@ -161,6 +161,7 @@ void encoded_check(const void *brain)
 
         dsts += e->dsts[i].state != DST_FREE;
         fenced += e->dsts[i].state != DST_FREE && e->dsts[i].map != NONE;
+        fences += e->dsts[i].state != DST_FREE && e->dsts[i].lent;
         fences += e->items[i].life != ITEM_FREE ? e->items[i].fences : 0;
         if (!m->r.used)
             continue;
