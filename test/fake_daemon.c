@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -14,7 +15,7 @@ int fake_memory(size_t bytes, void *map_out)
     int fd = memfd_create("mmx-test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     void *p;
 
-    T_EQ_I64(ftruncate(fd, (off_t)bytes), 0);
+    T_EQ_I64(posix_fallocate(fd, 0, (off_t)bytes), 0);
     p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     T_TRUE(p != MAP_FAILED);
     memcpy(map_out, &p, sizeof p);

@@ -27,6 +27,8 @@
 #include <poll.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #ifndef MADV_POPULATE_READ
@@ -90,13 +92,38 @@ static void say(struct client_lender *l, bool map, bool bye)
     (void)send(l->sock, bytes, w.len, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
+/* True if the file has all its pages and cannot change its size: memory that
+ * this process can rely on, and no more of it than there is. */
+static bool is_whole(int fd, uint64_t bytes)
+{
+    const int both = F_SEAL_SHRINK | F_SEAL_GROW;
+    struct stat st;
+
+    return (fcntl(fd, F_GET_SEALS) & both) == both && fstat(fd, &st) == 0 &&
+           (uint64_t)st.st_blocks >= (bytes + 511) / 512;
+}
+
+/* True if root, or the user that serves langd's socket, serves this one. */
+static bool is_trusted(const mmx *m, int sock)
+{
+    struct ucred who, langd;
+    socklen_t a = sizeof who, b = sizeof langd;
+
+    return getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &who, &a) == 0 &&
+           getsockopt(m->sock, SOL_SOCKET, SO_PEERCRED, &langd, &b) == 0 &&
+           (who.uid == 0 || who.uid == langd.uid);
+}
+
 /* Connects and says MAP, with or without BYE, if it is time to. */
 static void begin(mmx *m, struct client_lender *l, bool bye)
 {
     if (client_now() < l->due)
         return;
     l->sock = client_dial(m, l->path);
-    if (l->sock >= 0)
+    if (l->sock >= 0 && !bye && !is_trusted(m, l->sock)) {
+        client_hang(m, &l->sock);
+        l->done = m->lend_due = true;
+    } else if (l->sock >= 0)
         say(l, true, bye);
     else if (errno == EAGAIN || errno == EMFILE || errno == ENFILE)
         l->due = client_now() + AGAIN_MS;
@@ -115,11 +142,15 @@ static void answered(
         l->done = true; /* it is another run of the encoder */
 }
 
-static bool is_sealed(int fd)
+static bool has_map(mmx *m, const struct client_lender *l, uint16_t pool)
 {
-    int seals = fcntl(fd, F_GET_SEALS);
+    const struct client_map *map;
+    uint32_t i = 0;
 
-    return seals >= 0 && (seals & F_SEAL_SHRINK);
+    while ((map = next_map(m, l, &i)) != NULL)
+        if (map->number % LENDER_POOLS == pool)
+            return true;
+    return false;
 }
 
 /* Maps a pool that the lender offers, unless it has no memory that this process
@@ -134,7 +165,8 @@ static void take_pool(mmx *m, const struct client_lender *l,
     while (map < m->maps + MAPS_MAX && map->used)
         map++;
     if (r.err || n->pool >= LENDER_POOLS || map == m->maps + MAPS_MAX ||
-        (r.share[0] && strcmp(r.share, "memfd") != 0) || !is_sealed(fd))
+        (r.share[0] && strcmp(r.share, "memfd") != 0) ||
+        !is_whole(fd, r.pool.bytes) || has_map(m, l, n->pool))
         return;
     r.pool.writable = 0;
     if (client_map_pool(m, &r) != 0)

@@ -124,7 +124,8 @@ static void open_pair(struct pair *p)
     rig_open(&p->g, ROLE_LANGD);
     T_EQ_I64(mmx_on_map(p->g.m, tell, p), 0);
     fake_listen(&p->enc, ROLE_ENCODED);
-    T_EQ_I64(fcntl(p->enc.pool_fd, F_ADD_SEALS, F_SEAL_SHRINK), 0);
+    T_EQ_I64(
+        fcntl(p->enc.pool_fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW), 0);
     for (uint32_t i = 0; i < POOL_BYTES; i++)
         p->enc.pool[i] = (uint8_t)(3 + 7 * i);
     say_lender(p);
@@ -297,7 +298,7 @@ TEST(pools_that_are_not_mapped)
 
     open_pair(&p);
     small = fake_memory(POOL_BYTES / 2, &mem);
-    T_EQ_I64(fcntl(small, F_ADD_SEALS, F_SEAL_SHRINK), 0);
+    T_EQ_I64(fcntl(small, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW), 0);
     fake_pool(&p.enc, 0, "q", fd);
     fake_pool(&p.enc, 0, "q", small);
     p.enc.number = 16;
@@ -338,7 +339,7 @@ TEST(a_large_pool_takes_several_steps)
     int fd = fake_memory(100 << 20, &mem);
 
     open_pair(&p);
-    T_EQ_I64(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK), 0);
+    T_EQ_I64(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW), 0);
     say_large(&p, fd);
     while (!langd_has(&p))
         steps++;
@@ -372,7 +373,7 @@ TEST(several_threads_step)
     int fd = fake_memory(100 << 20, &mem);
 
     open_pair(&p);
-    T_EQ_I64(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK), 0);
+    T_EQ_I64(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW), 0);
     for (size_t i = 0; i < ARRAY_LEN(t); i++)
         T_EQ_I64(pthread_create(&t[i], NULL, steps, &p), 0);
     say_large(&p, fd);
