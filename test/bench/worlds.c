@@ -106,6 +106,9 @@ static uint32_t bulk_blocks(const struct world *w, int role, unsigned i)
         return 0;
     if (w->cases == ranks)
         return TP_ROWS / BLOCK_ROWS;
+    if (w->cases == lent) /* not more than half of a pool is lent */
+        return (BULK_ROWS + BLOCK_ROWS - 1) / BLOCK_ROWS *
+               (role == ENC ? 2 : 1);
     if (w->cases == chosen)
         return SPREAD_ROWS / BLOCK_ROWS;
     if (w->cases != spread)

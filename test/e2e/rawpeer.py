@@ -38,7 +38,8 @@ def says(name, role, answer=0, boot=bytes(32), address=b"", mapped=0,
         + text(name) + text("") + text("raw") \
         + blob(address and struct.pack("<H", len(address)) + address) + blob() \
         + text("") + struct.pack("<QIQB", 0, mapped, 0, 1) + text("tcp") \
-        + blob() + struct.pack("<BBB", 0, 0, 0) + text("")
+        + blob() + struct.pack("<BBB", 0, 0, 0) + text("") \
+        + struct.pack("<Q", 0)
 
 
 def hello(name="raw", role=2, answer=0, from_epoch=5):
