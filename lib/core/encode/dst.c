@@ -701,7 +701,8 @@ void edst_settle(struct encoded *e, struct out *out, struct edst *d)
     give_up_on(e, d);
     if (d->state == DST_ACTIVE) {
         keep_order(e, d);
-        edst_lend(e, d);
+        if (d->flags & FLAG_LEND)
+            edst_lend(e, d);
         send_more(e, out, d);
         look_for_debts(e, d);
     } else {

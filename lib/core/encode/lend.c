@@ -10,11 +10,6 @@
 
 /* lending */
 
-static bool asks(const struct edst *d)
-{
-    return d->flags & FLAG_LEND;
-}
-
 /* True if L may be lent rows of its pool at all. */
 static bool may_lend(struct encoded *e, const struct edst *d)
 {
@@ -35,7 +30,7 @@ void edst_lend(struct encoded *e, struct edst *d)
 
     CHECK(d->state == DST_ACTIVE, "destination %u of state %u is lent rows",
         edst_slot(e, d), d->state);
-    if (d->lent || !asks(d) || !eroom_announced(d->room) || it->total == 0)
+    if (d->lent || !eroom_announced(d->room) || it->total == 0)
         return;
     if (may_lend(e, d) && !item_complete(it))
         return;

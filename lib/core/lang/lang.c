@@ -197,7 +197,8 @@ static void work(void *brain, struct out *out)
             lroom_notify(l, out, LIST_ENTRY(n, struct lroom, in_settled));
         more |= l->aux_dirty;
     }
-    lenders_serve(l, out);
+    if (l->lender_news < l->b.engines.conns_max)
+        lenders_serve(l, out);
     if (l->leave_due && out_has_room(out))
         named_serve(l, out);
     while (out_has_room(out) && (conn = tickets_next_conn(&l->tickets)) != NONE)

@@ -391,7 +391,7 @@ void lroom_despair(struct langd *l, struct lroom *m);
 bool lroom_shows(struct langd *l, struct lroom *m, uint32_t conn);
 /* Handles LEND. */
 void lroom_on_lend(struct langd *l, struct lroom *m, const struct peer_lend *n);
-/* Frees what the room has of LEND: no engine reads it. */
+/* Frees what the room, which is lent, has of LEND: no engine reads it. */
 void lroom_lent_over(struct langd *l, struct lroom *m);
 
 /* lang/aux.c: space for aux */

@@ -215,10 +215,8 @@ void lroom_on_lend(struct langd *l, struct lroom *m, const struct peer_lend *n)
 
 void lroom_lent_over(struct langd *l, struct lroom *m)
 {
-    CHECK(!lroom_alive(m), "room %llx of state %u is read no more",
+    CHECK(m->lent && !lroom_alive(m), "room %llx of state %u is read no more",
         (unsigned long long)m->r.id, m->r.state);
-    if (!m->lent)
-        return;
     m->lent = false;
     aux_drop(&l->b.aux, &m->lent_runs);
     if (m->r.state != ROOM_SUCCESS)

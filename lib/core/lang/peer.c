@@ -241,7 +241,8 @@ static void on_want(struct langd *l, struct lroom *m, const struct peer_want *n)
         l->b.stats[STAT_stale_attempt]++;
         return;
     }
-    lroom_despair(l, m);
+    if (m->hopes)
+        lroom_despair(l, m);
     /* With several destinations, or ahead of the rows, `committed` is the
      * number of rows to grant. LENGTH may come later. */
     if (m->required <= 1 && !n->ahead)

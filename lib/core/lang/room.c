@@ -497,7 +497,8 @@ static void settle_ended(struct langd *l, struct out *out, struct lroom *m)
     }
     m->consumer_ns = TIME_NEVER;
     laux_drop(l, m);
-    lroom_lent_over(l, m);
+    if (m->lent)
+        lroom_lent_over(l, m);
     if (m->life != LIFE_QUARANTINED)
         return;
     happened(
