@@ -324,7 +324,7 @@ int mmx_step(mmx *m, struct mmx_event *ev, int max)
     client_flush(m);
     if (client_receive(m))
         client_due_look(m);
-    client_lend(m);
+    client_lend(m, !m->rooms_news && list_empty(&m->tickets_news));
     n = client_rooms_give(m, ev, max);
     if (!m->rooms_news)
         n += client_tickets_give(m, ev + n, max - n);

@@ -145,7 +145,8 @@ struct client_lender {
     bool mapped;     /* it has answered MAP */
     bool cut;        /* the connection after that has ended */
     bool bye, done;  /* BYE was sent; nothing more is to be said to it */
-    bool unused;     /* it is over, and no room has rows of it */
+    bool parts;      /* no room can have rows in its maps: it is left */
+    bool heard;      /* MAPPED was said, perhaps of no pool: none can be */
     uint16_t said;   /* the pools that MAPPED has named */
     uint32_t last;   /* seq then: rooms asked for later know of it */
     uint64_t due;    /* not connected before */
@@ -355,7 +356,7 @@ void client_unmap_all(mmx *m);
 
 /* Does what is due for them, of what takes time only a slice. The lock is held
  * before and after, not during that. */
-void client_lend(mmx *m);
+void client_lend(mmx *m, bool idle);
 /* Says BYE to all, once every pool is unmapped; waits until `end` for the
  * answers. */
 void client_lend_end(mmx *m, uint64_t end);

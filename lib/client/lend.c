@@ -4,17 +4,19 @@
  * langd names such an encoder in LENDER. The handle connects to it, says MAP,
  * maps each pool that it is offered, read-only, and says MAPPED to langd, which
  * then may show rows in them. Every page is mapped first, so that no read of
- * rows faults: a slice in each step. Unmapping takes as long.
+ * rows faults: a slice in each step that has no event to hand out. Unmapping is
+ * done in slices, too.
  *
- * Invariants. A lender is over when the connection to langd that named it has
- * ended, or that to the encoder has (cut). BYE says that this handle neither
- * reads rows of it nor will: it goes out when the lender is over, no room that
- * is not released has its rows in one of its maps, and no room that langd may
- * still show there is open. After `cut` those are the rooms that were asked for
- * before langd heard MAPPED of no pool. Where the connection is gone by then,
- * another one says MAP and BYE; an encoder that cannot be connected to is dead,
- * and its successor refuses that MAP. Under the handle's lock; `busy` keeps
- * others from a map while it is worked on without.
+ * Invariants. A lender is over when its connection to the encoder has ended
+ * (cut), or when the connection to langd has that brought its LENDER. BYE tells
+ * the encoder that this handle reads none of its rows any more. The handle says
+ * it when the lender is over, every room with rows in the lender's maps is
+ * released, and langd can show no other room there. After a cut langd still
+ * can, if the room was requested before langd heard MAPPED without pools. If
+ * the connection is gone by then, another one says MAP and BYE. An encoder that
+ * refuses connections is dead, and its successor refuses that MAP. All of it
+ * runs under the handle's lock, but for the slices: `busy` marks the map that a
+ * thread works on.
  *
  * Rejected: connecting again to be lent more. What ends a connection between
  * living programs is a fault, and copies work. */
@@ -304,10 +306,11 @@ static void say_mapped(mmx *m, struct client_lender *l)
     while (!l->cut && (map = next_map(m, l, &i)) != NULL)
         if (map->told && !map->busy)
             msg.mapped.pools |= (uint16_t)(1u << map->number % LENDER_POOLS);
-    if (msg.mapped.pools == l->said ||
+    if ((msg.mapped.pools == l->said && (l->heard || !l->done)) ||
         client_ask(m, &msg, 0, NONE, 0, NULL) != 0)
         return;
     l->said = msg.mapped.pools;
+    l->heard = true;
     l->last = m->seq;
     m->lend_due = true;
 }
@@ -358,16 +361,16 @@ static void serve(mmx *m, struct client_lender *l, bool look)
 {
     if (l->serial == m->serial && m->link == LINK_UP)
         say_mapped(m, l);
-    if (look && !l->unused && (l->done || is_over(m, l)))
-        l->unused = !is_used(m, l);
-    if (l->unused)
+    if (look && !l->parts && (l->done || is_over(m, l)))
+        l->parts = !is_used(m, l);
+    if (l->parts)
         leave(m, l);
     else if (l->sock < 0 && !l->done && !is_over(m, l))
         begin(m, l, false);
-    m->lend_waits |= !l->unused && is_over(m, l);
+    m->lend_waits |= !l->parts && is_over(m, l);
 }
 
-void client_lend(mmx *m)
+void client_lend(mmx *m, bool idle)
 {
     uint64_t next = TIME_NEVER;
     bool look;
@@ -380,14 +383,15 @@ void client_lend(mmx *m)
         if (l->number)
             serve(m, l, look);
         if (l->number && l->sock < 0 && !l->done &&
-            (l->unused || !is_over(m, l)))
+            (l->parts || !is_over(m, l)))
             next = min_u64(next, l->due);
     }
     if (m->link == LINK_UP && next < m->due) {
         m->due = next;
         client_arm(m);
     }
-    work_on(m);
+    if (idle)
+        work_on(m);
 }
 
 void client_lend_end(mmx *m, uint64_t end)

@@ -108,9 +108,9 @@ static int wait_for(
         client_flush(m);
         if (receive && client_receive(m))
             client_due_look(m);
-        if (receive)
-            client_lend(m);
         did = ended(m, arg);
+        if (receive)
+            client_lend(m, !did);
         if (!did && left == 0)
             did = late(m, timeout_ms, doubt);
         if (!did && !doubt && left >= 0 && left <= SILENT_MS &&

@@ -535,6 +535,7 @@ TEST(map_refused)
     for (int i = 0; i < 40; i++) {
         say_lender(&p);
         fake_answer(&p.enc, accept_map(&p, false), ERR_NOT_OWNER, "who?");
+        want_mapped(&p, 0);
         end_encoder(&p, false);
         T_WAIT(quiet, &p);
         T_FALSE(dials(&p));

@@ -120,7 +120,7 @@ TEST(a_deadline_changes_nothing_of_a_ready_room)
     T_TRUE(held(l));
 }
 
-/* Nobody is left who could answer. */
+/* The encoder is gone for good: no answer comes. */
 /* RULES 6.7 */
 TEST(a_room_of_a_lost_encoder_is_forgotten_in_time)
 {
@@ -283,6 +283,20 @@ TEST(who_comes_late_and_cannot_is_refused)
     T_ERR(brain_say(l, 2, attach(1, 5, RIGHT_READ)), ERR_NOT_READY);
     T_EQ_U64(brain_state(l, 1, 0), ROOM_SUCCESS);
     T_EQ_U64(brain_free(l), 16);
+}
+
+/* RULES 6.7 */
+TEST(who_says_that_it_cannot_map_waits_no_more)
+{
+    struct there t;
+    struct rig *l = lent(&t);
+
+    able(l, 2, "able");
+    T_OK(brain_say(l, 2, attach(1, 5, RIGHT_READ)));
+    maps(l, 2, 1, 0);
+    T_EQ_U64(brain_reason(l, 2, 5), ERR_NOT_READY);
+    T_ERR(brain_say(l, 2, attach(1, 6, RIGHT_READ)), ERR_NOT_READY);
+    T_EQ_U64(brain_state(l, 1, 0), ROOM_SUCCESS);
 }
 
 /* RULES 6.7 */

@@ -379,8 +379,12 @@ void lenders_serve(struct langd *l, struct out *out);
 /* Writes the next LENDER for conn. False: it was told of all. */
 bool lender_next(struct langd *l, uint32_t conn, struct writer *w);
 /* Handles MAPPED. */
-void lender_mapped(
-    struct langd *l, uint32_t conn, const struct local_mapped *n);
+void lender_mapped(struct langd *l, struct out *out, uint32_t conn,
+    const struct local_mapped *n);
+/* True if conn cannot map the pool of a lent room: it has said MAPPED without
+ * pools, or does not take LENDER. */
+bool lender_refused(
+    const struct langd *l, uint32_t conn, const struct lroom *m);
 /* Makes a new room ask its encoder to lend, if it may: all connections of its
  * session map the encoder's pools. */
 void lroom_hope(struct langd *l, struct lroom *m, uint32_t session);

@@ -94,9 +94,19 @@ static uint32_t maps(const struct langd *l, uint32_t conn, uint16_t lender)
     return 0;
 }
 
+bool lender_refused(const struct langd *l, uint32_t conn, const struct lroom *m)
+{
+    const struct conn *c = &l->b.engines.conns[conn];
+
+    for (uint32_t i = 0; i < CONN_MAPS_MAX; i++)
+        if (c->maps[i].lender == m->lent_pool / CONF_POOLS_MAX)
+            return c->maps[i].pools == 0;
+    return !c->lends;
+}
+
 /* Joins an attachment that waits, since its connection did not map the pool, to
- * the room. */
-static void join(struct langd *l, struct attachment *att)
+ * the room, or ends it, since the connection never will. */
+static void join(struct langd *l, struct out *out, struct attachment *att)
 {
     uint32_t slot;
     struct lroom *m;
@@ -106,13 +116,18 @@ static void join(struct langd *l, struct attachment *att)
     slot = table_get(
         &l->keys, att->room_id, att->name ^ l->b.peers.peers[att->scope].who);
     m = slot == NONE ? NULL : &l->rooms[slot];
-    if (m && m->lent && m->peer == att->scope &&
-        m->r.session == l->b.engines.conns[att->conn].serial &&
-        !m->no_readers && !room_crowded(&m->r) && lroom_shows(l, m, att->conn))
+    if (!m || !m->lent || m->peer != att->scope ||
+        m->r.session != l->b.engines.conns[att->conn].serial)
+        return;
+    if (lender_refused(l, att->conn, m))
+        attachment_over(&l->b.engines, out, att, ROOM_FAILED, ERR_NOT_READY);
+    else if (!m->no_readers && !room_crowded(&m->r) &&
+             lroom_shows(l, m, att->conn))
         attachment_join(&l->b.engines, att, &m->r);
 }
 
-void lender_mapped(struct langd *l, uint32_t conn, const struct local_mapped *n)
+void lender_mapped(struct langd *l, struct out *out, uint32_t conn,
+    const struct local_mapped *n)
 {
     struct conn_maps *maps = l->b.engines.conns[conn].maps, *at = maps;
 
@@ -122,7 +137,7 @@ void lender_mapped(struct langd *l, uint32_t conn, const struct local_mapped *n)
             at = &maps[i];
     *at = (struct conn_maps){n->lender, n->pools};
     LIST_FOREACH_SAFE (i, &l->b.engines.conns[conn].attachments)
-        join(l, LIST_ENTRY(i, struct attachment, in_conn));
+        join(l, out, LIST_ENTRY(i, struct attachment, in_conn));
 }
 
 /* rooms */

@@ -228,7 +228,7 @@ bool langd_local(
         on_decline(brain, out, conn, m);
         return true;
     case LOCAL_MAPPED:
-        lender_mapped(brain, conn, &m->mapped);
+        lender_mapped(brain, out, conn, &m->mapped);
         out_ok(out, conn, m->seq);
         return true;
     case LOCAL_SPACE:
@@ -300,7 +300,7 @@ static enum err find(void *brain, struct out *out, uint32_t conn,
         "the room is read in its encoder's pool, and this connection cannot";
     if (to->room && to->room->session == session &&
         !lroom_shows(l, to_lroom(to->room), conn)) {
-        if (!l->b.engines.conns[conn].lends)
+        if (lender_refused(l, conn, to_lroom(to->room)))
             return ERR_NOT_READY;
         to->room = NULL; /* until it maps that */
     }
