@@ -27,16 +27,18 @@ static bool may_lend(struct encoded *e, const struct edst *d)
 void edst_lend(struct encoded *e, struct edst *d)
 {
     const struct item *it = d->room->item;
+    bool may;
 
     CHECK(d->state == DST_ACTIVE, "destination %u of state %u is lent rows",
         edst_slot(e, d), d->state);
     if (d->lent || !eroom_announced(d->room) || it->total == 0)
         return;
-    if (may_lend(e, d) && !item_complete(it))
+    may = may_lend(e, d);
+    if (may && !item_complete(it))
         return;
     /* All rows without `final`: they may be written again, or it never comes.
      */
-    if (may_lend(e, d) && item_done(it) && edst_fence(e, d, true)) {
+    if (may && item_done(it) && edst_fence(e, d, true)) {
         d->run = e->b.peers.peers[d->peer].e.run;
         debt_owe(&d->debt, OWE_LEND);
         return;
