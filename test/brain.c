@@ -224,6 +224,12 @@ void brain_conn(struct rig *b, uint32_t conn, const char *session)
 
 void brain_user(struct rig *b, uint32_t conn, uint32_t uid, const char *session)
 {
+    brain_able(b, conn, uid, session, 0);
+}
+
+void brain_able(struct rig *b, uint32_t conn, uint32_t uid, const char *session,
+    uint64_t abilities)
+{
     struct event ev = {.type = EV_CONN_OPEN,
         .conn = conn,
         .uid = uid,
@@ -235,6 +241,7 @@ void brain_user(struct rig *b, uint32_t conn, uint32_t uid, const char *session)
     m.hello.version_min = m.hello.version_max = WIRE_VERSION;
     m.hello.cells = 512;
     m.hello.session = span_str(session);
+    m.hello.abilities = abilities;
     T_OK(brain_say(b, conn, m));
 }
 

@@ -64,6 +64,8 @@ bool brain_quiet(struct rig *b);
 void brain_conn(struct rig *b, uint32_t conn, const char *session);
 void brain_user(
     struct rig *b, uint32_t conn, uint32_t uid, const char *session);
+void brain_able(struct rig *b, uint32_t conn, uint32_t uid, const char *session,
+    uint64_t abilities);
 /* Sends; the answer's reason. brain_answer() has the rest. */
 enum err brain_say(struct rig *b, uint32_t conn, struct local_msg m);
 const struct local_answer *brain_answer(struct rig *b);

@@ -129,7 +129,7 @@ class Reader:
             self.step(10)
 
     def until_maps(self, number):
-        """Steps until so many pools are mapped, and langd was told."""
+        """Steps until `number` pools are mapped and langd has been told."""
         self._until(lambda: len(self.maps) == number,
                     f"{number} pools are mapped, have {self.maps}")
         self.step()

@@ -43,6 +43,12 @@ class Lend(Case):
         self.assertTrue(r.lent(room))
         self.assertEqual(r.wrong(room), [])
 
+    def lend(self, enc, r, room):
+        """A room that r reads, and that its encode engine has released."""
+        self.borrow(enc, r, room)
+        enc.done(room)
+        enc.release(room)
+
     def churn(self, e, enc, r, room, first):
         """New rooms in all blocks that are not lent: none of them is r's."""
         for i in range(first, first + 3):
@@ -130,9 +136,7 @@ class Life(Lend):
 class Deaths(Lend):
     def test_langd_dies_and_returns(self):
         e, d, enc, r = self.lending()
-        self.borrow(enc, r, 1)
-        enc.done(1)
-        enc.release(1)
+        self.lend(enc, r, 1)
         d.kill()
         self.until(e, "orphaned", 16)
         self.churn(e, enc, r, 1, 10)
@@ -155,9 +159,7 @@ class Deaths(Lend):
 
     def test_langd_never_returns(self):
         e, d, enc, r = self.lending()
-        self.borrow(enc, r, 1)
-        enc.done(1)
-        enc.release(1)
+        self.lend(enc, r, 1)
         d.kill()
         self.until(e, "orphaned", 16)
         r.steps(300)
@@ -169,9 +171,7 @@ class Deaths(Lend):
 
     def test_langd_dies_then_the_reader(self):
         e, d, enc, r = self.lending()
-        self.borrow(enc, r, 1)
-        enc.done(1)
-        enc.release(1)
+        self.lend(enc, r, 1)
         d.kill()
         self.until(e, "orphaned", 16)
         r.kill()
@@ -181,11 +181,8 @@ class Deaths(Lend):
     def test_langd_dies_under_two_readers(self):
         e, d, enc, r = self.lending()
         other = self.reader(d)
-        self.borrow(enc, r, 1)
-        self.borrow(enc, other, 2)
-        for room in (1, 2):
-            enc.done(room)
-            enc.release(room)
+        self.lend(enc, r, 1)
+        self.lend(enc, other, 2)
         d.kill()
         self.until(e, "orphaned", 32)
         r.release(1)
@@ -199,9 +196,7 @@ class Deaths(Lend):
 
     def test_the_reader_dies(self):
         e, d, enc, r = self.lending()
-        self.borrow(enc, r, 1)
-        enc.done(1)
-        enc.release(1)
+        self.lend(enc, r, 1)
         r.kill()
         self.until(e, "lent", 0)
         e.all_free()
@@ -209,9 +204,7 @@ class Deaths(Lend):
 
     def test_the_reader_closes(self):
         e, d, enc, r = self.lending()
-        self.borrow(enc, r, 1)
-        enc.done(1)
-        enc.release(1)
+        self.lend(enc, r, 1)
         r.close()
         self.until(e, "lent", 0)
         e.all_free()

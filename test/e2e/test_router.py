@@ -135,7 +135,7 @@ def chat(r, session, body):
 
 class Choice(unittest.TestCase):
     def chosen(self, r, times):
-        """Returns the hosts that so many requests at once go to."""
+        """Returns the hosts that concurrent requests go to."""
         with contextlib.ExitStack() as stack:
             return "".join(stack.enter_context(r.chosen()).url[-1]
                            for _ in range(times))

@@ -114,5 +114,5 @@ class Grpc(of_http.Base):
         self.assertTrue(well(URLS[0]))
         self.servicers[0].health = NOT_SERVING
         self.assertFalse(well(URLS[0]))
-        self.assertFalse(well("grpc://nobody:1"))
+        self.assertFalse(well("grpc://absent:1"))
         self.assertTrue(well("http://a:1", "well"))

@@ -389,9 +389,9 @@ static void lent(void)
         "%u rooms were lent, %u copies", W.lent, W.copies);
 }
 
-/* langd, or a reader's process, is killed while it reads all blocks of the
- * encoder. Another room waits for them: it gets them when nobody can be reading
- * them, though the reader's connection has ended before. */
+/* langd, or a reader's process, is killed while a lent room is read, after the
+ * connection of another reader has ended. A second room needs some of those
+ * blocks: it gets them when no process can read them any more. */
 static void killed_lent(bool language)
 {
     struct cons *c;

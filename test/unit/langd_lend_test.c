@@ -152,7 +152,7 @@ TEST(a_room_hopes_if_all_that_it_may_be_shown_to_can_read_it)
             .maps = 1,
             .hopes = true},
         {.name = "less", .rows = 63, .maps = 1},
-        {.name = "nobody knows", .rows = 0, .maps = 1},
+        {.name = "no expected rows", .rows = 0, .maps = 1},
         {"any size", "transfer.same_host=lend", 1, .maps = 1, .hopes = true},
         {"nor then", "transfer.same_host=lend", 0, .maps = 1, .hopes = true},
         {.name = "stream", .rows = 64, .mode = MODE_STREAM, .maps = 1},

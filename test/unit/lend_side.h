@@ -133,7 +133,7 @@ static inline void loses_langd(struct rig *e)
     brain_dead(e, 1);
 }
 
-/* Are the lent room's blocks, for readers of a dead langd? */
+/* True if readers of a dead langd hold the lent room's blocks. */
 static inline bool orphaned(struct rig *e)
 {
     uint64_t n = brain_shown(e, "pools", "orphaned", 0);

@@ -33,19 +33,7 @@ static inline void lends(struct rig *l, uint64_t lend)
 /* Connects an engine that takes LENDER. */
 static inline void able(struct rig *l, uint32_t conn, const char *session)
 {
-    struct event ev = {.type = EV_CONN_OPEN,
-        .conn = conn,
-        .uid = 7,
-        .pid = 1000 + (int32_t)conn};
-    struct local_msg m = {.type = LOCAL_HELLO};
-
-    rig_step(l, &ev);
-    m.hello.magic = LOCAL_MAGIC;
-    m.hello.version_min = m.hello.version_max = WIRE_VERSION;
-    m.hello.cells = 512;
-    m.hello.session = span_str(session);
-    m.hello.abilities = ABLE_LEND;
-    T_OK(brain_say(l, conn, m));
+    brain_able(l, conn, 7, session, ABLE_LEND);
 }
 
 /* The next LENDER for the connection; NULL: it is told nothing more. */

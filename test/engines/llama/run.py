@@ -208,7 +208,7 @@ def language_process(c, lang, mode, steps):
 
 
 def slow_encoder(c, e, ms):
-    """An encoder that takes so much more for each window."""
+    """An encoder that sleeps before each window."""
     return c.encode_host("sound", e, LD_PRELOAD=c.path("slow.so"),
                          SLOW_MS=str(ms))
 
