@@ -376,7 +376,7 @@ void lender_open(struct langd *l, struct peer *p);
 void lender_gone(struct peer *p);
 /* Notifies connections of a new lender, while `out` has space. */
 void lenders_serve(struct langd *l, struct out *out);
-/* Writes the next LENDER for conn. False: it was told of all. */
+/* Writes the next LENDER for conn, which lends. False: it was told of all. */
 bool lender_next(struct langd *l, uint32_t conn, struct writer *w);
 /* Handles MAPPED. */
 void lender_mapped(struct langd *l, struct out *out, uint32_t conn,

@@ -60,9 +60,8 @@ bool lender_next(struct langd *l, uint32_t conn, struct writer *w)
     struct local_msg m = {.type = LOCAL_LENDER};
     const struct peer *next = NULL;
 
-    CHECK(c->lender_said <= l->lenders, "connection %u knows lender %u of %u",
-        conn, c->lender_said, l->lenders);
-    if (!c->lends || c->lender_said == l->lenders)
+    CHECK(c->lender_said <= l->lenders, "connection %u knows ahead", conn);
+    if (c->lender_said == l->lenders)
         return false;
     PEERS_FOREACH (p, &l->b.peers)
         if (p->l.lender > c->lender_said &&

@@ -399,8 +399,7 @@ bool langd_fill_event(void *brain, const struct attachment *att,
     if (!att->room)
         return false;
     m = to_lroom(att->room);
-    CHECK(m->base <= m->released || m->base == 0,
-        "room %llx: rows from %u on, %u are released",
+    CHECK(m->base <= m->released, "room %llx: rows from %u on, %u are released",
         (unsigned long long)m->r.id, m->base, m->released);
     n->storage = m->item_storage;
     n->generation = m->generation;
@@ -419,6 +418,8 @@ bool langd_fill_event(void *brain, const struct attachment *att,
 
 bool langd_next_event(void *brain, uint32_t conn, struct writer *out)
 {
-    return tickets_next_event(&((struct langd *)brain)->tickets, conn, out) ||
-           lender_next(brain, conn, out);
+    struct langd *l = brain;
+
+    return tickets_next_event(&l->tickets, conn, out) ||
+           (l->b.engines.conns[conn].lends && lender_next(l, conn, out));
 }
