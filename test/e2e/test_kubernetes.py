@@ -1,25 +1,38 @@
-"""conf/kubernetes.yaml: valid, and its containers' command lines, configuration
-and probes work as they are, but for paths, ports and the size of the pools;
-vLLM's have the words of the guide."""
+"""conf/helm, and conf/kubernetes.yaml, which is made of it: valid, and its
+containers' command lines, configuration and probes work as they are, but for
+paths, ports and the size of the pools; keys change by reloads; vLLM's pods have
+the words of the guide."""
 
+import glob
 import grp
+import itertools
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
 import tempfile
+import unittest
 
-from pair import BUILD, ROOT, Case, eventually, free_port
+from pair import BUILD, ROOT, Case, eventually, free_port, keygen
 from test_docs import AIOHTTP
+from test_reload import Rooms, changes
 
 sys.path.append(os.path.join(ROOT, "test/engines"))
 
 from servers import blocks  # noqa: E402
 
-MANIFEST = os.path.join(ROOT, "conf/kubernetes.yaml")
-READ = ("import json, sys, yaml; "
-        "json.dump(list(yaml.safe_load_all(open(sys.argv[1]))), sys.stdout)")
+CHART = os.path.join(ROOT, "scripts/chart")
+EXAMPLES = os.path.join(ROOT, "conf/helm/examples")
+
+
+def chart(*words):
+    """Runs scripts/chart; the test is skipped where PyPI cannot be reached."""
+    got = subprocess.run([CHART, *words], capture_output=True, text=True)
+    if got.returncode == 2:
+        raise unittest.SkipTest(got.stderr.strip().splitlines()[-1])
+    return got
 
 
 # Only root can give the sockets a group that may not read the key.
@@ -30,37 +43,69 @@ SOCKET_GROUP = "nogroup" if ROOT_USER else grp.getgrgid(os.getgid()).gr_name
 class Kubernetes(Case):
     limit_s = 600  # packages are downloaded
 
-    def setUp(self):
-        super().setUp()
-        got = subprocess.run(
-            [os.path.join(ROOT, "scripts/pypi"), "kubernetes",
-             "kubernetes-validate"], capture_output=True, text=True)
-        if got.returncode == 2:
-            self.skipTest(got.stderr.strip().splitlines()[-1])
-        self.assertEqual(got.returncode, 0, got.stderr)
-        self.tools = os.path.join(got.stdout.strip(), "bin")
-
-    def test_it_is_valid(self):
-        got = subprocess.run(
-            [os.path.join(self.tools, "kubernetes-validate"), "--strict",
-             MANIFEST], capture_output=True, text=True)
+    def test_it_is_valid_and_the_plain_manifest_is_of_it(self):
+        got = chart("--check")
         self.assertEqual(got.returncode, 0, got.stdout + got.stderr)
-        self.assertEqual(got.stderr.count(" passed ") +
-                         got.stdout.count(" passed "), 8)
 
-    def found(self):
-        """Returns the manifest's objects."""
-        got = subprocess.run(
-            [os.path.join(self.tools, "python"), "-c", READ, MANIFEST],
-            check=True, stdout=subprocess.PIPE, text=True)
+    def found(self, values=os.path.join(EXAMPLES, "vllm.yaml")):
+        """Returns the objects that the chart renders of a file of values."""
+        got = chart("--json", values)
+        self.assertEqual(got.returncode, 0, got.stderr)
         return json.loads(got.stdout)
 
-    def pods(self):
+    def pods(self, *values):
         """(the files of the ConfigMap, the pod of each name)."""
-        found = self.found()
+        found = self.found(*values)
         files, = (x["data"] for x in found if x["kind"] == "ConfigMap")
         return files, {x["metadata"]["name"]: x["spec"]["template"]["spec"]
                        for x in found if "template" in x.get("spec", {})}
+
+    def test_daemons_take_the_configuration_of_each_example(self):
+        for path in glob.glob(os.path.join(EXAMPLES, "*.yaml")):
+            self.node()
+            self.lay_conf(self.pods(path)[0])
+            for role in ("encoded", "langd"):
+                subprocess.run(
+                    [os.path.join(BUILD, f"mmx-{role}"), "--print-config",
+                     "--config", f"{self.at}/conf/mmx-{role}.yaml"],
+                    check=True, stdout=subprocess.DEVNULL)
+
+    def test_policies_budgets_and_the_monitor_fit_the_pods(self):
+        found = self.found(os.path.join(EXAMPLES, "gpu.yaml"))
+        by = {(x["kind"], x["metadata"]["name"]): x.get("spec") for x in found}
+        files, pods = self.pods(os.path.join(EXAMPLES, "gpu.yaml"))
+        first, last = (int(x) for x in re.search(
+            r"ports: (\d+)-(\d+)", files["mmx-langd.yaml"]).groups())
+        ports = {"encoded": {"port": pods["mmx-encoded"]["containers"][0][
+            "ports"][0]["containerPort"]},
+            "langd": {"port": first, "endPort": last}}
+        monitor = by["PodMonitor", "mmx"]
+        for role, other in (("encoded", "langd"), ("langd", "encoded")):
+            name = f"mmx-{role}"
+            labels, others = (by["DaemonSet", f"mmx-{r}"]["template"][
+                "metadata"]["labels"].items() for r in (role, other))
+
+            def chosen(spec, of=labels):
+                return spec["matchLabels"].items() <= of
+
+            metrics, = pods[name]["containers"][1]["ports"]
+            net = by["NetworkPolicy", name]
+            self.assertTrue(chosen(net["podSelector"]))
+            self.assertEqual(net["policyTypes"], ["Ingress", "Egress"])
+            mine, scraped = net["ingress"]
+            his, = net["egress"]
+            self.assertTrue(chosen(mine["from"][0]["podSelector"], others))
+            self.assertTrue(chosen(his["to"][0]["podSelector"], others))
+            for rule, port in ((mine, ports[role]), (his, ports[other]),
+                               (scraped, {"port": metrics["containerPort"]})):
+                self.assertEqual(rule["ports"], [{"protocol": "TCP", **port}])
+            self.assertTrue(chosen(by["PodDisruptionBudget", name]["selector"]))
+            self.assertTrue(chosen(monitor["selector"]))
+            self.assertEqual(monitor["podMetricsEndpoints"][0]["port"],
+                             metrics["name"])
+            drain = re.search(r"drain: (\d+)s", files[f"{name}.yaml"])[1]
+            self.assertGreater(pods[name]["terminationGracePeriodSeconds"],
+                               int(drain))
 
     def engine_pods(self):
         """Returns {name: pod} of those that are not the daemons'."""
@@ -143,44 +188,61 @@ class Kubernetes(Case):
                          router["ports"][0]["name"])
         self.assertEqual(words[-2:], ["--langd", "/run/mmx/langd.sock"])
 
-    def mounted(self, files):
-        """The folders of the ConfigMap and of the Secret, as Kubernetes lays
-        them: the names are links into ..data, which is replaced as one."""
+    def node(self):
+        """Makes a folder for what a node mounts into the containers."""
         d = tempfile.TemporaryDirectory(prefix="mmx-e2e-")
         self.addCleanup(d.cleanup)
-        key = os.path.join(d.name, "fleet.key")
-        subprocess.run([os.path.join(BUILD, "mmxctl"), "keygen", key],
-                       check=True, stdout=subprocess.DEVNULL)
-        with open(key) as f:
-            secret = f.read()
-        for folder, data in (("conf", files), ("keys", {"fleet.key": secret})):
-            at = os.path.join(d.name, folder)
-            os.makedirs(os.path.join(at, "..2026"))
-            os.symlink("..2026", os.path.join(at, "..data"))
-            for name, text in data.items():
-                with open(os.path.join(at, "..data", name), "w") as f:
-                    f.write(text)
-                os.chmod(os.path.join(at, "..data", name),
-                         0o440 if ROOT_USER else 0o400)
-                os.symlink(os.path.join("..data", name),
-                           os.path.join(at, name))
-        return d.name
+        self.at = os.path.join(d.name, "n")  # beside it: the folder of orders
+        self.port = free_port()
+        self.laid = itertools.count(1)
 
-    def here(self, words, at, role):
-        """The words of a container for this folder."""
-        return [w.replace("/etc/mmx", at).replace("$(NODE)", "node")
-                .replace("$(ADDRESS):7601", f"127.0.0.1:{self.port}")
-                .replace("/run/mmx", at) for w in words] + [
-            "--set", f"socket.path={at}/{role}.sock",
-            "--set", f"socket.group={SOCKET_GROUP}", "--set", "pools[0].blocks=64", "--set", "transfer.devices=lo"]
+    def here(self, text):
+        """Returns text of the chart with paths and ports of this node."""
+        for old, new in (("/etc/mmx", self.at), ("/run/mmx", self.at),
+                         ("$(NODE)", "node"), ("7610-7673", '""'),
+                         ("$(ADDRESS):7601", f"127.0.0.1:{self.port}"),
+                         ("0.0.0.0:7601", f"127.0.0.1:{self.port}"),
+                         ("10.0.0.0/8:7601", f"127.0.0.0/8:{self.port}")):
+            text = text.replace(old, new)
+        return text
 
-    def probe(self, container, kind, at, role):
+    def lay(self, folder, files, mode=0o640):
+        """Lays the files of a ConfigMap or a Secret as Kubernetes does: the
+        names are links into ..data, which is replaced as one."""
+        at = os.path.join(self.at, folder)
+        new = f"..{next(self.laid)}"
+        os.makedirs(os.path.join(at, new))
+        for name, text in files.items():
+            path = os.path.join(at, new, name)
+            with open(path, "w") as f:
+                f.write(text)
+            os.chmod(path, mode)
+            link = os.path.join(at, name)
+            if not os.path.lexists(link):
+                os.symlink(os.path.join("..data", name), link)
+        os.symlink(new, os.path.join(at, "..new"))
+        os.rename(os.path.join(at, "..new"), os.path.join(at, "..data"))
+
+    def lay_conf(self, files):
+        self.lay("conf", {n: self.here(t) for n, t in files.items()})
+
+    def lay_keys(self, keys):
+        self.lay("keys", keys, 0o440 if ROOT_USER else 0o400)
+
+    def key(self):
+        """Returns the text of a new key."""
+        with tempfile.TemporaryDirectory() as at:
+            with open(keygen(os.path.join(at, "key"))) as f:
+                return f.read()
+
+    def probe(self, container, kind, role):
         """The exit status of a probe."""
         words = container[kind]["exec"]["command"]
         self.assertEqual(words[:2], ["mmxctl", f"--{role}"])
         return subprocess.run(
-            [os.path.join(BUILD, words[0]), "--socket", f"{at}/{role}.sock",
-             *words[2:]], capture_output=True).returncode
+            [os.path.join(BUILD, words[0]), "--socket",
+             f"{self.at}/{role}.sock", *words[2:]],
+            capture_output=True).returncode
 
     def leave_socket(self, path):
         """What a daemon that was killed leaves, of the group that its key has:
@@ -188,50 +250,93 @@ class Kubernetes(Case):
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as s:
             s.bind(path)
 
-    def test_its_containers(self):
-        files, pods = self.pods()
-        self.port = free_port()
-        at = self.mounted({n: t.replace("/etc/mmx", "@").replace(
-            "0.0.0.0:7601", f"127.0.0.1:{self.port}").replace(
-            "tcp://10.0.0.0/8:7601", f"tcp://127.0.0.0/8:{self.port}")
-            for n, t in files.items()})
-        for name in files:
-            path = os.path.join(at, "conf/..data", name)
-            os.chmod(path, 0o640)
-            with open(path) as f:
-                text = f.read()
-            with open(path, "w") as f:
-                f.write(text.replace("@", at))
-        started = {}
+    def daemons(self, pods):
+        """Starts the containers' programs, by their words and not by a
+        configuration of ours; returns both, when their probes succeed."""
+        started = []
         for role in ("encoded", "langd"):
-            pod = pods[f"mmx-{role}"]
-            container = pod["containers"][0]
+            container = pods[f"mmx-{role}"]["containers"][0]
             daemon = (self.world.encoded if role == "encoded" else
                       lambda **more: self.world.langd([], **more))(start=False)
-            daemon.socket = f"{at}/{role}.sock"
-            words = self.here(container["command"] + container["args"], at,
-                              role)
+            started.append(daemon)
+            daemon.socket = f"{self.at}/{role}.sock"
+            words = [self.here(w)
+                     for w in container["command"] + container["args"]]
+            for key, value in (("socket.path", daemon.socket),
+                               ("socket.group", SOCKET_GROUP),
+                               ("pools[0].blocks", "64"),
+                               ("transfer.devices", "lo")):
+                words += ["--set", f"{key}={value}"]
             self.assertEqual(words[0], f"mmx-{role}")
-            started[role] = (daemon, container)
             self.leave_socket(daemon.socket)
-            self.start(daemon, words)
+            with open(daemon.log, "a") as log:
+                daemon.process = subprocess.Popen(
+                    [os.path.join(BUILD, words[0]), *words[1:]], stderr=log,
+                    stdout=log, stdin=subprocess.DEVNULL)
+            daemon.wait_ready()
             for kind in ("startupProbe", "livenessProbe", "readinessProbe"):
                 # A second is the probe's limit, and may not be enough here.
                 eventually(lambda k=kind: self.probe(
-                    container, k, at, role) == 0, f"{kind} of {role}")
-        (e, _), (d, _) = started["encoded"], started["langd"]
-        enc, lm = self.engines(e, d)
-        lm.request(7, f"tcp://127.0.0.1:{self.port}")
-        enc.encode(7, 500, aux="grid")
-        self.comes(enc, lm, 7, 500)
-        for role, (daemon, container) in started.items():
-            eventually(lambda: self.probe(container, "readinessProbe", at,
+                    container, k, role) == 0, f"{kind} of {role}")
+        return started
+
+    def deliver(self, enc, lm, room, rows):
+        """Moves a room of the encoder's address: langd has none by name."""
+        super().deliver(enc, lm, room, rows, f"tcp://127.0.0.1:{self.port}")
+
+    def test_its_containers(self):
+        files, pods = self.pods()
+        self.node()
+        self.lay_conf(files)
+        self.lay_keys({"fleet.key": self.key()})
+        e, d = self.daemons(pods)
+        self.deliver(*self.engines(e, d), 7, 500)
+        for role in ("encoded", "langd"):
+            container = pods[f"mmx-{role}"]["containers"][0]
+            eventually(lambda: self.probe(container, "readinessProbe",
                                           role) == 0, f"{role} is ready")
 
-    def start(self, daemon, words):
-        """Starts a daemon by these words, not by a configuration of ours."""
-        with open(daemon.log, "a") as log:
-            daemon.process = subprocess.Popen(
-                [os.path.join(BUILD, words[0]), *words[1:]], stderr=log,
-                stdout=log, stdin=subprocess.DEVNULL)
-        daemon.wait_ready()
+    def test_a_key_changes_by_reloads(self):
+        keys = {"fleet.key": self.key(), "next.key": self.key()}
+        values = os.path.join(self.world.dir, "values.yaml")
+
+        def lay(names):
+            with open(values, "w") as f:
+                json.dump({"keys": {"files": names}}, f)
+            files, pods = self.pods(values)
+            self.lay_keys({n: keys[n] for n in names})
+            self.lay_conf(files)
+            return pods
+
+        self.node()
+        e, d = self.daemons(lay(["fleet.key"]))
+        with Rooms(self, *self.engines(e, d)) as rooms:
+            for names in (["fleet.key", "next.key"], ["next.key", "fleet.key"],
+                          ["next.key"]):
+                lay(names)
+                for daemon in (e, d):
+                    got = changes(daemon.ctl("reload", "--json"))
+                    self.assertIn("control.keys", got)
+                    self.assertEqual(set(got.values()), {"changed"})
+                rooms.more()
+
+    def test_daemons_have_keys_of_their_own(self):
+        files, pods = self.pods(os.path.join(EXAMPLES, "own-keys.yaml"))
+        self.node()
+        os.makedirs(os.path.join(self.at, "own"))
+        lines = ""
+        for role in ("encoded", "langd"):
+            key = pods[f"mmx-{role}"]["initContainers"][1]
+            env = {x["name"]: self.here(x.get("value", "")) for x in key["env"]}
+            # A pod that starts again has the key that it had.
+            first, line = (subprocess.run(
+                [self.here(w) for w in key["command"]], check=True,
+                capture_output=True, text=True,
+                env={"PATH": f"{BUILD}:/usr/bin:/bin", **env}).stdout
+                for _ in range(2))
+            self.assertEqual(line, first)
+            lines += line
+        self.lay("identities", {"identities": lines}, 0o644)
+        self.lay_conf(files)
+        e, d = self.daemons(pods)
+        self.deliver(*self.engines(e, d), 7, 500)
