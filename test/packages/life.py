@@ -96,7 +96,7 @@ class Life:
         for page in ("README.md", "cmd/README.md", "lib/client/README.md",
                      "lib/wire/RULES.md", "lib/wire/PROTOCOL.md",
                      "lib/wire/EMBEDDING.md", "lib/wire/SECURITY.md",
-                     "conf/kubernetes.yaml"):
+                     "conf/kubernetes.yaml", "conf/helm/values.yaml"):
             check(os.path.exists(r.at("/usr/share/doc/mmx/" + page)), page)
         check(os.path.exists(r.at("/usr/share/doc/libmmx-dev/examples/"
                                   "consumer.c")), "the example")
