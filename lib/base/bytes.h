@@ -30,14 +30,20 @@ static inline bool span_eq(struct span a, struct span b)
     return a.len == b.len && (a.len == 0 || memcmp(a.p, b.p, a.len) == 0);
 }
 
-/* Returns FNV-1a 64 of the bytes. It has no key: others can make collisions. */
+/* FNV-1a 64: where it begins, and what it is after more bytes. It has no key:
+ * others can make collisions. */
+#define FNV_BEGIN UINT64_C(0xcbf29ce484222325)
+
+static inline uint64_t fnv(uint64_t h, const void *bytes, size_t len)
+{
+    for (size_t i = 0; i < len; i++)
+        h = (h ^ ((const uint8_t *)bytes)[i]) * UINT64_C(0x100000001b3);
+    return h;
+}
+
 static inline uint64_t span_hash(struct span s)
 {
-    uint64_t h = UINT64_C(0xcbf29ce484222325);
-
-    for (uint32_t i = 0; i < s.len; i++)
-        h = (h ^ s.p[i]) * UINT64_C(0x100000001b3);
-    return h;
+    return fnv(FNV_BEGIN, s.p, s.len);
 }
 
 /* Copies at most size - 1 bytes and ends them with 0. */

@@ -163,8 +163,7 @@ struct mmx_opt {
     const char *socket;  /* NULL: $MMX_ENCODED_SOCKET or $MMX_LANGD_SOCKET,
                             else /run/mmx/encoded.sock or langd.sock */
     const char *engine;  /* name of this process for logs; NULL: its pid */
-    const char *session; /* name shared by this engine's processes; NULL: this
-                            process alone */
+    const char *session; /* its processes share it; NULL: this one alone */
     uint32_t cells;      /* rooms open at once on this handle; 0: 1024 */
     int timeout_ms;      /* limit of the wait for the daemon. 0: no wait;
                             mmx_step returns MMX_UP once it is connected */
@@ -213,11 +212,9 @@ int mmx_error_text(mmx *m, char *out, size_t size);
  * One event may report several bits of one room. Cells hold the true state;
  * events are hints and carry what does not fit into a cell. */
 enum mmx_happening {
-    MMX_GRANTED = 1,    /* encoder: the room has blocks, rows [0, rows) are
-                           writable */
+    MMX_GRANTED = 1,    /* encoder: rows [0, rows) have blocks: write them */
     MMX_HAVE = 2,       /* encoder: the rows of this key exist or another room
-                           is writing them: write nothing, MMX_GRANTED will
-                           not follow */
+                           is writing them: write nothing, no MMX_GRANTED */
     MMX_WANTED = 4,     /* encoder: `a` destinations have asked */
     MMX_DONE = 8,       /* encoder: `a` destinations served, `b` failed. The
                            room has ended and is released with this event */
@@ -236,8 +233,7 @@ enum mmx_happening {
                         stay readable. The handle reconnects by itself */
     MMX_REFUSED = 1 << 18, /* the daemon refused `op`: reason, text, a, b. A
                         refused announce, request or attach ends the room and
-                        frees it with this event; any other refusal leaves the
-                        room unchanged */
+                        frees it with this event; others change no room */
     MMX_TICKET = 1 << 19,  /* `request` holds id `a` of `space`, `generation` */
     MMX_TICKET_LOST = 1 << 20 /* `request` neither holds nor awaits an id:
                         reason. Timeout: the wait or the lease expired */
@@ -263,8 +259,7 @@ struct mmx_event {
     uint32_t aux_len;    /* released */
     const char *op;      /* REFUSED: "announce", "commit", ... */
     const char *text;    /* FAILED, REFUSED: for logs; never NULL. Valid until
-                            the room is released and mmx_step is called again,
-                            whichever is later */
+                            the room is released and mmx_step called again */
     const char *request; /* TICKET, TICKET_LOST; else NULL. Valid until it is
                             released; LOST: until the next mmx_step */
     int space;           /* TICKET, TICKET_LOST */
@@ -286,8 +281,7 @@ int mmx_wait(mmx *m, struct mmx_event *ev, int max, int timeout_ms);
 int mmx_wait_room(mmx *m, mmx_room room, uint32_t what, int timeout_ms);
 
 /* Collect the messages of the calls between cork and uncork in one packet,
- * which saves system calls on both sides. Calls nest; the outermost uncork
- * sends, and so does mmx_step. */
+ * to save system calls. Calls nest; the last uncork, or mmx_step, sends. */
 int mmx_cork(mmx *m);
 int mmx_uncork(mmx *m);
 
@@ -317,8 +311,7 @@ struct mmx_pool {
     char layout[1025]; /* the fields as text */
     struct mmx_field fields[MMX_FIELDS_MAX];
     int gpu; /* -1: host memory; else number of the GPU in this process: base
-                and every data pointer are addresses on it, for kernels and
-                copies only */
+                and each data are addresses on it, for kernels and copies */
 };
 
 /* Asks for a pool and maps it. name NULL: the daemon's first pool. layout: the
@@ -529,9 +522,8 @@ int mmx_scatter(mmx *m, mmx_room room, const char *field, uint32_t first,
 
 /* As mmx_scatter, from rows of f32: into fields of bf16 and f16 they are
  * rounded to nearest, ties to even; what is too large becomes infinite, NaN
- * stays NaN. stride 0: 4 bytes for each element. Rows that are rounded are read
- * by the CPU, also for a GPU pool. -MMX_E_INCOMPATIBLE_LAYOUT: a field of
- * another dtype. */
+ * stays. stride 0: 4 bytes for each element. Rows that are rounded are read by
+ * the CPU, also for a GPU pool. -MMX_E_INCOMPATIBLE_LAYOUT: another dtype. */
 int mmx_scatter_f32(mmx *m, mmx_room room, const char *field, uint32_t first,
     uint32_t rows, const float *src, size_t stride);
 
@@ -629,8 +621,7 @@ struct mmx_placeholder {
                                 takes a row; NULL: all do. mmx_pack_mask */
     uint32_t room;           /* index into the rooms of a run. Several
                                 placeholders may show one room */
-    uint32_t row_base;       /* the room's row for the span's first one; with
-                                MMX_PROMPT, for position 0 */
+    uint32_t row_base;       /* row of its first; MMX_PROMPT: of position 0 */
     uint32_t elements;       /* elements of a row; 0: not checked */
     uint8_t storage;         /* enum mmx_storage; 0: compact */
     uint8_t flags;           /* enum mmx_place_flags */
@@ -645,8 +636,7 @@ struct mmx_window {
     uint32_t elements; /* elements of a merged row; 0: not checked */
 };
 
-/* Rows [row, row + rows) of a room go to places [at, at + rows) of the
- * window. */
+/* Rows [row, row + rows) of a room go to [at, at + rows) of the window. */
 struct mmx_segment {
     uint32_t room, row, rows, at;
 };
@@ -740,8 +730,7 @@ int mmx_plan_launch(mmx *m, const struct mmx_plan *plan, const mmx_room *rooms,
     const char *field, const struct mmx_tensor *to, void *stream,
     struct mmx_trouble *trouble);
 
-/* Makes the checks of mmx_plan_run without a copy; to NULL: only checks that
- * the rows have landed. */
+/* Checks as mmx_plan_run, copies nothing; to NULL: only that rows landed. */
 int mmx_plan_check(mmx *m, const struct mmx_plan *plan, const mmx_room *rooms,
     const char *field, const struct mmx_tensor *to,
     struct mmx_trouble *trouble);
@@ -754,14 +743,25 @@ const char *mmx_reason(int reason, const char **text, int *advice);
 const char *mmx_advice_name(int advice); /* "retry", "encode-locally", ... */
 const char *mmx_state_name(int state);   /* "Bootstrapping", ... */
 
-/* Returns the room id of a name: FNV-1a 64 over it (basis 0xcbf29ce484222325,
- * prime 0x100000001b3), then h ^= h >> 33, h *= 0xff51afd7ed558ccd,
- * h ^= h >> 33, h *= 0xc4ceb9fe1a85ec53, h ^= h >> 33, modulo 2^64.
- *   ""            0xefd01f60ba992926
- *   "a"           0x82a2a958a9bece5b
- *   "room-1"      0x656bb5e56c350c3f
- * The id of a name that users can choose is guessable: use a key as well. */
+/* Returns the room id of a name, by the hash in EMBEDDING.md, section 1. The id
+ * of a name that users can choose is guessable: use a key as well. */
 uint64_t mmx_room_id(const void *name, size_t len);
+
+/* Where an item can be encoded. An array's struct: it will not change. */
+struct mmx_encoder {
+    const char *name; /* of its daemon: the same at all routers */
+    uint32_t load;    /* items that wait there, or any other measure */
+    uint64_t weight;  /* filled in */
+};
+
+/* Sorts encoders, all that are up and do not drain: an item's owner comes
+ * first, then who takes it in the owner's place. Whoever knows the same names
+ * and loads finds the same order (EMBEDDING.md, section 6). key: len bytes that
+ * name the item. Encoders with `bound` percent of the mean load, or more, come
+ * last; 0: 125. -MMX_E_MALFORMED: bound is no other number from 100 to 10,000,
+ * or n none from 1 to 65,536. */
+int mmx_place(const void *key, size_t len, struct mmx_encoder *encoders, int n,
+    unsigned bound);
 
 /* Draws a reference to hand to both sides. -MMX_E_SYSTEM: see errno. */
 int mmx_reference_draw(struct mmx_reference *out);

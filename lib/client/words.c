@@ -83,19 +83,57 @@ const char *mmx_state_name(int state)
     return (unsigned)state < ARRAY_LEN(names) ? names[state] : "unknown";
 }
 
+/* Ends an id's FNV-1a. */
+static uint64_t mixed(uint64_t h)
+{
+    h = (h ^ h >> 33) * UINT64_C(0xff51afd7ed558ccd);
+    h = (h ^ h >> 33) * UINT64_C(0xc4ceb9fe1a85ec53);
+    return h ^ h >> 33;
+}
+
 uint64_t mmx_room_id(const void *name, size_t len)
 {
-    const uint8_t *p = (const uint8_t *)name;
-    uint64_t h = UINT64_C(0xcbf29ce484222325);
+    return mixed(fnv(FNV_BEGIN, name, len));
+}
 
-    for (size_t i = 0; i < len; i++)
-        h = (h ^ p[i]) * UINT64_C(0x100000001b3);
-    h ^= h >> 33;
-    h *= UINT64_C(0xff51afd7ed558ccd);
-    h ^= h >> 33;
-    h *= UINT64_C(0xc4ceb9fe1a85ec53);
-    h ^= h >> 33;
-    return h;
+/* True if a comes before b; `full` is the load of one that takes no more. */
+static bool placed_before(
+    const struct mmx_encoder *a, const struct mmx_encoder *b, uint64_t full)
+{
+    if ((a->load >= full) != (b->load >= full))
+        return a->load < full;
+    if (a->weight != b->weight)
+        return a->weight > b->weight;
+    return strcmp(a->name, b->name) < 0;
+}
+
+/* Shell's sort, as qsort may allocate. */
+int mmx_place(const void *key, size_t len, struct mmx_encoder *encoders, int n,
+    unsigned bound)
+{
+    uint64_t h = fnv(FNV_BEGIN, key, len), full = 1;
+
+    bound = bound ? bound : 125;
+    if (n < 1 || n > 1 << 16 || bound < 100 || bound > 10000)
+        return -MMX_E_MALFORMED;
+    for (struct mmx_encoder *e = encoders; e < encoders + n; e++) {
+        e->weight = mixed(fnv(h, e->name, strlen(e->name)));
+        full += e->load;
+    }
+    /* Of the mean with the new item, rounded up. */
+    full = (full * bound + 100 * (uint64_t)n - 1) / (100 * (uint64_t)n);
+    for (int gap = n / 2; gap > 0; gap /= 2)
+        for (int i = gap; i < n; i++) {
+            const struct mmx_encoder e = encoders[i];
+            int at = i;
+
+            for (; at >= gap && placed_before(&e, &encoders[at - gap], full);
+                 at -= gap)
+                encoders[at] = encoders[at - gap];
+            encoders[at] = e;
+        }
+    assert(n == 1 || !placed_before(&encoders[1], &encoders[0], full));
+    return 0;
 }
 
 const char *mmx_messages(void)

@@ -356,6 +356,15 @@ def check_sglang_room(v):
                                    v["request"], re.DOTALL)[1]}
 
 
+def check_place(v):
+    names, load = v["encoders"], dict(zip(v["encoders"], v["load"]))
+    weight = {n: room_id(bytes.fromhex(v["key"]) + n.encode()) for n in names}
+    full = -(-v["bound"] * (sum(v["load"]) + 1) // (100 * len(names)))
+    return {"weights": [f"{weight[n]:016x}" for n in names], "full": full,
+            "order": sorted(names, key=lambda n: (
+                load[n] >= full, -weight[n], n.encode()))}
+
+
 def wrong(vector):
     """Returns in what a vector differs; "": in nothing."""
     check = globals().get("check_" + vector["kind"].replace("-", "_"))

@@ -74,6 +74,17 @@ class Checker(unittest.TestCase):
 
 
 class Library(unittest.TestCase):
+    def test_the_owner_of_an_item(self):
+        for v in of("place"):
+            key = bytes.fromhex(v["key"])
+            for at in range(len(v["encoders"])):  # said in any order
+                said = [x[at:] + x[:at] for x in (v["encoders"], v["load"])]
+                self.assertEqual(mmx.place(key, *said, v["bound"]), v["order"])
+        for wrong in ((), ()), (("a",), ()), (("a",), (0,), 99), \
+                (("a",), (0,), 10001):
+            with self.assertRaises(ValueError):
+                mmx.place(b"key", *wrong)
+
     def test_ids_of_names(self):
         for v in of("room-id"):
             self.assertEqual(f"{mmx.room_id(v['name']):016x}", v["id"])

@@ -39,14 +39,14 @@ from .tensor import Tensor, native
 from .tickets import Holding, Space, Ticket
 from .wire import (DONE, FAILED, GONE, GRANTED, HAVE, LANDED, LENGTH, NO_KEY,
                    NO_SECRET, READ, READY, WANTED, WATCH, WRITE, Reference,
-                   room_id, secret)
+                   place, room_id, secret)
 
 __all__ = [
     "Connection", "Event", "Field", "ForkedError", "Holding", "Item",
     "Link", "MmxError", "Pool", "Reference", "Reply", "Room", "Run", "Source", "Space",
     "SplitRows", "State", "Tensor", "Ticket", "ViewInUse", "aconnect", "aux",
     "bf16",
-    "connect", "errors", "from_bf16", "native", "room_id", "secret",
+    "connect", "errors", "from_bf16", "native", "place", "room_id", "secret",
     "wait_any",
     "wire", "DONE", "FAILED", "GONE", "GRANTED", "HAVE", "LANDED", "LENGTH",
     "NO_KEY", "NO_SECRET", "NULL", "READ", "READY", "WANTED", "WATCH", "WRITE",

@@ -11,7 +11,8 @@ import ctypes
 import os
 import re
 import struct
-from typing import Any, Dict, Iterator, List, NamedTuple, Tuple, Union
+from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Tuple, \
+    Union
 
 from ._lib import call
 
@@ -180,6 +181,33 @@ def room_id(name: Union[str, bytes]) -> int:
     guessable: use a key as well."""
     data = name.encode() if isinstance(name, str) else name
     return int(_room_id(data, len(data)))
+
+
+class _Encoder(ctypes.Structure):
+    _fields_ = (("name", ctypes.c_char_p), ("load", ctypes.c_uint32),
+                ("weight", ctypes.c_uint64))
+
+
+_place = call("mmx_place", _chars, ctypes.c_size_t, ctypes.POINTER(_Encoder),
+              ctypes.c_int, ctypes.c_uint)
+
+
+def place(key: bytes, encoders: Sequence[str], load: Sequence[int],
+          bound: int = 125) -> List[str]:
+    """Returns the names of the encoders, all that are up and do not drain, in
+    the order in which an item is to be offered to them: its owner comes first.
+    Whoever knows the same names and loads finds the same order
+    (EMBEDDING.md, section 6). load: of each, the items that wait there, or any
+    other measure; those with `bound` percent of the mean, or more, come last.
+    ValueError: there is no encoder, they and load differ in length, or the
+    bound is not from 100 to 10,000."""
+    made = (_Encoder * len(encoders))(*(
+        (name.encode(), n) for name, n in zip(encoders, load)))
+    if len(encoders) != len(load) or bound < 100 or \
+            _place(key, len(key), made, len(made), bound):
+        raise ValueError(f"{len(encoders)} encoders, {len(load)} loads, "
+                         f"bound {bound}")
+    return [e.name.decode() for e in made]
 
 
 _CONTEXT = re.compile(
