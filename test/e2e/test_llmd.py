@@ -6,9 +6,14 @@ v0.10.0-rc.1-62-gebab687 (pkg/sidecar/proxy/connector_ec_common.go and
 connector_ec_nixl.go)."""
 
 import json
+import os
+import re
 from decimal import Decimal
 
 from fake_vllm import FIELDS, Request, VllmCase
+from pair import ROOT
+
+from mmx.adapters import _vllm_engine
 
 TEXT = ("encoder", "room", "key", "epoch")
 
@@ -85,6 +90,11 @@ class Sidecar(VllmCase):
                          [self.encoder(self.producer), lambda _: None])
         self.fetch(r)
         self.assertEqual(self.consumer.encoded, ["dog"])
+
+    def test_the_recipe_has_a_metric_that_is_there(self):
+        with open(os.path.join(ROOT, "conf/helm/README.md")) as f:
+            named = re.findall(r'"vllm:mmx_(\w+)"', f.read())
+        self.assertEqual(named, [_vllm_engine.IN_USE])
 
     def test_one_picture_under_two_urls(self):
         """The sidecar keeps one of two rooms; the other's rows give way."""
