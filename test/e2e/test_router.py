@@ -134,11 +134,11 @@ def chat(r, session, body):
 
 
 class Choice(unittest.TestCase):
-    def chosen(self, r, times):
+    def chosen(self, r, *items):
         """Returns the hosts that concurrent requests go to."""
         with contextlib.ExitStack() as stack:
-            return "".join(stack.enter_context(r.chosen()).url[-1]
-                           for _ in range(times))
+            return "".join(stack.enter_context(r.chosen([x])).url[-1]
+                           for x in items)
 
     def looked(self, **hosts):
         r = router(" ".join(f"http://{x},http://{x}{x}" for x in hosts))
@@ -151,25 +151,48 @@ class Choice(unittest.TestCase):
         asyncio.run(look())
         return r
 
-    def test_by_turns_where_all_have_the_same_to_do(self):
-        self.assertEqual(self.chosen(router(), 4), "abab")
+    OF_A, OF_B = ([x for x in map(bytes, ((n,) for n in range(20)))
+                   if mmx.place(x, ("http://a", "http://b"), (0, 0))[0] == e]
+                  for e in ("http://a", "http://b"))
 
-    def test_the_one_with_the_least_work(self):
+    def test_an_item_has_an_owner(self):
+        r = router()
+        for x in self.OF_A:
+            self.assertEqual(self.chosen(r, x, x, x), "aaa")
+        self.assertEqual(self.chosen(router("http://b http://a"),
+                                     self.OF_A[0], self.OF_B[0]), "ab")
+        self.assertEqual([len(e.open) for e in r.encoders], [0, 0])
+
+    def test_an_owner_with_a_queue_is_not_asked(self):
         r = self.looked(a=load(1, 2, 1), b=load(1, 0))
         self.assertEqual([e.waiting for e in r.encoders], [3, 0])
-        self.assertEqual(self.chosen(r, 5), "bbb" "ab")
-        self.assertEqual([e.open for e in r.encoders], [0, 0])
+        self.assertEqual(self.chosen(r, *self.OF_A[:2]), "bb")
+        # One is encoded, two wait; what is on its way there goes there.
+        x, y, z, u = self.OF_B[:4]
+        self.assertEqual(self.chosen(router(), x, y, z, u, y), "bbbab")
 
-    def test_one_that_is_not_ready_or_away_comes_last(self):
+    def test_one_that_is_not_ready_or_away_is_not_asked(self):
         r = self.looked(a=load(0, 0), b=load(1, 50), c=None)
-        self.assertEqual(self.chosen(r, 3), "bbb")
+        self.assertEqual(self.chosen(r, *self.OF_A[:3]), "bbb")
         r = self.looked(a=load(0, 9), b=None)  # none is ready: it is asked
-        self.assertEqual(self.chosen(r, 1), "b")
+        self.assertEqual(self.chosen(r, self.OF_A[0]), "b")
 
-    def test_what_is_no_exporter_comes_last(self):
+    def test_what_is_no_exporter_is_not_asked(self):
         for said in (b"\xff", load(1, "-"), load("x", 0), ""):
             r = self.looked(a=said, b=load(1, 50))  # an error ends its watch
-            self.assertEqual(self.chosen(r, 1), "b", said)
+            self.assertEqual(self.chosen(r, self.OF_A[0]), "b", said)
+
+    def test_items_of_two_owners_go_to_both(self):
+        said = [item("image_url", str(n)) for n in range(9)]
+        s = Session(a=encodes(fields={"grid": [[1]]}), b=encodes(
+            fields={"grid": [[1]]}), d=tells)
+        r = router(references=True)
+        owners = [r.owner(ROUTER["key_of"](x)).url[-1] for x in said]
+        got = chat(r, s, request(*said))
+        self.assertEqual(set(owners), {"a", "b"})
+        self.assertEqual([h for h, _ in s.asked], [*dict.fromkeys(owners), "d"])
+        self.assertEqual([x["uuid"] for x in content(got["asked"])[1:]],
+                         [ROUTER["name_of"](x) for x in said])
 
 
 class Again(unittest.TestCase):

@@ -1,8 +1,8 @@
 """A router between encode-only and language instances of vLLM, the recipe for a
 real one. As vLLM's example of disaggregated encoders it has two modes.
 
-A request's pictures, videos and sounds go to encoders, those of a kind in one
-request without text; what comes back as ec_transfer_params, by the hash of each
+A request's pictures, videos and sounds go to encoders, those of a kind and an
+encoder in one request without text; what comes back as ec_transfer_params, by the hash of each
 item, goes on the request to the language instance. `references`: the encoder is
 given a name for each item, and the language instance gets, in the item's place,
 that name with the fields that size its placeholder. Else items go to both.
@@ -11,11 +11,12 @@ that name with the fields that size its placeholder. Else items go to both.
               [--again N] [--langd SOCKET | --encoded SOCKET]
 
 DECODER is a URL, each ENCODER one too, with a comma and the URL of the
-mmx-exporter beside it ("http://a:8001,http://a:9464") if its load is to count:
-of those whose mmx-encoded is ready (mmxctl health) the one with the least work
-is chosen, which is items that wait for blocks (waiting_items of mmxctl pools)
-and open requests from here. One that fails rests for a while, another is asked;
-rows that were lost are encoded again.
+mmx-exporter beside it ("http://a:8001,http://a:9464") if its load is to count.
+An item goes to its owner (mmx.place), which has its rows if it was asked for
+before, of the encoders whose mmx-encoded is ready (mmxctl health); to the next
+one while the owner has a queue: items that wait for blocks (waiting_items of
+mmxctl pools), and those from here beyond one. One that fails rests for a while,
+the next one is asked; rows that were lost are encoded again.
 
 With the socket of the langd or of the encoded beside it, it declines rows that
 nothing will fetch: of clients that leave between the two, and of requests that
@@ -65,11 +66,16 @@ def media(body):
     return items
 
 
+def key_of(item):
+    """Returns a key of what the client said of its content."""
+    return hashlib.sha256(json.dumps(item[item["type"]]).encode()).digest()
+
+
 def name_of(item):
     """Returns a name of its content; used once where a URL names that."""
     said = item[item["type"]]
     if "data" in said or said.get("url", "").startswith("data:"):
-        return hashlib.sha256(json.dumps(said).encode()).hexdigest()
+        return key_of(item).hex()
     return uuid.uuid4().hex
 
 
@@ -85,8 +91,8 @@ class Encoder:
     def __init__(self, text):
         """text: its URL, and that of its exporter; without one it is ready."""
         self.url, _, self.exporter = text.partition(",")
-        self.ready, self.waiting, self.open = True, 0, 0  # open: from here
-        self.used = self.rests = 0.0  # when it was chosen; until when it rests
+        self.ready, self.waiting, self.rests = True, 0, 0.0  # rests until then
+        self.open = collections.Counter()  # keys of what it is asked from here
 
     async def look(self, session_):
         """Asks what mmxctl health and mmxctl pools would say. Whatever else
@@ -100,21 +106,22 @@ class Encoder:
         self.ready = any(n for what, n in said if what == "ready")
         self.waiting = sum(n for what, n in said if what != "ready")
 
-    def rank(self, now):
-        """The least is the best: the last is there for turns."""
-        return (not self.ready or now < self.rests, self.open + self.waiting,
-                self.used)
+    def load(self, key):
+        """What an item waits for; one that is asked for again is encoded
+        once."""
+        return 0 if key in self.open else \
+            int(self.waiting) + max(0, len(self.open) - 1)
 
 
 class Router:
-    def __init__(self, encoders, decoder, references=False, apart=False,
-                 again=0, daemon=None):
-        """encoders: words, as Encoder takes them. apart: one request for each
-        item. again: how often items are encoded anew, if the encoder fails or
-        the rows are lost (HTTP 500). daemon: a connection to either daemon."""
+    def __init__(self, encoders, decoder, references=False, again=0,
+                 daemon=None):
+        """encoders: words, as Encoder takes them. again: how often items are
+        encoded anew, if the encoder fails or the rows are lost (HTTP 500).
+        daemon: a connection to either daemon."""
         self.encoders = [Encoder(x) for x in encoders.split()]
         self.decoder, self.daemon = decoder, daemon
-        self.references, self.apart, self.again = references, apart, again
+        self.references, self.again = references, again
         self.params, self.sent = {}, 0  # the last request's; references
 
     async def watch(self):
@@ -130,13 +137,19 @@ class Router:
         yield
         task.cancel()
 
+    def owner(self, key, now=None):
+        """The encoder for an item; of all, where none is there."""
+        now = time.monotonic() if now is None else now
+        able = [e for e in self.encoders if e.ready and now >= e.rests]
+        there = {e.url: e for e in able or self.encoders}
+        return there[mmx.place(key, list(there),
+                               [e.load(key) for e in there.values()])[0]]
+
     @contextlib.contextmanager
-    def chosen(self):
-        """An encoder for one request; one that fails rests."""
-        now = time.monotonic()
-        one = min(self.encoders, key=lambda e: e.rank(now))
-        one.used = now
-        one.open += 1
+    def chosen(self, keys):
+        """The encoder for items of one owner; one that fails rests."""
+        one = self.owner(keys[0])
+        one.open.update(keys)
         try:
             yield one
         except HTTPError as e:
@@ -144,7 +157,7 @@ class Router:
                 one.rests = time.monotonic() + REST_S
             raise
         finally:
-            one.open -= 1
+            one.open -= collections.Counter(keys)
 
     async def post(self, session_, url, body, name):
         try:
@@ -157,12 +170,12 @@ class Router:
         except (aiohttp.ClientError, asyncio.TimeoutError) as e:
             raise HTTPError(502, f"{url}: {type(e).__name__} {e}") from e
 
-    async def ask(self, session_, body, name, params):
+    async def ask(self, session_, body, keys, name, params):
         """Has the items of a body encoded, by another encoder if one fails;
         what it returns is in params as soon as it is known."""
         for n in range(self.again + 1):
             try:
-                with self.chosen() as encoder:
+                with self.chosen(keys) as encoder:
                     answer = await self.post(session_, encoder.url, body, name)
             except HTTPError as e:
                 if e.status < 500 or n == self.again:
@@ -178,8 +191,9 @@ class Router:
         gets as they come."""
         params = {} if params is None else params
         items, groups = media(body), collections.defaultdict(list)
+        keys = [key_of(x) for x in items]
         for i, x in enumerate(items):
-            groups[i if self.apart else KINDS[x["type"]]].append(i)
+            groups[KINDS[x["type"]], self.owner(keys[i])].append(i)
         names = {i: name_of(x) for i, x in enumerate(items)} \
             if self.references else {}
         asked = [self.ask(
@@ -187,7 +201,7 @@ class Router:
                 {"role": "user", "content": [
                     {**items[i], "uuid": names[i]} if names else items[i]
                     for i in g]}], **{k: body[k] for k in SAME if k in body}},
-            f"{name}:{g[0]}:{uuid.uuid4().hex[:6]}", params)
+            [keys[i] for i in g], f"{name}:{g[0]}:{uuid.uuid4().hex[:6]}", params)
             for g in groups.values()]
         # All end before one's error is raised: their rows are to be declined.
         got = await asyncio.gather(*asked, return_exceptions=True)
