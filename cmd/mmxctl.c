@@ -30,7 +30,6 @@ static void usage(FILE *to)
         "  doctor          check what an engine of this user needs: one line\n"
         "                  per check, ok, warn or fail, and what to do\n"
         "  trace ROOM      what happened to one room\n"
-        "  trace merge FILE FILE  recordings of two hosts (--save) as one\n"
         "  keygen FILE     write a new key, for control.keys; a file that\n"
         "                  exists stays as it is\n"
         "or, for root and the daemon's own user,\n",
@@ -49,9 +48,7 @@ static void usage(FILE *to)
         "                  default: those in /etc/mmx\n"
         "  --json          print an array of objects, each with the name of\n"
         "                  its daemon, unless one is chosen\n"
-        "  --follow        trace: go on with what happens next, in lines\n"
         "  --perfetto FILE  trace: write it for Perfetto's viewer instead\n"
-        "  --save FILE     trace: keep one daemon's, for trace merge\n"
         "  --public        keygen: print the public half of the key in FILE,\n"
         "                  for control.identities\n"
         "  --watch SECONDS  reports: show them again and again; top: how "
@@ -203,22 +200,19 @@ static int healthy(const struct asked *a)
 }
 
 /* Shows the trace of the daemon at the path (or of two), or without a path of
- * all with a socket here; or merges two recordings. words: after `trace`. */
+ * all with a socket here. words: after `trace`. */
 static int traced(char **words, struct asked *a)
 {
     const char *here[HOST_MAX];
     struct host h;
     uint32_t count;
     int status;
-    bool merges = words[0] && !strcmp(words[0], "merge");
 
-    if (a->watch_s || (a->follow && (a->perfetto || a->save || merges)))
-        return misused("--follow and --watch do not go with this trace");
-    if (merges && words[1] && words[2] && !words[3])
-        return trace_merge((const char *const *)words + 1, a);
+    if (a->watch_s)
+        return misused("--watch does not go with trace");
     if (words[0] && (words[1] || !trace_room(words[0], a)))
-        return misused("trace: expected the number of a room, ..DIGITS as in "
-                       "the log, or merge FILE FILE");
+        return misused("trace: expected the number of a room, or ..DIGITS as "
+                       "in the log");
     count = host_sockets(a, false, here);
     status = count > 0 ? host_open(&h, here, count, false) : CTL_NO_DAEMON;
     if (status != CTL_SHOWN)
@@ -248,11 +242,9 @@ static int parse(int argc, char **argv, struct asked *a)
         {"public", no_argument, &a->public, 1},
         {"bytes", no_argument, &a->bytes, 1},
         {"once", no_argument, &a->once, 1}, {"live", no_argument, &a->live, 1},
-        {"follow", no_argument, &a->follow, 1},
         {"watch", required_argument, NULL, 'W'},
         {"wait", required_argument, NULL, 'w'},
         {"perfetto", required_argument, NULL, 'P'},
-        {"save", required_argument, NULL, 'S'},
         {"version", no_argument, NULL, 'v'}, {"help", no_argument, NULL, 'h'},
         {NULL, 0, NULL, 0}};
     int c;
@@ -264,8 +256,6 @@ static int parse(int argc, char **argv, struct asked *a)
             a->also = a->path, a->path = optarg;
         else if (c == 'P')
             a->perfetto = optarg;
-        else if (c == 'S')
-            a->save = optarg;
         else if (c == 'c')
             a->file = optarg;
         else if (c == 'e' || c == 'l')

@@ -23,14 +23,14 @@ struct asked {
     const char *path; /* path of the socket; NULL: not given */
     const char *file; /* path of the configuration; NULL: not given */
     const char *also; /* a path before the last one; NULL: none */
-    int json, live, bytes, public, once, follow; /* 1: given */
+    int json, live, bytes, public, once; /* 1: given */
     bool waits, brief;
     uint64_t watch_s; /* 0: not given */
     uint64_t wait_s;  /* valid if it waits */
     /* Of a trace. */
-    const char *perfetto, *save; /* files to write; NULL: print lines instead */
-    bool of_room;                /* only this room */
-    uint64_t room, digits;       /* its id; digits: mask of the known bits */
+    const char *perfetto;  /* file to write; NULL: print lines instead */
+    bool of_room;          /* only this room */
+    uint64_t room, digits; /* its id; digits: mask of the known bits */
 };
 
 /* link.c: the wire; calls block for CTL_WAIT_S at most */
@@ -200,8 +200,6 @@ bool trace_room(const char *word, struct asked *a);
 
 /* Of running daemons, which share a clock. */
 int trace_live(const struct host *h, const struct asked *a);
-/* The same for two recordings, whose clocks are compared. */
-int trace_merge(const char *const *files, const struct asked *a);
 
 /* top.c: shows the daemons live, once, or as a summary; returns the exit
  * status. */

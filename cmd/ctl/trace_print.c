@@ -3,7 +3,7 @@
  *
  * A daemon has as many tracks as rooms were open at once. A track shows one
  * room at a time, and in it the room's phases (happening.def) one after the
- * other; a message is a flow between two instants. */
+ * other. */
 #include "trace.h"
 
 #include "base/check.h"
@@ -41,14 +41,38 @@ static void what(const struct happening *h, char *out, size_t size)
         snprintf(out, size, "%s%s%.63s", word, h->peer[0] ? " " : "", h->peer);
 }
 
+/* Appends the happening as a row. */
+static void put(struct writer *w, const struct happening *h)
+{
+    const struct happening_row *row = &happening_rows[h->kind];
+
+    rows_put(w);
+    rows_put_number(w, "number", h->number);
+    rows_put_number(w, "ns", (uint64_t)h->ns);
+    if (h->of_room)
+        rows_put_number(w, "room", h->room);
+    rows_put_text(w, "what", row->word);
+    if (h->message)
+        rows_put_text(w, "message", peer_name((enum peer_type)h->message));
+    if (h->peer[0])
+        rows_put_text(w, "peer", h->peer);
+    if (h->text[0])
+        rows_put_text(w, row->a, h->text);
+    else if (h->a != ROWS_UNKNOWN)
+        rows_put_number(w, row->a, h->a);
+    if (h->b != ROWS_UNKNOWN)
+        rows_put_number(w, row->b, h->b);
+}
+
 void trace_json(struct trace *t, const struct happening *h)
 {
     uint8_t bytes[2048];
     struct writer w = writer_of(bytes, sizeof(bytes));
 
-    trace_put(&w, h, false);
+    put(&w, h);
     CHECK(!w.failed, "a happening of %zu bytes", w.len);
-    rows_json_part(&t->json, reader_of(bytes, w.len), t->sides[h->side].name);
+    rows_json_part(
+        &t->json, reader_of(bytes, w.len), t->of->sides[h->side].name);
 }
 
 static int room_text(const struct happening *h, char out[24])
@@ -59,7 +83,7 @@ static int room_text(const struct happening *h, char out[24])
 
 void trace_widen(struct trace *t, const struct happening *h)
 {
-    int name = (int)strlen(t->sides[h->side].name), width;
+    int name = (int)strlen(t->of->sides[h->side].name), width;
     char room[24];
 
     width = room_text(h, room);
@@ -68,16 +92,16 @@ void trace_widen(struct trace *t, const struct happening *h)
     t->room_width = width > t->room_width ? width : t->room_width;
 }
 
-void trace_line(
-    const struct trace *t, const struct happening *h, int64_t from_ns)
+void trace_line(const struct trace *t, const struct happening *h)
 {
     char room[24], did[128], more[96];
 
     what(h, did, sizeof(did));
     details(h, more, sizeof(more));
     room_text(h, room);
-    printf("%12.3f ms  %-*s  ", (double)(h->ns - from_ns) / (double)NS_PER_MS,
-        t->name_width, t->sides[h->side].name);
+    printf("%12.3f ms  %-*s  ",
+        (double)(h->ns - t->got.all[0].ns) / (double)NS_PER_MS, t->name_width,
+        t->of->sides[h->side].name);
     if (t->room_width)
         printf("%*s  ", t->room_width, room);
     printf("%s%s%s\n", did, more[0] ? ": " : "", more);
@@ -97,7 +121,6 @@ struct track {
 
 struct events {
     FILE *to;
-    const struct trace *t;
     struct track tracks[TRACKS_MAX];
     size_t count;
     int64_t from_ns, last_ns;
@@ -198,15 +221,6 @@ static void take_phase(struct events *e, const struct happening *h, size_t tid)
     fprintf(e->to, ",\"name\":\"%s\"}", k->phase);
 }
 
-static void flow(struct events *e, const struct happening *h, size_t tid,
-    uint32_t number, bool end)
-{
-    event(e, end ? "f" : "s", h->side, tid, h->ns);
-    fprintf(e->to, ",\"cat\":\"message\",\"name\":\"%s\",\"id\":%u%s}",
-        peer_name((enum peer_type)h->message), number,
-        end ? ",\"bp\":\"e\"" : "");
-}
-
 static void take(struct events *e, const struct happening *h)
 {
     char did[128], more[96];
@@ -221,47 +235,26 @@ static void take(struct events *e, const struct happening *h)
     unquote(more);
     fprintf(e->to, ",\"s\":\"t\",\"name\":\"%s\",\"args\":{\"is\":\"%s\"}}",
         did, more);
-    if (h->flow)
-        flow(e, h, tid, h->flow, h->kind != HAPPENED_SENT);
     e->last_ns = h->ns;
 }
 
-/* Gives the sends of numbered receipts their numbers, so that each flow has
- * both ends. */
-static void number_flows(const struct trace *t, const uint64_t *room)
+bool trace_perfetto(const struct trace *t, const char *path)
 {
-    for (size_t i = 0; i < t->count; i++) {
-        struct happening *h = t->all[i];
-
-        if (!h->flow || !h->cause || (room && h->room != *room))
-            continue;
-        if (h->cause->flow) /* got twice */
-            h->flow = 0;
-        else
-            h->cause->flow = h->flow;
-    }
-}
-
-bool trace_perfetto(
-    const struct trace *t, const uint64_t *room, const char *path)
-{
-    struct events e = {.to = fopen(path, "we"), .t = t};
+    struct events e = {.to = fopen(path, "we")};
     char name[96];
     bool ok;
 
     if (!e.to)
         return false;
-    number_flows(t, room);
-    e.from_ns = e.last_ns = t->count ? t->all[0]->ns : 0;
+    e.from_ns = e.last_ns = t->got.count ? t->got.all[0].ns : 0;
     fputs("{\"displayTimeUnit\":\"ns\",\"traceEvents\":[", e.to);
-    for (uint32_t s = 0; s < t->sides_count; s++) {
-        snprintf(name, sizeof(name), "mmx-%s %s", role_name(t->sides[s].role),
-            t->sides[s].name);
+    for (uint32_t s = 0; s < t->of->count; s++) {
+        snprintf(name, sizeof(name), "mmx-%s %s",
+            role_name(t->of->sides[s].role), t->of->sides[s].name);
         name_of(&e, "process_name", s, 0, name);
     }
-    for (size_t i = 0; i < t->count; i++)
-        if (!room || (t->all[i]->of_room && t->all[i]->room == *room))
-            take(&e, t->all[i]);
+    for (size_t i = 0; i < t->got.count; i++)
+        take(&e, &t->got.all[i]);
     for (size_t tid = 1; tid <= e.count; tid++)
         end_phase(&e, tid, e.last_ns, true);
     fputs("\n]}\n", e.to);

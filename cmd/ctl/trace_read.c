@@ -1,14 +1,13 @@
-/* trace_read.c - reads happenings from rows, which a daemon sends or a file
- * stores. One thread. */
+/* trace_read.c - reads happenings from the rows of a daemon's report. One
+ * thread. */
 #include "trace.h"
 
 #include "base/check.h"
 #include "base/text.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
-
-#define FILE_MAX (64u << 20)
 
 const struct happening_row happening_rows[HAPPENED_COUNT] = {
 #define HAPPENING(NAME, word, a, b, phase, doc) {word, a, b, phase},
@@ -57,8 +56,6 @@ static void take_cell(struct happening *h, const struct cell *c)
         text_copy(c->text, h->peer, sizeof(h->peer));
     else if (h->kind == HAPPENED_COUNT)
         return;
-    else if (is(c->name, "seq"))
-        h->seq = number;
     else if (c->kind == CELL_TEXT && is(c->name, happening_rows[h->kind].a))
         text_copy(c->text, h->text, sizeof(h->text));
     else if (is(c->name, happening_rows[h->kind].a))
@@ -67,7 +64,8 @@ static void take_cell(struct happening *h, const struct cell *c)
         h->b = number;
 }
 
-bool trace_take(struct side *s, uint32_t number, struct reader rows)
+/* Adds the rows of a report. False: malformed, or no memory. */
+static bool take(struct happenings *g, uint32_t side, struct reader rows)
 {
     struct reader row;
     struct cell c;
@@ -75,103 +73,38 @@ bool trace_take(struct side *s, uint32_t number, struct reader rows)
     while (rows_next(&rows, &row)) {
         struct happening *h;
 
-        if (s->count == s->cap) {
-            size_t cap = s->cap ? 2 * s->cap : 8192;
+        if (g->count == g->cap) {
+            size_t cap = g->cap ? 2 * g->cap : 8192;
 
-            h = realloc(s->all, cap * sizeof(*h));
+            h = realloc(g->all, cap * sizeof(*h));
             if (!h)
                 return false;
-            s->all = h;
-            s->cap = cap;
+            g->all = h;
+            g->cap = cap;
         }
-        h = &s->all[s->count];
+        h = &g->all[g->count];
         *h = (struct happening){.kind = HAPPENED_COUNT,
-            .side = (uint8_t)number,
+            .side = (uint8_t)side,
             .a = ROWS_UNKNOWN,
             .b = ROWS_UNKNOWN};
         while (cell_get(&row, &c))
             take_cell(h, &c);
-        s->next = h->number + 1;
-        s->count += h->kind < HAPPENED_COUNT;
+        /* A context is one row of three happenings. */
+        g->next = h->number + (h->kind == HAPPENED_CONTEXT ? 3 : 1);
+        g->count += h->kind < HAPPENED_COUNT;
     }
-    CHECK(s->count <= s->cap, "%zu of %zu happenings", s->count, s->cap);
+    CHECK(g->count <= g->cap, "%zu of %zu happenings", g->count, g->cap);
     return rows.at == rows.len;
 }
 
-/* files: one row that names the side, then the rows of its reports */
-
-void trace_put(struct writer *w, const struct happening *h, bool seq)
+bool trace_ask(
+    struct ctl *c, struct happenings *g, uint32_t side, struct local_msg *m)
 {
-    const struct happening_row *row = &happening_rows[h->kind];
+    char what[48];
 
-    rows_put(w);
-    rows_put_number(w, "number", h->number);
-    rows_put_number(w, "ns", (uint64_t)h->ns);
-    if (h->of_room)
-        rows_put_number(w, "room", h->room);
-    rows_put_text(w, "what", row->word); /* take_cell reads the next by it */
-    if (h->message)
-        rows_put_text(w, "message", peer_name((enum peer_type)h->message));
-    if (h->message && seq)
-        rows_put_number(w, "seq", h->seq);
-    if (h->peer[0])
-        rows_put_text(w, "peer", h->peer);
-    if (h->text[0])
-        rows_put_text(w, row->a, h->text);
-    else if (h->a != ROWS_UNKNOWN)
-        rows_put_number(w, row->a, h->a);
-    if (h->b != ROWS_UNKNOWN)
-        rows_put_number(w, row->b, h->b);
-}
-
-bool trace_save(const struct side *s, const char *path)
-{
-    FILE *f = fopen(path, "we");
-    uint8_t bytes[1024];
-    struct writer w = writer_of(bytes, sizeof(bytes));
-    bool ok = f != NULL;
-
-    rows_put(&w);
-    rows_put_text(&w, "trace", s->name);
-    rows_put_number(&w, "role", s->role);
-    for (size_t i = 0; ok; i++) {
-        CHECK(!w.failed, "happening %zu does not fit", i);
-        ok = fwrite(w.p, 1, w.len, f) == w.len;
-        w.len = 0;
-        if (i == s->count)
-            break;
-        trace_put(&w, &s->all[i], true);
-    }
-    return f && fclose(f) == 0 && ok;
-}
-
-/* Returns the file's bytes; NULL: it cannot be read. */
-static uint8_t *slurp(const char *path, size_t *len)
-{
-    FILE *f = fopen(path, "re");
-    uint8_t *bytes = f ? malloc(FILE_MAX) : NULL;
-
-    *len = bytes ? fread(bytes, 1, FILE_MAX, f) : 0;
-    if (f)
-        fclose(f);
-    return bytes;
-}
-
-bool trace_load(struct side *s, uint32_t number, const char *path)
-{
-    size_t len;
-    uint8_t *bytes = slurp(path, &len);
-    struct reader rows = reader_of(bytes, len), row;
-    char role[24];
-    bool ok = bytes && rows_next(&rows, &row);
-
-    if (ok) {
-        rows_get(row, "trace", s->name, sizeof(s->name));
-        rows_get(row, "role", role, sizeof(role));
-        s->role = (uint8_t)strtoul(role, NULL, 10);
-        rows.len = len; /* rows_next ends at the row */
-        ok = s->name[0] && trace_take(s, number, rows);
-    }
-    free(bytes);
-    return ok;
+    snprintf(what, sizeof(what), "trace %llu", (unsigned long long)g->next);
+    if (!ctl_ask(c, what, m))
+        return false;
+    errno = EPROTO; /* if it is malformed */
+    return take(g, side, c->got);
 }

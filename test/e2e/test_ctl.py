@@ -106,42 +106,19 @@ class Strange(Case):
         self.assertEqual(got.returncode, 0)
         self.assertIn("draining", got.stdout)
 
-    def recording(self, name, *rows):
-        path = os.path.join(self.dir, name)
-        with open(path, "wb") as f:
-            f.write(row(trace=name, role=1) + b"".join(rows))
-        return path
-
-    def recordings(self):
-        def said(what, ns, seq):
-            return row(what=what, number=seq, ns=ns, room=1, message="init",
-                       seq=seq, peer=RED)
-        end = row(what="ended", number=9, ns=900, room=1, reason=f'"{RED}')
-        return (
-            self.recording("a", said("sent", 100, 1), said("got", 400, 2), end),
-            self.recording("b", said("got", 200, 1), said("sent", 300, 2), end))
-
-    def test_recordings_with_control_characters(self):
-        """They come from other hosts."""
-        files = self.recordings()
-        got = self.ctl("trace", "merge", *files)
-        self.assertEqual(got.returncode, 0, got.stderr)
+    def test_happenings_with_control_characters(self):
+        """Their texts come from other daemons."""
+        path = self.daemon(lambda frame: wire.REPORT.encode(
+            frame.seq, text=row(what="got", number=0, ns=1 << 62, room=1,
+                                message="init", peer=f'"{RED}')))
+        got = self.ctl("--socket", path, "trace")
         self.assertIn("31mred", got.stdout)
         self.assertNotRegex(got.stdout, CONTROL)
         out = os.path.join(self.dir, "out.json")
-        got = self.ctl("--perfetto", out, "trace", "merge", *files)
+        got = self.ctl("--socket", path, "--perfetto", out, "trace")
         self.assertEqual(got.returncode, 0, got.stderr)
-        with open(out) as f:
-            self.assertTrue(json.load(f)["traceEvents"])
-
-    def test_files_are_not_written_again_and_again(self):
-        path = os.path.join(self.dir, "kept")
-        for option in ("--save", "--perfetto"):
-            got = self.ctl("--socket", "/nowhere", "trace", "--follow",
-                           option, path)
-            self.assertEqual(got.returncode, 64, option)
-        got = self.ctl("--follow", "trace", "merge", *self.recordings())
-        self.assertEqual(got.returncode, 64)
+        with open(out, encoding="utf-8") as f:
+            self.assertIn("31mred", json.load(f)["traceEvents"][-1]["name"])
 
     def test_a_bad_command_line(self):
         """One line says what is wrong; all of --help would hide it."""
@@ -149,7 +126,8 @@ class Strange(Case):
                            (("--watch", "1", "drain"), "--watch goes with"),
                            (("pools", "vit"), "no more words"),
                            (("trace", "vit"), "number of a room"),
-                           (("trace", "merge", "a"), "merge FILE FILE"),
+                           (("trace", "1", "2"), "number of a room"),
+                           (("--watch", "1", "trace"), "--watch does not"),
                            (("--nix", "pools"), "'--nix'")):
             got = self.ctl(*words)
             self.assertEqual((got.returncode, got.stdout), (64, ""), words)

@@ -16,6 +16,9 @@ import tables  # noqa: E402
 
 PAGES = ("mmx-encoded.8", "mmx-langd.8", "mmx.yaml.5", "mmx.7", "mmxctl.1",
          "libmmx.3")
+# Of programs that are built where their libraries are.
+MORE = [p + ".8" for p in ("mmx-exporter", "mmx-otel")
+        if os.path.exists(os.path.join(BUILD, p))]
 HISTOGRAMS = "lib/core/histogram/histograms.def"
 
 
@@ -46,7 +49,7 @@ class Manuals(unittest.TestCase):
             self.assertTrue(f".It Cm mmx_{a[0]}_{unit}\n" in exporter, a[0])
 
     def test_every_option(self):
-        for name in ("mmx-encoded.8", "mmx-langd.8", "mmxctl.1"):
+        for name in ("mmx-encoded.8", "mmx-langd.8", "mmxctl.1", *MORE):
             told = subprocess.run(
                 [os.path.join(BUILD, name[:-2]), "--help"], check=True,
                 text=True, stdout=subprocess.PIPE).stdout
@@ -84,7 +87,7 @@ class Manuals(unittest.TestCase):
     def test_mandoc(self):
         if not shutil.which("mandoc"):
             self.skipTest("no mandoc")
-        for name in PAGES:
+        for name in (*PAGES, *MORE):
             # Pages that are not installed yet are what it asks for.
             said = subprocess.run(
                 ["mandoc", "-Tlint", os.path.join(self.dir.name, name)],
@@ -93,12 +96,11 @@ class Manuals(unittest.TestCase):
                 s for s in said if "referenced manual not found" not in s])
 
     # What is typed, up to the word that is completed; what is offered.
-    TYPED = ((("st",), {"status", "stats"}), (("trace", ""), {"merge"}),
-             (("--socket", "s", "--json", "trace", "m"), {"merge"}),
+    TYPED = ((("st",), {"status", "stats"}), (("trace", ""), set()),
+             (("--socket", "s", "--json", "ke"), {"keygen"}),
              (("--wait", ""), set()), (("health", "--l"), {"--langd", "--live"}),
              (("keygen", "{}/mmxc"), {"{}/mmxctl.1"}),
-             (("trace", "merge", "{}/a", "{}/libm"), {"{}/libmmx.3"}),
-             (("--save", "{}/mmx-l"), {"{}/mmx-langd.8"}))
+             (("--perfetto", "{}/mmx-l"), {"{}/mmx-langd.8"}))
 
     def test_bash(self):
         for typed, offered in self.TYPED:
@@ -125,9 +127,8 @@ class Manuals(unittest.TestCase):
         ask = ('_arguments() { line=("${words[@]}"); return 1 }; '
                "_files() { print files }; compadd() { print -- $@ }; "
                f'service=mmxctl; complete() {{ words=("$@"); . {path} }}; ')
-        for typed, offered in (("trace ''", "-- merge"),
-                               ("trace merge ''", "files"),
-                               ("keygen ''", "files"), ("pools ''", "")):
+        for typed, offered in (("trace ''", ""), ("keygen ''", "files"),
+                               ("pools ''", "")):
             said = subprocess.run(["zsh", "-f", "-c", f"{ask} complete {typed}"],
                                   text=True, stdout=subprocess.PIPE).stdout
             self.assertEqual(said.strip(), offered, typed)
