@@ -142,8 +142,11 @@ $(BENCH): $(call src,test/bench/*.c) $(B)/mmx.a $(B)/libmmx.a
 # digest.h is for programs of the installed library.
 $(B)/test/unit/embedding_test.o: CPPFLAGS += -Ilib/client
 
+# What mmx-otel makes of happenings needs no library.
+$(B)/test/unit/spans_test: $(B)/cmd/otel/spans.o
+
 $(UNIT) $(CONTRACT): $(B)/%: $(B)/%.o $(call src,test/*.c) $(B)/mmx.a $(B)/libmmx.a
-	$(CC) $(LDFLAGS) $^ -o $@ $(LIBS)
+	$(CC) $(LDFLAGS) $(filter %.o,$^) $(filter %.a,$^) -o $@ $(LIBS)
 
 # The CUDA toolkit, for kernels and to hold lib/gpu/cuda.def against cuda.h;
 # nothing else needs it.
