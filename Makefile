@@ -81,8 +81,12 @@ ALL_OBJ := $(BASE) $(WIRE) $(CORE) $(GPU) $(IO) $(NODE) $(CLIENT)
 
 # The exporter is built where libmicrohttpd is; nothing else needs it.
 HTTP := $(if $(shell pkg-config --exists libmicrohttpd && echo 1),libmicrohttpd)
+# mmx-otel is built where libcurl, protobuf-c and its compiler are.
+OTLP := $(if $(shell pkg-config --exists libcurl libprotobuf-c && \
+	command -v protoc-c),libcurl libprotobuf-c)
 CMDS := $(patsubst cmd/%.c,$(B)/%,$(filter-out \
-	$(if $(HTTP),,cmd/mmx-exporter.c),$(wildcard cmd/*.c)))
+	$(if $(HTTP),,cmd/mmx-exporter.c) $(if $(OTLP),,cmd/mmx-otel.c), \
+	$(wildcard cmd/*.c)))
 UNIT := $(patsubst %.c,$(B)/%,$(wildcard test/unit/*_test.c))
 CONTRACT := $(patsubst %.c,$(B)/%,$(wildcard test/contract/*_test.c))
 WATCH := $(patsubst %.c,$(B)/%.so,$(wildcard test/preload/*.c))
@@ -134,6 +138,17 @@ $(B)/mmxctl: $(call src,cmd/ctl/*.c)
 $(B)/mmx-exporter: $(call src,cmd/exporter/*.c) $(B)/cmd/ctl/link.o \
 	$(B)/cmd/ctl/rows.o
 $(B)/mmx-exporter: LIBS = $(shell pkg-config --libs $(HTTP)) -lm
+$(B)/mmx-otel: $(call src,cmd/otel/*.c) $(B)/cmd/otel/otlp.pb-c.o \
+	$(addprefix $(B)/cmd/ctl/,link.o rows.o trace_read.o)
+$(B)/mmx-otel: LIBS = $(shell pkg-config --libs $(OTLP))
+# The messages of OTLP in C, as protobuf-c makes them.
+$(B)/cmd/otel/otlp.pb-c.c: cmd/otel/otlp.proto
+	@mkdir -p $(@D)
+	protoc-c --proto_path=$(<D) --c_out=$(@D) $(<F)
+$(B)/cmd/otel/otlp.pb-c.o: $(B)/cmd/otel/otlp.pb-c.c
+	$(CC) -std=gnu11 $(CPPFLAGS) $(CFLAGS) $(HARDEN) -c $< -o $@
+$(B)/cmd/otel/otlp.o: CPPFLAGS += -I$(B)/cmd/otel
+$(B)/cmd/otel/otlp.o: | $(B)/cmd/otel/otlp.pb-c.c
 
 # Measures; not installed.
 $(BENCH): $(call src,test/bench/*.c) $(B)/mmx.a $(B)/libmmx.a

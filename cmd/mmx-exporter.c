@@ -13,10 +13,8 @@
 #include <microhttpd.h>
 #include <netinet/in.h>
 #include <poll.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/signalfd.h>
 #include <unistd.h>
 
 enum { PORT = 9464, CONNECTIONS = 16, TIMEOUT_S = 10 };
@@ -253,18 +251,6 @@ static int socket_at(const struct sockaddr_storage *at)
     return -1;
 }
 
-/* Returns a descriptor to read SIGTERM and SIGINT from; -1: errno. */
-static int ends_at(void)
-{
-    sigset_t ends;
-
-    sigemptyset(&ends);
-    sigaddset(&ends, SIGTERM);
-    sigaddset(&ends, SIGINT);
-    sigprocmask(SIG_BLOCK, &ends, NULL);
-    return signalfd(-1, &ends, SFD_CLOEXEC);
-}
-
 /* Serves until a signal comes; takes a sample once a second. */
 static void serve(struct served *s, struct MHD_Daemon *d, int ends)
 {
@@ -304,7 +290,7 @@ static int start(struct served *s)
             s->listen, PORT, PORT);
         return CTL_USAGE;
     }
-    ends = ends_at();
+    ends = ctl_ends();
     if (s->at.ss_family == AF_INET6)
         flags |= MHD_USE_IPv6;
     fd = socket_at(&s->at);

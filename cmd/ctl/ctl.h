@@ -78,6 +78,10 @@ bool ctl_ask(struct ctl *c, const char *what, struct local_msg *m);
 bool ctl_query(struct ctl *c, const char *what);
 bool ctl_take(struct ctl *c, const struct local_msg *m);
 
+/* Returns a descriptor that can be read when SIGTERM or SIGINT has come; -1:
+ * errno. */
+int ctl_ends(void);
+
 /* Prints why a call failed (m: its last message); returns the exit status. */
 int ctl_failed(const struct local_msg *m);
 

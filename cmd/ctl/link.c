@@ -9,9 +9,11 @@
 #include "base/text.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/un.h>
@@ -218,4 +220,15 @@ int ctl_failed(const struct local_msg *m)
         errno && errno != EPIPE ? strerror(errno)
                                 : "the daemon closed the connection");
     return CTL_REFUSED;
+}
+
+int ctl_ends(void)
+{
+    sigset_t ends;
+
+    sigemptyset(&ends);
+    sigaddset(&ends, SIGTERM);
+    sigaddset(&ends, SIGINT);
+    sigprocmask(SIG_BLOCK, &ends, NULL);
+    return signalfd(-1, &ends, SFD_CLOEXEC | SFD_NONBLOCK);
 }
