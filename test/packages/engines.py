@@ -15,6 +15,7 @@ import numpy as np
 import mmx
 
 ROWS, HALF, LIMIT = 500, 200, 60
+CONTEXT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 
 def say(text):
@@ -38,7 +39,8 @@ class Pair:
         self.rows = self.rows.astype(np.uint16).reshape(ROWS, 2352)
 
     def open(self, number):
-        self.room = self.lm.request(number, self.lm.pool("vit"), "encoded-0")
+        self.room = self.lm.request(number, self.lm.pool("vit"), "encoded-0",
+                                    traceparent=CONTEXT)
         self.src = self.enc.announce(number, self.enc.pool("vit"), ROWS, ROWS,
                                      aux=b"grid")
         self.src.wait_granted(timeout=LIMIT)

@@ -3,6 +3,7 @@
 import glob
 import json
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -34,7 +35,7 @@ def check(truth, what):
 class Life:
     STEPS = ("build", "lintian", "install", "start_by_the_units",
              "orders", "room_in_python", "room_in_c", "prometheus", "page",
-             "upgrade_with_rooms_open", "remove", "purge")
+             "spans", "upgrade_with_rooms_open", "remove", "purge")
 
     def __init__(self, release):
         self.release, self.suite = release, SUITES[release]
@@ -109,7 +110,8 @@ class Life:
         for d in DAEMONS:
             r.run("sed", "-i", f"s/drain: .*/drain: {DRAIN_S}s/",
                   f"/etc/mmx/{d}.yaml")
-        r.run("systemctl", "enable", "--now", *UNITS, "mmx-exporter")
+        r.run("systemctl", "enable", "--now", *UNITS, "mmx-exporter",
+              "mmx-otel")
         for d in DAEMONS:
             check(self.active(d) == "active", f"{d} does not run")
             with open(f"/proc/{self.pid(d)}/status") as f:
@@ -171,6 +173,16 @@ class Life:
             self.within(180, lambda: self.asked(expr), f"Prometheus: {expr}")
         r.run("systemctl", "stop", "scraper")
 
+    def spans(self):
+        """Its unit's user is shown all rooms; no collector is here."""
+        r = self.root
+        r.run("systemctl", "stop", "mmx-otel")
+        said = r.run("journalctl", "--no-pager", "-u", "mmx-otel")
+        check(re.search("spans: 0 sent, [1-9][0-9]* wait, 0 dropped, 0 refused;"
+                        " not seen: 0 happenings or rooms, 0 contexts", said),
+              said)
+        r.run("systemctl", "start", "mmx-otel")
+
     def page(self):
         got = self.fetched("http://127.0.0.1:9464/")
         check("<svg" in got and "vit" in got, f"the page: {got[:2000]}")
@@ -222,8 +234,8 @@ class Life:
 
     def remove(self):
         r = self.root
-        r.apt("remove", "mmx", "mmx-exporter", "libmmx0", "libmmx-dev",
-              "python3-mmx")
+        r.apt("remove", "mmx", "mmx-exporter", "mmx-otel", "libmmx0",
+              "libmmx-dev", "python3-mmx")
         left = r.status("pgrep", "-a", "mmx-")[1] if os.path.exists(
             r.at("/usr/bin/pgrep")) else self.processes()
         check(not left, f"left running: {left}")
@@ -234,7 +246,7 @@ class Life:
 
     def purge(self):
         r = self.root
-        r.apt("purge", "mmx", "mmx-exporter")
+        r.apt("purge", "mmx", "mmx-exporter", "mmx-otel")
         left = self.files()
         check(not left, f"left behind:\n{left}")
         # The user stays, as Debian's do: its number must not become another
