@@ -27,6 +27,7 @@ from sglang.srt.managers.schedule_batch import (MultimodalDataItem,
 from sglang.srt.plugins.hook_registry import HookRegistry
 
 import mmx
+from mmx.adapters import _copies
 from mmx.adapters import _sglang_encoder as encoder_side
 from mmx.adapters import _sglang_language
 from mmx.adapters import sglang as plugin
@@ -568,10 +569,10 @@ class Sglang(Base):
         async def turn():
             asked, go = asyncio.Event(), asyncio.Event()
 
-            async def slow():
+            async def slow(timeout):
                 asked.set()
                 await go.wait()
-                return await ask()
+                return await ask(timeout)
             rooms.pool = slow
             encoder.req_states[req_id] = server.ReqState(req_id)
             doing = asyncio.ensure_future(
@@ -666,14 +667,14 @@ class Sglang(Base):
         self.start()
         rooms = self.encoders[0].delivery.rooms
         began, go, save = threading.Event(), threading.Event(), \
-            encoder_side.Here.save
+            _copies.Here.save
 
         def late(*args):
             began.set()
             go.wait(LIMIT)
             save(*args)
-        with mock.patch.object(encoder_side.Here, "save", late), \
-                mock.patch.object(encoder_side, "HERE_BYTES", 0):
+        with mock.patch.object(_copies.Here, "save", late), \
+                mock.patch.object(_copies, "HERE_BYTES", 0):
             self.ask("r", 300)
             self.assertTrue(began.wait(LIMIT))
             pool, = rooms.conn._pools.values()

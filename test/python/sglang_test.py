@@ -32,7 +32,7 @@ import mmx  # noqa: E402
 from mmx import errors  # noqa: E402
 from mmx.adapters import (_sglang_common as common,  # noqa: E402
                           _sglang_language as language, sglang)
-from mmx.adapters._common import Pooled, misfit  # noqa: E402
+from mmx.adapters._common import Pooled, deadline, misfit  # noqa: E402
 from mmx.adapters._copies import Here  # noqa: E402
 
 PACKAGE = os.path.join(ROOT, "lib/client/python")
@@ -375,9 +375,9 @@ class Common(unittest.TestCase):
                          {"item-mismatch", "corrupt", "internal"})
 
     def test_the_deadline(self):
-        self.assertEqual(common.deadline(), 60)
+        self.assertEqual(deadline(), 60)
         with unittest.mock.patch.dict(os.environ, MMX_DEADLINE_S="0.5"):
-            self.assertEqual(common.deadline(), 0.5)
+            self.assertEqual(deadline(), 0.5)
 
 
 class Ranks(unittest.TestCase):

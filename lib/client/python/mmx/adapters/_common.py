@@ -1,11 +1,13 @@
 """Shared by the adapters of all engines: lines of a log that are rated, a
-connection's pool, rows of torch as rows of a pool."""
+connection's pool, what variables say, rows of torch as rows of a pool."""
 
 from __future__ import annotations
 
 import collections
 import logging
 import math
+import os
+import re
 import time
 from typing import Any, Callable, Deque, Dict, Optional, Tuple
 
@@ -182,6 +184,65 @@ class Pooled:
         """True if there is no pool, and will be none by itself."""
         return self.unusable is not None and \
             getattr(self.unusable, "advice", "") != "retry"
+
+
+class Opened:
+    """A connection on an asyncio loop, which is opened when its pool is asked
+    for first. meets: called with a new pool."""
+
+    def __init__(self, role: str, name: str,
+                 meets: Callable[[mmx.Pool], Any] = lambda pool: None) -> None:
+        self._role, self._name = role, name
+        self._meets, self._met = meets, 0  # the run of the pool
+        self.conn: Optional[mmx.Connection] = None
+
+    async def pool(self, timeout: float) -> mmx.Pool:
+        """Returns the pool, which is another one after a restart. A daemon
+        that was never there is waited for."""
+        if self.conn is None:
+            self.conn = mmx.connect(self._role, name=self._name, timeout=0)
+        if not self.conn.epoch:
+            await self._opened(self.conn, timeout)
+        pool = await self.conn.apool(pool_name(), timeout=timeout)
+        if self._met != pool.epoch:
+            self._met = pool.epoch
+            self._meets(pool)
+        return pool
+
+    async def _opened(self, conn: mmx.Connection, timeout: float) -> None:
+        try:
+            await conn.until(lambda: conn.connected or conn.refused, timeout)
+        except errors.DaemonSilent:
+            raise
+        except TimeoutError as e:
+            raise conn.not_taken or errors.DaemonLost(
+                f"{conn.path}: {conn.unreached or e}") from None
+        if conn.refused:
+            self.conn = None
+            conn.close()
+            raise conn.refused
+
+
+def number(name: str, default: str, form: str) -> float:
+    """Returns a variable; ValueError: it is no number of this form."""
+    said = os.environ.get(name) or default
+    if not re.fullmatch(form, said):
+        raise ValueError(f"{name} is no number that it may be: {said:.200}")
+    return float(said)
+
+
+def deadline() -> float:
+    """Returns the longest wait for a room's rows in seconds, at both sides."""
+    return number("MMX_DEADLINE_S", "60", r"(?=.*[1-9])\d{1,4}(\.\d+)?")
+
+
+def pool_name() -> str:
+    return os.environ.get("MMX_POOL", "")
+
+
+def chosen_field(pool: mmx.Pool) -> mmx.pool.Field:
+    """Returns the field with the embeddings that a variable names."""
+    return field_of(pool, os.environ.get("MMX_FIELD"))
 
 
 def field_of(pool: mmx.Pool, name: Optional[str]) -> mmx.pool.Field:

@@ -9,12 +9,13 @@ on a CPU."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import copy
 import threading
 import weakref
-from typing import (Any, Callable, Iterable, Iterator, List, Sequence, Tuple,
-                    Union)
+from typing import (Any, Awaitable, Callable, Iterable, Iterator, List,
+                    Sequence, Tuple, Union)
 
 import numpy as np
 
@@ -26,6 +27,8 @@ from mmx.tensor import Tensor
 from ._common import from_tensor, misfit
 
 Call = Callable[[], Any]
+HERE_BYTES = 1 << 20  # copied on the loop: a thread's turn takes longer
+POLL_S = 0.0005  # between two looks at copies of a GPU
 
 
 class Rows:
@@ -61,6 +64,28 @@ def shown(array: Any, kind: str) -> Any:
         return Tensor(array, kind).torch()
     except ImportError:
         return array
+
+
+async def whole(call: Awaitable[Any]) -> Any:
+    """Awaits it, and is not cancelled before it has ended: the blocks that it
+    writes to are another room's after that."""
+    doing = asyncio.ensure_future(call)
+    cancelled = None
+    while not doing.done():
+        try:
+            await asyncio.wait({doing})
+        except asyncio.CancelledError as e:
+            cancelled = e
+    if cancelled:
+        raise cancelled
+    return doing.result()
+
+
+async def here(item: Rows, copy: Call) -> Any:
+    """Returns what copy() returns, which copies the item's rows and waits."""
+    if item.rows * item.field.row_bytes <= HERE_BYTES:
+        return copy()
+    return await whole(asyncio.to_thread(copy))
 
 
 class Here:
@@ -101,6 +126,10 @@ class Here:
         for first, part in item.pieces:
             part[:] = values[first:first + len(part)]
         over()
+
+    async def saved(self, rows: Any, item: Rows) -> None:
+        """Copies a tensor into the pool, for an asyncio loop."""
+        await here(item, lambda: Here.save(self, rows, item, lambda: None))
 
     def flush(self) -> None:
         """Begins the copies of this step's saves."""
@@ -160,6 +189,20 @@ class Streams(Here):
 
     def save(self, rows: Any, item: Rows, over: Call) -> None:
         self._saves.append((rows.detach().contiguous(), item, over))
+
+    async def saved(self, rows: Any, item: Rows) -> None:
+        if not getattr(rows, "is_cuda", False):
+            return await super().saved(rows, item)
+        over: List[bool] = []
+
+        async def copied() -> None:
+            while not over:
+                await asyncio.sleep(POLL_S)
+                self.step()
+
+        self.save(rows, item, lambda: over.append(True))
+        self.flush()
+        await whole(copied())
 
     def flush(self) -> None:
         saves, self._saves = self._saves, []

@@ -15,8 +15,7 @@ from urllib.parse import urlsplit
 import mmx
 from mmx import aux, errors
 
-from . import _common
-from ._common import BYTES, SECONDS
+from ._common import BYTES, SECONDS, number
 from ._copies import shown
 
 MARK = "~"  # between a client's request id and the secret
@@ -51,19 +50,6 @@ def words(error: BaseException) -> str:
     """Returns a room's reason and what is said of it."""
     return str(error) if isinstance(error, errors.MmxError) else \
         f"{reason(error)}: {error}"
-
-
-def number(name: str, default: str, form: str) -> float:
-    """Returns a variable; ValueError: it is no number of this form."""
-    said = os.environ.get(name) or default
-    if not re.fullmatch(form, said):
-        raise ValueError(f"{name} is no number that it may be: {said:.200}")
-    return float(said)
-
-
-def deadline() -> float:
-    """Returns the longest wait for a part's rows in seconds, at both sides."""
-    return number("MMX_DEADLINE_S", "60", r"(?=.*[1-9])\d{1,4}(\.\d+)?")
 
 
 def gpu_bytes() -> int:
@@ -267,11 +253,3 @@ def numbers(values: Any) -> Any:
     import numpy as np
 
     return shown(np.asarray(values, dtype="i8"), "i64")
-
-
-def pool_name() -> str:
-    return os.environ.get("MMX_POOL", "")
-
-
-def field_of(pool: mmx.Pool) -> mmx.pool.Field:
-    return _common.field_of(pool, os.environ.get("MMX_FIELD"))

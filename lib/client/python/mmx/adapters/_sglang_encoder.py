@@ -6,15 +6,16 @@ from __future__ import annotations
 import asyncio
 import importlib
 import logging
-from typing import Any, Awaitable, Callable, Dict, List, Optional, Union
+from typing import Any, Callable, Dict, Union
 
 import mmx
 from mmx import aux, errors
 
-from ._common import Rated, misfit, remedy
-from ._copies import Here, Rows, copies
-from ._sglang_common import (PLACE, Metrics, deadline, field_of, mrope, pack,
-                             pool_name, reference_of, status, words)
+from ._common import (Opened, Rated, chosen_field, deadline, misfit,
+                      remedy)
+from ._copies import Rows, copies, whole
+from ._sglang_common import (PLACE, Metrics, mrope, pack, reference_of,
+                             status, words)
 
 log = logging.getLogger("mmx.sglang")
 warn = Rated(log)
@@ -22,42 +23,25 @@ SERVER = "sglang.srt.disaggregation.encoder.server"
 HTTP = "sglang.srt.disaggregation.encoder.http_server"
 CONNECT_S = 1  # for a daemon that is away: each request waits this long
 LATER_S = 2  # for ranks that ask after the encoder has failed
-HERE_BYTES = 1 << 20  # copied on the loop: a thread's turn takes longer
 # RuntimeError: of CUDA, and of torch where a GPU has no memory left.
 FAULTS = (errors.MmxError, OSError, TimeoutError, ValueError, RuntimeError)
-POLL_S = 0.0005  # between two looks at copies of a GPU
 LOOK_S = 0.25  # between two looks whether SGLang has given a request up
 
 
-class Rooms:
-    """The rooms of one encoder; its connection belongs to its loop. meets:
-    called with a new pool."""
+class Rooms(Opened):
+    """The rooms of one encoder; its connection belongs to its loop."""
 
-    def __init__(self, meets: Callable[[mmx.Pool], None]) -> None:
-        self._meets, self._met = meets, 0  # the run of the pool
-        self.conn: Optional[mmx.Connection] = None
+    def __init__(self, meets: Callable[[mmx.Pool], Any]) -> None:
+        super().__init__("encoded", "sglang", meets)
         self.sources: Dict[str, mmx.Source] = {}
         self.says: Dict[str, aux.Split] = {}  # beside their rows
         self.refused: Dict[str, BaseException] = {}  # not announced: why
-        self._lock = asyncio.Lock()
-
-    async def pool(self) -> mmx.Pool:
-        """Returns the pool, which is another one after a restart."""
-        async with self._lock:
-            if self.conn is None:
-                self.conn = await mmx.aconnect("encoded", name="sglang",
-                                               timeout=CONNECT_S)
-        pool = await self.conn.apool(pool_name(), timeout=CONNECT_S)
-        if self._met != pool.epoch:
-            self._met = pool.epoch
-            self._meets(pool)
-        return pool
 
     async def pool_or_why(self) -> "Union[mmx.Pool, BaseException]":
         """Returns the pool for a batch, or why there is none: a daemon that
         is away or hangs is waited for once, not once for each request."""
         try:
-            return await self.pool()
+            return await self.pool(CONNECT_S)
         except FAULTS as e:
             return e
 
@@ -69,7 +53,7 @@ class Rooms:
         try:
             if isinstance(pool, BaseException):
                 raise pool
-            why = misfit(field_of(pool), data.shape[1], data.dtype)
+            why = misfit(chosen_field(pool), data.shape[1], data.dtype)
             if why:
                 raise errors.IncompatibleLayout(f"pool {pool.name} {why}")
             says = self.says[req_id] = aux.split(pack(data, beside, flags))
@@ -90,7 +74,7 @@ class Rooms:
         source = self.sources.get(req_id)
         if source is None:
             source = self.sources[req_id] = self._announced(
-                req_id, await self.pool(), 1, b"")
+                req_id, await self.pool(CONNECT_S), 1, b"")
         assert self.conn
         try:
             await self.conn.until(lambda: source.wanted or source.ended,
@@ -108,21 +92,6 @@ class Rooms:
         if not source.ended:
             source.abort(text="the encoder gave the request up")
         source.release(force=True)
-
-
-async def whole(call: Awaitable[Any]) -> None:
-    """Awaits it, and is not cancelled before it has ended: the blocks that it
-    writes to are another room's after that."""
-    doing = asyncio.ensure_future(call)
-    cancelled = None
-    while not doing.done():
-        try:
-            await asyncio.wait({doing})
-        except asyncio.CancelledError as e:
-            cancelled = e
-    if cancelled:
-        raise cancelled
-    doing.result()
 
 
 def make_delivery(server: Any) -> type:
@@ -166,32 +135,13 @@ def make_delivery(server: Any) -> type:
                 deadline(), self.encoder.send_timeout)
             await self._until(source.granted, state, end)
             says, pool = self.rooms.says[state.req_id], source.pool
-            item = Rows.written(source, field_of(pool), embedding,
+            item = Rows.written(source, chosen_field(pool), embedding,
                                 says.rows(pool))
-            await self._copy(embedding, item)
+            await self.copies.saved(embedding, item)
             if says.rest:
                 await whole(asyncio.to_thread(says.write, source, item.rows))
             source.commit(0, source.total, final=True)
             await self._until(source.done, state, end)
-
-        async def _copy(self, rows: Any, item: Rows) -> None:
-            over: List[bool] = []
-
-            async def copied() -> None:
-                while not over:
-                    await asyncio.sleep(POLL_S)
-                    self.copies.step()
-
-            def here() -> None:
-                Here().save(rows, item, lambda: over.append(True))
-            if self.copies.later and getattr(rows, "is_cuda", False):
-                self.copies.save(rows, item, lambda: over.append(True))
-                self.copies.flush()
-                await whole(copied())
-            elif item.rows * item.field.row_bytes > HERE_BYTES:
-                await whole(asyncio.to_thread(here))
-            else:
-                here()
 
         async def _until(self, what: Any, state: Any, end: float) -> None:
             """Waits until `end` of the loop's time, in one wait, which finds a

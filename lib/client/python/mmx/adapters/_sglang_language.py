@@ -23,13 +23,13 @@ from typing import Any, Deque, Dict, Iterator, List, Optional, Set, Tuple
 import mmx
 from mmx import aux, errors
 
-from ._common import Pooled, Rated, remedy
+from ._common import (Pooled, Rated, chosen_field, deadline, pool_name,
+                      remedy)
 from ._copies import Here, Rows, copies, shown
 from ._sglang_common import (GRPC, GRPC_PLACE, MARK, MODE, PLACE, Metrics,
-                             asked_by_grpc, deadline, encoder_of, encoders,
-                             field_of, gpu_bytes, is_place, numbers, pool_name,
-                             reachable, reason, reference_of, status, unpack,
-                             words)
+                             asked_by_grpc, encoder_of, encoders, gpu_bytes,
+                             is_place, numbers, reachable, reason,
+                             reference_of, status, unpack, words)
 
 log = logging.getLogger("mmx.sglang")
 warn = Rated(log)
@@ -210,7 +210,7 @@ class Lang(Pooled):
         return pool
 
     def _check(self, pool: mmx.Pool) -> None:
-        field_of(pool)
+        chosen_field(pool)
 
     def let_go(self, waiting: List[Any]) -> None:
         """Releases the rooms of requests that SGLang waits for no more: all
@@ -231,7 +231,7 @@ class Lang(Pooled):
         own EmbeddingPool is no place for them: it frees its slots with the
         processor's output, which is gone before the prefill."""
         pool = groups[0][0].pool
-        field = field_of(pool)
+        field = chosen_field(pool)
         if not self.copies.later and pool.memory == "host" and \
                 os.environ.get("MMX_SGLANG_COPY") != "1" and \
                 all(len(g) == 1 == len(g[0].runs) for g in groups):
@@ -456,7 +456,7 @@ def make_waiting(receiver: Any) -> type:
                 raise errors.Malformed(f"part {said['part']} in the room of "
                                        f"{part} of {len(self.rooms)}")
             modality = receiver.Modality[said["modality"].upper()]
-            field = field_of(room.pool)
+            field = chosen_field(room.pool)
             return receiver.EmbeddingData(
                 self.recv_req.rid, len(self.rooms), part,
                 numbers(said["grid"]), modality,

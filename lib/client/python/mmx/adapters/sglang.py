@@ -33,7 +33,8 @@ import inspect
 import os
 from typing import Any, Callable, Dict, Iterator
 
-from ._sglang_common import MODE, deadline, encoders, gpu_bytes
+from ._common import deadline
+from ._sglang_common import MODE, encoders, gpu_bytes
 
 ON = "MMX_SGLANG"  # "encode" or "language"; spawned processes inherit it
 RIDES_ON = "zmq_to_scheduler"  # the backend whose code paths mmx takes
