@@ -76,8 +76,10 @@ def names(source, wanted):
         elif isinstance(n, ast.ClassDef):
             for name, what in members(n):
                 found.setdefault(f"{n.name}.{name}", what)
-        elif isinstance(n, ast.Assign) and isinstance(n.targets[0], ast.Name):
-            found[n.targets[0].id] = f"= {ast.unparse(n.value)}"
+        elif isinstance(n, (ast.Assign, ast.AnnAssign)) and n.value:
+            at = n.targets[0] if isinstance(n, ast.Assign) else n.target
+            if isinstance(at, ast.Name):
+                found[at.id] = f"= {ast.unparse(n.value)}"
     out = {}
     for name in wanted:
         if name.endswith(".*"):
