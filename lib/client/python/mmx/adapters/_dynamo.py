@@ -1,0 +1,234 @@
+"""Dynamo's embedding transfer over mmx: what an encode worker sends by and a
+prefill worker receives by. A tensor is a room, whose reference and encoder
+travel as the serialized request; the rows are the daemons'.
+
+A daemon that is away or starts again is waited for, within MMX_DEADLINE_S. Rows
+that its end took along are written again under the same reference, as long as
+Dynamo keeps their tensor for that, at most HOLD_S."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import math
+from typing import Any, Awaitable, Optional, Set, Tuple
+
+from dynamo.common.multimodal.embedding_transfer import (  # type: ignore
+    AbstractEmbeddingSender, LocalEmbeddingReceiver, TransferRequest)
+
+import mmx
+from mmx import errors
+
+from ._common import (Opened, Rated, chosen_field, deadline, misfit,
+                      other_kind, remedy)
+from ._copies import Here, Rows, copies, here
+
+log = logging.getLogger("mmx.dynamo")
+warn = Rated(log)
+HOLD_S = 5  # a tensor is held at most, after its rows were written
+LOOK_S = 1  # for a daemon that is away, before it is looked for again
+PAUSE_S = 0.1  # before what has failed is done again
+# Another announce of the room may do what this one did not.
+LOST = (errors.DaemonLost, errors.PeerLost, errors.NoBlocks)
+# The other engine has ended the room.
+OVER = (errors.Aborted, errors.Declined, errors.EngineLost)
+
+
+class Patience:
+    """How long one transfer may take, all its attempts together."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.end = self._loop.time() + deadline()
+
+    def left(self) -> float:
+        return max(self.end - self._loop.time(), 0.001)
+
+    def look(self) -> float:
+        return min(self.left(), LOOK_S)
+
+    def at_most(self, seconds: float) -> None:
+        self.end = min(self.end, self._loop.time() + seconds)
+
+    async def again(self, error: Exception) -> None:
+        """Raises the error, unless the same may be done again by now."""
+        if getattr(error, "advice", "retry") != "retry" or \
+                self.left() <= PAUSE_S:
+            raise error
+        await asyncio.sleep(PAUSE_S)
+
+
+def kind_of(tensor: Any) -> str:
+    return str(tensor.dtype).split(".")[-1]
+
+
+class MmxEmbeddingSender(AbstractEmbeddingSender):  # type: ignore[misc]
+    def __init__(self) -> None:
+        self._daemon = Opened("encoded", "dynamo", self._meets)
+        self._copies: Any = None  # of the device that the first tensor is on
+        self._tasks: "Set[asyncio.Task[None]]" = set()
+
+    def _meets(self, pool: mmx.Pool) -> None:
+        self._copies.meet(pool)
+
+    async def send_embeddings(
+            self, embeddings: Any, stage_embeddings: bool = False
+    ) -> Tuple[Any, Awaitable[None]]:
+        """Returns once the rows are the daemon's. The awaitable raises
+        nothing, and waits for no reader longer than HOLD_S: Dynamo awaits one
+        after the other, and holds all tensors behind it."""
+        rows = embeddings.reshape(-1, embeddings.shape[-1])
+        if self._copies is None:
+            self._copies = copies(str(getattr(rows, "device", "cpu")), log)
+        reference = mmx.Reference.draw()
+        try:
+            source = await self._written(reference, rows)
+        except Exception as e:
+            self._tell(e, reference)
+            raise
+        loop = asyncio.get_running_loop()
+        held = loop.create_future()
+        if not stage_embeddings:  # its memory is the caller's again
+            held.set_result(None)
+        task = loop.create_task(self._deliver(
+            source, reference, rows if stage_embeddings else None, held))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return TransferRequest(
+            embeddings_shape=list(embeddings.shape),
+            embedding_dtype_str=kind_of(embeddings),
+            serialized_request={
+                "mmx": 1, "reference": str(reference),
+                "encoder": source.conn.info["advertise"]}), held
+
+    async def _written(self, reference: mmx.Reference, rows: Any,
+                       limit: float = math.inf) -> mmx.Source:
+        """Returns the announced room, with all rows in it. limit: how long it
+        is there for a reader to ask."""
+        patience = Patience()
+        while True:
+            try:
+                pool = await self._daemon.pool(patience.look())
+                field = chosen_field(pool)
+                why = misfit(field, rows.shape[1], rows.dtype)
+                if why:
+                    raise errors.IncompatibleLayout(f"pool {pool.name} {why}")
+                assert self._daemon.conn
+                source = self._daemon.conn.announce(
+                    reference, pool, len(rows), len(rows),
+                    deadline=min(patience.left(), limit))
+                try:
+                    await source.granted(patience.left())
+                    await self._copies.saved(
+                        rows, Rows.written(source, field, rows))
+                    source.commit(0, len(rows), final=True)
+                    return source
+                except BaseException:  # a request that was cancelled is one
+                    source.release(force=True)
+                    raise
+            except (errors.MmxError, OSError, TimeoutError) as e:
+                await patience.again(e)
+
+    async def _deliver(self, source: mmx.Source, reference: mmx.Reference,
+                       rows: Any, held: "asyncio.Future[None]") -> None:
+        """Sees to the room until it has ended. When this worker ends before,
+        it is the daemon's to deliver."""
+        try:
+            while True:
+                why: Optional[Exception] = None
+                try:
+                    await source.done(None if rows is None else HOLD_S)
+                except (errors.MmxError, TimeoutError) as e:
+                    if not source.reason:  # only the wait has ended
+                        rows = None
+                        settle(held)
+                        continue
+                    why = e
+                source.release(force=True)
+                if rows is None or not isinstance(why, LOST):
+                    break
+                # A reader whose daemon was lost may have them already.
+                source = await self._written(
+                    reference, rows, math.inf if isinstance(
+                        why, errors.DaemonLost) else HOLD_S)
+            if why:
+                raise why
+        except Exception as e:
+            self._tell(e, reference)
+        finally:
+            settle(held)
+
+    def _tell(self, why: Exception, reference: mmx.Reference) -> None:
+        if not isinstance(why, OVER):
+            warn(type(why).__name__, "mmx: rows are not delivered: %s%s",
+                 why, remedy(why, reference))
+
+
+def settle(held: "asyncio.Future[None]") -> None:
+    if not held.done():  # nor cancelled
+        held.set_result(None)
+
+
+class MmxEmbeddingReceiver(LocalEmbeddingReceiver):  # type: ignore[misc]
+    """Copies rows out of the pool when they are there: a request that waits
+    for another of its pictures holds no blocks of that picture's. So a tensor
+    is the caller's own, as one from a file, which Dynamo's prefill worker
+    knows by the class and copies not once more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._daemon = Opened("langd", "dynamo", Here().meet)
+        self._ids = itertools.count()
+
+    async def receive_embeddings(self, request: Any) -> Tuple[int, Any]:
+        said = request.serialized_request
+        try:
+            reference = mmx.Reference.read(said["reference"])
+            encoder = str(said["encoder"])
+        except (KeyError, TypeError, ValueError):
+            raise errors.Malformed("no reference of mmx: have encode workers "
+                                   "the transfer mode mmx, too?") from None
+        try:
+            tensor = await self._fetched(reference, encoder, request)
+        except Exception as e:
+            warn(type(e).__name__, "mmx: rows are not received: %s%s", e,
+                 remedy(e, reference, encoder))
+            raise
+        return next(self._ids), tensor.reshape(request.embeddings_shape)
+
+    async def _fetched(self, reference: mmx.Reference, encoder: str,
+                       request: Any) -> Any:
+        patience = Patience()
+        lost: Optional[Exception] = None  # by the encoder's daemon
+        while True:
+            try:
+                pool = await self._daemon.pool(patience.look())
+                assert self._daemon.conn
+                with self._daemon.conn.request(
+                        reference, pool, encoder, announced=not lost,
+                        deadline=patience.left()) as room:
+                    await room.ready(patience.left())
+                    return await self._copied(room, request)
+            except (errors.MmxError, OSError, TimeoutError) as e:
+                if isinstance(e, errors.UnknownRoom) and not lost:
+                    # Its worker writes it again if it has the rows still.
+                    lost = e
+                    patience.at_most(HOLD_S)
+                else:
+                    await patience.again(lost or e)
+
+    async def _copied(self, room: mmx.Room, request: Any) -> Any:
+        rows, field = room.total or 0, chosen_field(room.pool)
+        *shape, width = request.embeddings_shape
+        other = other_kind(field, request.embedding_dtype_str)
+        if other or (math.prod(shape), width) != (rows, field.elements):
+            raise errors.ItemMismatch(
+                f"{rows} rows of {field.elements} {field.dtype} came, "
+                f"{request.embeddings_shape} of "
+                f"{request.embedding_dtype_str} are due")
+        item = Rows(room.pool, field, rows, room.pieces(0, rows))
+        return await here(item, lambda: Here().load([item], lambda: None)[0])
+
+    def release_tensor(self, tensor_id: int) -> None:
+        """Nothing is held for it."""
