@@ -8,6 +8,8 @@ import asyncio
 import contextlib
 import json
 import os
+import signal
+import time
 from unittest import mock
 
 import numpy as np
@@ -184,4 +186,129 @@ class Dynamo(Case):
             with self.assertRaisesRegex(mmx.errors.Malformed, "transfer mode"):
                 request.serialized_request = "/tmp/encoder_cache.safetensors"
                 await self.loader.load([request])
+        self.play(play)
+
+    # --- daemons --------------------------------------------------------------
+    def test_a_daemon_that_is_late(self):
+        self.start(encoded={"start": False}, langd={"start": False})
+
+        async def play():
+            sent = asyncio.ensure_future(self.send(1, 2))
+            await asyncio.sleep(_dynamo.LOOK_S + 0.2)
+            self.assertFalse(sent.done())
+            await self.back(self.e)
+            requests = await sent
+            got = asyncio.ensure_future(self.loader.load(requests))
+            await asyncio.sleep(_dynamo.LOOK_S + 0.2)
+            self.assertFalse(got.done())
+            await self.back(self.d)
+            self.same(await got, 1, 2)
+        self.play(play)
+
+    def lost(self, daemon, before):
+        """A daemon is killed with rows in it; received before or after it is
+        back."""
+        async def play():
+            await self.moved(1)
+            requests = await self.send(2, 3)
+            daemon.kill()
+            if before:
+                got = asyncio.ensure_future(self.loader.load(requests))
+                await asyncio.sleep(0.3)
+                await self.back(daemon)
+            else:
+                await self.back(daemon)
+                got = asyncio.ensure_future(self.loader.load(requests))
+            self.same(await got, 2, 3)
+            await self.moved(4)
+        self.play(play)
+
+    def test_an_encoded_that_is_killed_before_it_is_asked(self):
+        self.start(langd={"timeouts": {"unreachable": "1s"}})
+        self.lost(self.e, True)
+
+    def test_an_encoded_that_was_killed(self):
+        self.start()
+        self.lost(self.e, False)
+
+    def test_a_langd_that_is_killed_before_it_is_asked(self):
+        self.start()
+        self.lost(self.d, True)
+
+    def test_a_langd_that_is_killed_with_rows(self):
+        """Its rooms wait for blocks, which a room of another engine has."""
+        self.start(langd={"blocks": 4})
+
+        async def play():
+            lm = self.world.engine(self.d)
+            requests = await self.send(1, 2, 3)
+            held, = await self.send(4)
+            said = held.serialized_request
+            reference = mmx.Reference.read(said["reference"])
+            room = lm.conn.request(reference, lm.pool, said["encoder"])
+            await asyncio.to_thread(room.wait_ready, LIMIT)
+            got = asyncio.ensure_future(self.loader.load(requests))
+            await asyncio.sleep(0.3)
+            self.d.kill()
+            await self.back(self.d)
+            self.same(await got, 1, 2, 3)
+        self.play(play)
+
+    def test_rows_are_not_written_again_once_their_tensor_may_change(self):
+        self.start()
+
+        async def play():
+            with mock.patch.object(_dynamo, "HOLD_S", 0.2):
+                tensor = picture(1)
+                request, done = await self.sender.send_embeddings(
+                    tensor, stage_embeddings=True)
+                self.assertFalse(done.done())
+                await done
+                tensor[:] = 0
+                self.e.kill()
+                await self.back(self.e)
+                with self.assertRaises(mmx.errors.UnknownRoom):
+                    await self.receiver.receive_embeddings(request)
+        self.play(play)
+
+    def hung(self, daemon):
+        async def play():
+            await self.moved(1)
+            os.kill(daemon.pid, signal.SIGSTOP)
+            began = time.monotonic()
+            try:
+                with self.assertRaises(mmx.errors.DaemonSilent):
+                    await self.moved(2)
+            finally:
+                os.kill(daemon.pid, signal.SIGCONT)
+            self.assertLess(time.monotonic() - began, 2 + 1 + SLACK_S)
+            await self.moved(3)
+        self.play(play)
+
+    def test_a_hung_encoded(self):
+        self.start(MMX_DEADLINE_S="2")
+        self.hung(self.e)
+
+    def test_a_hung_langd(self):
+        self.start(MMX_DEADLINE_S="2")
+        self.hung(self.d)
+
+    def test_a_daemon_that_hangs_for_a_while(self):
+        self.start()
+
+        async def play():
+            await self.moved(1)
+            os.kill(self.e.pid, signal.SIGSTOP)
+            sent = asyncio.ensure_future(self.moved(2))
+            await asyncio.sleep(0.5)
+            os.kill(self.e.pid, signal.SIGCONT)
+            await sent
+        self.play(play)
+
+    def test_a_daemon_that_does_not_come(self):
+        self.start(encoded={"start": False}, MMX_DEADLINE_S="1.5")
+
+        async def play():
+            with self.assertRaisesRegex(mmx.errors.DaemonLost, "enc0.sock"):
+                await self.send(1)
         self.play(play)
