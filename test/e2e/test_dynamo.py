@@ -9,6 +9,8 @@ import contextlib
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from unittest import mock
 
@@ -49,6 +51,15 @@ class Encode(encode_worker_handler.EncodeWorkerHandler):
         super().__init__(
             None, encode_worker_handler.EmbeddingTransferMode.LOCAL)
         self.embedding_sender = _dynamo.MmxEmbeddingSender()
+
+
+async def prefill(path):
+    """A prefill worker: requests by line, for each the sums of its rows."""
+    os.environ["MMX_LANGD_SOCKET"] = path
+    loader = MultiModalEmbeddingLoader(None, _dynamo.MmxEmbeddingReceiver())
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        tensors = await loader.load([loaded(t) for t in json.loads(line)])
+        print(json.dumps([float(t.sum()) for t in tensors]), flush=True)
 
 
 class Dynamo(Case):
@@ -312,3 +323,130 @@ class Dynamo(Case):
             with self.assertRaisesRegex(mmx.errors.DaemonLost, "enc0.sock"):
                 await self.send(1)
         self.play(play)
+
+    # --- full pools -----------------------------------------------------------
+    def test_sends_that_wait_for_blocks(self):
+        """Requests of three pictures each, through a pool of two pictures."""
+        self.start(encoded={"blocks": 6}, langd={"blocks": 6})
+
+        async def one(first):
+            got = [await self.loader.load(await self.send(n, rows=380))
+                   for n in range(first, first + 3)]
+            self.same([t for t, in got], *range(first, first + 3), rows=380)
+        self.play(lambda: asyncio.gather(*map(one, range(0, 30, 3))))
+
+    def test_requests_that_wait_for_more_of_their_pictures(self):
+        """langd has space for two: no request holds what it has."""
+        self.start(langd={"blocks": 6})
+
+        async def play():
+            requests = [await self.send(*range(n, n + 3)) for n in range(5)]
+            got = await asyncio.gather(*map(self.loader.load, requests))
+            for n, tensors in enumerate(got):
+                self.same(tensors, *range(n, n + 3))
+        self.play(play)
+
+    def test_what_nobody_fetches_gives_way(self):
+        self.start(encoded={"blocks": 6, "timeouts": {"unclaimed": "1s"}},
+                   MMX_DEADLINE_S="4")
+
+        async def play():
+            await self.send(1, 2)  # of a worker that is gone
+            began = time.monotonic()
+            await self.moved(3)
+            self.assertGreater(time.monotonic() - began, 0.5)
+            self.assertLess(time.monotonic() - began, 1 + SLACK_S)
+        self.play(play)
+
+    # --- cancelled requests and dead workers ----------------------------------
+    def test_a_request_that_is_cancelled_while_it_receives(self):
+        self.start(langd={"blocks": 3})
+
+        async def play():
+            held, *requests = await self.send(1, 2, 3)
+            lm = self.world.engine(self.d)
+            said = held.serialized_request
+            room = lm.conn.request(mmx.Reference.read(said["reference"]),
+                                   lm.pool, said["encoder"])
+            await asyncio.to_thread(room.wait_ready, LIMIT)
+            got = asyncio.ensure_future(self.loader.load(requests))
+            await asyncio.sleep(0.3)
+            got.cancel()
+            with self.assertRaises(asyncio.CancelledError):
+                await got
+            await asyncio.to_thread(room.release)
+            await asyncio.to_thread(self.e.all_free, SLACK_S)
+            await asyncio.to_thread(self.d.all_free, SLACK_S)
+            await self.moved(4)
+        self.play(play)
+
+    def test_one_that_is_cancelled_while_it_sends(self):
+        self.start(encoded={"blocks": 3})
+
+        async def play():
+            held, = await self.send(1)
+            waits = asyncio.ensure_future(self.send(2))
+            await asyncio.sleep(0.3)
+            self.assertFalse(waits.done())
+            waits.cancel()
+            with self.assertRaises(asyncio.CancelledError):
+                await waits
+            self.same(await self.loader.load([held]), 1)
+            await asyncio.to_thread(self.e.all_free, SLACK_S)
+            await self.moved(3)
+        self.play(play)
+
+    def test_a_prefill_worker_that_dies_before_it_asks(self):
+        self.start(MMX_DEADLINE_S="1.5")
+
+        async def play():
+            await self.send(1, 2, 3)
+            self.assertLess(self.e.free()[0], 64)
+            await asyncio.to_thread(self.e.all_free, 1.5 + SLACK_S)
+            await self.moved(4)
+        self.play(play)
+
+    def test_a_prefill_worker_that_is_killed_while_it_receives(self):
+        """Its rooms wait for blocks; all of them end with it."""
+        self.start(langd={"blocks": 4})
+
+        async def play():
+            held, *requests = await self.send(1, 2, 3, 4)
+            said = held.serialized_request
+            lm = self.world.engine(self.d)
+            room = lm.conn.request(mmx.Reference.read(said["reference"]),
+                                   lm.pool, said["encoder"])
+            await asyncio.to_thread(room.wait_ready, LIMIT)
+            with subprocess.Popen(
+                    [sys.executable, __file__, self.d.socket], text=True,
+                    env={**os.environ, "PYTHONPATH": ":".join(sys.path)},
+                    stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+                child.stdin.write(json.dumps(
+                    [dumped(r) for r in requests]) + "\n")
+                child.stdin.flush()
+                try:
+                    await asyncio.to_thread(
+                        eventually, lambda: [
+                            r for r in self.d.show("rooms")
+                            if not r.get("ended")][3:],
+                        "all have been asked for")
+                finally:
+                    child.kill()
+            await asyncio.to_thread(room.release)
+            await asyncio.to_thread(self.e.all_free, SLACK_S)
+            await asyncio.to_thread(self.d.all_free, SLACK_S)
+            await self.moved(5)
+        self.play(play)
+
+    def test_an_encode_worker_that_ends_after_it_has_sent(self):
+        """The rows are its daemon's."""
+        self.start()
+        requests = self.play(self.send, 1, 2)
+        self.play(lambda: self.load_and_see(requests))
+
+    async def load_and_see(self, requests):
+        self.same(await self.loader.load(requests), 1, 2)
+
+
+if __name__ == "__main__":
+    asyncio.run(prefill(sys.argv[1]))
