@@ -53,7 +53,8 @@ ROWS = (
     (r"mmxctl( |$)", None),
     (r"scp -p ", "copied"),
     (r"pip install ", "wheel"),
-    (r"python -m mmx ", None),
+    (r"python -m mmx(\.adapters\.dynamo)? ", None),
+    (r"python -m dynamo\.frontend$", "not run: is no word of ours"),
     (r"python test/engines/vllm/router.py ", None),
     (r"build/llama/mmx-llama-encode ", None),
     (r"vllm serve ", "vllm"),
@@ -220,7 +221,8 @@ class Docs(Case):
         self.programs(e, d)
         self.langd, self.lm = d, self.world.engine(d)
         env = {**os.environ, "PATH": f"{top}/bin:{os.environ['PATH']}",
-               "PYTHONPATH": f"{ROOT}/lib/client/python:{top}/lib",
+               "PYTHONPATH": f"{ROOT}/lib/client/python:{top}/lib:"
+               f"{ROOT}/test/python/engines",
                "MMX_ENCODED_SOCKET": wide.socket,
                "MMX_LANGD_SOCKET": near.socket, "B": "build",
                "MODEL": self.file("model", "8 1 0"), "LLAMA": top}
