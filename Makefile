@@ -142,13 +142,13 @@ $(B)/mmx-otel: $(call src,cmd/otel/*.c) $(B)/cmd/otel/otlp.pb-c.o \
 	$(addprefix $(B)/cmd/ctl/,link.o rows.o trace_read.o)
 $(B)/mmx-otel: LIBS = $(shell pkg-config --libs $(OTLP))
 # The messages of OTLP in C, as protobuf-c makes them.
-$(B)/cmd/otel/otlp.pb-c.c: cmd/otel/otlp.proto
+$(addprefix $(B)/cmd/otel/otlp.pb-c,.c .h) &: cmd/otel/otlp.proto
 	@mkdir -p $(@D)
 	protoc-c --proto_path=$(<D) --c_out=$(@D) $(<F)
 $(B)/cmd/otel/otlp.pb-c.o: $(B)/cmd/otel/otlp.pb-c.c
 	$(CC) -std=gnu11 $(CPPFLAGS) $(CFLAGS) $(HARDEN) -c $< -o $@
 $(B)/cmd/otel/otlp.o: CPPFLAGS += -I$(B)/cmd/otel
-$(B)/cmd/otel/otlp.o: | $(B)/cmd/otel/otlp.pb-c.c
+$(B)/cmd/otel/otlp.o: | $(B)/cmd/otel/otlp.pb-c.h
 
 # Measures; not installed.
 $(BENCH): $(call src,test/bench/*.c) $(B)/mmx.a $(B)/libmmx.a
