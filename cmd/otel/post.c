@@ -32,7 +32,7 @@ bool post_open(struct post *p, const char *url)
     _Static_assert(sizeof(p->why) >= CURL_ERROR_SIZE, "libcurl writes there");
     p->all = curl_multi_init();
     p->one = curl_easy_init();
-    if (!headers || !p->all || !p->one || !to || strncmp(url, "http", 4) ||
+    if (!headers || !p->all || !p->one || !to || strncmp(url, "http", 4) != 0 ||
         curl_url_set(to, CURLUPART_URL, url, 0) != CURLUE_OK)
         return false;
     curl_easy_setopt(p->one, CURLOPT_HTTPHEADER, headers);
