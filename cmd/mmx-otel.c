@@ -27,6 +27,7 @@ enum { CANNOT_START = 1 };
 struct followed {
     const char *path; /* NULL: none is */
     struct ctl *c;    /* NULL: not connected, until again_ns */
+    uint64_t epoch;   /* of its run */
     uint64_t again_ns;
     bool away;             /* which was said */
     struct happenings got; /* the last report */
@@ -89,7 +90,7 @@ static void leave(struct followed *f, const char *why)
     f->again_ns = clock_ns() + NS_PER_S;
 }
 
-/* Connects, and begins anew: it may be another run of the daemon. */
+/* Connects, and begins anew if it is another run of the daemon. */
 static bool join(struct followed *f)
 {
     struct local_msg m = {0};
@@ -102,8 +103,12 @@ static bool join(struct followed *f)
         leave(f, f->c ? "does not answer" : strerror(errno));
         return false;
     }
-    spans_anew(l);
-    f->got.next = 0;
+    if (m.welcome.epoch != f->epoch) {
+        memset(l->at, 0, sizeof(l->at));
+        f->got.next = 0;
+    }
+    f->got.count = 0;
+    f->epoch = m.welcome.epoch;
     text_copy(m.welcome.name, l->name, sizeof(l->name));
     snprintf(
         l->service, sizeof(l->service), "mmx-%s", role_name(m.welcome.role));

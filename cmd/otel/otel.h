@@ -53,13 +53,11 @@ struct lives {
     uint64_t forgotten;         /* rooms that gave their place to newer ones */
     uint64_t hidden;            /* contexts of other users */
     struct otel_span spans[SPANS_MAX];
-    struct life at[LIVES_SETS][LIVES_WAYS];
+    struct life at[LIVES_SETS][LIVES_WAYS]; /* zero for another run */
 };
 
 /* Takes the daemon's next happening; appends the spans that it completes. */
 void spans_take(struct lives *l, const struct happening *h);
-/* Forgets the rooms: another run of the daemon follows. */
-void spans_anew(struct lives *l);
 
 /* Packs the first `count` spans as a request of OTLP. Returns its bytes. */
 size_t otlp_pack(const struct lives *l, uint32_t count, uint8_t out[BODY_MAX]);

@@ -206,8 +206,3 @@ void spans_take(struct lives *l, const struct happening *h)
         r->used = 0;
     }
 }
-
-void spans_anew(struct lives *l)
-{
-    memset(l->at, 0, sizeof(l->at));
-}

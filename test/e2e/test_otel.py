@@ -1,6 +1,7 @@
 """mmx-otel: the spans that a collector gets of a pair's rooms."""
 
 import os
+import signal
 import subprocess
 import time
 
@@ -251,6 +252,23 @@ class Otel(Case):
         spans = self.get(c, 4)
         self.assertEqual(spans[3]["mmx.room"], "..00000002")
         del d, lm
+
+    def test_a_daemon_that_hangs(self):
+        """Afterwards nothing is sent again: it is the same run."""
+        e, d, enc, lm = self.working()
+        c = self.collector()
+        self.start(c.port, e, d)
+        self.give(enc, lm, 1, CONTEXT)
+        self.get(c, 6)
+        os.kill(e.pid, signal.SIGSTOP)
+        try:
+            eventually(lambda: "does not answer" in self.said(), "it hangs")
+        finally:
+            os.kill(e.pid, signal.SIGCONT)
+        self.give(enc, lm, 2, CONTEXT)
+        spans = self.get(c, 12)
+        self.assertEqual(set(self.of(spans, "mmx-encoded", 2)), ENCODED)
+        self.assertEqual(self.said().count("follows mmx-encoded"), 2)
 
     def test_its_command_line(self):
         for words, why in ((["--endpoint", "ftp://x"], "a URL of http"),
