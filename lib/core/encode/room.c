@@ -261,11 +261,17 @@ static void forget(struct encoded *e, struct eroom *m)
     share_give(&e->share, m->who, 1);
 }
 
+/* True if destinations wait for rows that another room has still to write. */
+static bool waits_for_rows(const struct eroom *m)
+{
+    return m->have && m->asked > 0 && !item_complete(m->item);
+}
+
 /* True once all required destinations have asked. Refused ones do not count. An
  * open room waits for more destinations until its deadline. */
 static bool asked_by_all(const struct eroom *m)
 {
-    if (!eroom_announced(m) || (m->flags & FLAG_OPEN))
+    if (!eroom_announced(m) || (m->flags & FLAG_OPEN) || waits_for_rows(m))
         return false;
     return m->asked >= (m->required ? m->required : 1);
 }
@@ -352,7 +358,10 @@ void eroom_expired(struct encoded *e, struct eroom *m)
     if (m->bootstrap_ns <= e->b.now_ns && !asked_by_all(m)) {
         m->bootstrap_ns = TIME_NEVER;
         e->b.stats[STAT_deadlines]++;
-        if (m->flags & FLAG_OPEN && m->asked > 0)
+        if (waits_for_rows(m)) { /* who announces it next writes it */
+            item_hide(e, m->item);
+            eroom_fail(e, m, ERR_GONE, "another room has not written the rows");
+        } else if (m->flags & FLAG_OPEN && m->asked > 0)
             close_room(e, m);
         else
             eroom_fail(e, m, ERR_TIMEOUT,

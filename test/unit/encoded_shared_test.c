@@ -1,0 +1,80 @@
+/* encoded_shared_test.c - rooms of one key: the first writes, the others wait
+ * for its rows, until their deadline (RULES 1.7, 8.3). */
+#include "test/here.h"
+
+/* Announces a room of 16 rows under the key, with 3 s for its deadline, and has
+ * langd ask for it. True if it is to wait for another room's rows. */
+static bool waits(struct rig *e, uint64_t room, uint32_t cell)
+{
+    struct local_msg a = announce(room, cell, 16, 16);
+    struct peer_msg ask = init(e, room, 70 + room, 16);
+
+    a.announce.key.b[0] = ask.init.key.b[0] = 9;
+    a.announce.deadline_ms = 3000;
+    T_OK(brain_say(e, 0, a));
+    brain_hear(e, 0, ask);
+    return brain_events(e, 0, cell) & EVENT_HAVE;
+}
+
+/* The first room's deadline is its langd's alone (RULES 8.3). */
+/* RULES 1.7 */
+TEST(a_room_waits_for_anothers_rows_until_its_deadline_and_the_next_one_writes)
+{
+    struct rig *e = encoded(NULL, NULL);
+
+    T_FALSE(waits(e, 1, 0));
+    brain_pass(e, 1000);
+    T_TRUE(waits(e, 2, 1));
+    brain_pass(e, 2900);
+    T_EQ_U64(brain_said_count(e, PEER_FAILED), 0);
+    brain_pass(e, 200);
+    T_EQ_U64(brain_said(e, PEER_FAILED, 0)->failed.reason, ERR_GONE);
+    brain_hear(e, 0, state(2, 72, PEER_FAILED, ROOM_FAILED));
+    T_EQ_U64(brain_reason(e, 0, 1), ERR_GONE);
+    T_EQ_U64(brain_stat(e, "deadlines"), 1);
+    T_EQ_U64(brain_reason(e, 0, 0), OK);
+    T_FALSE(waits(e, 3, 2));
+    T_TRUE(is_granted(e, 2));
+    T_TRUE(waits(e, 4, 3));
+    all_rows(e, 2, 16); /* which are there for the fourth, too */
+    all_rows(e, 0, 16); /* late, and for its own room */
+    ack(e, 0, 1, 71);
+    ack(e, 0, 3, 73);
+    ack(e, 0, 4, 74);
+    for (uint32_t cell = 0; cell < 4; cell++)
+        T_EQ_U64(
+            brain_state(e, 0, cell), cell == 1 ? ROOM_FAILED : ROOM_SUCCESS);
+}
+
+/* RULES 1.7 */
+TEST(the_deadline_of_a_room_ends_with_the_last_row)
+{
+    struct rig *e = encoded(NULL, NULL);
+
+    T_FALSE(waits(e, 1, 0));
+    T_TRUE(waits(e, 2, 1));
+    brain_pass(e, 2900);
+    all_rows(e, 0, 16);
+    brain_pass(e, 3600000);
+    T_EQ_U64(brain_reason(e, 0, 1), OK);
+    T_TRUE(waits(e, 3, 2));
+    for (uint32_t room = 1; room <= 3; room++)
+        ack(e, 0, room, 70 + room);
+    T_EQ_U64(brain_state(e, 0, 1), ROOM_SUCCESS);
+    T_EQ_U64(brain_stat(e, "deadlines"), 0);
+}
+
+/* Nothing is known against the room that writes. */
+/* RULES 8.3 */
+TEST(a_room_that_waits_and_is_not_asked_for_leaves_the_rows_alone)
+{
+    struct rig *e = encoded("timeouts.bootstrap=1s", NULL);
+    struct local_msg a = announce(2, 1, 16, 16);
+
+    T_FALSE(waits(e, 1, 0));
+    a.announce.key.b[0] = 9;
+    T_OK(brain_say(e, 0, a));
+    brain_pass(e, 1100);
+    T_EQ_U64(brain_reason(e, 0, 1), ERR_TIMEOUT);
+    T_TRUE(waits(e, 3, 2));
+}
