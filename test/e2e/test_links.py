@@ -3,7 +3,6 @@ nobody else notices, memory stays bounded, the daemon lives."""
 
 import ctypes
 import os
-import signal
 import socket
 import struct
 import threading
@@ -220,28 +219,6 @@ class Strangers(Case):
         for raw in crowd:
             raw.close()
         self.deliver(enc, lm, 2, 300)
-
-
-class Silence(Case):
-    def stops(self, stopped, other, enc, lm):
-        """A daemon that stops right after a message is missed."""
-        self.deliver(enc, lm, 1, 300)
-        lost = other.stats()["peers_lost"]
-        os.kill(stopped.pid, signal.SIGSTOP)
-        try:
-            eventually(lambda: other.stats()["peers_lost"] > lost,
-                       "it is missed")
-        finally:
-            os.kill(stopped.pid, signal.SIGCONT)
-        self.deliver(enc, lm, 2, 300)
-
-    def test_an_encoded_that_stops(self):
-        e, d = self.pair()
-        self.stops(e, d, *self.engines(e, d))
-
-    def test_a_langd_that_stops(self):
-        e, d = self.pair()
-        self.stops(d, e, *self.engines(e, d))
 
 
 def has_ipv6():

@@ -1,0 +1,253 @@
+"""What GUARANTEES.md promises and no other test holds, with the times that
+daemons have by default. A busy machine may spoil a try, not all of them: the
+best is held against the promise. MMX_PROMISES says how many tries there are at
+least."""
+
+import os
+import signal
+import time
+import unittest
+
+import nets
+import test_data_keys
+from pair import SENT, Case
+
+TRIES = int(os.environ.get("MMX_PROMISES", "1"))
+SPOILT = 4  # tries more, where none has kept the promise yet
+KILLED, SILENT, ENDED = 1, 5, 1  # seconds that are promised
+
+
+class Promise(Case):
+    limit_s = 180 + 30 * TRIES
+
+    def kept(self, what, seconds, attempt):
+        """Tries, each with a number of its own, until one is within this."""
+        took = []
+        while len(took) < TRIES or \
+                min(took) > seconds and len(took) < TRIES + SPOILT:
+            took.append(attempt(1 + len(took)))
+        took.sort()
+        within = sum(t <= seconds for t in took)
+        print(f"{what}: best {took[0]:.2f} s, median "
+              f"{took[len(took) // 2]:.2f} s, worst {took[-1]:.2f} s, "
+              f"{within} of {len(took)} within {seconds} s", flush=True)
+        self.assertLessEqual(took[0], seconds, what)
+
+    def fails(self, engine, room, reason):
+        """Waits for the room's end; the moment of it."""
+        self.assertEqual(engine.failed(room), reason)
+        return time.monotonic()
+
+    def back(self, daemon, engine):
+        daemon.start()
+        engine.conn.wait(lambda: engine.conn.connected, 10)
+        engine.map_pool()
+        engine.rooms.clear()
+
+
+class Peers(Promise):
+    def setUp(self):
+        super().setUp()
+        self.e, self.d, self.enc, self.lm = self.at_work()
+
+    def killed(self, victim, engine, sees, try_):
+        self.halfway(self.enc, self.lm, 2 * try_)
+        began = time.monotonic()
+        victim.kill()
+        took = self.fails(sees, 2 * try_, "peer-lost") - began
+        sees.release(2 * try_)
+        self.back(victim, engine)
+        self.deliver(self.enc, self.lm, 2 * try_ + 1, 300)
+        return took
+
+    def test_a_killed_encoded_is_seen(self):
+        self.kept("encoded killed", KILLED, lambda n: self.killed(
+            self.e, self.enc, self.lm, n))
+
+    def test_a_killed_langd_is_seen(self):
+        self.kept("langd killed", KILLED, lambda n: self.killed(
+            self.d, self.lm, self.enc, n))
+
+    def silent(self, victim, sees, try_):
+        """Stopped, so that neither its kernel nor itself says a word."""
+        self.halfway(self.enc, self.lm, 2 * try_)
+        began = time.monotonic()
+        os.kill(victim.pid, signal.SIGSTOP)
+        try:
+            took = self.fails(sees, 2 * try_, "peer-lost") - began
+        finally:
+            os.kill(victim.pid, signal.SIGCONT)
+        for engine in (self.enc, self.lm):
+            engine.failed(2 * try_)
+            engine.release(2 * try_)
+        self.world.all_free()
+        self.deliver(self.enc, self.lm, 2 * try_ + 1, 300)
+        return took
+
+    def test_a_silent_encoded_is_seen(self):
+        self.kept("encoded silent", SILENT, lambda n: self.silent(
+            self.e, self.lm, n))
+
+    def test_a_silent_langd_is_seen(self):
+        self.kept("langd silent", SILENT, lambda n: self.silent(
+            self.d, self.enc, n))
+
+
+class Engines(Promise):
+    def setUp(self):
+        super().setUp()
+        self.e, self.d = self.pair()
+        self.enc, self.lm = self.engines(self.e, self.d)
+
+    def ended(self, daemon, try_):
+        """An engine is killed in the middle of a room, in what time its
+        daemon has all blocks."""
+        killed = self.world.process(daemon)
+        enc, lm = (killed, self.lm) if daemon is self.e else (self.enc, killed)
+        self.halfway(enc, lm, try_)
+        began = time.monotonic()
+        killed.kill()
+        daemon.all_free()
+        took = time.monotonic() - began
+        left = lm if killed is enc else enc
+        self.assertEqual(left.failed(try_), "engine-lost")
+        left.release(try_)
+        self.world.all_free()
+        return took
+
+    def test_an_encode_engine_gives_its_blocks_back(self):
+        self.kept("encode engine killed", ENDED, lambda n: self.ended(
+            self.e, n))
+
+    def test_a_language_engine_gives_its_blocks_back(self):
+        self.kept("language engine killed", ENDED, lambda n: self.ended(
+            self.d, n))
+
+
+class Hung(Promise):
+    def test_a_hung_langd_costs_its_own_rooms(self):
+        e = self.world.encoded()
+        d, other = (self.world.langd([e], name) for name in ("a", "b"))
+        enc, lm, its = (self.world.engine(x) for x in (e, d, other))
+        self.halfway(enc, lm)
+        os.kill(d.pid, signal.SIGSTOP)
+        try:
+            room = 1
+            while enc.state(1)[0] != "FAILED":
+                room += 1
+                self.deliver(enc, its, room, 300)
+            self.assertEqual(enc.failed(1), "peer-lost")
+            self.assertGreater(room, 1)
+            # The room's blocks stay until it goes on: it may still copy them.
+            self.deliver(enc, its, room + 1, 300)
+            held = e.free()
+        finally:
+            os.kill(d.pid, signal.SIGCONT)
+        print(f"langd hung: {room} rooms of the other, {held} free", flush=True)
+        lm.failed(1)
+        for engine in (enc, lm):
+            engine.release(1)
+        self.world.all_free()
+        self.deliver(enc, lm, room + 2, 300)
+
+    def test_a_hung_encoded_costs_its_own_rooms(self):
+        e, other = (self.world.encoded(name) for name in ("enc0", "enc1"))
+        d = self.world.langd([e, other])
+        enc, its, lm = (self.world.engine(x) for x in (e, other, d))
+        self.halfway(enc, lm)
+        os.kill(e.pid, signal.SIGSTOP)
+        try:
+            room = 1
+            while lm.state(1)[0] != "FAILED":
+                room += 1
+                self.deliver(its, lm, room, 300, "enc1")
+            self.assertEqual(lm.failed(1), "peer-lost")
+            self.assertGreater(room, 1)
+            lm.release(1)
+            d.all_free()
+        finally:
+            os.kill(e.pid, signal.SIGCONT)
+        enc.failed(1)
+        enc.release(1)
+        self.deliver(enc, lm, room + 1, 300)
+
+
+@unittest.skipIf(SENT == "ucx", "data ports are of TCP")
+class Power(test_data_keys.Hosts, Promise):
+    """A host without power: its link goes first, so that its kernel says no
+    word of what is killed then."""
+
+    def cut(self, host, daemon, *engines):
+        nets.ip("-n", host, "link", "set", "m0", "down")
+        for engine in engines:
+            engine.kill()
+        daemon.kill()
+
+    def again(self, host, daemon):
+        nets.ip("-n", host, "link", "set", "m0", "up")
+        daemon.start()
+
+    def test_what_is_ready_outlives_the_encoders_host(self):
+        self.nets.link(self.e_host, self.l_host)
+        e, d = self.fleet()
+        here = self.world.encoded("here", fields=test_data_keys.FIELDS,
+                                  start=False)
+        here.inside = d.inside
+        here.start()
+        d.conf["peers"].append({"name": "here", "address": here.address})
+        d.stop()
+        d.start()
+        lm, near = self.world.engine(d), self.world.engine(here)
+
+        def attempt(n):
+            ready, half, other = 10 * n, 10 * n + 1, 10 * n + 2
+            enc = self.world.process(e)
+            lm.request(ready, "enc0")
+            enc.encode(ready, 300)
+            lm.ready(ready)
+            lm.request(other, "here")
+            near.announce(other, 300, 300)
+            near.granted(other)
+            self.halfway(enc, lm, half)
+            began = time.monotonic()
+            self.cut(self.e_host, e, enc)
+            took = self.fails(lm, half, "peer-lost") - began
+            self.good(lm, ready)
+            near.finish(other, 0, 300)
+            self.comes(near, lm, other, 300)
+            self.deliver(near, lm, 10 * n + 3, 300, "here")
+            for room in (ready, half):
+                lm.release(room)
+            d.all_free()
+            self.again(self.e_host, e)
+            self.deliver(self.world.engine(e), lm, 10 * n + 4, 300)
+            return took
+        self.kept("encoder's host without power", SILENT, attempt)
+
+    def test_what_is_served_outlives_the_other_host(self):
+        self.nets.link(self.e_host, self.l_host)
+        e, d = self.fleet()
+        here = self.world.langd([e], "here", fields=test_data_keys.FIELDS,
+                                start=False, transfer=e.conf["transfer"])
+        here.inside = e.inside
+        here.start()
+        enc, near = self.world.engine(e), self.world.engine(here)
+
+        def attempt(n):
+            half, other = 10 * n, 10 * n + 1
+            lm = self.world.process(d)
+            near.request(other, "enc0")
+            enc.announce(other, 300, 300)
+            enc.granted(other)
+            self.halfway(enc, lm, half)
+            began = time.monotonic()
+            self.cut(self.l_host, d, lm)
+            took = self.fails(enc, half, "peer-lost") - began
+            enc.finish(other, 0, 300)
+            self.comes(enc, near, other, 300)
+            enc.release(half)
+            e.all_free()
+            self.again(self.l_host, d)
+            self.deliver(enc, self.world.engine(d), 10 * n + 2, 300)
+            return took
+        self.kept("langd's host without power", SILENT, attempt)
