@@ -1,19 +1,27 @@
 """What GUARANTEES.md promises and no other test holds, with the times that
 daemons have by default. A busy machine may spoil a try, not all of them: the
 best is held against the promise. MMX_PROMISES says how many tries there are at
-least."""
+least, MMX_ORPHANS how many messages."""
 
 import os
 import signal
+import threading
 import time
 import unittest
 
 import nets
 import test_data_keys
-from pair import SENT, Case
+from orphans import Orphans
+from pair import SENT, Case, Remote, sanitized
 
 TRIES = int(os.environ.get("MMX_PROMISES", "1"))
 SPOILT = 4  # tries more, where none has kept the promise yet
+ORPHANS = int(os.environ.get("MMX_ORPHANS", "40000"))
+RATE = 10000  # of them in a second, beside rooms that are timed
+FAST = 10**6  # the same, which no daemon takes
+BOUNDED = 150000  # of them fill what remembers some
+FEW = 100  # of which one comes where it is quiet
+ROWS = 16  # of a room that is timed
 KILLED, SILENT, ENDED = 1, 5, 1  # seconds that are promised
 
 
@@ -170,6 +178,65 @@ class Hung(Promise):
         enc.failed(1)
         enc.release(1)
         self.deliver(enc, lm, room + 1, 300)
+
+
+class Orphaned(Promise):
+    """Messages of a peer about rooms that are nowhere."""
+
+    limit_s = 180 + 10 * ORPHANS // RATE
+    insecure = True
+
+    def times(self, count, rate):
+        """Of rooms, from the announce to READY, while orphans come."""
+        rates, took = [], []
+        says = threading.Thread(
+            target=lambda: rates.append(self.bad.say(count, rate)))
+        says.start()
+        while says.is_alive():
+            self.room += 1
+            self.lm.request(self.room, "enc0")
+            began = time.monotonic()
+            self.enc.encode(self.room, ROWS)
+            self.lm.ready(self.room)
+            took.append(time.monotonic() - began)
+            self.over(self.enc, self.lm, self.room)
+        says.join()
+        self.assertGreater(rates[0], rate / 2)
+        return sorted(took)
+
+    def setUp(self):
+        super().setUp()
+        self.e, _, self.enc, self.lm = self.at_work()
+        self.room = 0
+        self.bad = Remote(Orphans, address=self.e.address)
+        self.addCleanup(self.bad.end)
+
+    # RULES 1.2
+    def test_orphans_cost_no_memory(self):
+        if sanitized(self.e.binary):
+            self.skipTest("what is freed stays for a while")
+        # What is bounded is full from here on (limits.tombstones).
+        self.bad.say(BOUNDED, FAST)
+        rss = self.e.rss_kib()
+        rate = self.bad.say(ORPHANS, FAST)
+        more = self.e.rss_kib() - rss
+        print(f"{ORPHANS} orphans, {rate:.0f} a second: RSS {rss} KiB, "
+              f"{more:+d}", flush=True)
+        self.assertLess(more, 256)
+        self.deliver(self.enc, self.lm, 1, 300)
+
+    def test_orphans_cost_others_little_time(self):
+        seen = []
+        while not seen or max(b / a for a, b in seen[-1]) > 2:
+            self.assertLessEqual(len(seen), SPOILT, seen)
+            quiet = self.times(ORPHANS // FEW, RATE / FEW)
+            under = self.times(ORPHANS, RATE)
+            p50, p99 = ([t[int(len(t) * part)] * 1000 for t in (quiet, under)]
+                        for part in (0.5, 0.99))
+            seen.append((p50, p99))
+            print(f"{ORPHANS} orphans, {RATE} a second: p99 {p99[0]:.2f} -> "
+                  f"{p99[1]:.2f} ms, p50 {p50[0]:.2f} -> {p50[1]:.2f} ms of "
+                  f"{len(quiet)} and {len(under)} rooms", flush=True)
 
 
 @unittest.skipIf(SENT == "ucx", "data ports are of TCP")
