@@ -184,19 +184,26 @@ static enum err take_length(struct langd *l, struct lroom *m,
     m->committed = max_u32(m->committed, min_u32(n->committed, n->max_rows));
     if (n->total != ROWS_UNKNOWN)
         m->total = n->total;
-    *text = "the item is larger than the pool lets one room hold";
-    if (m->mode == MODE_WHOLE &&
-        div_up(m->total == ROWS_UNKNOWN ? m->committed : m->total,
-            p->block_rows) > p->cap_whole)
-        return ERR_TOO_LARGE;
     return OK;
+}
+
+/* Fails the room, or its group, if so many rows are more than it may hold in
+ * the pool. True if it is still alive. */
+static bool fits(struct langd *l, struct lroom *m, uint32_t rows)
+{
+    const struct lpool *p = lroom_pool(l, m);
+
+    if (m->mode == MODE_WHOLE && div_up(rows, p->block_rows) > p->cap_whole)
+        lroom_fail(l, m, ERR_TOO_LARGE, rows, p->cap_whole * p->block_rows,
+            "the item is larger than the pool lets one room hold");
+    lroom_check_group(l, m);
+    return lroom_alive(m);
 }
 
 static void on_length(struct langd *l, struct out *out, struct lroom *m,
     const struct peer_msg *msg)
 {
     const struct peer_length *n = &msg->length;
-    const struct lpool *p = lroom_pool(l, m);
     bool first = !m->length_known;
     const char *text;
     enum err e;
@@ -209,30 +216,11 @@ static void on_length(struct langd *l, struct out *out, struct lroom *m,
         first = m->aux_state == LAUX_STORED;
     }
     e = take_length(l, m, n, &text);
-    if (e == ERR_TOO_LARGE)
-        lroom_fail(l, m, e, m->total == ROWS_UNKNOWN ? m->committed : m->total,
-            p->cap_whole * p->block_rows, text);
-    else if (e != OK)
+    if (e != OK)
         lroom_fail(l, m, e, n->total, m->total, text);
-    else if (first)
+    if (fits(l, m, m->total == ROWS_UNKNOWN ? m->committed : m->total) && first)
         room_notify(&l->b.engines, out, &m->r, EVENT_LENGTH);
-    lroom_check_group(l, m);
     lroom_touch(l, m);
-}
-
-/* Fails the room, or its group, if it has more rows than it may hold in the
- * pool. True if it is still alive. */
-static bool fits(struct langd *l, struct lroom *m)
-{
-    const struct lpool *p = lroom_pool(l, m);
-
-    if (m->mode == MODE_WHOLE &&
-        div_up(m->committed, p->block_rows) > p->cap_whole)
-        lroom_fail(l, m, ERR_TOO_LARGE, m->committed,
-            p->cap_whole * p->block_rows,
-            "the item is larger than the pool lets one room hold");
-    lroom_check_group(l, m);
-    return lroom_alive(m);
 }
 
 static void on_want(struct langd *l, struct lroom *m, const struct peer_want *n)
@@ -251,7 +239,7 @@ static void on_want(struct langd *l, struct lroom *m, const struct peer_want *n)
         m->expected = max_u32(m->expected, n->committed);
     if (m->max_rows != ROWS_UNKNOWN)
         m->committed = min_u32(m->committed, m->max_rows);
-    if (!fits(l, m))
+    if (!fits(l, m, m->committed))
         return;
     if (n->granted >= m->granted && !m->want) {
         m->want = true;
@@ -305,7 +293,7 @@ static void on_broken(struct langd *l, struct out *out, struct lroom *m,
     l->b.stats[STAT_broken]++;
     /* No WANT covered the rows of the first grant. */
     m->committed = max_u32(m->committed, min_u32(n->committed, m->max_rows));
-    if (!fits(l, m))
+    if (!fits(l, m, m->committed))
         return;
     debt_paid(&m->debt, OWE_GRANT);
     /* Sends our data addresses again: a shard may have a new one. */
