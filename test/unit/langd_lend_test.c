@@ -152,7 +152,7 @@ TEST(a_room_hopes_if_all_that_it_may_be_shown_to_can_read_it)
             .maps = 1,
             .hopes = true},
         {.name = "less", .rows = 63, .maps = 1},
-        {.name = "no expected rows", .rows = 0, .maps = 1},
+        {.name = "no expected rows", .rows = 0, .maps = 1, .hopes = true},
         {"any size", "transfer.same_host=lend", 1, .maps = 1, .hopes = true},
         {"nor then", "transfer.same_host=lend", 0, .maps = 1, .hopes = true},
         {.name = "stream", .rows = 64, .mode = MODE_STREAM, .maps = 1},
@@ -191,6 +191,22 @@ TEST(want_ends_the_hope)
     T_OK(brain_say(l, 1, release(0, ROWS_UNKNOWN)));
     T_EQ_U64(brain_said_count(l, PEER_RETURN), 0);
     T_EQ_U64(brain_stat(l, "rooms_lent"), 0);
+}
+
+/* RULES 6.7 */
+TEST(a_short_length_ends_the_hope)
+{
+    for (uint32_t rows = 62; rows < 66; rows++) {
+        struct rig *l = lending(NULL, NULL);
+        struct local_msg m = large(1, 0);
+        struct there t;
+
+        maps(l, 1, 1, 1);
+        m.request.rows = 0;
+        T_TRUE(hopes(l, 1, m, &t));
+        brain_hear(l, 0, length(&t, rows, rows, false));
+        T_CHECK((brain_free(l) < 16) == (rows < 64), "%u rows", rows);
+    }
 }
 
 /* RULES 6.7 */

@@ -390,6 +390,8 @@ bool lender_refused(
 void lroom_hope(struct langd *l, struct lroom *m, uint32_t session);
 /* Makes the room take blocks instead. No effect once it is lent. */
 void lroom_despair(struct langd *l, struct lroom *m);
+/* The same, if its length is known now and is small. */
+void lroom_measure(struct langd *l, struct lroom *m);
 /* True if conn may be shown the room's rows. A room that only hopes takes
  * blocks instead when it may not. */
 bool lroom_shows(struct langd *l, struct lroom *m, uint32_t conn);

@@ -141,17 +141,22 @@ void lender_mapped(struct langd *l, struct out *out, uint32_t conn,
 
 /* rooms */
 
+/* True if so many rows are copied as soon as they are lent. */
+static bool is_small(struct langd *l, const struct lroom *m, uint32_t rows)
+{
+    return (uint64_t)rows * lroom_pool(l, m)->meta->layout.row_bytes <
+               LEND_FROM &&
+           l->b.c.conf->transfer_same_host != SAME_HOST_LEND;
+}
+
 void lroom_hope(struct langd *l, struct lroom *m, uint32_t session)
 {
     const struct peer *p = lroom_peer(l, m);
-    uint64_t bytes =
-        (uint64_t)m->expected * lroom_pool(l, m)->meta->layout.row_bytes;
     uint32_t able = 0;
 
     if (!p || !p->l.lender || conf_on_gpu(lroom_pool(l, m)->meta->conf) ||
         m->mode != MODE_WHOLE || m->group || m->required != 1 ||
-        (bytes < LEND_FROM &&
-            l->b.c.conf->transfer_same_host != SAME_HOST_LEND))
+        (m->expected && is_small(l, m, m->expected)))
         return;
     for (uint32_t i = 0; i < l->b.engines.conns_max; i++) {
         const struct conn *c = &l->b.engines.conns[i];
@@ -174,6 +179,12 @@ void lroom_despair(struct langd *l, struct lroom *m)
         return;
     m->hopes = false;
     lroom_touch(l, m);
+}
+
+void lroom_measure(struct langd *l, struct lroom *m)
+{
+    if (m->hopes && is_small(l, m, min_u32(m->max_rows, m->total)))
+        lroom_despair(l, m);
 }
 
 bool lroom_shows(struct langd *l, struct lroom *m, uint32_t conn)

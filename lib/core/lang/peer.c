@@ -220,6 +220,7 @@ static void on_length(struct langd *l, struct out *out, struct lroom *m,
         lroom_fail(l, m, e, n->total, m->total, text);
     if (fits(l, m, m->total == ROWS_UNKNOWN ? m->committed : m->total) && first)
         room_notify(&l->b.engines, out, &m->r, EVENT_LENGTH);
+    lroom_measure(l, m);
     lroom_touch(l, m);
 }
 
