@@ -58,13 +58,17 @@ NULL = "null"  # encoder for warm-up: zero rows at once
 
 def connect(role: str, socket: Optional[str] = None, *,
             name: Optional[str] = None, session: str = "", cells: int = 1024,
-            timeout: Optional[float] = 10) -> Connection:
+            timeout: Optional[float] = 10, lend: bool = True) -> Connection:
     """Connects to the "encoded" or "langd" daemon of this host and waits for
     its WELCOME. socket: the path of its socket, by default as
     $MMX_ENCODED_SOCKET or $MMX_LANGD_SOCKET says, else in /run/mmx. timeout 0:
     does not wait, a later step() connects. Connections with the same session
-    (by default the name) are one engine. ValueError: another role."""
-    with _connection(role, socket, name, session, cells, timeout) as conn:
+    (by default the name) are one engine. lend: langd may show rows where an
+    encoder on this host has them, once all connections of the session have
+    mapped its pools; not for rows that another process reads. ValueError:
+    another role."""
+    with _connection(role, socket, name, session, cells, timeout,
+                     lend) as conn:
         if timeout != 0:
             conn.wait(lambda: conn.connected or conn.refused, timeout)
     return conn
@@ -72,10 +76,11 @@ def connect(role: str, socket: Optional[str] = None, *,
 
 async def aconnect(role: str, socket: Optional[str] = None, *,
                    name: Optional[str] = None, session: str = "",
-                   cells: int = 1024,
-                   timeout: Optional[float] = 10) -> Connection:
+                   cells: int = 1024, timeout: Optional[float] = 10,
+                   lend: bool = True) -> Connection:
     """Connects as connect(), without blocking the loop."""
-    with _connection(role, socket, name, session, cells, timeout) as conn:
+    with _connection(role, socket, name, session, cells, timeout,
+                     lend) as conn:
         if timeout != 0:
             await conn.until(lambda: conn.connected or conn.refused, timeout)
     return conn
@@ -83,8 +88,8 @@ async def aconnect(role: str, socket: Optional[str] = None, *,
 
 @contextlib.contextmanager
 def _connection(role: str, socket: Optional[str], name: Optional[str],
-                session: str, cells: int,
-                timeout: Optional[float]) -> Iterator[Connection]:
+                session: str, cells: int, timeout: Optional[float],
+                lend: bool) -> Iterator[Connection]:
     """Gives a connection to wait for, and closes one that is not welcome."""
     if role not in ("encoded", "langd"):
         raise ValueError(f"a role is \"encoded\" or \"langd\", not {role!r}; "
@@ -92,7 +97,7 @@ def _connection(role: str, socket: Optional[str], name: Optional[str],
     path = socket or os.environ.get(f"MMX_{role.upper()}_SOCKET") \
         or f"/run/mmx/{role}.sock"
     conn = Connection(role, path, name or f"python-{os.getpid()}", session,
-                      cells)
+                      cells, lend)
     try:
         yield conn
         if conn.refused:

@@ -25,11 +25,12 @@ import os
 import select
 import socket
 import time
+import weakref
 from dataclasses import dataclass
 from typing import (Any, Callable, Deque, Dict, List, Optional, Sequence,
                     Tuple, Union)
 
-from . import aio, dropped, due, errors, wire
+from . import aio, dropped, due, errors, lend, wire
 from .pool import Pool
 from .rooms import Room, Shown, Source, State
 from .tickets import Space, Ticket
@@ -119,7 +120,7 @@ class Item:
 
 class Connection:
     def __init__(self, role: str, path: str, name: str, session: str,
-                 cells: int = 1024) -> None:
+                 cells: int = 1024, lends: bool = False) -> None:
         self.role, self.path = role, path
         self.name, self.session = name, session or name
         self.epoch = 0
@@ -140,6 +141,13 @@ class Connection:
         self._pools: Dict[str, Pool] = {}  # by the name that was asked for
         self._following = 0  # pools asked for again that are not mapped yet
         self._spaces: Dict[int, Space] = {}
+        self._lends = lends and role == "langd"
+        self._lenders: List[lend.Lender] = []
+        # Pools of encoders on this host, by the numbers of events.
+        self._lent: "weakref.WeakValueDictionary[int, Pool]" = \
+            weakref.WeakValueDictionary()
+        # What makes such a pool ready for reads, on a thread of its own.
+        self.prepare: Callable[[Pool], Any] = Pool.populate
         self.cells = memoryview(b"").cast("Q")
         self._retry = _RETRY_FIRST
         self._closed = False
@@ -166,7 +174,7 @@ class Connection:
 
     def _dial(self) -> None:
         try:
-            s = _reached(self.path)
+            s = lend.reached(self.path)
         except OSError as e:  # no descriptor is free, for one
             log.debug("%s: %s", self.path, e)
             self.unreached = e.strerror
@@ -180,7 +188,8 @@ class Connection:
         self._greeting = self.send(
             wire.HELLO, magic=wire.MAGIC, version_min=wire.VERSION,
             version_max=wire.VERSION, role=wire.ROLES[self.role],
-            cells=self._want_cells, name=self.name, session=self.session)
+            cells=self._want_cells, name=self.name, session=self.session,
+            abilities=wire.ABLE_LEND if self._lends else 0)
 
     def _welcome(self, values: Dict[str, Any], fd: int) -> None:
         size = values["cells"] * 8
@@ -234,6 +243,9 @@ class Connection:
         self._epoll.unregister(self._socket)
         self._socket.close()
         self._ends.socket = None
+        for lender in self._lenders:
+            lender.leave()
+        self._lenders.clear()
         self._out.clear()
         error = errors.DaemonLost(f"{self.path}: {why}")
         was_up, self._up, self._writing = self._up, False, False
@@ -241,6 +253,7 @@ class Connection:
         maps = {id(p): copy.copy(p) for p in self._pools.values()}
         for room in rooms:  # rows that are there stay readable
             room._pool = maps.get(id(room._pool), room._pool)
+            room._may_show.clear()
         for reply in list(self._replies.values()):
             reply._finish(error)
         self._replies.clear()
@@ -341,6 +354,9 @@ class Connection:
         self._flush()
         while self._socket and self._read():
             pass
+        for lender in list(self._lenders):
+            lender.step()
+        self._lenders = [x for x in self._lenders if not x.over]
         if self._socket:
             self._dues.look()
         events, self._events = self._events, []
@@ -389,6 +405,9 @@ class Connection:
             if room and not isinstance(room.error, errors.DaemonSilent):
                 room._event(values)
                 self._events.append(Event(room, values["what"]))
+            return
+        if message is wire.LENDER:
+            self._lenders.append(lend.Lender(self, values))
             return
         if message is wire.TICKET_EVENT:
             space = self._spaces.get(values["space"])
@@ -527,7 +546,7 @@ class Connection:
 
     def _pool_numbered(self, number: int) -> Pool:
         """Returns the pool of a number from an event."""
-        for pool in self._pools.values():
+        for pool in [*self._pools.values(), *self._lent.values()]:
             if pool.number == number and pool.epoch == self.epoch:
                 return pool
         for row in self.query("pools"):
@@ -730,9 +749,20 @@ class Connection:
         if os.getpid() != self._pid:
             return
         self._returned.append(room)
+        self._ring()
+
+    def _ring(self, seconds: float = 1e-9) -> None:
+        """Makes a step() due. Any thread."""
         if not self._closed:
-            self._timer.set(1e-9)
+            self._timer.set(seconds)
         self._rung = True  # after it is set: a step() meanwhile may miss it
+
+    def _hold(self, pools: List[Pool]) -> None:
+        """Has the rooms that may come to show rows in pools of a lender hold
+        them; without a link none may."""
+        for room in self._shown() if self._socket else ():
+            if not room._has_ended:
+                room._may_show += pools
 
     def _forget(self, room: Shown) -> None:
         if self._watch:
@@ -781,17 +811,6 @@ class Connection:
 
     async def __aexit__(self, *_: Any) -> None:
         await self.aclose()
-
-
-def _reached(path: str) -> socket.socket:
-    s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    try:
-        s.setblocking(False)
-        s.connect(path)
-    except OSError:
-        s.close()
-        raise
-    return s
 
 
 def _text(values: Dict[str, Any]) -> str:

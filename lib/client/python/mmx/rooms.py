@@ -64,6 +64,7 @@ class Shown:
         self._cells = conn.cells
         self.shows_rows = True  # False: attached with WATCH only
         self._where = -1 if pool is None else pool.number
+        self._may_show: List[Pool] = []  # of a lender that is over
         self._reported: Tuple[int, bytes] = 0, b""  # first row, blocks from it
         self._laid: Optional[List[Run]] = []  # _reported as runs; on demand
         self._views: "List[Tuple[int, weakref.ref[Any]]]" = []
@@ -134,6 +135,9 @@ class Shown:
             # All that the room has: what lies before was released by all.
             self._reported = event["first"], event["runs"]
             self._laid = None
+            self._pool = self.conn._lent.get(self._where, self._pool)
+        if event["what"] & (wire.READY | wire.FAILED):
+            self._may_show.clear()
 
     @property
     def pool(self) -> Pool:
@@ -209,6 +213,10 @@ class Shown:
             raise errors.ViewInUse(
                 f"room {self.room:#x}: an array still shows released rows")
         before, self.released = self.released, max(self.released, rows)
+        if rows == wire.ALL and self._where in self.conn._lent:
+            # Its encoder waits for the last map of an ended langd.
+            self._laid, self._pool = self._runs, None
+            self._may_show.clear()
         if self.opened.done and self.opened.error:
             self.conn._forget(self)
             return self.opened  # the daemon has refused to open it

@@ -31,6 +31,7 @@ MODES = {"whole": 0, "stream": 1}
 KEEP, OPEN, FINAL, ANNOUNCED = 1, 2, 1, 16  # flags
 NO_READERS = 2  # flag of RELEASE
 READ, WRITE, WATCH = 1, 2, 4  # rights of ATTACH
+ABLE_LEND = 1  # ability of HELLO
 GRANTED, HAVE, WANTED, DONE, LENGTH = 1, 2, 4, 8, 16  # bits of EVENT.what
 LANDED, READY, FAILED, GONE = 32, 64, 128, 256
 
@@ -140,12 +141,12 @@ class Frame(NamedTuple):
 _messages = call("mmx_messages", returns=ctypes.c_char_p)
 MESSAGES = {m.number: m for m in map(Message, _messages().split(b"\n")[:-1])}
 (HELLO, POOL, ANNOUNCE, COMMIT, REQUEST, ATTACH, RELEASE, ABORT, DECLINE, BYE,
- QUERY, SPACE, TICKET, TICKET_RELEASE, TICKET_QUERY, MAP, ANSWER, WELCOME,
- POOL_INFO, EVENT, REPORT, TICKET_EVENT) = map(
+ QUERY, SPACE, TICKET, TICKET_RELEASE, TICKET_QUERY, MAP, MAPPED, ANSWER,
+ WELCOME, POOL_INFO, EVENT, REPORT, TICKET_EVENT, LENDER) = map(
      {m.name: m for m in MESSAGES.values()}.__getitem__,
      "hello pool announce commit request attach release abort decline bye query "
-     "space ticket ticket_release ticket_query map answer welcome pool_info "
-     "event report ticket_event".split())
+     "space ticket ticket_release ticket_query map mapped answer welcome "
+     "pool_info event report ticket_event lender".split())
 
 
 def frames(packet: bytes) -> Iterator[Frame]:

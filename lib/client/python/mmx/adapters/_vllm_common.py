@@ -227,7 +227,8 @@ class Link(Pooled):
         self.settings = s
         super().__init__(mmx.connect(
             daemon, s.socket, session=s.session,
-            name=f"vllm-{part}-{s.rank}", timeout=0), log,
+            name=f"vllm-{part}-{s.rank}", timeout=0,
+            lend=False), log,  # workers read what the scheduler asked for
             ("mmx_pool", "mmx_socket"), s.pool, s.layout)
         self.before: Optional[mmx.Pool] = None  # of the daemon's run before
         self.maps: Dict[int, Map] = {}  # of both, by epoch

@@ -1,0 +1,218 @@
+"""Pools of encoders on this host in which a language engine reads rows where
+they are (RULES.md 6.7).
+
+langd names such an encoder in LENDER. A Lender says MAP on the encoder's own
+socket, maps the pools that it is offered, read-only, and says MAPPED to langd,
+which may show rows there then: EVENT calls pool i of lender n 16 * n + i.
+
+The encoder uses rows again when langd says so; when langd is dead, when each
+reader has said BYE. So BYE is said when no room and no array has a map of its
+pools any more. A lender holds its own only until it is over: when its
+connection or that to langd has ended. After the first langd may still show rows
+there, in rooms that were asked for before; they hold the maps meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import select
+import socket
+import struct
+import threading
+import time
+import weakref
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Set
+
+from . import errors, wire
+from .pool import Pool
+
+if TYPE_CHECKING:
+    from .client import Connection
+
+_POOLS = 16  # of one lender
+_AGAIN_S = 0.25
+_FULL = (errno.EAGAIN, errno.EMFILE, errno.ENFILE)  # it may be taken later
+
+
+def reached(path: str) -> socket.socket:
+    """Returns a socket that is connected and does not block."""
+    s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        s.setblocking(False)
+        s.connect(path)
+    except OSError:
+        s.close()
+        raise
+    return s
+
+
+class _Ends:
+    """The connection to an encoder, as far as its end needs it."""
+
+    def __init__(self, said: Dict[str, Any]) -> None:
+        self.said, self.pid = said, os.getpid()
+        self.socket: Optional[socket.socket] = None
+        self.known = False  # MAP was answered: it waits for BYE
+
+    def map(self, parting: bool = False) -> bytes:
+        return wire.MAP.encode(1, parting=parting, **{
+            field: self.said[field] for field in ("token", "epoch", "name")})
+
+    def hang(self) -> None:
+        if self.socket:
+            self.socket.close()
+        self.socket = None
+
+    def dropped(self) -> None:
+        """Says BYE, on another connection if this one has ended. An encoder
+        that refuses that is dead."""
+        bye = wire.BYE.encode(2)
+        try:
+            if os.getpid() != self.pid:
+                return
+            if self.socket:
+                with contextlib.suppress(OSError):
+                    self.socket.send(bye, socket.MSG_NOSIGNAL)
+                    return
+            if self.known:
+                self.hang()
+                self.socket = reached(self.said["socket"])
+                self.socket.send(self.map(True) + bye, socket.MSG_NOSIGNAL)
+        except OSError as e:
+            if e.errno in _FULL:
+                again = threading.Timer(_AGAIN_S, self.dropped)
+                again.daemon = True
+                again.start()
+        finally:
+            self.hang()
+
+
+class _Held:
+    """Referred to by a lender and by the maps of its pools."""
+
+    def __init__(self, ends: _Ends) -> None:
+        weakref.finalize(self, ends.dropped).atexit = False
+
+
+class Lender:
+    def __init__(self, conn: "Connection", said: Dict[str, Any]) -> None:
+        self._conn, self._number = conn, said["lender"]
+        self._ends = _Ends(said)
+        self._held: Optional[_Held] = _Held(self._ends)
+        self._pools: Dict[int, Pool] = {}  # by the encoder's numbers
+        self._ready: Set[int] = set()  # of them: their pages are mapped
+        self.told: Optional[int] = None  # langd, by MAPPED
+        self._due = 0.0  # no try to connect before
+        self.over = False
+
+    # --- the encoder's socket ---------------------------------------------
+    def step(self) -> None:
+        """Does what is due. Never blocks."""
+        if not self._ends.socket and not self.over:
+            self._begin()
+        while self._ends.socket and self._read(self._ends.socket):
+            pass
+        self._tell()
+
+    def _begin(self) -> None:
+        if time.monotonic() < self._due:
+            self._conn._ring(self._due - time.monotonic())
+            return
+        try:
+            self._ends.socket = s = reached(self._ends.said["socket"])
+            self._conn._epoll.register(s, select.EPOLLIN)
+            if not self._is_trusted(s):
+                raise PermissionError("another user serves it")
+            s.send(self._ends.map(), socket.MSG_NOSIGNAL)
+        except OSError as e:
+            if e.errno not in _FULL:
+                self.leave()
+                return
+            self._hang()
+            self._due = time.monotonic() + _AGAIN_S
+            self._conn._ring(_AGAIN_S)
+
+    def _is_trusted(self, s: socket.socket) -> bool:
+        """True if root, or the user that serves langd's socket, serves it."""
+        assert self._conn._socket
+        ours, its = (struct.unpack("3i", one.getsockopt(
+            socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]
+            for one in (self._conn._socket, s))
+        return its in (0, ours)
+
+    def _read(self, s: socket.socket) -> bool:
+        try:
+            packet, fds, _, _ = socket.recv_fds(
+                s, wire.PACKET_MAX, 1, socket.MSG_CMSG_CLOEXEC)
+        except BlockingIOError:
+            return False
+        except OSError as e:
+            # A reset is reported once, before the packets received earlier.
+            if e.errno in (errno.EINTR, errno.ECONNRESET):
+                return True
+            packet, fds = b"", []
+        try:
+            for frame in wire.frames(packet):
+                if frame.message is wire.ANSWER and not frame.values["err"]:
+                    self._ends.known = True
+                elif frame.message is wire.POOL_INFO and fds:
+                    self._take(frame.values, fds)
+        except (wire.BadFrame, OSError, errors.MmxError):
+            packet = b""
+        finally:
+            for fd in fds:  # not taken
+                os.close(fd)
+        if not packet:
+            self.leave()
+        return bool(packet)
+
+    def _hang(self) -> None:
+        # A close alone would leave it there if a forked child has it.
+        if self._ends.socket:
+            with contextlib.suppress(OSError):
+                self._conn._epoll.unregister(self._ends.socket)
+        self._ends.hang()
+
+    def leave(self) -> None:
+        """Is over. The rooms that are open hold its maps until they end."""
+        if self._conn._socket:  # else BYE is still to be said on its own
+            self._hang()
+        self.over = True
+        self._conn._hold(list(self._pools.values()))
+        self._pools.clear()
+        self._held = None
+
+    # --- its pools --------------------------------------------------------
+    def _take(self, said: Dict[str, Any], fds: List[int]) -> None:
+        """Maps a pool, unless it has no memory that this process could rely
+        on: a file that has all its pages and cannot change its size."""
+        number, both = said["pool"], fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+        whole = fcntl.fcntl(fds[0], fcntl.F_GET_SEALS) & both == both and \
+            os.fstat(fds[0]).st_blocks * 512 >= said["bytes"]
+        if not whole or number >= _POOLS or number in self._pools or \
+                said["share"] not in ("", "memfd"):
+            return
+        pool = Pool({**said, "pool": _POOLS * self._number + number,
+                     "access": 0}, fds.pop(), self._conn.epoch,
+                    (self._held, self._conn._held))
+        self._pools[number] = self._conn._lent[pool.number] = pool
+        threading.Thread(target=self._prepare, args=(number, pool),
+                         daemon=True).start()
+
+    def _prepare(self, number: int, pool: Pool) -> None:
+        """On a thread of its own: no step waits for gigabytes."""
+        try:
+            self._conn.prepare(pool)
+        finally:
+            self._ready.add(number)
+            self._conn._ring()
+
+    def _tell(self) -> None:
+        """Says MAPPED if it is not what langd knows."""
+        pools = 0 if self.over else sum(1 << i for i in self._ready)
+        if pools != (self.told or 0) or self.over and self.told is None:
+            self._conn.send(wire.MAPPED, lender=self._number, pools=pools)
+            self.told = pools
