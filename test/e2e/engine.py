@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import threading
+import time
 import traceback
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../..")
@@ -178,7 +179,37 @@ class Engine:
             count += 1
         return [end, bad, count]
 
+    def until_maps(self, number):
+        """Steps until `number` pools are mapped, those of encoders too, and
+        langd has been told."""
+        conn = self.conn
+        conn.wait(lambda: 1 + len(conn._lent) == number and all(
+            lender.told for lender in conn._lenders), LIMIT)
+        conn.query("status")  # it has heard what was said before
+
+    def lent(self, room):
+        """True if the rows are read in the encoder's pool."""
+        return self.rooms[room].pool.number != self.pool.number
+
+    def shown(self, room):
+        """As wrong; None if the room is not ready."""
+        return self.wrong(room) if self.rooms[room].complete else None
+
     # --- both -------------------------------------------------------------
+    def is_up(self):
+        return self.conn.connected
+
+    def until_up(self):
+        """Steps until the daemon is connected; its pool is mapped then."""
+        self.conn.wait(lambda: self.conn.connected, LIMIT)
+
+    def steps(self, ms):
+        """Steps for this long."""
+        end = time.monotonic() + ms / 1000
+        while time.monotonic() < end:
+            mmx.wait_any([self.conn], 0.005)
+            self.conn.step()
+
     def aux(self, room):
         return self.rooms[room].aux.decode()
 

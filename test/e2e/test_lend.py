@@ -1,10 +1,13 @@
 """Rows that a language engine reads in the pool of an encoder on its host: no
 byte is copied, and none changes under a reader, whichever process dies."""
 
+import gc
 import os
 import random
+import socket
 import time
 
+from engine import Engine, mmx, pattern
 from reader import Reader
 
 from pair import Case, Remote, eventually
@@ -14,6 +17,8 @@ ROWS = 2048  # 8 MiB, 16 blocks of 64
 
 
 class Lend(Case):
+    kind = Reader  # of the C library
+
     def lending(self, **how):
         """A pair whose pools one reader has mapped; (encoded, langd, enc,
         reader)."""
@@ -21,7 +26,7 @@ class Lend(Case):
         return e, d, self.world.engine(e), self.reader(d)
 
     def reader(self, d, maps=2, **how):
-        r = Remote(Reader, role="langd", socket=d.socket,
+        r = Remote(self.kind, role="langd", socket=d.socket,
                    name=f"reader{len(self.world.engines)}", **how)
         self.world.engines.append(r)
         if maps:
@@ -37,7 +42,7 @@ class Lend(Case):
 
     def borrow(self, enc, r, room, rows=ROWS, aux=""):
         """A room that r may read where it is."""
-        r.request(room, "enc0", rows)
+        r.request(room, "enc0", rows=rows)
         enc.encode(room, rows, aux=aux)
         self.assertEqual(r.ready(room), rows)
         self.assertTrue(r.lent(room))
@@ -87,7 +92,7 @@ class Life(Lend):
 
     def test_small_rooms_are_copied(self):
         _, d, enc, r = self.lending()
-        r.request(1, "enc0", 10)
+        r.request(1, "enc0", rows=10)
         enc.encode(1, 10)
         self.assertEqual(r.ready(1), 10)
         self.assertFalse(r.lent(1))
@@ -102,7 +107,7 @@ class Life(Lend):
             e, d = self.pair(fields=WIDE, blocks=64,
                              **{side: {"transfer": {"same_host": "copy"}}})
             enc, r = self.world.engine(e), self.reader(d, maps=0)
-            r.request(1, "enc0", ROWS)
+            r.request(1, "enc0", rows=ROWS)
             enc.encode(1, ROWS)
             self.assertEqual(r.ready(1), ROWS)
             self.assertFalse(r.lent(1))
@@ -117,7 +122,7 @@ class Life(Lend):
     def test_two_ranks(self):
         e, d, enc, r = self.lending()
         ranks = [self.reader(d, session="ranks") for _ in range(2)]
-        ranks[0].request(1, "enc0", ROWS, readers=1)
+        ranks[0].request(1, "enc0", rows=ROWS, readers=1)
         ranks[1].attach(1, "enc0")
         enc.encode(1, ROWS)
         for rank in ranks:
@@ -235,7 +240,7 @@ class Deaths(Lend):
     def test_the_encode_engine_dies(self):
         e, d = self.pair(fields=WIDE, blocks=64)
         enc, r = self.world.process(e), self.reader(d)
-        r.request(1, "enc0", ROWS)
+        r.request(1, "enc0", rows=ROWS)
         enc.encode(1, ROWS)
         self.assertEqual(r.ready(1), ROWS)
         enc.kill()
@@ -271,7 +276,7 @@ class Storm(Lend):
         for r in self.readers * 2:
             self.room += 1
             rooms.append((r, self.room))
-            deeds.append(lambda r=r, n=self.room: r.request(n, "enc0", 512))
+            deeds.append(lambda r=r, n=self.room: r.request(n, "enc0", rows=512))
             deeds.append(lambda n=self.room: self.encode(n))
         at = self.draw.randrange(1, len(deeds) + 1)
         for deed in deeds[:at]:
@@ -354,3 +359,108 @@ class Storm(Lend):
         def back():
             pass
         self.rounds(lambda: self.enc, back)
+
+
+class Arrays(Lend):
+    """What a Python engine has made of rows that were lent to it."""
+
+    def reader(self, d, **how):
+        r = self.world.engine(d, **how)
+        r.until_maps(2)
+        return r
+
+    def shows(self, r, view, room):
+        self.assertTrue((view == pattern(
+            room, r.pool.fields["embedding"], 0, ROWS)).all())
+
+    def test_they_outlive_room_and_langd(self):
+        e, d, enc, r = self.lending()
+        self.lend(enc, r, 1)
+        view = r.rooms[1].view("embedding")
+        d.kill()
+        self.until(e, "orphaned", 16)
+        eventually(lambda: not (r.step() or r.is_up()), "down")
+        self.churn(e, enc, r, 1, 10)
+        r.rooms.pop(1).release(force=True)
+        for i in range(20, 23):
+            enc.encode(i, ROWS)
+            self.shows(r, view, 1)
+            enc.release(i)
+        self.assertEqual(self.pool(e, "orphaned"), 16)
+        del view
+        self.until(e, "orphaned", 0)
+        e.all_free()
+
+    def test_they_outlive_the_connection(self):
+        e, _, enc, r = self.lending()
+        self.lend(enc, r, 1)
+        view = r.rooms[1].view("embedding")
+        self.world.engines.remove(r)
+        r.conn = r.pool = None
+        r.rooms.clear()
+        gc.collect()
+        for i in range(20, 23):
+            enc.encode(i, ROWS)
+            self.shows(enc, view, 1)
+            enc.release(i)
+        self.assertEqual(self.pool(e, "lent"), 16)
+        del view
+        gc.collect()
+        self.until(e, "lent", 0)
+        e.all_free()
+
+    def test_the_connection_to_the_encoder_ends(self):
+        e, d, enc, r = self.lending()
+        r.request(1, "enc0", rows=ROWS)
+        enc.encode(1, ROWS)
+        eventually(lambda: d.stats()["rooms_lent"] == 1, "it is lent")
+        r.conn._lenders[0]._ends.socket.shutdown(socket.SHUT_RDWR)
+        r.conn._lenders[0].step()
+        gc.collect()
+        r.ready(1)  # langd said so before it heard that nothing is mapped
+        view = r.rooms[1].view("embedding")
+        self.shows(r, view, 1)
+        enc.done(1)
+        enc.release(1)
+        self.assertEqual(r.conn._lenders, [])
+        r.request(2, "enc0", rows=ROWS)
+        enc.encode(2, ROWS)
+        r.ready(2)
+        self.assertFalse(r.lent(2))
+        enc.done(2)
+        r.release(2)
+        enc.release(2)
+        self.churn(e, enc, r, 1, 10)
+        d.kill()
+        self.until(e, "orphaned", 16)
+        eventually(lambda: not (r.step() or r.is_up()), "down")
+        r.rooms.pop(1).release(force=True)
+        self.assertEqual(self.pool(e, "orphaned"), 16)
+        self.shows(r, view, 1)
+        del view
+        self.until(e, "orphaned", 0)
+        e.all_free()
+
+    def test_one_connection_does_not_lend(self):
+        _, d, enc, r = self.lending()
+        with mmx.connect("langd", d.socket, name=r.conn.name, lend=False):
+            r.request(1, "enc0", rows=ROWS)
+            enc.encode(1, ROWS)
+            r.ready(1)
+            self.assertFalse(r.lent(1))
+            self.assertEqual(r.wrong(1), [])
+            enc.done(1)
+            enc.release(1)
+            r.release(1)
+
+
+class PythonLife(Life):
+    kind = Engine
+
+
+class PythonDeaths(Deaths):
+    kind = Engine
+
+
+class PythonStorm(Storm):
+    kind = Engine
