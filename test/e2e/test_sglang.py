@@ -505,6 +505,20 @@ class Sglang(Base):
         self.world.engines.remove(self.ranks)
         self.d.all_free()
 
+    # RULES 6.7
+    def test_rows_stay_where_the_encoder_has_them(self):
+        self.start(ranks=2, transfer={"same_host": "lend"},
+                   env={"KEEP": "running"})
+
+        def lent():
+            self.good((f"r{len(self.rows)}", 300))
+            return self.d.stats()["rooms_lent"]
+        eventually(lent, "the ranks have mapped the encoder's pool")
+        self.assertEqual(self.e[0].show("pools")[0]["lent"], 3)
+        self.ranks.close()
+        self.world.engines.remove(self.ranks)
+        self.e[0].all_free()
+
     # --- failures ---------------------------------------------------------
     def test_an_encoders_error_reaches_every_rank(self):
         self.start(ranks=3)

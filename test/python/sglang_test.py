@@ -533,7 +533,7 @@ class Turns(unittest.TestCase):
         ever against each other."""
         orders, limit = ((0, 1), (1, 0)), 10
         with unittest.mock.patch.object(
-                language, "rows_of", lambda pool, field, rooms:
+                language, "rows_of", lambda field, rooms:
                 types.SimpleNamespace(rows=rooms[0].readable)), \
                 unittest.mock.patch.object(language.weakref, "finalize"):
             ranks = [self.rank(limit) for _ in orders]

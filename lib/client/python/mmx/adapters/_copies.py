@@ -36,13 +36,20 @@ class Rows:
     from here on: a pool that follows its name may be another run's when they
     are copied, maybe by another thread."""
 
-    def __init__(self, pool: mmx.Pool, field: mmx.pool.Field, rows: int,
-                 runs: Iterable[mmx.Run]) -> None:
-        self.pool, self.field, self.rows = pool, field, rows
+    def __init__(self, pool: mmx.Pool, field: mmx.pool.Field, rows: int = 0,
+                 runs: Iterable[mmx.Run] = ()) -> None:
+        self.pool, self.field, self.rows = pool, field, 0
         # Which row of the item is the first of each.
-        self.pieces: List[Tuple[int, Any]] = [
-            (r.first, pool.rows(field.name, r.place,
-                                min(r.rows, rows - r.first))) for r in runs]
+        self.pieces: List[Tuple[int, Any]] = []
+        self.add(pool, rows, runs)
+
+    def add(self, pool: mmx.Pool, rows: int, runs: Iterable[mmx.Run]) -> None:
+        """Appends rows, maybe of another pool with this field."""
+        self.pieces += [
+            (self.rows + r.first, pool.rows(self.field.name, r.place,
+                                            min(r.rows, rows - r.first)))
+            for r in runs]
+        self.rows += rows
 
     @classmethod
     def written(cls, source: mmx.Source, field: mmx.pool.Field,

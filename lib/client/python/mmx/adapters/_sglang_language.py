@@ -181,6 +181,7 @@ class Lang(Pooled):
         self.copies = copies(getattr(scheduler, "device", "cpu"), log)
         if self.copies.later:
             self.meets = self.copies.meet
+            self.conn.prepare = self.copies.prepare
         # SGLang's kernels are on a stream of their own.
         self._readers = [s for s in (getattr(
             scheduler, "forward_stream", None),) if s is not None]
@@ -230,11 +231,11 @@ class Lang(Pooled):
         copied, of the first rank when all ranks have theirs. SGLang 0.5.23's
         own EmbeddingPool is no place for them: it frees its slots with the
         processor's output, which is gone before the prefill."""
-        pool = groups[0][0].pool
-        field = chosen_field(pool)
-        if not self.copies.later and pool.memory == "host" and \
+        field = chosen_field(groups[0][0].pool)
+        if not self.copies.later and \
                 os.environ.get("MMX_SGLANG_COPY") != "1" and \
-                all(len(g) == 1 == len(g[0].runs) for g in groups):
+                all(len(g) == 1 == len(g[0].runs) and
+                    g[0].pool.memory == "host" for g in groups):
             made = [shown(room.view(field.name, 0, item_rows(room),
                                     release=True), field.dtype)
                     for room, in groups]
@@ -260,7 +261,7 @@ class Lang(Pooled):
                  "MMX_SGLANG_GPU_MB has more")
             return None
         self.begun.append(one)
-        items = [rows_of(pool, field, g) for g in groups]
+        items = [rows_of(field, g) for g in groups]
         if here:
             # Never in place beside a GPU: SGLang may copy pinned memory later
             # than it lets go of it, when other rows are in the pool's place.
@@ -280,16 +281,12 @@ def item_rows(room: mmx.Room) -> int:
     return room.readable - aux.rest_rows(room)
 
 
-def rows_of(pool: mmx.Pool, field: mmx.pool.Field,
-            rooms: List[mmx.Room]) -> Rows:
-    runs: List[mmx.Run] = []
-    count = 0
+def rows_of(field: mmx.pool.Field, rooms: List[mmx.Room]) -> Rows:
+    made = Rows(rooms[0].pool, field)
     for room in rooms:
         rows = item_rows(room)
-        runs += [r._replace(first=count + r.first)
-                 for r in room.pieces(0, rows)]
-        count += rows
-    return Rows(pool, field, count, runs)
+        made.add(room.pool, rows, room.pieces(0, rows))
+    return made
 
 
 def turned(original: Any, self: Any, recv_reqs: Any) -> Any:
