@@ -4,6 +4,7 @@ byte is copied, and none changes under a reader, whichever process dies."""
 import gc
 import os
 import random
+import signal
 import socket
 import time
 
@@ -254,8 +255,9 @@ KILLS = int(os.environ.get("MMX_KILLS", "3"))
 
 
 class Storm(Lend):
-    """Kills of each process at any moment: what a reader was shown stays as it
-    is until it releases it, and then every block is free."""
+    """Kills of each process at any moment, of some after they have stood still:
+    what a reader was shown stays as it is until it releases it, and then every
+    block is free."""
 
     def setUp(self):
         super().setUp()
@@ -284,6 +286,15 @@ class Storm(Lend):
             for r in self.readers:
                 r.step()
         time.sleep(self.draw.choice((0, 0.001, 0.003, 0.01)))
+        if self.draw.random() < 0.3:
+            pid = victim.process.pid
+            os.kill(pid, signal.SIGSTOP)
+            for r in self.readers:
+                if r is not victim:
+                    r.steps(self.draw.choice((1, 30)))
+            if self.draw.random() < 0.3:  # it has slept, and lives
+                os.kill(pid, signal.SIGCONT)
+                return [(r, n) for r, n in rooms[:(at + 1) // 2]]
         victim.kill()
         return [(r, n) for r, n in rooms[:(at + 1) // 2] if r is not victim]
 
@@ -326,9 +337,11 @@ class Storm(Lend):
     def rounds(self, victim, back):
         shown = 0
         for _ in range(KILLS):
-            rooms = self.open(victim())
+            one = victim()
+            rooms = self.open(one)
             shown += self.check(rooms)
-            back()
+            if one.process.poll() is not None:
+                back()
             shown += self.check(rooms)
             self.over(rooms)
         self.assertGreater(shown, 0)
