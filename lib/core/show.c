@@ -300,9 +300,10 @@ static void show_engine(
     s->number(s, "pid", c->pid > 0 ? (uint64_t)c->pid : 0);
     s->number(s, "uid", c->uid);
     s->text(s, "state",
-        c->state == CONN_ENDED  ? "gone"
-        : c->state == CONN_OPEN ? "silent"
-                                : "connected");
+        c->state == CONN_ENDED    ? "gone"
+        : c->state == CONN_OPEN   ? "silent"
+        : c->state == CONN_DAEMON ? "maps"
+                                  : "connected");
     s->number(s, "age_ms", (now_ns - c->opened_ns) / NS_PER_MS);
     s->number(s, "rooms", c->rooms);
     s->number(s, "rooms_total", c->rooms_total);
@@ -310,15 +311,14 @@ static void show_engine(
 }
 
 /* Shows the connections of engines, also those whose process still holds rooms
- * after its end. */
+ * after its end, and at encoded those that map its pools: of a langd and of its
+ * engines. */
 static void show_engines(struct rows_out *s, struct show_at *at,
     const struct engines *g, uint64_t now_ns)
 {
     for (; at->at < g->conns_max && show_place(at); at->at++) {
-        const struct conn *c = &g->conns[at->at];
-
-        if (c->state != CONN_FREE && c->state != CONN_DAEMON)
-            show_engine(s, c, now_ns);
+        if (g->conns[at->at].state != CONN_FREE)
+            show_engine(s, &g->conns[at->at], now_ns);
     }
     at->over = at->at >= g->conns_max;
 }

@@ -82,6 +82,13 @@ class Life(Lend):
         self.assertEqual(d.stats()["rows_landed"]
                          if "rows_landed" in d.stats() else 0, 0)
 
+    def test_who_maps_is_shown(self):
+        e, d, _, r = self.lending()
+        self.assertEqual(
+            sorted((row["name"], row["pid"]) for row in e.show("engines")
+                   if row["state"] == "maps"),
+            sorted([("lang0", d.pid), ("lang0", r.process.pid)]))
+
     def test_blocks_of_another_size(self):
         e, _, enc, r = self.lending(encoded={"block_rows": 48},
                                     langd={"block_rows": 96})

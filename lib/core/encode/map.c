@@ -10,6 +10,8 @@
  * reading. */
 #include "core/encode/encode.h"
 
+#include "base/text.h"
+
 static struct peer *peer_mapping(const struct encoded *e, uint32_t conn)
 {
     PEERS_FOREACH (p, &e->b.peers)
@@ -65,9 +67,11 @@ void encoded_map(
     void *brain, struct out *out, uint32_t conn, const struct local_msg *m)
 {
     struct encoded *e = brain;
+    struct conn *c = &e->b.engines.conns[conn];
     struct peer *p = peer_named(&e->b.peers, m->map.name);
     uint64_t token = p ? peer_token(&e->b.peers, p) : 0;
 
+    text_copy(m->map.name, c->name, sizeof(c->name));
     if (encoded_map_reader(e, out, conn, m))
         return;
     if (!token || token != m->map.token || p->epoch != m->map.epoch) {
@@ -80,7 +84,7 @@ void encoded_map(
     }
     if (p->e.map_conn != NONE)
         map_over(e, p);
-    e->b.engines.conns[conn].state = CONN_DAEMON;
+    c->state = CONN_DAEMON;
     engine_known(&e->b.engines, out, conn);
     p->e.map_conn = conn;
     p->e.map_epoch = p->epoch;
