@@ -318,6 +318,7 @@ bench: all $(BENCH)
 	$(BENCH) --out $(B) $(if $(shell command -v valgrind),--instructions) \
 		$(BENCH_ARGS)
 	test/bench/streams --build $(B)
+	test/bench/engines --build $(B)
 	gnuplot -e "dir='$(B)'" test/bench/curves.gp
 
 # What CI adds.
