@@ -48,7 +48,8 @@ class Host(Case):
     def test_reports_are_of_both(self):
         self.both()
         for what in ("status", "rooms", "slow", "pools", "peers", "engines",
-                     "stats", "sequences", "ends", "histograms", "conf"):
+                     "stats", "sequences", "inventory", "ends", "histograms",
+                     "conf"):
             with self.subTest(what=what):
                 got = self.ctl(what)
                 self.assertEqual(got.stderr, "")
@@ -57,7 +58,7 @@ class Host(Case):
                 self.assertEqual(heads, [("enc0", "encoded"),
                                          ("lang0", "langd")])
                 rows = json.loads(self.ctl(what, "--json").stdout)
-                if what != "sequences":
+                if what not in ("sequences", "inventory"):
                     self.assertEqual({r["daemon"] for r in rows},
                                      {"enc0", "lang0"})
                 rows = json.loads(self.ctl(what, "--langd", "--json").stdout)

@@ -212,6 +212,37 @@ class Kept(Keys):
         self.fetch(self.lm, 2, 100, 7)
         self.end(self.enc, 2)
 
+    def test_the_inventory_is_what_announces_find(self):
+        self.start()
+        enc, lm = self.enc, self.lm
+
+        def there():
+            return [(r["key"], r["pool"], r["state"], r.get("rows"),
+                     r["blocks"], r["in_use"])
+                    for r in self.e.show("inventory")]
+        self.keyed(enc, 1, 100, 7, keep=True)
+        enc.granted(1)
+        self.assertEqual(there(), [
+            (key(7).hex(), "vit", "written", 100, 1, 1)])
+        self.keyed(enc, 9, 512, 9)  # all four blocks
+        self.assertEqual(there()[1:], [
+            (key(9).hex(), "vit", "waits", 512, 0, 1)])
+        enc.release(9)
+        enc.finish(1, 0, 100)
+        self.fetch(lm, 1, 100, 7)
+        self.end(enc, 1)
+        held = [(key(7).hex(), "vit", "held", 100, 1, 0)]
+        self.assertEqual(there(), held)
+        lm.item((2,), 1)
+        self.keyed(enc, 2, 100, 7)
+        self.assertEqual(there(), [(*held[0][:5], 1)])
+        enc.release(2)
+        self.assertEqual(there(), held)
+        enc.announce(3, 512, 512)  # pushes it out
+        enc.granted(3)
+        self.assertEqual(there(), [])
+        enc.release(3)
+
     # RULES 1.7
     def test_gone_after_its_space_was_wanted(self):
         self.start()

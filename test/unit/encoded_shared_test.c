@@ -1,5 +1,5 @@
 /* encoded_shared_test.c - rooms of one key: the first writes, the others wait
- * for its rows, until their deadline (RULES 1.7, 8.3). */
+ * for its rows, until their deadline (RULES 1.7, 8.3), and who sees the key. */
 #include "test/here.h"
 
 /* Announces a room of 16 rows under the key, with 3 s for its deadline, and has
@@ -77,4 +77,49 @@ TEST(a_room_that_waits_and_is_not_asked_for_leaves_the_rows_alone)
     brain_pass(e, 1100);
     T_EQ_U64(brain_reason(e, 0, 1), ERR_TIMEOUT);
     T_TRUE(waits(e, 3, 2));
+}
+
+/* the inventory */
+
+struct counted {
+    struct rows_out s;
+    uint32_t rows;
+};
+
+static void count_row(struct rows_out *s)
+{
+    ((struct counted *)(void *)s)->rows++;
+}
+
+static void skip_text(struct rows_out *s, const char *name, const char *value)
+{
+    (void)s, (void)name, (void)value;
+}
+
+static void skip_number(struct rows_out *s, const char *name, uint64_t value)
+{
+    (void)s, (void)name, (void)value;
+}
+
+static uint32_t keys_seen_by(struct rig *e, uint32_t uid)
+{
+    struct counted k = {.s = {count_row, skip_text, skip_number, NONE}};
+    struct show_at at = {.places = UINT32_MAX, .uid = uid};
+
+    T_TRUE(brain_show(e->is, "inventory", e->now_ns, &at, &k.s));
+    return k.rows;
+}
+
+/* Engine 0 is of user 7. */
+/* RULES 10.4 */
+TEST(a_key_is_shown_to_its_own_user)
+{
+    struct rig *e = encoded(NULL, NULL);
+
+    T_OK(brain_say(e, 0, announce(5, 4, 8, 8))); /* without a key */
+    T_FALSE(waits(e, 1, 0));
+    T_TRUE(waits(e, 2, 1)); /* the same one */
+    T_EQ_U64(keys_seen_by(e, 7), 1);
+    T_EQ_U64(keys_seen_by(e, 0), 1);
+    T_EQ_U64(keys_seen_by(e, 8), 0);
 }

@@ -82,12 +82,18 @@ TEST(encoded_shows_the_same_in_slices)
     struct rig *e = encoded("limits.rooms=64", "limits.history=4");
 
     for (uint32_t i = 0; i < 12; i++) {
-        T_OK(brain_say(e, 0, announce(i + 1, i, 8, 8)));
+        struct local_msg a = announce(i + 1, i, 8, 8);
+
+        a.announce.key.b[0] = (uint8_t)(i / 2);
+        T_OK(brain_say(e, 0, a));
         (void)brain_events(e, 0, i);
     }
     for (uint32_t i = 0; i < 7; i++) /* more than the history holds */
         T_OK(brain_say(e, 0, release(i)));
     all_the_same(e);
+    for (uint32_t places = 1; places < 4; places++)
+        same(e, "inventory", places);
+    T_HAS((char *)whole_bytes, "key=0500");
 }
 
 TEST(langd_shows_the_same_in_slices)

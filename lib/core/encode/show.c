@@ -4,6 +4,8 @@
 
 #include "core/show.h"
 
+#include <stdio.h>
+
 static void status(const void *brain, struct rows_out *s)
 {
     const struct encoded *e = brain;
@@ -92,6 +94,47 @@ static void pool(
     s->number(s, "waiting_items", sums[SUM_WAITING]);
 }
 
+/* Shows an item that announces find by its key. A key opens nothing, but says
+ * what a user has: others' are left out. */
+static void key(const struct encoded *e, const struct item *it,
+    const struct show_at *at, struct rows_out *s)
+{
+    char hex[2 * sizeof(it->key.b) + 1];
+    uint32_t kept = 0;
+
+    if (it->life == ITEM_FREE || !it->keyed || !shown_to(at, it->uid))
+        return;
+    for (size_t i = 0; i < sizeof(it->key.b); i++)
+        snprintf(hex + 2 * i, 3, "%02x", it->key.b[i]);
+    LIST_FOREACH (n, &it->rooms)
+        kept += LIST_ENTRY(n, struct eroom, in_item)->life == EROOM_KEPT;
+    CHECK(kept <= it->refs, "%u of %u rooms are kept", kept, it->refs);
+    s->row(s);
+    s->text(s, "key", hex);
+    s->text(s, "pool", e->pools[it->pool].meta->conf->name);
+    s->text(s, "state",
+        item_complete(it) ? "held"
+        : item_held(it)   ? "written"
+                          : "waits");
+    show_rows(s, "rows", it->total);
+    s->number(s, "blocks", it->src.blocks);
+    s->number(s, "in_use", it->refs - kept);
+    s->number(s, "age_ms", (e->b.now_ns - it->moved_ns) / NS_PER_MS);
+}
+
+static bool more(
+    const void *brain, const char *what, struct show_at *at, struct rows_out *s)
+{
+    const struct encoded *e = brain;
+
+    if (strcmp(what, "inventory") != 0)
+        return false;
+    for (; at->at < e->rooms_max && show_place(at); at->at++)
+        key(e, &e->items[at->at], at, s);
+    at->over = at->at >= e->rooms_max;
+    return true;
+}
+
 static uint64_t stands_ns(const void *brain, uint32_t i)
 {
     return ((const struct encoded *)brain)->pools[i].stands_ns;
@@ -104,6 +147,7 @@ const struct show_ops encoded_shows = {
     .count = count,
     .pool = pool,
     .stands_ns = stands_ns,
+    .more = more,
 };
 
 static void check_room(const struct eroom *m)
