@@ -9,6 +9,7 @@ import re
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
 import urllib.error
@@ -18,6 +19,10 @@ import urllib.request
 from engine import LIMIT
 from pair import BUILD, ROOT, Case, eventually, free_port
 import wire
+
+sys.path.insert(0, os.path.join(ROOT, "scripts"))
+
+import surface  # noqa: E402
 
 PROGRAM = os.path.join(BUILD, "mmx-exporter")
 
@@ -96,6 +101,9 @@ class Exporter(Scraped):
                 self.assertIn(f"mmx_{name}_total{label}}}", seen)
             pool = seen[f'mmx_pool_blocks{label},pool="vit"}}']
             self.assertEqual(pool, daemon.free()[1])
+        said = set(re.findall(r"^# TYPE (\w+)", text, re.M))
+        with contextlib.chdir(ROOT):
+            self.assertEqual(said - surface.metrics(), set())
         up = [k for k, v in seen.items()
               if k.startswith("mmx_peer_up{") and v == 1]
         self.assertEqual(len(up), 2)

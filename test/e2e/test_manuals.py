@@ -12,6 +12,7 @@ from pair import BUILD, ROOT
 
 sys.path.insert(0, os.path.join(ROOT, "scripts"))
 
+import surface  # noqa: E402
 import tables  # noqa: E402
 
 PAGES = ("mmx-encoded.8", "mmx-langd.8", "mmx.yaml.5", "mmx.7", "mmxctl.1",
@@ -44,6 +45,8 @@ class Manuals(unittest.TestCase):
         if not os.path.exists(os.path.join(BUILD, "mmx-exporter")):
             return
         exporter = self.read("mmx-exporter.8")
+        for name in surface.own_metrics(os.path.join(ROOT, surface.METRICS)):
+            self.assertTrue(f".It Cm {name}\n" in exporter, name)
         for _, a in tables.rows(os.path.join(ROOT, HISTOGRAMS)):
             unit = {"US": "seconds", "BYTES": "bytes"}[a[2]]
             self.assertTrue(f".It Cm mmx_{a[0]}_{unit}\n" in exporter, a[0])
@@ -66,7 +69,11 @@ class Manuals(unittest.TestCase):
             ["nm", "-D", "--defined-only", f"{BUILD}/libmmx.so.0"],
             check=True, text=True, stdout=subprocess.PIPE).stdout
         calls = [line.split()[-1].split("@")[0] for line in told.splitlines()
-                 if " T mmx_" in line]
+                 if " T mmx_" in line and line.endswith("@@MMX_0")]
+        self.assertEqual(len(calls), told.count(" T "), told)
+        self.assertIn("Library soname: [libmmx.so.0]", subprocess.run(
+            ["readelf", "-d", f"{BUILD}/libmmx.so.0"], check=True, text=True,
+            stdout=subprocess.PIPE).stdout)
         self.assertGreater(len(calls), 30)
         for call in calls:
             self.assertTrue(call + "(" in page, call)
