@@ -1,6 +1,7 @@
 """surface.py - the names that programs, files and people outside depend on:
-keys, verbs, metrics, functions, messages, reasons, and those of Python. Each has
-to be on its page; what a release has had may not go (check-docs --since).
+keys, verbs, metrics, functions, messages, reasons, and those of Python. Behind a
+name stands what stays with it: a number, a kind. Each has to be on its page; what a
+release has had may not go (check-docs --since).
 
 Paths are of the folder that is current, so that a tree of another day can be
 asked, too; what that lacks has no names."""
@@ -12,6 +13,7 @@ import tables
 
 OPERATOR = "cmd/README.md"
 PROTOCOL = "lib/wire/PROTOCOL.md"
+COMPATIBILITY = "cmd/COMPATIBILITY.md"
 SAMPLES = ("conf/mmx-encoded.yaml", "conf/mmx-langd.yaml")
 METRICS = "cmd/exporter/metrics.c"
 HEADS = {"KEY": "", "POOL_KEY": "pools[].", "PEER_KEY": "peers[]."}
@@ -34,7 +36,12 @@ def rows(path):
 
 def keys():
     """Dotted keys, and those of a pool or peer as pools[].key."""
-    return {HEADS[m] + a[1] for m, a in rows("lib/core/conf/conf.def")}
+    return {k.split()[0] for k in keys_with_kinds()}
+
+
+def keys_with_kinds():
+    return {f"{HEADS[m]}{a[1]} {a[2]}"
+            for m, a in rows("lib/core/conf/conf.def")}
 
 
 def verbs():
@@ -73,13 +80,27 @@ def functions():
 
 
 def messages():
-    return {f"{wire} {m['name']}" for wire in ("local", "peer")
+    return {f"{m['name']} {m['number']} {wire}" for wire in ("local", "peer")
             if os.path.exists(f"lib/wire/{wire}.def")
             for m in tables.messages(f"lib/wire/{wire}.def")}
 
 
 def reasons():
-    return {a[2] for _, a in rows("lib/base/err.def")}
+    return {f"{a[2]} {a[1]} {a[3]}" for _, a in rows("lib/base/err.def")}
+
+
+def states():
+    return {f"{a[2]} {a[1]}" for _, a in rows("lib/wire/room.def")}
+
+
+def dtypes():
+    return {f"{a[0]} {a[1]}" for _, a in rows("lib/wire/dtype.def")}
+
+
+def tags():
+    """Of aux."""
+    return {f"{a[0].lower()} {a[1]} {a[2]}"
+            for _, a in rows("lib/client/aux_data.def")}
 
 
 def python():
@@ -90,18 +111,20 @@ def python():
 
 
 def all_names():
-    return {"key": keys(), "verb": verbs(), "metric": metrics(),
+    return {"key": keys_with_kinds(), "verb": verbs(), "metric": metrics(),
             "function": functions(), "message": messages(),
-            "reason": reasons(), "Python name": python()}
+            "reason": reasons(), "state": states(), "dtype": dtypes(),
+            "tag of aux": tags(), "Python name": python()}
 
 
 # Where a name is, and how it stands there. Manuals are made of what is looked at
 # here: test_manuals and test_exporter hold them against the programs.
 PLACES = {
-    "key": (SAMPLES, lambda n: rf"^[ -]*{n.rpartition('.')[2]}:"),
+    "key": (SAMPLES, lambda n: rf"^[ -]*{n.split()[0].rpartition('.')[2]}:"),
     "verb": ((OPERATOR,), lambda n: rf"(^    |`)mmxctl( --\w+)? {n}\b"),
-    "message": ((PROTOCOL,), lambda n: rf"^#### {n.split()[1]} \("),
-    "reason": ((PROTOCOL,), lambda n: rf"^\| \d+ \| `{n}` \|"),
+    "message": ((PROTOCOL,), lambda n: rf"^#### {n.split()[0]} \("),
+    "reason": ((PROTOCOL,), lambda n: rf"^\| \d+ \| `{n.split()[0]}` \|"),
+    "Python name": ((COMPATIBILITY,), lambda n: rf"`{n}`"),
 }
 
 

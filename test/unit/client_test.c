@@ -2,6 +2,7 @@
  * daemon's socket: what goes out for each call, what becomes of what comes
  * in. The connection is client_link_test.c; rooms through real daemons are
  * test/e2e. */
+#include "client/client.h"
 #include "test/fake_daemon.h"
 
 #include <poll.h>
@@ -25,6 +26,32 @@ TEST(words)
     T_EQ_U64(mmx_room_id("", 0), UINT64_C(0xefd01f60ba992926));
     T_EQ_U64(mmx_room_id("a", 1), UINT64_C(0x82a2a958a9bece5b));
     T_EQ_U64(mmx_room_id("room-1", 6), UINT64_C(0x656bb5e56c350c3f));
+}
+
+/* A program has the header with which it was built. */
+TEST(structs_of_other_headers)
+{
+    struct longer {
+        struct mmx_attach a;
+        uint64_t more;
+    } newer = {.a = {.size = sizeof newer, .id = 8}, .more = 9};
+    struct mmx_attach older = {
+        .size = offsetof(struct mmx_attach, pool), .id = 7, .pool = 9};
+    struct mmx_attach got, given = {.id = 5, .pool = 6};
+
+    T_TRUE(CLIENT_TAKE(got, &older));
+    T_EQ_U64(got.id, 7);
+    T_EQ_I64(got.pool, 0);
+    T_TRUE(CLIENT_TAKE(got, &newer));
+    T_EQ_U64(got.id, 8);
+    T_TRUE(CLIENT_GIVE(&older, given));
+    T_EQ_U64(older.size, offsetof(struct mmx_attach, pool));
+    T_EQ_U64(older.id, 5);
+    T_EQ_I64(older.pool, 9);
+    T_TRUE(CLIENT_GIVE(&newer, given));
+    T_EQ_I64(newer.a.pool, 6);
+    T_EQ_U64(newer.more, 9);
+    T_EQ_U64(newer.a.size, sizeof newer);
 }
 
 TEST(encode_room)
