@@ -87,8 +87,7 @@ class Pressure(Case):
         # The first eight requests take langd's whole pool as default grants;
         # their announces come last, behind rooms that fill encoded's pool
         # and need grants that langd does not have.
-        e, d = self.pair(blocks=64, block_rows=16,
-                         langd={"transfer": {"same_host": "copy"}})
+        e, d = self.pair(blocks=64, block_rows=16)
         enc, lm = self.engines(e, d)
         early, late = range(1, 9), range(11, 15)
         load = Load(self, enc, [lm], {**{r: 256 for r in early},

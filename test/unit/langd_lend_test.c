@@ -152,7 +152,9 @@ TEST(a_room_hopes_if_all_that_it_may_be_shown_to_can_read_it)
             .maps = 1,
             .hopes = true},
         {.name = "less", .rows = 63, .maps = 1},
-        {.name = "no expected rows", .rows = 0, .maps = 1, .hopes = true},
+        {.name = "default blocks of less", .rows = 0, .maps = 1},
+        {"of 256 KiB", "pools[0].default_blocks=8", 0, .maps = 1,
+            .hopes = true},
         {"any size", "transfer.same_host=lend", 1, .maps = 1, .hopes = true},
         {"nor then", "transfer.same_host=lend", 0, .maps = 1, .hopes = true},
         {.name = "stream", .rows = 64, .mode = MODE_STREAM, .maps = 1},
@@ -197,7 +199,7 @@ TEST(want_ends_the_hope)
 TEST(a_short_length_ends_the_hope)
 {
     for (uint32_t rows = 62; rows < 66; rows++) {
-        struct rig *l = lending(NULL, NULL);
+        struct rig *l = lending("pools[0].default_blocks=8", NULL);
         struct local_msg m = large(1, 0);
         struct there t;
 

@@ -7,10 +7,7 @@
  * entirely: no unit of it can be claimed again. */
 #include "core/lang/lang.h"
 
-/* Returns the end of the rows that the room needs, as far as known now. A
- * stream needs its promised blocks from its base on, however few rows its
- * request expects. */
-static uint64_t target_rows(const struct lpool *p, const struct lroom *m)
+uint64_t grant_rows(const struct lpool *p, const struct lroom *m)
 {
     uint64_t rows = p->block_rows, first = p->meta->conf->default_blocks * rows;
 
@@ -31,12 +28,11 @@ uint32_t grant_wanted(struct langd *l, const struct lroom *m)
 {
     const struct lpool *p = lroom_pool(l, m);
     uint32_t cap = m->mode == MODE_STREAM ? p->cap_stream : p->cap_whole;
-    uint64_t target, blocks;
+    uint64_t target = grant_rows(p, m), blocks;
 
     if (!lroom_alive(m) || lroom_closing(m) || !p->meta->ready ||
         m->peer == NONE || m->hopes)
         return 0;
-    target = target_rows(p, m);
     blocks = target > m->base ? (target - m->base - 1) / p->block_rows + 1 : 0;
     blocks = min_u64(blocks, cap);
     return blocks > m->held.blocks ? (uint32_t)blocks - m->held.blocks : 0;

@@ -423,6 +423,10 @@ void laux_serve(struct langd *l);
 
 /* lang/grant.c: the blocks of one room */
 
+/* Returns the end of the rows that the room needs, as far as known now. A
+ * stream needs its promised blocks from its base on, however few rows its
+ * request expects. */
+uint64_t grant_rows(const struct lpool *p, const struct lroom *m);
 /* Returns the blocks that the room wants beyond those it holds. */
 uint32_t grant_wanted(struct langd *l, const struct lroom *m);
 /* Makes the sums of the room's group true again after the room changed. A room

@@ -141,11 +141,12 @@ void lender_mapped(struct langd *l, struct out *out, uint32_t conn,
 
 /* rooms */
 
-/* True if so many rows are copied as soon as they are lent. */
-static bool is_small(struct langd *l, const struct lroom *m, uint32_t rows)
+/* True if its rows, as far as known, are copied as soon as they are lent. */
+static bool is_small(struct langd *l, const struct lroom *m)
 {
-    return (uint64_t)rows * lroom_pool(l, m)->meta->layout.row_bytes <
-               LEND_FROM &&
+    const struct lpool *p = lroom_pool(l, m);
+
+    return grant_rows(p, m) * p->meta->layout.row_bytes < LEND_FROM &&
            l->b.c.conf->transfer_same_host != SAME_HOST_LEND;
 }
 
@@ -155,8 +156,7 @@ void lroom_hope(struct langd *l, struct lroom *m, uint32_t session)
     uint32_t able = 0;
 
     if (!p || !p->l.lender || conf_on_gpu(lroom_pool(l, m)->meta->conf) ||
-        m->mode != MODE_WHOLE || m->group || m->required != 1 ||
-        (m->expected && is_small(l, m, m->expected)))
+        m->mode != MODE_WHOLE || m->group || m->required != 1 || is_small(l, m))
         return;
     for (uint32_t i = 0; i < l->b.engines.conns_max; i++) {
         const struct conn *c = &l->b.engines.conns[i];
@@ -183,7 +183,7 @@ void lroom_despair(struct langd *l, struct lroom *m)
 
 void lroom_measure(struct langd *l, struct lroom *m)
 {
-    if (m->hopes && is_small(l, m, min_u32(m->max_rows, m->total)))
+    if (m->hopes && is_small(l, m))
         lroom_despair(l, m);
 }
 
