@@ -95,7 +95,7 @@ class Life:
               == "600 root:root", "rights of the key: " +
               r.run("stat", "-c", "%a %U:%G", "/etc/mmx/fleet.key"))
         for page in ("README.md", "cmd/README.md", "lib/client/README.md",
-                     "cmd/COMPATIBILITY.md",
+                     "cmd/GUARANTEES.md", "cmd/COMPATIBILITY.md",
                      "lib/wire/RULES.md", "lib/wire/PROTOCOL.md",
                      "lib/wire/EMBEDDING.md", "lib/wire/SECURITY.md",
                      "conf/kubernetes.yaml", "conf/helm/values.yaml"):
