@@ -126,7 +126,8 @@ static void see_let_go(
 void kept_look(struct eorder *k)
 {
     const uint64_t *stats = k->e->b.stats;
-    uint64_t others = stats[STAT_table_full] + stats[STAT_dropped];
+    uint64_t others =
+        stats[STAT_table_full] + stats[STAT_gave_place] + stats[STAT_dropped];
     struct back of[CONF_POOLS_MAX] = {{0}};
 
     for (uint32_t i = 0; i < k->e->b.pools_count; i++)

@@ -79,6 +79,30 @@ TEST(a_room_that_waits_and_is_not_asked_for_leaves_the_rows_alone)
     T_TRUE(waits(e, 3, 2));
 }
 
+/* Kept rooms of one key are as many as were asked for in `timeouts.keep`. */
+/* RULES 7.6 */
+TEST(kept_rooms_leave_a_place_for_the_next_announce)
+{
+    struct rig *e = encoded("limits.rooms=4", NULL);
+
+    for (uint32_t i = 0; i < 20; i++) {
+        struct local_msg a = announce(1 + i, i, 16, 16);
+        struct peer_msg ask = init(e, 1 + i, 71 + i, 16);
+
+        a.announce.key.b[0] = ask.init.key.b[0] = 9;
+        a.announce.flags = FLAG_KEEP;
+        T_OK(brain_say(e, 0, a));
+        T_EQ_U64(!!(brain_events(e, 0, i) & EVENT_HAVE), i > 0);
+        if (i == 0)
+            all_rows(e, 0, 16);
+        brain_hear(e, 0, ask);
+        ack(e, 0, 1 + i, 71 + i);
+        T_EQ_U64(brain_state(e, 0, i), ROOM_SUCCESS);
+        T_OK(brain_say(e, 0, release(i)));
+    }
+    T_EQ_U64(brain_stat(e, "table_full"), 0);
+}
+
 /* the inventory */
 
 struct counted {

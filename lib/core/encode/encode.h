@@ -384,8 +384,8 @@ void item_move(struct encoded *e, struct item *it, enum item_life to);
 /* Frees the id of a failed or ended room. A later INIT fails as `reason`. */
 void eroom_unlink(struct encoded *e, struct eroom *m, enum err reason);
 /* Counts that limits.rooms is reached, and stops keeping one KEPT room, so that
- * a repeated request may get its record. */
-void eroom_table_full(struct encoded *e);
+ * the next request gets its record. */
+void eroom_give_place(struct encoded *e, unsigned counter);
 /* True if a langd of this host may be copying rows of the room. */
 bool eroom_read_elsewhere(const struct eroom *m);
 /* True if all destinations that the room waits for have ended: it ends when it

@@ -40,7 +40,7 @@ struct item *item_new(
     CHECK(n->pool < e->b.pools_count, "an item of pool %u of %u", n->pool,
         e->b.pools_count);
     if (i == NONE) {
-        eroom_table_full(e);
+        eroom_give_place(e, STAT_table_full);
         return NULL;
     }
     it = &e->items[i];

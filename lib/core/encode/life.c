@@ -161,9 +161,9 @@ void eroom_unlink(struct encoded *e, struct eroom *m, enum err reason)
     eroom_touch(e, m);
 }
 
-void eroom_table_full(struct encoded *e)
+void eroom_give_place(struct encoded *e, unsigned counter)
 {
-    e->b.stats[STAT_table_full]++;
+    e->b.stats[counter]++;
     for (uint32_t i = 0; i < e->b.pools_count; i++)
         LIST_FOREACH (n, &e->pools[i].kept) {
             struct eroom *m = LIST_ENTRY(n, struct eroom, in_kept);

@@ -17,7 +17,7 @@ struct eroom *eroom_new(
     /* Another secret has the same hash: refused as if the table was full. */
     if (table_get(&e->ids, id, name) != NONE ||
         !share_take(&e->share, who, 1)) {
-        eroom_table_full(e);
+        eroom_give_place(e, STAT_table_full);
         return NULL;
     }
     i = slots_take(&e->room_slots);
@@ -38,6 +38,8 @@ struct eroom *eroom_new(
     list_init(&m->in_unclaimed);
     m->history.who = who >> 32 ? NONE : who; /* until its announce */
     m->history.opened_ns = e->b.now_ns;
+    if (!share_may(&e->share, who, 1))
+        eroom_give_place(e, STAT_gave_place);
     return m;
 }
 
