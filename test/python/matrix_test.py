@@ -208,7 +208,7 @@ class Matrix(unittest.TestCase):
 
 class Specs(unittest.TestCase):
     def test_what_is_installed_is_in_the_table_of_names(self):
-        for name in ("vllm", "sglang", "llama"):
+        for name in ("vllm", "sglang", "llama", "dynamo"):
             engine = runpy.run_path(os.path.join(
                 ROOT, "test/engines", name, "engine.py"))
             self.assertIn(f"{engine['PACKAGE']} {engine['VERSION']}",

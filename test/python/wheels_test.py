@@ -116,11 +116,11 @@ class Install(unittest.TestCase):
 
     def test_an_unknown_part_is_refused_before_anything_is_fetched(self):
         with tempfile.TemporaryDirectory() as at:
-            for name in ("vllm", "sglang", "llama"):
+            for name in ("vllm", "sglang", "llama", "dynamo"):
                 got = self.run_(name, "--at", at, "abacus")
                 self.assertEqual(got.returncode, 1)
                 self.assertRegex(got.stderr, f"^engines: {name} has no part "
-                                 r"'abacus'; its parts are .*readme.*\n$")
+                                 r"'abacus'; its parts are .*(readme|transfer).*\n$")
             self.assertEqual(os.listdir(at), [])
 
     def test_too_little_disk_is_seen_before_anything_is_fetched(self):
