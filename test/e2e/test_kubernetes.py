@@ -331,8 +331,8 @@ class Kubernetes(Case):
             # A pod that starts again has the key that it had.
             first, line = (subprocess.run(
                 [self.here(w) for w in key["command"]], check=True,
-                capture_output=True, text=True,
-                env={"PATH": f"{BUILD}:/usr/bin:/bin", **env}).stdout
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT,  # a log
+                text=True, env={"PATH": f"{BUILD}:/usr/bin:/bin", **env}).stdout
                 for _ in range(2))
             self.assertEqual(line, first)
             lines += line
