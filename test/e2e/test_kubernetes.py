@@ -53,6 +53,13 @@ class Kubernetes(Case):
         self.assertEqual(got.returncode, 0, got.stderr)
         return json.loads(got.stdout)
 
+    def values(self, **values):
+        """Returns the path of a file of these values."""
+        path = os.path.join(self.world.dir, "values.yaml")
+        with open(path, "w") as f:
+            json.dump(values, f)
+        return path
+
     def pods(self, *values):
         """(the files of the ConfigMap, the pod of each name)."""
         found = self.found(*values)
@@ -107,6 +114,14 @@ class Kubernetes(Case):
             self.assertGreater(pods[name]["terminationGracePeriodSeconds"],
                                int(drain))
 
+    def test_every_pod_has_the_secrets_of_the_registry(self):
+        secrets = [{"name": "registry"}]
+        _, pods = self.pods(self.values(imagePullSecrets=secrets,
+                                        vllm={"enabled": True}))
+        self.assertEqual(len(pods), 4)
+        for pod in pods.values():
+            self.assertEqual(pod.get("imagePullSecrets"), secrets)
+
     def engine_pods(self):
         """Returns {name: pod} of those that are not the daemons'."""
         _, pods = self.pods()
@@ -139,6 +154,9 @@ class Kubernetes(Case):
                     self.assertIn("/run/mmx", [m["mountPath"] for m in
                                                c["volumeMounts"]])
                     self.assertIn("readinessProbe", c)
+                    # Requests come until the Service has let go of the pod.
+                    self.assertEqual(c["lifecycle"]["preStop"],
+                                     {"exec": {"command": ["sleep", "10"]}})
                     self.assertIn("memory", c["resources"]["limits"])
 
     def test_engines_are_started_by_the_words_of_the_guide(self):
@@ -298,12 +316,9 @@ class Kubernetes(Case):
 
     def test_a_key_changes_by_reloads(self):
         keys = {"fleet.key": self.key(), "next.key": self.key()}
-        values = os.path.join(self.world.dir, "values.yaml")
 
         def lay(names):
-            with open(values, "w") as f:
-                json.dump({"keys": {"files": names}}, f)
-            files, pods = self.pods(values)
+            files, pods = self.pods(self.values(keys={"files": names}))
             self.lay_keys({n: keys[n] for n in names})
             self.lay_conf(files)
             return pods
