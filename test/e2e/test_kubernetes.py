@@ -114,6 +114,14 @@ class Kubernetes(Case):
             self.assertGreater(pods[name]["terminationGracePeriodSeconds"],
                                int(drain))
 
+    def test_without_scrapers_nothing_reaches_the_exporters(self):
+        found = self.found(self.values(networkPolicy={"scrapeFrom": []}))
+        rules = [x["spec"]["ingress"] for x in found
+                 if x["kind"] == "NetworkPolicy"]
+        self.assertEqual(len(rules), 2)
+        for (rule,) in rules:  # of the other role's daemons
+            self.assertEqual(list(rule["from"][0]), ["podSelector"])
+
     def test_every_pod_has_the_secrets_of_the_registry(self):
         secrets = [{"name": "registry"}]
         _, pods = self.pods(self.values(imagePullSecrets=secrets,
