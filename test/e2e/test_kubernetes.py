@@ -227,8 +227,7 @@ class Kubernetes(Case):
         for old, new in (("/etc/mmx", self.at), ("/run/mmx", self.at),
                          ("$(NODE)", "node"), ("7610-7673", '""'),
                          ("$(ADDRESS):7601", f"127.0.0.1:{self.port}"),
-                         ("0.0.0.0:7601", f"127.0.0.1:{self.port}"),
-                         ("10.0.0.0/8:7601", f"127.0.0.0/8:{self.port}")):
+                         ("0.0.0.0:7601", f"127.0.0.1:{self.port}")):
             text = text.replace(old, new)
         return text
 
