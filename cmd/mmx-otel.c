@@ -36,7 +36,6 @@ struct followed {
 };
 
 struct otel {
-    char url[1024];
     struct followed of[HOST_MAX];
     struct post post;
     uint32_t turn, batch;       /* daemon and spans of the last request */
@@ -107,7 +106,6 @@ static bool join(struct followed *f)
         memset(l->at, 0, sizeof(l->at));
         f->got.next = 0;
     }
-    f->got.count = 0;
     f->epoch = m.welcome.epoch;
     text_copy(m.welcome.name, l->name, sizeof(l->name));
     snprintf(
@@ -130,17 +128,17 @@ static void follow(struct followed *f)
     while (more) {
         uint64_t next = g->next;
         struct local_msg m;
+        bool whole = trace_ask(f->c, g, 0, &m);
 
-        if (!trace_ask(f->c, g, 0, &m)) {
-            leave(f, "does not answer");
-            return;
-        }
+        /* Of a report that is cut off, too: g->next is behind them. */
         for (size_t i = 0; i < g->count; i++)
             spans_take(&f->lives, &g->all[i]);
-        more = g->count > 0 && g->all[g->count - 1].ns < now_ns;
+        more = whole && g->count > 0 && g->all[g->count - 1].ns < now_ns;
         if (g->count > 0 && next > 0 && g->all[0].number > next)
             f->lost += g->all[0].number - next;
         g->count = 0;
+        if (!whole)
+            leave(f, "does not answer");
     }
 }
 
@@ -172,7 +170,7 @@ static void answered(struct otel *o, enum posted is)
     CHECK(o->batch <= o->from->count - o->from->first, "%u spans were sent",
         o->batch);
     if (is != POST_DONE && !o->failing)
-        fprintf(stderr, "mmx-otel: %s: %s; %s\n", o->url, o->post.why,
+        fprintf(stderr, "mmx-otel: %s: %s; %s\n", o->post.shown, o->post.why,
             is == POST_LATER ? "tried again" : "spans are refused");
     o->failing = is != POST_DONE;
     if (is == POST_LATER) {
@@ -190,7 +188,7 @@ static void answered(struct otel *o, enum posted is)
  * the end. */
 static void say(struct otel *o, bool last)
 {
-    uint64_t wait = 0, gone[4] = {0, o->refused}, all = 0;
+    uint64_t wait = 0, gone[4] = {0, o->refused}, all;
 
     for (uint32_t i = 0; i < HOST_MAX; i++) {
         const struct lives *l = &o->of[i].lives;
@@ -200,8 +198,7 @@ static void say(struct otel *o, bool last)
         gone[2] += o->of[i].lost + l->forgotten;
         gone[3] += l->hidden;
     }
-    for (uint32_t i = 0; i < ARRAY_LEN(gone); i++)
-        all += gone[i];
+    all = gone[0] + gone[1] + gone[2] + gone[3];
     if (!last && (all == o->said || clock_ns() < o->said_ns + SAY_S * NS_PER_S))
         return;
     o->said = all;
@@ -253,15 +250,15 @@ static void run(struct otel *o, int ends)
 static int start(struct otel *o, const char *endpoint)
 {
     int ends = ctl_ends(), n = (int)strlen(endpoint);
+    char url[1024];
 
     n -= n > 0 && endpoint[n - 1] == '/';
-    snprintf(o->url, sizeof(o->url), "%.*s/v1/traces", n, endpoint);
-    if (ends < 0 || !post_open(&o->post, o->url)) {
-        fprintf(stderr, "mmx-otel: %s: expected a URL of http or https\n",
-            endpoint);
+    snprintf(url, sizeof(url), "%.*s/v1/traces", n, endpoint);
+    if (ends < 0 || !post_open(&o->post, url)) {
+        fputs("mmx-otel: endpoint: expected a URL of http or https\n", stderr);
         return CANNOT_START;
     }
-    fprintf(stderr, "mmx-otel: sends to %s\n", o->url);
+    fprintf(stderr, "mmx-otel: sends to %s\n", o->post.shown);
     run(o, ends);
     return 0;
 }

@@ -74,6 +74,7 @@ enum posted {
 /* One request at a time, and its answer, which is cut to its first bytes. */
 struct post {
     void *all, *one; /* of libcurl */
+    char *shown;     /* the URL without user and password */
     bool busy;
     char why[256]; /* why the last request was not taken */
     uint8_t body[BODY_MAX], answer[4096];

@@ -33,7 +33,10 @@ bool post_open(struct post *p, const char *url)
     p->all = curl_multi_init();
     p->one = curl_easy_init();
     if (!headers || !p->all || !p->one || !to || strncmp(url, "http", 4) != 0 ||
-        curl_url_set(to, CURLUPART_URL, url, 0) != CURLUE_OK)
+        curl_url_set(to, CURLUPART_URL, url, 0) != CURLUE_OK ||
+        curl_url_set(to, CURLUPART_USER, NULL, 0) != CURLUE_OK ||
+        curl_url_set(to, CURLUPART_PASSWORD, NULL, 0) != CURLUE_OK ||
+        curl_url_get(to, CURLUPART_URL, &p->shown, 0) != CURLUE_OK)
         return false;
     curl_easy_setopt(p->one, CURLOPT_HTTPHEADER, headers);
     curl_easy_setopt(p->one, CURLOPT_USERAGENT, "mmx-otel/" MMX_VERSION);
@@ -43,8 +46,7 @@ bool post_open(struct post *p, const char *url)
     curl_easy_setopt(p->one, CURLOPT_WRITEFUNCTION, take);
     curl_easy_setopt(p->one, CURLOPT_WRITEDATA, p);
     curl_easy_setopt(p->one, CURLOPT_POSTFIELDS, p->body);
-    curl_easy_setopt(p->one, CURLOPT_PROTOCOLS_STR, "http,https");
-    return curl_easy_setopt(p->one, CURLOPT_CURLU, to) == CURLE_OK;
+    return curl_easy_setopt(p->one, CURLOPT_URL, url) == CURLE_OK;
 }
 
 void post_send(struct post *p, size_t len)

@@ -272,20 +272,29 @@ class Otel(Case):
 
     def test_its_command_line(self):
         for words, why in ((["--endpoint", "ftp://x"], "a URL of http"),
-                           (["--endpoint", "http://a b"], "a URL of http")):
+                           (["--endpoint", "http://u:secret@a b"],
+                            "a URL of http")):
             got = subprocess.run([PROGRAM, *words], capture_output=True,
                                  text=True, timeout=LIMIT)
             self.assertEqual(got.returncode, 1)
             self.assertIn(why, got.stderr)
+            self.assertNotIn("secret", got.stderr)
         got = subprocess.run([PROGRAM, "x"], capture_output=True, text=True,
                              timeout=LIMIT)
         self.assertEqual(got.returncode, 64)
         c = self.collector()
         e, d, enc, lm = self.working()
+        at = f"127.0.0.1:{c.port}/"
         self.start(0, e, env={
-            "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{c.port}/"})
+            "OTEL_EXPORTER_OTLP_ENDPOINT": "http://user:secret@" + at})
+        c.status = 503
         self.give(enc, lm, 1, CONTEXT)
+        eventually(lambda: "status 503; tried again" in self.said(), "503")
+        c.status = 200
         self.get(c, 3)
+        self.assertIn(f"sends to http://{at}v1/traces\n", self.said())
+        self.assertNotIn("secret", self.said())
+        self.assertNotIn("user", self.said())
 
     def test_another_user(self):
         """Who may not know a room's id sends nothing of it, and says so."""
