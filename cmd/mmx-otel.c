@@ -20,18 +20,21 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-enum { POLL_MS = 200, WAIT_S = 4, PAUSE_MAX_S = 30, SAY_S = 60, FLUSH_S = 3 };
+enum { POLL_MS = 200, PAUSE_MAX_S = 30, SAY_S = 60, FLUSH_S = 3 };
+/* A daemon that hangs holds up all for HANG_S, then is left alone for longer
+ * each time. */
+enum { HANG_S = 1, HANG_PAUSE_MAX_S = 8 };
 enum { CANNOT_START = 1 };
 
 /* A daemon that is followed. */
 struct followed {
-    const char *path; /* NULL: none is */
-    struct ctl *c;    /* NULL: not connected, until again_ns */
-    uint64_t epoch;   /* of its run */
-    uint64_t again_ns;
-    bool away;             /* which was said */
-    struct happenings got; /* the last report */
-    uint64_t lost;         /* happenings that were gone before they were read */
+    const char *path;           /* NULL: none is */
+    struct ctl *c;              /* NULL: not connected, until again_ns */
+    uint64_t epoch;             /* of its run */
+    uint64_t again_ns, pause_s; /* when to connect again; the last pause */
+    bool away;                  /* which was said */
+    struct happenings got;      /* the last report */
+    uint64_t lost; /* happenings that were gone before they were read */
     struct lives lives;
 };
 
@@ -77,16 +80,20 @@ static int64_t unix_ns(void)
     return t.tv_sec * (int64_t)NS_PER_S + t.tv_nsec;
 }
 
-/* Ends a connection; the next one is tried in a second. */
+/* Ends a connection; the next one is tried in a second, or later if the daemon
+ * hangs: it records nothing meanwhile. */
 static void leave(struct followed *f, const char *why)
 {
+    uint64_t most = f->c || errno == EAGAIN ? HANG_PAUSE_MAX_S : 1;
+
     if (!f->away)
         fprintf(stderr, "mmx-otel: %s: %s; tried again\n", f->path, why);
     f->away = true;
+    f->pause_s = min_u64(2 * f->pause_s + 1, most);
     if (f->c)
         ctl_close(f->c);
     f->c = NULL;
-    f->again_ns = clock_ns() + NS_PER_S;
+    f->again_ns = clock_ns() + f->pause_s * NS_PER_S;
 }
 
 /* Connects, and begins anew if it is another run of the daemon. */
@@ -97,7 +104,7 @@ static bool join(struct followed *f)
 
     if (clock_ns() < f->again_ns)
         return false;
-    f->c = ctl_open(f->path, WAIT_S);
+    f->c = ctl_open(f->path, HANG_S);
     if (!f->c || !ctl_hello(f->c, 1, &m) || m.type != LOCAL_WELCOME) {
         leave(f, f->c ? "does not answer" : strerror(errno));
         return false;
@@ -139,6 +146,8 @@ static void follow(struct followed *f)
         g->count = 0;
         if (!whole)
             leave(f, "does not answer");
+        else
+            f->pause_s = 0;
     }
 }
 

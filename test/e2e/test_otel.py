@@ -10,6 +10,7 @@ from engine import LIMIT
 from pair import BUILD, Case, eventually, free_port
 
 PROGRAM = os.path.join(BUILD, "mmx-otel")
+NAMES = os.path.join(BUILD, "test", "preload", "slow_names.so")
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 CONTEXT = f"00-{TRACE}-{PARENT}-01"
 UNSAMPLED = CONTEXT[:-1] + "0"
@@ -232,6 +233,18 @@ class Otel(Case):
         self.assertLess(pages * 4096, 64 << 20)
         del e
 
+    def test_a_name_server_that_hangs(self):
+        """The request fails in its time, not in that of the look-up."""
+        e, _, enc, _ = self.working()
+        p = self.start(0, e, env={
+            "LD_PRELOAD": NAMES,
+            "OTEL_EXPORTER_OTLP_ENDPOINT": "http://slow.invalid"})
+        enc.announce(1, 10, traceparent=CONTEXT)
+        enc.abort(1)
+        enc.release(1)
+        eventually(lambda: "tried again" in self.said(), "it is away")
+        self.assertIn("0 sent, 1 wait", self.end(p))
+
     def test_a_daemon_that_comes_again(self):
         e, d, enc, lm = self.working()
         c = self.collector()
@@ -263,10 +276,17 @@ class Otel(Case):
         os.kill(e.pid, signal.SIGSTOP)
         try:
             eventually(lambda: "does not answer" in self.said(), "it hangs")
+            for i in range(8):  # the other one is read
+                lm.conn.request(3 + i, lm.pool, "enc0", deadline=0.1,
+                                traceparent=CONTEXT)
+                since = time.monotonic()
+                self.get(c, 7 + i)
+                self.assertLess(time.monotonic() - since, 3)
+            c.spans.clear()
         finally:
             os.kill(e.pid, signal.SIGCONT)
         self.give(enc, lm, 2, CONTEXT)
-        spans = self.get(c, 12)
+        spans = self.get(c, 6)
         self.assertEqual(set(self.of(spans, "mmx-encoded", 2)), ENCODED)
         self.assertEqual(self.said().count("follows mmx-encoded"), 2)
 
