@@ -461,6 +461,42 @@ class Arrays(Lend):
         self.until(e, "orphaned", 0)
         e.all_free()
 
+    def test_a_connection_rests_once_both_daemons_are_dead(self):
+        e, d, enc, r = self.lending()
+        self.lend(enc, r, 1)
+        view = r.rooms[1].view("embedding")
+        d.kill()
+        eventually(lambda: not (r.step() or r.is_up()), "down")
+        self.world.engines.remove(enc)
+        e.kill()
+        enc.close()
+        eventually(lambda: not (r.step() or mmx.wait_any([r.conn], 0.02)),
+                   "there is nothing to do")
+        self.shows(r, view, 1)
+
+    def test_an_encoder_without_a_place_hears_of_their_end_later(self):
+        e, d, enc, r = self.lending(encoded={"limits": {"connections": 8}})
+        self.lend(enc, r, 1)
+        view = r.rooms.pop(1).view("embedding")
+        r.conn._lenders[0]._ends.socket.shutdown(socket.SHUT_RDWR)
+        eventually(lambda: r.step() or not r.conn._lenders, "it is over")
+        d.kill()
+        self.until(e, "orphaned", 16)
+        eventually(lambda: not (r.step() or r.is_up()), "down")
+        others = []
+        with self.assertRaises(mmx.MmxError):
+            while len(others) < 99:
+                others.append(mmx.connect("encoded", e.socket, timeout=0.5,
+                                          name=enc.conn.name))
+        gc.collect()
+        del view
+        gc.collect()
+        time.sleep(0.5)
+        self.assertEqual(others[0].query("pools")[0]["orphaned"], 16)
+        for other in others:
+            other.close()
+        self.until(e, "orphaned", 0)
+
     def test_one_connection_does_not_lend(self):
         _, d, enc, r = self.lending()
         with mmx.connect("langd", d.socket, name=r.conn.name, lend=False):

@@ -130,6 +130,30 @@ class Async(Case):
         enc.done(2)
         enc.release(2)
 
+    def test_a_run_that_ended_is_forgotten_with_its_rooms(self):
+        _, d = self.pair()
+
+        def maps():
+            gc.collect()
+            with open("/proc/self/maps") as f:
+                return sum("memfd:mmx-vit" in line for line in f)
+
+        async def main():
+            async with await mmx.aconnect("langd", d.socket,
+                                           lend=False) as lm:
+                room = lm.request(1, await lm.apool(), "enc0")
+                await lm.until(room.opened, 10)
+                before = maps()
+                d.kill()
+                with self.assertRaises(mmx.errors.DaemonLost):
+                    await room.ready(20)
+                room.release()
+                del room
+                d.start()
+                await lm.until(lambda: lm.connected, 10)
+                self.assertEqual(maps(), before)
+        asyncio.run(main())
+
     def test_a_pool_of_several_callers_is_mapped_once(self):
         """One of them may have pinned it."""
         e, _ = self.pair()

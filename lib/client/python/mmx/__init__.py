@@ -65,8 +65,8 @@ def connect(role: str, socket: Optional[str] = None, *,
     does not wait, a later step() connects. Connections with the same session
     (by default the name) are one engine. lend: langd may show rows where an
     encoder on this host has them, once all connections of the session have
-    mapped its pools; not for rows that another process reads. ValueError:
-    another role."""
+    mapped its pools; False where another process reads what this one asked
+    for. ValueError: another role."""
     with _connection(role, socket, name, session, cells, timeout,
                      lend) as conn:
         if timeout != 0:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import logging
 import os
 import select
 import socket
@@ -32,8 +33,10 @@ from .pool import Pool
 if TYPE_CHECKING:
     from .client import Connection
 
-_POOLS = 16  # of one lender
-_AGAIN_S = 0.25
+log = logging.getLogger("mmx")
+
+POOLS = 16  # of one lender
+_AGAIN_S, _ANSWER_S = 0.25, 5
 _FULL = (errno.EAGAIN, errno.EMFILE, errno.ENFILE)  # it may be taken later
 
 
@@ -67,27 +70,40 @@ class _Ends:
         self.socket = None
 
     def dropped(self) -> None:
-        """Says BYE, on another connection if this one has ended. An encoder
-        that refuses that is dead."""
-        bye = wire.BYE.encode(2)
-        try:
-            if os.getpid() != self.pid:
-                return
-            if self.socket:
-                with contextlib.suppress(OSError):
-                    self.socket.send(bye, socket.MSG_NOSIGNAL)
-                    return
-            if self.known:
-                self.hang()
-                self.socket = reached(self.said["socket"])
-                self.socket.send(self.map(True) + bye, socket.MSG_NOSIGNAL)
-        except OSError as e:
-            if e.errno in _FULL:
-                again = threading.Timer(_AGAIN_S, self.dropped)
-                again.daemon = True
-                again.start()
-        finally:
-            self.hang()
+        """Says BYE, on another connection if this one has ended."""
+        if os.getpid() == self.pid and self.socket:
+            with contextlib.suppress(OSError):
+                self.socket.send(wire.BYE.encode(2), socket.MSG_NOSIGNAL)
+                self.known = False
+        self.hang()
+        if os.getpid() == self.pid and self.known:
+            with contextlib.suppress(RuntimeError):  # the process ends
+                threading.Thread(target=self._part, daemon=True).start()
+
+    def _part(self) -> None:
+        while True:
+            try:
+                with reached(self.said["socket"]) as s:
+                    if not self._refused(s):
+                        return
+            except OSError as e:
+                if e.errno not in _FULL:
+                    return  # it is dead
+            time.sleep(_AGAIN_S)
+
+    def _refused(self, s: socket.socket) -> bool:
+        """Says MAP and BYE on a new connection. True: they may be taken later.
+        """
+        s.settimeout(_ANSWER_S)
+        packet = b""
+        with contextlib.suppress(OSError):  # it may have said why it refuses
+            s.send(self.map(True) + wire.BYE.encode(2), socket.MSG_NOSIGNAL)
+        with contextlib.suppress(OSError):
+            packet = s.recv(wire.PACKET_MAX)
+        for frame in wire.frames(packet):
+            error = errors.error(frame.values.get("err", 0))
+            return error.advice == "retry"
+        return True  # it stands still, or has ended
 
 
 class _Held:
@@ -131,7 +147,8 @@ class Lender:
             if e.errno not in _FULL:
                 self.leave()
                 return
-            self._hang()
+            self._unwatch()
+            self._ends.hang()
             self._due = time.monotonic() + _AGAIN_S
             self._conn._ring(_AGAIN_S)
 
@@ -160,7 +177,9 @@ class Lender:
                     self._ends.known = True
                 elif frame.message is wire.POOL_INFO and fds:
                     self._take(frame.values, fds)
-        except (wire.BadFrame, OSError, errors.MmxError):
+        except Exception as e:  # whatever it is, copies work
+            log.warning("%s: rows are not read in place: %s",
+                        self._ends.said["socket"], e)
             packet = b""
         finally:
             for fd in fds:  # not taken
@@ -169,17 +188,17 @@ class Lender:
             self.leave()
         return bool(packet)
 
-    def _hang(self) -> None:
+    def _unwatch(self) -> None:
         # A close alone would leave it there if a forked child has it.
         if self._ends.socket:
             with contextlib.suppress(OSError):
                 self._conn._epoll.unregister(self._ends.socket)
-        self._ends.hang()
 
     def leave(self) -> None:
         """Is over. The rooms that are open hold its maps until they end."""
+        self._unwatch()
         if self._conn._socket:  # else BYE is still to be said on its own
-            self._hang()
+            self._ends.hang()
         self.over = True
         self._conn._hold(list(self._pools.values()))
         self._pools.clear()
@@ -192,10 +211,10 @@ class Lender:
         number, both = said["pool"], fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
         whole = fcntl.fcntl(fds[0], fcntl.F_GET_SEALS) & both == both and \
             os.fstat(fds[0]).st_blocks * 512 >= said["bytes"]
-        if not whole or number >= _POOLS or number in self._pools or \
+        if not whole or number >= POOLS or number in self._pools or \
                 said["share"] not in ("", "memfd"):
             return
-        pool = Pool({**said, "pool": _POOLS * self._number + number,
+        pool = Pool({**said, "pool": POOLS * self._number + number,
                      "access": 0}, fds.pop(), self._conn.epoch,
                     (self._held, self._conn._held))
         self._pools[number] = self._conn._lent[pool.number] = pool
@@ -212,7 +231,7 @@ class Lender:
 
     def _tell(self) -> None:
         """Says MAPPED if it is not what langd knows."""
-        pools = 0 if self.over else sum(1 << i for i in self._ready)
+        pools = 0 if self.over else sum(1 << i for i in list(self._ready))
         if pools != (self.told or 0) or self.over and self.told is None:
             self._conn.send(wire.MAPPED, lender=self._number, pools=pools)
             self.told = pools

@@ -83,11 +83,11 @@ class Pool:
         self.layout: str = info["layout"]
         self.writable: bool = info["access"] == 1
         self.fields: Dict[str, Field] = {}
-        words: List[str] = self.layout.split(",")
-        for word, region in zip(words, wire.regions(info["fields"])):
-            name, kind, elements = word.split(":")
-            self.fields[name] = Field(name, kind, int(elements), *region)
         try:
+            words: List[str] = self.layout.split(",")
+            for word, region in zip(words, wire.regions(info["fields"])):
+                name, kind, elements = word.split(":")
+                self.fields[name] = Field(name, kind, int(elements), *region)
             if info["share"] not in ("", "memfd"):
                 from . import cuda
 

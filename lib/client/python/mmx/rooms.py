@@ -15,7 +15,7 @@ from math import inf
 from typing import (TYPE_CHECKING, Any, Callable, Dict, Iterator, List,
                     NamedTuple, Optional, Tuple)
 
-from . import errors, wire
+from . import errors, lend, wire
 from .pool import Pool
 
 if TYPE_CHECKING:
@@ -122,6 +122,7 @@ class Shown:
         # An event has a text, a cell has none: the text wins.
         if not self.error or (error.text and not self.error.text):
             self.error = error
+        self._may_show.clear()
 
     def _event(self, event: Dict[str, Any]) -> None:
         if event["total"] != wire.UNKNOWN:
@@ -136,7 +137,7 @@ class Shown:
             self._reported = event["first"], event["runs"]
             self._laid = None
             self._pool = self.conn._lent.get(self._where, self._pool)
-        if event["what"] & (wire.READY | wire.FAILED):
+        if event["what"] & wire.READY:
             self._may_show.clear()
 
     @property
@@ -150,7 +151,10 @@ class Shown:
             if self._cells is not self.conn.cells:
                 raise errors.Stale(f"room {self.room:#x} is of an earlier run "
                                    "of the daemon, and shows no pool here")
-            self._pool = self.conn._pool_numbered(self._where)
+            pool = self.conn._pool_numbered(self._where)
+            if self.released == wire.ALL:
+                return pool
+            self._pool = pool
         return self._pool
 
     @property
@@ -213,10 +217,11 @@ class Shown:
             raise errors.ViewInUse(
                 f"room {self.room:#x}: an array still shows released rows")
         before, self.released = self.released, max(self.released, rows)
-        if rows == wire.ALL and self._where in self.conn._lent:
+        if rows == wire.ALL:
+            self._may_show.clear()
+        if rows == wire.ALL and self._where >= lend.POOLS and self._pool:
             # Its encoder waits for the last map of an ended langd.
             self._laid, self._pool = self._runs, None
-            self._may_show.clear()
         if self.opened.done and self.opened.error:
             self.conn._forget(self)
             return self.opened  # the daemon has refused to open it
@@ -224,6 +229,8 @@ class Shown:
         if no_readers:
             flags |= wire.NO_READERS
         reply = self._send(wire.RELEASE, rows=rows, flags=flags)
+        if reply.done and rows == wire.ALL:
+            self.conn._forget(self)  # the daemon's run has ended
 
         def answered(answer: "Reply") -> None:
             if answer.error:
