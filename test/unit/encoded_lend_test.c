@@ -296,3 +296,24 @@ TEST(a_langd_is_lent_its_share_of_the_pool)
     brain_hear(e, 0, about(1, 70, PEER_RETURN));
     T_TRUE(goes(e, 5, 4, 74, 8));
 }
+
+/* RULES 5.12 */
+TEST(a_room_that_hopes_keeps_no_blocks_from_a_full_one)
+{
+    struct rig *e = encoded("timeouts.progress=10s", NULL);
+
+    maps(e, 1);
+    T_OK(brain_say(e, 0, announce(1, 0, 128, 128)));
+    brain_hear(e, 0, hopes(e, 1, 70));
+    T_OK(brain_say(e, 0, commit(0, 0, 8)));
+    T_OK(brain_say(e, 0, announce(2, 1, 64, 64)));
+    brain_hear(e, 1, asks(e, 2, 82));
+    brain_hear(e, 1, grants(2, 82, 64, FIRM_YES));
+    brain_pass(e, 1000);
+    T_EQ_U64(brain_said(e, PEER_WANT, -1)->generation, 70);
+    brain_hear(e, 0, state(1, 70, PEER_WANT, ROOM_WAITING));
+    brain_pass(e, 8000);
+    T_EQ_U64(brain_stat(e, "sources_revoked"), 0);
+    brain_pass(e, 2000);
+    T_EQ_U64(brain_stat(e, "sources_revoked"), 1);
+}
