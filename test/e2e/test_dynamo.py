@@ -22,7 +22,7 @@ from dynamo.vllm.multimodal_utils.prefill_worker_utils import (
 from pair import LIMIT, Case, eventually
 
 import mmx
-from mmx.adapters import _dynamo
+from mmx.adapters import _common, _dynamo
 
 WIDTH = 64
 FIELDS = f"embedding:f32:{WIDTH}"
@@ -394,6 +394,20 @@ class Dynamo(Case):
             self.same(await self.loader.load([held]), 1)
             await asyncio.to_thread(self.e.all_free, SLACK_S)
             await self.moved(3)
+        self.play(play)
+
+    # RULES 7.1
+    def test_each_worker_is_a_session(self):
+        """Whose end ends its rooms, whoever else is there."""
+        self.start()
+
+        async def play():
+            ends = [_common.Opened("encoded", "dynamo") for _ in range(2)]
+            for one in ends:
+                await one.pool(LIMIT)
+            self.assertEqual(len({one.conn.session for one in ends}), 2)
+            for one in ends:
+                await one.conn.aclose()
         self.play(play)
 
     def test_a_prefill_worker_that_dies_before_it_asks(self):

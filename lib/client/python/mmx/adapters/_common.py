@@ -200,7 +200,10 @@ class Opened:
         """Returns the pool, which is another one after a restart. A daemon
         that was never there is waited for."""
         if self.conn is None:
-            self.conn = mmx.connect(self._role, name=self._name, timeout=0)
+            # A session ends its rooms when all of it is gone: each its own.
+            self.conn = mmx.connect(
+                self._role, name=self._name, timeout=0,
+                session=f"{self._name}-{mmx.secret().hex()}")
         if not self.conn.epoch:
             await self._opened(self.conn, timeout)
         pool = await self.conn.apool(pool_name(), timeout=timeout)

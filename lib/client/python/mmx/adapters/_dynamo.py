@@ -103,10 +103,12 @@ class MmxEmbeddingSender(AbstractEmbeddingSender):  # type: ignore[misc]
                 "encoder": source.conn.info["advertise"]}), held
 
     async def _written(self, reference: mmx.Reference, rows: Any,
-                       limit: float = math.inf) -> mmx.Source:
+                       limit: float = math.inf,
+                       held: float = math.inf) -> mmx.Source:
         """Returns the announced room, with all rows in it. limit: how long it
-        is there for a reader to ask."""
+        is there for a reader to ask. held: how long the tensor is."""
         patience = Patience()
+        patience.at_most(held)
         while True:
             try:
                 pool = await self._daemon.pool(patience.look())
@@ -117,7 +119,7 @@ class MmxEmbeddingSender(AbstractEmbeddingSender):  # type: ignore[misc]
                 assert self._daemon.conn
                 source = self._daemon.conn.announce(
                     reference, pool, len(rows), len(rows),
-                    deadline=min(patience.left(), limit))
+                    deadline=min(deadline(), limit))
                 try:
                     await source.granted(patience.left())
                     await self._copies.saved(
@@ -134,11 +136,14 @@ class MmxEmbeddingSender(AbstractEmbeddingSender):  # type: ignore[misc]
                        rows: Any, held: "asyncio.Future[None]") -> None:
         """Sees to the room until it has ended. When this worker ends before,
         it is the daemon's to deliver."""
+        clock = asyncio.get_running_loop().time
+        end = clock() + HOLD_S
         try:
             while True:
                 why: Optional[Exception] = None
                 try:
-                    await source.done(None if rows is None else HOLD_S)
+                    await source.done(None if rows is None
+                                      else max(end - clock(), 0))
                 except (errors.MmxError, TimeoutError) as e:
                     if not source.reason:  # only the wait has ended
                         rows = None
@@ -151,7 +156,7 @@ class MmxEmbeddingSender(AbstractEmbeddingSender):  # type: ignore[misc]
                 # A reader whose daemon was lost may have them already.
                 source = await self._written(
                     reference, rows, math.inf if isinstance(
-                        why, errors.DaemonLost) else HOLD_S)
+                        why, errors.DaemonLost) else HOLD_S, end - clock())
             if why:
                 raise why
         except Exception as e:

@@ -42,8 +42,9 @@ def register(backend: str) -> None:
     constants.EmbeddingTransferMode = made = enum.Enum(  # type: ignore
         "EmbeddingTransferMode", {**modes, "MMX": MODE}, module=CONSTANTS)
     tables: Any = importlib.import_module(TABLES)
-    from . import _dynamo
+    from . import _common, _dynamo
 
+    _common.deadline()  # well-formed?
     tables.EMBEDDING_SENDER_FACTORIES[made.MMX] = _dynamo.MmxEmbeddingSender
     tables.EMBEDDING_RECEIVER_FACTORIES[made.MMX] = \
         _dynamo.MmxEmbeddingReceiver
