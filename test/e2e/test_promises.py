@@ -3,6 +3,7 @@ daemons have by default. A busy machine may spoil a try, not all of them: the
 best is held against the promise. MMX_PROMISES says how many tries there are at
 least, MMX_ORPHANS how many messages."""
 
+import math
 import os
 import signal
 import threading
@@ -188,7 +189,8 @@ class Orphaned(Promise):
     insecure = True
 
     def times(self, count, rate):
-        """Of rooms, from the announce to READY, while orphans come."""
+        """Of rooms, from the announce to READY, while orphans come; without
+        end if they came too slowly."""
         rates, took = [], []
         says = threading.Thread(
             target=lambda: rates.append(self.bad.say(count, rate)))
@@ -202,8 +204,7 @@ class Orphaned(Promise):
             took.append(time.monotonic() - began)
             self.over(self.enc, self.lm, self.room)
         says.join()
-        self.assertGreater(rates[0], rate / 2)
-        return sorted(took)
+        return sorted(took) if rates[0] > rate / 2 else [math.inf]
 
     def setUp(self):
         super().setUp()
@@ -228,7 +229,7 @@ class Orphaned(Promise):
 
     def test_orphans_cost_others_little_time(self):
         seen = []
-        while not seen or max(b / a for a, b in seen[-1]) > 2:
+        while not seen or not max(b / a for a, b in seen[-1]) <= 2:
             self.assertLessEqual(len(seen), SPOILT, seen)
             quiet = self.times(ORPHANS // FEW, RATE / FEW)
             under = self.times(ORPHANS, RATE)
