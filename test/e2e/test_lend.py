@@ -266,6 +266,8 @@ class Storm(Lend):
     what a reader was shown stays as it is until it releases it, and then every
     block is free."""
 
+    limit_s = 180 + 3 * KILLS
+
     def setUp(self):
         super().setUp()
         self.draw = random.Random(int(os.environ.get("MMX_SEED", "1")))
