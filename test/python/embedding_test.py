@@ -81,7 +81,8 @@ class Library(unittest.TestCase):
                 said = [x[at:] + x[:at] for x in (v["encoders"], v["load"])]
                 self.assertEqual(mmx.place(key, *said, v["bound"]), v["order"])
         for wrong in ((), ()), (("a",), ()), (("a",), (0,), 99), \
-                (("a",), (0,), 10001):
+                (("a",), (0,), 10001), (("a",), (0,), 2**32 + 125), \
+                (("a",), (-1,)), (("a",), (2**32,)):
             with self.assertRaises(ValueError):
                 mmx.place(b"key", *wrong)
 

@@ -200,11 +200,12 @@ def place(key: bytes, encoders: Sequence[str], load: Sequence[int],
     Whoever knows the same names and loads finds the same order
     (EMBEDDING.md, section 6). load: of each, the items that wait there, or any
     other measure; those with `bound` percent of the mean, or more, come last.
-    ValueError: there is no encoder, they and load differ in length, or the
-    bound is not from 100 to 10,000."""
+    ValueError: there is no encoder, they and load differ in length, a load is
+    no u32, or the bound is not from 100 to 10,000."""
     made = (_Encoder * len(encoders))(*(
         (name.encode(), n) for name, n in zip(encoders, load)))
-    if len(encoders) != len(load) or bound < 100 or \
+    if len(encoders) != len(load) or not 100 <= bound <= 10000 or \
+            not all(0 <= n < 2**32 for n in load) or \
             _place(key, len(key), made, len(made), bound):
         raise ValueError(f"{len(encoders)} encoders, {len(load)} loads, "
                          f"bound {bound}")
