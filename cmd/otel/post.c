@@ -38,6 +38,7 @@ bool post_open(struct post *p, const char *url)
         curl_url_set(to, CURLUPART_PASSWORD, NULL, 0) != CURLUE_OK ||
         curl_url_get(to, CURLUPART_URL, &p->shown, 0) != CURLUE_OK)
         return false;
+    curl_url_cleanup(to);
     curl_easy_setopt(p->one, CURLOPT_HTTPHEADER, headers);
     curl_easy_setopt(p->one, CURLOPT_USERAGENT, "mmx-otel/" MMX_VERSION);
     curl_easy_setopt(p->one, CURLOPT_NOSIGNAL, 1L);
