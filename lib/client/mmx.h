@@ -40,7 +40,7 @@
  *  - No call waits unless it takes a timeout (-1: without limit), and a signal
  *    ends no wait but that of mmx_wait. A call that does not wait returns 0
  *    once its message is queued; if the daemon refuses the message, the room
- *    gets the event MMX_REFUSED.
+ *    gets the event MMX_REFUSED. What a full socket keeps back goes in a step.
  *  - A daemon that hangs: a wait of 750 ms or more that ends because the daemon
  *    answers nothing returns -MMX_E_DAEMON_SILENT, a shorter one
  *    -MMX_E_TIMEOUT. A room whose deadline_ms has passed fails by itself with

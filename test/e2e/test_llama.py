@@ -4,6 +4,7 @@ the attention: an answer is right if it is that of the unsplit program."""
 
 import os
 import re
+import signal
 import subprocess
 import time
 
@@ -331,6 +332,30 @@ class Windows(Llama):
                 ["video", "a"], "<__media__> <__media__> x")),
             "r2 error too many pictures\n")
         self.end(host, code=1)
+
+    def test_commits_that_a_daemon_is_too_slow_for(self):
+        """What is left of them goes while the host waits for a line."""
+        self.file("video", "2 1 5 -1024")
+        e, d = self.pair_of(encoded={"blocks": 600}, langd={"blocks": 600})
+        hold = os.path.join(self.dir, "hold")
+        os.mkfifo(hold)
+        line = self.line(["video"])
+        host = self.encode_host(e, FAKE_HOLD=hold)
+        manifest = self.encoded_line(host, line)
+        eventually(lambda: e.free()[0] == 600 - 512, "it is granted")
+        os.kill(e.pid, signal.SIGSTOP)
+        try:
+            writer = os.open(hold, os.O_WRONLY)
+            os.unlink(hold)
+            os.close(writer)
+            eventually(lambda: self.encodes("mmx-llama-encode") == 1024,
+                       "all is encoded")
+            time.sleep(0.1)  # and the last commit made
+        finally:
+            os.kill(e.pid, signal.SIGCONT)
+        self.assertEqual(self.language(d, manifest, "--mode", "stream"),
+                         self.unsplit(line)[0], self.said)
+        self.end(host)
 
     def test_more_rows_than_a_stream_holds(self):
         """A batch, and a window that has to be in one, are more than the 12

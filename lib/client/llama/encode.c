@@ -425,7 +425,7 @@ int main(int argc, char **argv)
     host_open(&host, MMX_ENCODED, socket, pool);
     llama_backend_init();
     load(path, mmproj, (int)threads, gpu);
-    failed = host_serve(serve) || failed;
+    failed = host_serve(&host, serve) || failed;
     settle(true);
     mtmd_free(mtmd);
     llama_model_free(model);

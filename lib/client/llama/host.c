@@ -6,9 +6,11 @@
 
 #include <getopt.h>
 #include <mtmd-helper.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 const char *host_name = "mmx-llama";
 
@@ -93,7 +95,18 @@ void host_fits(const struct host *h, int width)
         h->field->dtype, width);
 }
 
-bool host_serve(bool (*serve)(char *line))
+/* Steps the handle until there is a line: what the daemon was too slow to take
+ * goes out then. */
+static void idle(struct host *h)
+{
+    struct pollfd p[] = {{STDIN_FILENO, POLLIN, 0}, {mmx_fd(h->m), POLLIN, 0}};
+
+    do
+        (void)host_up(h);
+    while (poll(p, 2, -1) < 0 || !p[0].revents);
+}
+
+bool host_serve(struct host *h, bool (*serve)(char *line))
 {
     bool failed = false;
     char *line = NULL;
@@ -101,7 +114,8 @@ bool host_serve(bool (*serve)(char *line))
     ssize_t n;
 
     host_say("ready");
-    while ((n = getline(&line, &size, stdin)) > 0) {
+    setvbuf(stdin, NULL, _IONBF, 0); /* idle() sees all that is to be read */
+    while (idle(h), (n = getline(&line, &size, stdin)) > 0) {
         if (line[n - 1] == '\n')
             line[n - 1] = 0;
         if (*line && !serve(line))

@@ -43,7 +43,7 @@ const char *host_reason(struct host *h, int e);
 
 /* Says "ready" and gives each line of stdin that is not empty to serve(). True
  * if it returned false for one of them. */
-bool host_serve(bool (*serve)(char *line));
+bool host_serve(struct host *h, bool (*serve)(char *line));
 
 /* An option has one place for its value; one of a number, from 1 to max. */
 struct host_option {

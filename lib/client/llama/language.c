@@ -558,7 +558,7 @@ int main(int argc, char **argv)
     host_quiet();
     host_open(&host, MMX_LANGD, socket, pool);
     load(path, positions, threads);
-    failed = host_serve(serve);
+    failed = host_serve(&host, serve);
     if (logits)
         fclose(logits);
     llama_batch_ext_free(batch);
