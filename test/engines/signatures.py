@@ -197,6 +197,19 @@ def committed(name):
         return json.load(f)
 
 
+def lacking(name):
+    """Returns what the committed table of an engine lacks of what is needed of
+    the releases that are tested, a line for each."""
+    spec, table = spec_of(name), committed(name)
+    tested = [wheel.replace("==", " ") for wheel in spec.TESTED]
+    lines = [] if tested == list(table) else [f"{tested}, not {list(table)}"]
+    for release, files in table.items():
+        lines += [f"{release}: {path}" for path in set(files) ^ set(spec.NAMES)]
+        lines += [f"{release}: {path}: {one}" for path, names in files.items()
+                  for one, what in names.items() if what is None]
+    return lines
+
+
 def refresh(name, at):
     """Writes the table from the tested releases' wheels, or holds it against
     them where something else is the table."""
