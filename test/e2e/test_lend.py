@@ -391,6 +391,11 @@ class Arrays(Lend):
         r.until_maps(2)
         return r
 
+    def loses_langd(self, e, d, r):
+        d.kill()
+        self.until(e, "orphaned", 16)
+        eventually(lambda: not (r.step() or r.is_up()), "down")
+
     def shows(self, r, view, room):
         self.assertTrue((view == pattern(
             room, r.pool.fields["embedding"], 0, ROWS)).all())
@@ -399,9 +404,7 @@ class Arrays(Lend):
         e, d, enc, r = self.lending()
         self.lend(enc, r, 1)
         view = r.rooms[1].view("embedding")
-        d.kill()
-        self.until(e, "orphaned", 16)
-        eventually(lambda: not (r.step() or r.is_up()), "down")
+        self.loses_langd(e, d, r)
         self.churn(e, enc, r, 1, 10)
         r.rooms.pop(1).release(force=True)
         for i in range(20, 23):
@@ -453,9 +456,7 @@ class Arrays(Lend):
         r.release(2)
         enc.release(2)
         self.churn(e, enc, r, 1, 10)
-        d.kill()
-        self.until(e, "orphaned", 16)
-        eventually(lambda: not (r.step() or r.is_up()), "down")
+        self.loses_langd(e, d, r)
         r.rooms.pop(1).release(force=True)
         self.assertEqual(self.pool(e, "orphaned"), 16)
         self.shows(r, view, 1)
@@ -482,9 +483,7 @@ class Arrays(Lend):
         view = r.rooms.pop(1).view("embedding")
         r.conn._lenders[0]._ends.socket.shutdown(socket.SHUT_RDWR)
         eventually(lambda: r.step() or not r.conn._lenders, "it is over")
-        d.kill()
-        self.until(e, "orphaned", 16)
-        eventually(lambda: not (r.step() or r.is_up()), "down")
+        self.loses_langd(e, d, r)
         others = []
         with self.assertRaises(mmx.MmxError):
             while len(others) < 99:

@@ -134,6 +134,18 @@ class Engines(Promise):
 
 
 class Hung(Promise):
+    def goes_on(self, engine, deliver):
+        """Delivers rooms beside the hung daemon's, room 1, until that has
+        failed; the last of them."""
+        room = 1
+        while engine.state(1)[0] != "FAILED":
+            room += 1
+            deliver(room)
+        self.assertEqual(engine.failed(1), "peer-lost")
+        self.assertGreater(room, 1)
+        engine.release(1)
+        return room
+
     def test_a_hung_langd_costs_its_own_rooms(self):
         e = self.world.encoded()
         d, other = (self.world.langd([e], name) for name in ("a", "b"))
@@ -141,13 +153,8 @@ class Hung(Promise):
         self.halfway(enc, lm)
         os.kill(d.pid, signal.SIGSTOP)
         try:
-            room = 1
-            while enc.state(1)[0] != "FAILED":
-                room += 1
-                self.deliver(enc, its, room, 300)
-            self.assertEqual(enc.failed(1), "peer-lost")
-            self.assertGreater(room, 1)
-            enc.release(1)
+            room = self.goes_on(enc, lambda n: self.deliver(
+                enc, its, n, 300))
             self.deliver(enc, its, room + 1, 300)
             if SENT:
                 e.all_free()
@@ -167,13 +174,8 @@ class Hung(Promise):
         self.halfway(enc, lm)
         os.kill(e.pid, signal.SIGSTOP)
         try:
-            room = 1
-            while lm.state(1)[0] != "FAILED":
-                room += 1
-                self.deliver(its, lm, room, 300, "enc1")
-            self.assertEqual(lm.failed(1), "peer-lost")
-            self.assertGreater(room, 1)
-            lm.release(1)
+            room = self.goes_on(lm, lambda n: self.deliver(
+                its, lm, n, 300, "enc1"))
             d.all_free()
         finally:
             os.kill(e.pid, signal.SIGCONT)
