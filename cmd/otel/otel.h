@@ -36,7 +36,7 @@ struct life {
     uint32_t granted, rows;
     int64_t asked_ns;            /* requested, or announced */
     int64_t waits_ns;            /* waits for blocks since then */
-    int64_t waited_ns, had_ns;   /* the last such wait that is over */
+    int64_t waited_ns, had_ns;   /* begin and end of the last wait */
     int64_t encode_ns, wrote_ns; /* first source block, last commit */
     int64_t moves_ns;            /* first rows that go, or land */
     int64_t ready_ns;

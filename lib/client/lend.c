@@ -7,10 +7,10 @@
  * rows faults: a slice in each step that has no event to hand out. Unmapping is
  * done in slices, too.
  *
- * Invariants. A lender is over when its connection to the encoder has ended
- * (cut), or when the connection to langd has that brought its LENDER. BYE tells
- * the encoder that this handle reads none of its rows any more. The handle says
- * it when the lender is over, every room with rows in the lender's maps is
+ * Invariants. A lender ends when its connection to the encoder ends (cut), or
+ * when the connection to langd ends that its LENDER came on. BYE tells the
+ * encoder that this handle reads none of its rows any more. The handle says BYE
+ * when the lender has ended, every room with rows in the lender's maps is
  * released, and langd can show no other room there. After a cut langd still
  * can, if the room was requested before langd heard MAPPED without pools. If
  * the connection is gone by then, another one says MAP and BYE. An encoder that

@@ -755,8 +755,8 @@ struct mmx_encoder {
 };
 
 /* Sorts encoders, all that are up and do not drain: an item's owner comes
- * first, then who takes it in the owner's place. Whoever knows the same names
- * and loads finds the same order (EMBEDDING.md, section 6). key: len bytes that
+ * first, then those that serve instead of the owner. The same names and loads
+ * give the same order everywhere (EMBEDDING.md, section 6). key: len bytes that
  * name the item. Encoders with `bound` percent of the mean load, or more, come
  * last; 0: 125. -MMX_E_MALFORMED: bound is no other number from 100 to 10,000,
  * or n none from 1 to 65,536. */

@@ -187,8 +187,8 @@ static enum err take_length(struct langd *l, struct lroom *m,
     return OK;
 }
 
-/* Fails the room, or its group, if so many rows are more than it may hold in
- * the pool. True if it is still alive. */
+/* Fails the room, or its group, if the pool cannot hold this number of rows for
+ * one room. True if the room is still alive. */
 static bool fits(struct langd *l, struct lroom *m, uint32_t rows)
 {
     const struct lpool *p = lroom_pool(l, m);

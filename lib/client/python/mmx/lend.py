@@ -5,11 +5,12 @@ langd names such an encoder in LENDER. A Lender says MAP on the encoder's own
 socket, maps the pools that it is offered, read-only, and says MAPPED to langd,
 which may show rows there then: EVENT calls pool i of lender n 16 * n + i.
 
-The encoder uses rows again when langd says so; when langd is dead, when each
-reader has said BYE. So BYE is said when no room and no array has a map of its
-pools any more. A lender holds its own only until it is over: when its
-connection or that to langd has ended. After the first langd may still show rows
-there, in rooms that were asked for before; they hold the maps meanwhile.
+The encoder uses the blocks again when langd says RETURN or, once langd is dead,
+when each reader has said BYE. A reader says BYE when it has no map of the
+encoder's pools: no lender, room or array holds one. A lender drops its maps when
+its connection to the encoder, or the connection to langd, ends. If the first
+ends, langd can still show rows there in rooms that were requested before: those
+rooms hold the maps until they end.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ class _Ends:
         for frame in wire.frames(packet):
             error = errors.error(frame.values.get("err", 0))
             return error.advice == "retry"
-        return True  # it stands still, or has ended
+        return True  # no answer: the encoder hangs, or has ended
 
 
 class _Held:
@@ -195,7 +196,7 @@ class Lender:
                 self._conn._epoll.unregister(self._ends.socket)
 
     def leave(self) -> None:
-        """Is over. The rooms that are open hold its maps until they end."""
+        """Drops its maps, which open rooms hold until they end."""
         self._unwatch()
         if self._conn._socket:  # else BYE is still to be said on its own
             self._ends.hang()

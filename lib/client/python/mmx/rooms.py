@@ -64,7 +64,7 @@ class Shown:
         self._cells = conn.cells
         self.shows_rows = True  # False: attached with WATCH only
         self._where = -1 if pool is None else pool.number
-        self._may_show: List[Pool] = []  # of a lender that is over
+        self._may_show: List[Pool] = []  # maps that a lender has dropped
         self._reported: Tuple[int, bytes] = 0, b""  # first row, blocks from it
         self._laid: Optional[List[Run]] = []  # _reported as runs; on demand
         self._views: "List[Tuple[int, weakref.ref[Any]]]" = []

@@ -197,7 +197,7 @@ def place(key: bytes, encoders: Sequence[str], load: Sequence[int],
           bound: int = 125) -> List[str]:
     """Returns the names of the encoders, all that are up and do not drain, in
     the order in which an item is to be offered to them: its owner comes first.
-    Whoever knows the same names and loads finds the same order
+    The same names and loads give the same order in every process
     (EMBEDDING.md, section 6). load: of each, the items that wait there, or any
     other measure; those with `bound` percent of the mean, or more, come last.
     ValueError: there is no encoder, they and load differ in length, a load is
