@@ -107,8 +107,9 @@ class Gpu(OnGpu, test_sglang.Base):
     def begun(self, rid, rows):
         """Its rows have landed, and their copies are queued."""
         one = self.asked(rid, rows)
-        eventually(lambda: self.turn() or one._made is not None,
-                   "its rows have landed")
+        eventually(lambda: self.turn() or one._made is not None or
+                   one.status != PENDING, "its rows have landed")
+        self.assertEqual(one.status, PENDING, one.error_msg)
         return one
 
     def served(self, rid, rows):
