@@ -279,7 +279,11 @@ class Engine:
 
 def serve(kind) -> None:
     """The process: one command per line in, one result per line out."""
-    engine = kind(**json.loads(sys.stdin.readline()))
+    how = json.loads(sys.stdin.readline())
+    if how.get("uid"):  # its connections are of this user
+        os.setgroups(how.pop("groups", []))
+        os.seteuid(how.pop("uid"))
+    engine = kind(**how)
     print(json.dumps({"ok": os.getpid()}), flush=True)
     for line in sys.stdin:
         command = json.loads(line)

@@ -165,6 +165,10 @@ class Reader:
         self._until(lambda: self.look(room).seen & READY, "the room is ready")
         return self.look(room).total
 
+    def failed(self, room):
+        self._until(lambda: self.look(room).reason, "the room has failed")
+        return mmx.errors.BY_NUMBER[self.look(room).reason].reason
+
     def lent(self, room):
         """True if the rows are read in the encoder's pool."""
         return self.look(room).pool != self.pool.id

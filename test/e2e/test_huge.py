@@ -8,6 +8,7 @@ import unittest
 
 from pair import Case
 from rawengine import greeted, pool
+from test_lend import ROWS, WIDE, Lend
 
 COUNT = "/proc/sys/vm/nr_hugepages"
 HUGE = 2 << 20
@@ -22,7 +23,7 @@ def meminfo(key):
                     0)
 
 
-class Huge(Case):
+class Pages(Case):
     PAGES = 8
 
     def setUp(self):
@@ -43,6 +44,8 @@ class Huge(Case):
         with open(COUNT, "w") as f:
             f.write(str(count))
 
+
+class Holes(Pages):
     def punch(self, daemon):
         """Takes all pages out of the pool, and all free ones away."""
         with greeted(daemon) as s:
@@ -97,5 +100,33 @@ class Huge(Case):
         self.attack(sent=True)
 
 
+class Lent(Pages, Lend):
+    PAGES = 16
+
+    def pair_of(self, lend, maps):
+        return self.lending(maps, encoded={"pools": [
+            {"name": "vit", "blocks": 64, "block_rows": 128, "lend": lend,
+             "layout": WIDE, "huge_pages": True}]})
+
+    # RULES 6.7
+    def test_those_whose_encode_engines_are_trusted(self):
+        e, _, enc, r = self.pair_of("trusted", 2)
+        self.lend(enc, r, 1)
+        self.churn(e, enc, r, 1, 10)
+        r.release(1)
+        self.until(e, "lent", 0)
+        e.all_free()
+
+    # RULES 6.7
+    def test_no_others(self):
+        _, d, enc, r = self.pair_of("auto", 1)
+        r.request(1, "enc0", rows=ROWS)
+        enc.encode(1, ROWS)
+        self.assertEqual(r.ready(1), ROWS)
+        self.assertEqual((r.lent(1), r.wrong(1)), (False, []))
+        self.assertEqual(d.stats()["rooms_lent"], 0)
+        r.release(1)
+
+
 if os.environ.get("MMX_SENT"):
-    del Huge.test_a_hole_in_a_mapped_pool_costs_a_room
+    del Holes.test_a_hole_in_a_mapped_pool_costs_a_room

@@ -7,11 +7,13 @@ import random
 import signal
 import socket
 import time
+import unittest
 
 from engine import Engine, mmx, pattern
 from reader import Reader
 
 from pair import Case, Remote, eventually
+from test_rights import GROUP, NAMED, OTHER, user
 
 WIDE = "embedding:u8:4096"
 ROWS = 2048  # 8 MiB, 16 blocks of 64
@@ -20,11 +22,11 @@ ROWS = 2048  # 8 MiB, 16 blocks of 64
 class Lend(Case):
     kind = Reader  # of the C library
 
-    def lending(self, **how):
-        """A pair whose pools one reader has mapped; (encoded, langd, enc,
-        reader)."""
+    def lending(self, maps=2, **how):
+        """A pair, and a reader that has mapped these pools; (encoded, langd,
+        enc, reader)."""
         e, d = self.pair(fields=WIDE, blocks=64, **how)
-        return e, d, self.world.engine(e), self.reader(d)
+        return e, d, self.world.engine(e), self.reader(d, maps)
 
     def reader(self, d, maps=2, **how):
         r = Remote(self.kind, role="langd", socket=d.socket,
@@ -144,6 +146,54 @@ class Life(Lend):
         self.assertEqual(self.pool(e, "lent"), 16)
         ranks[1].release(1)
         self.until(e, "lent", 0)
+
+
+@unittest.skipIf(os.geteuid(), "to be another user takes root")
+class Users(Lend):
+    """A pool for one user and one group: who maps it is known by its accept."""
+
+    def start(self):
+        """(encoded, langd, enc, a reader of the named user)."""
+        mode = {"socket": {"mode": "0666"}}
+        os.chmod(self.world.dir, 0o755)
+        e, d = self.pair(langd=mode, encoded={**mode, "pools": [
+            {"name": "vit", "blocks": 64, "block_rows": 128, "layout": WIDE,
+             "uids": [NAMED], "gids": [GROUP]}]}, fields=WIDE, blocks=64)
+        with user(NAMED):
+            enc = self.world.engine(e)
+        return e, d, enc, self.reader(d, 2, uid=NAMED)
+
+    # RULES 6.7
+    def test_those_that_the_pool_names_read_in_place(self):
+        e, d, enc, named = self.start()
+        grouped = self.reader(d, 2, uid=OTHER, groups=[GROUP])
+        for room, r in ((1, named), (2, grouped)):
+            self.lend(enc, r, room)
+        self.assertEqual(d.stats()["rooms_lent"], 2)
+        named.kill()
+        self.churn(e, enc, grouped, 2, 10)
+        grouped.release(2)
+        self.until(e, "lent", 0)
+
+    # RULES 6.7
+    def test_others_map_nothing(self):
+        _, d, enc, named = self.start()
+        other = self.reader(d, 0, uid=OTHER)
+        other.request(1, "enc0", rows=ROWS)
+        enc.announce(1, ROWS, ROWS)
+        self.assertEqual(other.failed(1), "not-owner")
+        other.release(1)
+        enc.release(1)
+        self.lend(enc, named, 2)
+        pool = self.maps_of(os.getpid())  # the encode engine is in here
+        self.assertTrue(pool & self.maps_of(named.process.pid))
+        self.assertFalse(pool & self.maps_of(other.process.pid))
+        named.release(2)
+
+    def maps_of(self, pid):
+        """Returns the inodes of memory that the process shares."""
+        with open(f"/proc/{pid}/maps") as f:
+            return {line.split()[4] for line in f if "/memfd:" in line}
 
 
 class Deaths(Lend):
@@ -512,6 +562,10 @@ class Arrays(Lend):
 
 
 class PythonLife(Life):
+    kind = Engine
+
+
+class PythonUsers(Users):
     kind = Engine
 
 

@@ -140,6 +140,9 @@ static bool enough(void)
     return opt.stop && failed > 0;
 }
 
+/* Of builds for scripts/cover: writes what this process has reached. */
+extern void __gcov_dump(void) __attribute__((weak));
+
 static void start(struct job j)
 {
     pid_t pid;
@@ -155,6 +158,8 @@ static void start(struct job j)
         if (j.muted && !freopen("/dev/null", "w", stderr))
             _exit(1);
         run_one(&j);
+        if (__gcov_dump)
+            __gcov_dump();
         _exit(0);
     }
     running[running_count].pid = pid;
