@@ -8,6 +8,7 @@
 #   make cost          what its steps cost, however much there is
 #   make mutants       break the core's rules, see which tests notice
 #   make models        search the models of the rules (needs spin)
+#   make cover         which lines and branches the tests reach (needs gcovr)
 #   make wheel         the Python package
 #   make engines       mmx inside engines as their packages have them, or
 #                      ENGINE=vllm: up to 12 GB, an hour
@@ -50,6 +51,9 @@ CFLAGS := -O1 -g -fsanitize=$(SAN) -fno-sanitize-recover=all \
 LDFLAGS += -fsanitize=$(SAN)
 # gcc says that fences are not modelled; ours order no data, only sleep.
 WARN += $(if $(findstring thread,$(SAN)),-Wno-unknown-warning-option -Wno-tsan)
+else ifdef COVER
+CFLAGS := -O0 -g --coverage -fprofile-update=atomic
+LDFLAGS += --coverage
 else
 HARDEN += -D_FORTIFY_SOURCE=2
 LDFLAGS += -Wl,-z,relro,-z,now
@@ -322,7 +326,7 @@ bench: all $(BENCH)
 	gnuplot -e "dir='$(B)'" test/bench/curves.gp
 
 # What CI adds.
-.PHONY: lint format fuzz fuzzers tests mutants models
+.PHONY: lint format fuzz fuzzers tests mutants models cover
 tests: all $(BENCH) $(WATCH) $(UNIT) $(CONTRACT) $(SIM) $(COUNTED) $(DOUBLE) $(SAMPLE) \
 	$(LLAMA_TEST)
 
@@ -343,6 +347,10 @@ mutants:
 
 models:
 	@nice test/models/run $(MODELS)
+
+# COVER_PARTS: of scripts/check.
+cover:
+	@nice scripts/cover $(COVER_PARTS)
 
 # The sample files, from the rows of conf.def.
 POOL := --set control.keys=fleet.key --set pools[0].name=vit --set pools[0].blocks=64 \
