@@ -75,8 +75,16 @@ class Gpu(OnGpu, test_sglang.Base):
         self.world.engines.append(self.lang.conn)
         self.receiver = receiver.MMReceiverHTTP([], None)
         self.receiver.scheduler = self.scheduler
-        eventually(lambda: self.lang.step() and PINNED, "the pool is pinned")
+        self.until_pinned()
         self.waiting = self.receiver.waiting_list
+
+    def until_pinned(self):
+        """langd's pool: those that are lent are pinned before rows are in
+        them."""
+        def is_pinned():
+            pool = self.lang.step()
+            return pool and pool._map.pinned
+        eventually(is_pinned, "the pool is pinned")
 
     @property
     def copies(self):
@@ -224,7 +232,7 @@ class Language(Gpu):
         self.turn()
         self.check(one, "r", 300)
         self.d.start()
-        eventually(lambda: self.lang.step(), "the pool is mapped anew")
+        self.until_pinned()
         self.check(self.served("s", 300), "s", 300)
         del one
         eventually(lambda: gc.collect() >= 0 and len(PINNED) == 3,

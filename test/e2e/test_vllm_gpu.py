@@ -75,10 +75,11 @@ class OnGpu(Engine):
 
 class OnAGpu(Pins, VllmCase):
     def on_gpu(self, daemon, role, ranks=1, **extra):
+        had = len(PINNED)  # of other engines
         engine = OnGpu(daemon, role, ranks, mmx_patience_s=60, **extra)
         self.world.engines.append(engine)
-        eventually(lambda: len(PINNED) >= ranks or role == "producer"
-                   and PINNED, "its pool is pinned")
+        maps = 1 if role == "producer" else ranks
+        eventually(lambda: len(PINNED) >= had + maps, "its pool is pinned")
         return engine
 
     def consumer_of(self, **extra):
