@@ -4,13 +4,14 @@ flips, cuts, repeats and swaps what passes. What comes is right or does not
 come, and the room goes on when the attack ends."""
 
 import contextlib
+import random
 import socket
-import threading
 import unittest
 
 import nets
 from engine import LIMIT, pattern
-from pair import Case, SENT, eventually
+from pair import Case, SENT, eventually, merged
+from relay import Relay, crumbs, cut, whole
 
 FIELDS = "embedding:u8:4096"
 ROWS = 512  # 2 MiB
@@ -29,17 +30,19 @@ class Hosts(Case):
         self.addCleanup(self.nets.close)
         self.e_host, self.l_host = self.nets.add("e"), self.nets.add("l")
 
-    def fleet(self, encrypt="auto", e_encrypt="auto", **more):
-        """Encoded on one host and langd on the other one."""
+    def fleet(self, encrypt="auto", e_encrypt="auto", conf=None, **more):
+        """Encoded on one host and langd on the other one; conf: more of both
+        files, the rest is of their transfer."""
+        conf = conf or {}
         def transfer(how):
             return {"same_host": "off", "devices": "m0", "carrier": "tcp",
                     "encrypt": how, **more}
-        e = self.world.encoded(
-            fields=FIELDS, start=False, transfer=transfer(e_encrypt),
-            control={"listen": f"tcp://{nets.E_HOST}:{CONTROL}"})
+        e = self.world.encoded(fields=FIELDS, start=False, **merged(conf, {
+            "transfer": transfer(e_encrypt),
+            "control": {"listen": f"tcp://{nets.E_HOST}:{CONTROL}"}}))
         e.address = f"tcp://{nets.E_HOST}:{CONTROL}"
-        d = self.world.langd([e], fields=FIELDS, start=False, transfer={
-            **transfer(encrypt), "ports": f"{DATA}-{DATA}"})
+        d = self.world.langd([e], fields=FIELDS, start=False, **merged(conf, {
+            "transfer": {"ports": f"{DATA}-{DATA}", **transfer(encrypt)}}))
         e.inside = ["ip", "netns", "exec", self.e_host]
         d.inside = ["ip", "netns", "exec", self.l_host]
         return e.start(), d.start()
@@ -97,59 +100,26 @@ class Listened(Hosts):
                    "the encoder's log says why")
 
 
-class Relay:
+class Middle(Relay):
     """In the place of langd on encoded's host, and of encoded on langd's.
-    attack(number, connection) says what becomes of data: see below."""
+    attack(number, connection) says what becomes of data: see below; of control
+    connections says(number) the same, both ways."""
 
-    def __init__(self, e_host, l_host, attack):
-        self.attack, self.count, self.over = attack, 0, False
+    def __init__(self, e_host, l_host, attack, says=None):
+        super().__init__()
+        self.attack, self.says = attack, says or (lambda _: whole)
+        self.count = self.controls = 0
         self.heard = []  # what the sender said, by data connection
-        self.open = []
-        self.hosts = e_host, l_host
-        for host, at, port, to, to_host, serve in (
-                (l_host, nets.E_HOST, CONTROL, nets.E_HOST, e_host,
-                 self.control),
-                (e_host, nets.L_HOST, DATA, nets.L_HOST, l_host, self.data)):
-            listener = nets.inside(host, lambda a=at, p=port:
-                                   socket.create_server((a, p)))
-            self.open.append(listener)
-            threading.Thread(target=self.serve, daemon=True, args=(
-                listener, to, port, to_host, serve)).start()
-
-    def serve(self, listener, to, port, host, serve):
-        while not self.over:
-            try:
-                a, _ = listener.accept()
-                b = nets.inside(host, lambda: socket.create_connection(
-                    (to, port), LIMIT))
-            except OSError:
-                continue
-            for s in (a, b):
-                s.settimeout(None)
-                self.open.append(s)
-            serve(a, b)
-
-    def carry(self, a, b, change):
-        """Bytes of a to b, as `change` has them; None: the end."""
-        at = 0
-        with contextlib.suppress(OSError):
-            while True:
-                data = a.recv(65536)
-                out = change(at, data) if data else None
-                if not out:
-                    break
-                at += len(data)
-                b.sendall(out)
-        for s in (a, b):
-            with contextlib.suppress(OSError):
-                s.shutdown(socket.SHUT_RDWR)
-
-    def start(self, a, b, up, down):
-        for args in ((a, b, up), (b, a, down)):
-            threading.Thread(target=self.carry, daemon=True, args=args).start()
+        self.l_host = l_host
+        self.door((nets.E_HOST, CONTROL), (nets.E_HOST, CONTROL),
+                  self.control, l_host, e_host)
+        self.door((nets.L_HOST, DATA), (nets.L_HOST, DATA), self.data,
+                  e_host, l_host)
 
     def control(self, a, b):
-        self.start(a, b, lambda _, data: data, lambda _, data: data)
+        number = self.controls
+        self.controls += 1
+        self.start(a, b, self.says(number), self.says(number))
 
     def data(self, a, b):
         number, said = self.count, bytearray()
@@ -160,11 +130,11 @@ class Relay:
         def up(at, data):
             said.extend(data)
             return attack(at, data)
-        self.start(a, b, up, lambda _, data: data)
+        self.start(a, b, up, whole)
 
     def say(self, data):
         """Says it to langd on a connection of its own; True: it was closed."""
-        with nets.inside(self.hosts[1], lambda: socket.create_connection(
+        with nets.inside(self.l_host, lambda: socket.create_connection(
                 (nets.L_HOST, DATA), LIMIT)) as s:
             s.settimeout(LIMIT)
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
@@ -173,18 +143,11 @@ class Relay:
                     pass
             return True
 
-    def close(self):
-        self.over = True
-        for s in self.open:
-            with contextlib.suppress(OSError):
-                s.shutdown(socket.SHUT_RDWR)
-            s.close()
-
 
 class InTheMiddle(Hosts):
     ATTACKS = 2  # connections of each kind
 
-    def between(self, attack, **how):
+    def between(self, attack, says=None, **how):
         """No link between the hosts: each has the other one's address."""
         for name, own, other in ((self.e_host, nets.E_HOST, nets.L_HOST),
                                  (self.l_host, nets.L_HOST, nets.E_HOST)):
@@ -194,7 +157,7 @@ class InTheMiddle(Hosts):
             nets.ip("-n", name, "address", "add", f"{other}/32", "dev", "lo")
             for device in ("m0", "m1"):
                 nets.ip("-n", name, "link", "set", device, "up")
-        relay = Relay(self.e_host, self.l_host, attack)
+        relay = Middle(self.e_host, self.l_host, attack, says)
         self.addCleanup(relay.close)
         return relay, *self.fleet(streams=1, **how)
 
@@ -203,7 +166,7 @@ class InTheMiddle(Hosts):
         def for_some(number, relay):
             if number < self.ATTACKS:
                 return attack
-            return lambda _, data: data
+            return whole
         relay, e, d = self.between(for_some, **how)
         enc, lm = self.engines(e, d)
         self.deliver(enc, lm, 1, ROWS)
@@ -211,6 +174,7 @@ class InTheMiddle(Hosts):
         self.deliver(enc, lm, 2, 3)
         return relay, d
 
+    # F45
     def test_flipped(self):
         def flip(at, data):
             place = 300000 - at
@@ -227,16 +191,17 @@ class InTheMiddle(Hosts):
         stats = self.survives(flip)[1].stats()
         self.assertGreater(stats["data_unproven"] + stats["data_strangers"], 0)
 
+    # F43
     def test_cut(self):
-        self.survives(lambda at, data: data if at < 300000 else None)
+        self.survives(cut(300000))
 
+    # F43
     def test_cut_where_rows_are_in_the_clear(self):
-        self.survives(lambda at, data: data if at < 300000 else None,
+        self.survives(cut(300000),
                       encrypt="off")
 
     def repeated(self, how):
-        relay, e, d = self.between(lambda *_: lambda _, data: data,
-                                   encrypt=how)
+        relay, e, d = self.between(lambda *_: whole, encrypt=how)
         enc, lm = self.engines(e, d)
         self.deliver(enc, lm, 1, ROWS)
         landed = d.stats()["segments_landed"]
@@ -251,3 +216,42 @@ class InTheMiddle(Hosts):
 
     def test_repeated_where_rows_are_in_the_clear(self):
         self.repeated("off")
+
+    # F43
+    def test_cut_at_any_byte(self):
+        """Of the proof, of a header, of rows: all in one outage."""
+        draw = random.Random(1)
+        cuts = [draw.randrange(1, end) for end in (2, 64, 512, 4096, 1 << 20)]
+
+        def attack(number, relay):
+            return cut(cuts[number]) if number < len(cuts) else whole
+        relay, e, d = self.between(attack)
+        enc, lm = self.engines(e, d)
+        self.deliver(enc, lm, 1, ROWS)
+        self.assertGreater(relay.count, len(cuts))
+        self.assertEqual(d.stats()["peers_lost"], 0)
+
+    # F43
+    def test_control_is_cut_at_any_byte(self):
+        draw = random.Random(2)
+        cuts = [draw.randrange(1, end) for end in (2, 64, 300, 1000)]
+
+        def says(number):
+            return cut(cuts[number]) if number < len(cuts) else whole
+        relay, e, d = self.between(lambda *_: whole, says)
+        enc, lm = self.engines(e, d)
+        lm.request(1, "enc0")
+        eventually(lambda: relay.controls > len(cuts), "all were cut")
+        enc.encode(1, ROWS)
+        self.comes(enc, lm, 1, ROWS)
+
+    # F12
+    def test_bytes_that_come_one_by_one(self):
+        draw = random.Random(3)
+        _, e, d = self.between(lambda *_: crumbs(draw), lambda _: crumbs(draw))
+        enc, lm = self.engines(e, d)
+        for room in range(1, 4):
+            self.deliver(enc, lm, room, ROWS)
+        for daemon in (e, d):
+            stats = daemon.stats()
+            self.assertEqual((stats["peers_lost"], stats["broken"]), (0, 0))

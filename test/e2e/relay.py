@@ -1,0 +1,94 @@
+"""One in the middle of connections, which carries their bytes as a test has
+them."""
+
+import contextlib
+import socket
+import threading
+
+from engine import LIMIT
+import nets
+
+
+def whole(_at, data):
+    return data
+
+
+def cut(place):
+    """The connection ends behind this byte."""
+    def change(at, data):
+        return [data[:place - at], None] if place <= at + len(data) else data
+    return change
+
+
+def crumbs(draw, first=4096):
+    """The first bytes of a connection in pieces of 1 to 7."""
+    def change(at, data):
+        if at >= first:
+            return data
+        pieces = []
+        while data:
+            n = draw.randrange(1, 8)
+            pieces.append(data[:n])
+            data = data[n:]
+        return pieces
+    return change
+
+
+class Relay:
+    def __init__(self):
+        self.over = False
+        self.open = []
+
+    def door(self, at, to, serve, near="", far=""):
+        """Takes connections at one address and hands each with one to the
+        other address to serve(a, b). In namespaces, if they are named.
+        Returns the port."""
+        listener = nets.inside(near, lambda: socket.create_server(at))
+        self.open.append(listener)
+        threading.Thread(target=self.accept, daemon=True, args=(
+            listener, to, far, serve)).start()
+        return listener.getsockname()[1]
+
+    def accept(self, listener, to, far, serve):
+        while not self.over:
+            try:
+                a, _ = listener.accept()
+                b = nets.inside(far, lambda: socket.create_connection(
+                    to, LIMIT))
+            except OSError:
+                continue
+            for s in (a, b):
+                s.settimeout(None)
+                s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                self.open.append(s)
+            serve(a, b)
+
+    def start(self, a, b, up, down):
+        """Carries a's bytes to b as up(at, bytes) has them, b's as down:
+        bytes, or a list of pieces, of which None is the end of both."""
+        for args in ((a, b, up), (b, a, down)):
+            threading.Thread(target=self.carry, daemon=True, args=args).start()
+
+    def carry(self, a, b, change):
+        at, pieces = 0, []
+        with contextlib.suppress(OSError):
+            while None not in pieces:
+                data = a.recv(65536)
+                if not data:
+                    break
+                pieces = change(at, data)
+                if not isinstance(pieces, list):
+                    pieces = [pieces]
+                at += len(data)
+                for piece in pieces:
+                    b.sendall(piece or b"")
+        for s in (a, b):
+            with contextlib.suppress(OSError):
+                s.shutdown(socket.SHUT_RDWR)
+
+    def close(self):
+        self.over = True
+        for s in self.open:
+            with contextlib.suppress(OSError):
+                s.shutdown(socket.SHUT_RDWR)
+            s.close()
