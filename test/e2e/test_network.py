@@ -1,0 +1,208 @@
+"""Two hosts whose network does badly: packets are late, lost, doubled and
+swapped, a link is slow, connections are reset, nothing passes for a while, one
+way or both. Daemons with their keys, rows by TCP and by UCX; what comes is
+right, and nothing has to be mended afterwards. The wire is one of the test, so
+that what it does is drawn from a seed (MMX_SEED)."""
+
+import os
+import time
+import unittest
+
+import nets
+import test_data_keys
+from pair import SENT
+
+import mmx
+
+SEED = int(os.environ.get("MMX_SEED", "1"))
+ROWS = 128  # 512 KiB
+SHORT_MS = 2000  # less than a peer may be silent
+SILENT = 5  # seconds after which that is known
+PORTS_END = test_data_keys.DATA + 99  # a few for each shard of UCX
+RESETS = 5
+LOSSES = (0.01, 0.05, 0.2, 0.5)
+FAILS = ("peer-lost", "timeout")
+
+
+@unittest.skipIf(SENT, "carriers are chosen here")
+class Network(test_data_keys.Hosts):
+    released = False
+    limit_s = 400
+    carrier = {}
+
+    def setUp(self):
+        super().setUp()
+        why = nets.no_wire()
+        if why:
+            self.skipTest(why)
+
+    def begin(self, **conf):
+        """Daemons and their engines at the ends of a wire; one room has
+        passed."""
+        self.wire = self.nets.wire(self.e_host, self.l_host, SEED)
+        self.addCleanup(self.wire.close)
+        self.e, self.d = self.fleet(conf=conf, **self.carrier)
+        self.enc, self.lm = self.engines(self.e, self.d)
+        self.room = 0
+        self.passes()
+
+    def passes(self, rows=ROWS):
+        """A room comes whole; in what time."""
+        self.room += 1
+        began = time.monotonic()
+        self.deliver(self.enc, self.lm, self.room, rows)
+        return time.monotonic() - began
+
+    def lives(self, deadline):
+        """A room's life while the network does badly; its end at langd: "" if
+        it came whole."""
+        self.room += 1
+        end = ""
+        self.lm.request(self.room, "enc0", deadline=deadline)
+        self.enc.encode(self.room, ROWS)
+        try:
+            self.assertEqual(self.lm.ready(self.room, 2 * deadline), ROWS)
+            self.good(self.lm, self.room)
+        except mmx.MmxError as e:
+            end = e.reason
+            self.assertEqual(self.lm.state(self.room)[0], "FAILED", e)
+            self.assertIn(end, FAILS)
+            self.assertNotEqual(self.enc.state(self.room)[0], "SUCCESS")
+        else:
+            try:
+                self.assertEqual(self.enc.done(self.room), [1, 0])
+            except mmx.errors.PeerLost:
+                pass  # it does not know
+        self.lm.release(self.room)
+        self.enc.release(self.room)
+        return end
+
+    def lost(self):
+        return [x.stats()["peers_lost"] for x in (self.e, self.d)]
+
+    # F12
+    def test_late_swapped_and_doubled(self):
+        self.begin()
+        for faults in ({"delay": 0.075, "jitter": 0.05, "twice": 0.05},
+                       {"delay": 0.25}):  # 500 ms there and back
+            self.wire.calm()
+            self.wire.set(**faults)
+            took = [self.passes() for _ in range(3)]
+            print(f"{faults}: a room of {ROWS * 4} KiB in {max(took):.2f} s",
+                  flush=True)
+        for did in ("twice", "overtakes"):
+            self.assertGreater(self.wire.did[did], 10)
+        self.assertEqual(self.lost(), [0, 0])
+
+    # F11
+    def test_lost(self):
+        self.begin()
+        for chance in LOSSES:
+            self.wire.set(loss=chance)
+            ends = [self.lives(5) for _ in range(4)]
+            print(f"{chance:.0%} lost: {ends.count('')} of {len(ends)} rooms "
+                  "came", flush=True)
+            if chance <= 0.05:
+                self.assertEqual(set(ends), {""})
+        self.assertGreater(self.wire.did["loss"], 100)
+        self.wire.calm()
+        self.passes()
+        self.world.all_free()
+
+    # F45
+    def test_changed(self):
+        self.begin()
+        self.wire.set(flip=0.05)
+        for _ in range(4):
+            self.passes()
+        self.assertGreater(self.wire.did["flip"], 20)
+
+    # F14
+    def test_slow(self):
+        self.begin()
+        self.wire.set(rate=125000)  # 1 Mbit/s
+        took = self.passes()
+        print(f"1 Mbit/s: a room of {ROWS * 4} KiB in {took:.2f} s", flush=True)
+        self.assertEqual(self.lost(), [0, 0])
+
+    # F43
+    def test_reset(self):
+        self.begin(control={"lost_after": "10s"})
+        self.wire.set(reset=0.001)  # of a room's 400 packets
+        while self.wire.did["reset"] < RESETS:
+            self.passes()
+
+    # F44
+    def test_rows_stand_still(self):
+        self.begin(transfer={"stall": "1s"}, timeouts={"progress": "3s"})
+        self.room += 1
+        self.halfway(self.enc, self.lm, self.room)
+        self.wire.set(shut=range(test_data_keys.DATA, PORTS_END))
+        began = time.monotonic()
+        self.enc.finish(self.room, 640, 2000)
+        self.assertIn(self.lm.failed(self.room), FAILS)
+        print(f"rows stood still: known after {time.monotonic() - began:.2f} "
+              "s, of 3", flush=True)
+        self.assertGreater(self.wire.did["shut"], 0)
+        for engine in (self.enc, self.lm):
+            engine.release(self.room)
+        self.world.all_free()
+        self.assertEqual(self.lost(), [0, 0])
+        self.wire.calm()
+        self.passes()
+
+    def cut(self, *deaf):
+        """A room is half there as these hosts hear nothing any more."""
+        self.room += 1
+        self.halfway(self.enc, self.lm, self.room)
+        self.wire.set(deaf=deaf)
+        return time.monotonic()
+
+    def short(self, *deaf):
+        self.begin()
+        self.cut(*deaf)
+        self.enc.finish(self.room, 640, 2000)
+        self.lm.steps(SHORT_MS)
+        self.assertNotEqual(self.lm.state(self.room)[0], "FAILED")
+        self.wire.calm()
+        self.comes(self.enc, self.lm, self.room, 2000)
+        self.assertGreater(self.wire.did["deaf"], 0)
+        self.assertEqual(self.lost(), [0, 0])
+
+    def long(self, *deaf):
+        self.begin()
+        took = []
+        while not took or took[-1] > SILENT:
+            self.assertLess(len(took), 3, took)
+            began = self.cut(*deaf)
+            for engine in (self.enc, self.lm):
+                self.assertEqual(engine.failed(self.room), "peer-lost")
+            took.append(time.monotonic() - began)
+            self.good(self.lm, self.room, 0, 640)
+            for engine in (self.enc, self.lm):
+                engine.release(self.room)
+            self.world.all_free()
+            self.wire.calm()
+            print(f"{' and '.join(deaf)} deaf: known after {took[-1]:.2f} s, "
+                  f"a room came {self.passes():.2f} s later", flush=True)
+
+    # F09
+    def test_cut_for_a_moment(self):
+        self.short(nets.E_HOST, nets.L_HOST)
+
+    # F09
+    def test_cut(self):
+        self.long(nets.E_HOST, nets.L_HOST)
+
+    # F10
+    def test_langd_is_deaf(self):
+        self.long(nets.L_HOST)
+
+    # F10
+    def test_encoded_is_deaf(self):
+        self.long(nets.E_HOST)
+
+
+class UcxNetwork(Network):
+    carrier = {"carrier": "ucx",
+               "ports": f"{test_data_keys.DATA}-{PORTS_END - 1}"}
