@@ -268,6 +268,10 @@ class Remote:
             return self._result()
         return call
 
+    def begin(self, do: str, **how) -> None:
+        """Has it begin a call, whose end is not waited for."""
+        self._send({"do": do, **how})
+
     def signal(self, number: int) -> None:
         os.kill(self.process.pid, number)
 

@@ -43,6 +43,7 @@ class DataPort(Case):
                     with contextlib.suppress(ConnectionResetError):
                         self.assertEqual(s.recv(1), b"")
 
+    # F36
     def test_a_log_that_nobody_reads_stops_nothing(self):
         e = self.encoded()
         d = self.langd(e, start=False)
@@ -62,6 +63,17 @@ class DataPort(Case):
         finally:
             os.close(r)
             os.close(w)
+
+    # F36
+    def test_a_log_whose_disk_is_full_stops_nothing(self):
+        e = self.encoded()
+        d = self.langd(e, start=False)
+        with open("/dev/full", "wb") as full:
+            d.start(stderr=full)
+        enc, lm = self.engines(e, d)
+        for room in range(1, 21):
+            self.deliver(enc, lm, room, 300)
+        self.assertGreater(d.stats()["log_lines_lost"], 0)
 
     def test_strangers_write_few_lines(self):
         e = self.encoded()

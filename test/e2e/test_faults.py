@@ -1,12 +1,29 @@
 """Deaths in the middle of a transfer, at default timings: who is left hears
 of it at once, every block comes back, new rooms work."""
 
+import mmap
+import os
 import signal
+import struct
+import subprocess
+import sys
 import time
+import unittest
 
-from pair import Case, eventually
+from engine import LIMIT
+from pair import BUILD, Case, eventually, sanitized
 
 import mmx
+
+CLOCK = os.path.join(BUILD, "test", "preload", "wall_clock.so")
+# A folder of control groups, its limit of memory and what is in use, of the
+# first and the second version.
+GROUPS = (("/sys/fs/cgroup/memory", "memory.limit_in_bytes",
+           "memory.usage_in_bytes"),
+          ("/sys/fs/cgroup", "memory.max", "memory.current"))
+SPARE = 8 << 20
+HOG = "open(%r, 'w').write('0'); x = b'x' * (1 << 28)"
+HOUR_S, YEAR_S = 3600, 366 * 86400
 
 # The least of the times after which a room fails whose other side says
 # nothing is 30 s (timeouts.progress): what is heard sooner was noticed.
@@ -23,7 +40,7 @@ class Kills(Case):
         self.assertLess(took, seconds, f"{got} came late")
         return got
 
-    # RULES 9.2
+    # RULES 9.2; F05
     def test_encoded(self):
         e, d, enc, lm = self.at_work()
         self.halfway(enc, lm)
@@ -31,6 +48,7 @@ class Kills(Case):
         e.kill()
         self.assertEqual(self.within(SOON, lm.failed, 1), "peer-lost")
         self.assertEqual(enc.failed(1), "daemon-lost")
+        enc.write(1, 640, 2000)  # the old map is still there
         self.assertTrue(lm.rooms[1].reason.advice, "retry")
         self.good(lm, 1, 0, 640)  # a reader's rows stay until it releases
         self.assertLess(d.free()[0], 64)
@@ -42,7 +60,7 @@ class Kills(Case):
         enc.map_pool()
         self.deliver(enc, lm, 2, 1500)
 
-    # RULES 9.1
+    # RULES 9.1; F03
     def test_langd(self):
         e, d, enc, lm = self.at_work()
         self.halfway(enc, lm)
@@ -145,7 +163,7 @@ class Kills(Case):
         rank.release(1)
         d.all_free()
 
-    # RULES 6.5
+    # RULES 6.5; F08
     def test_a_closed_connection_is_not_a_dead_process(self):
         # The process lives, so it may still read: blocks wait for its end.
         e, d = self.pair()
@@ -160,7 +178,7 @@ class Kills(Case):
         d.all_free()
         enc.release(1)
 
-    # RULES 9.3
+    # RULES 9.3; F04
     def test_a_restart_with_many_rooms_open(self):
         e, d = self.pair()
         enc, lm = self.engines(e, d)
@@ -181,7 +199,7 @@ class Kills(Case):
 
 
 class Sleeper(Case):
-    # RULES 6.2
+    # RULES 6.2; F07
     def test_stopped_writer_cannot_touch_another_room(self):
         # Two rooms fill the source pool but for one block; the sleeper's may
         # not be given to anybody while it can still write.
@@ -211,7 +229,7 @@ class Sleeper(Case):
         sleeper.release(1)
         e.all_free()
 
-    # RULES 6.1
+    # RULES 6.1; F07
     def test_stopped_reader_keeps_its_rows(self):
         e, d = self.pair(langd={"blocks": 12})
         enc, lm = self.world.engine(e), self.world.engine(d)
@@ -237,7 +255,7 @@ class Sleeper(Case):
 
 
 class Reconnect(Case):
-    # RULES 9.3
+    # RULES 9.3; F05
     def test_fd_stays_and_wakes_a_loop(self):
         import select
         e, d, enc, lm = self.at_work()
@@ -299,7 +317,7 @@ class Reconnect(Case):
         with self.assertRaises(mmx.MmxError):
             mmx.connect("langd", e.socket, timeout=5)
 
-    # RULES 7.3
+    # RULES 7.3; F15
     def test_slow_engine_finds_the_right_state_in_its_cells(self):
         e, d, enc, lm = self.at_work(blocks=512, block_rows=8)
         rooms = range(1, 401)
@@ -321,3 +339,87 @@ class Reconnect(Case):
             self.good(lm, room)
             self.over(enc, lm, room)
         self.assertTrue(lm.conn.connected)
+
+
+class Clocks(Case):
+    # F33
+    def test_a_wall_clock_that_jumps(self):
+        sent = {"transfer": {"same_host": "off", "carrier": "tcp",
+                             "encrypt": "on"}}
+        e = self.world.encoded(start=False, log="debug", **sent)
+        if sanitized(e.binary):
+            raise unittest.SkipTest("the sanitizer comes first in the list")
+        d = self.world.langd([e], start=False, log="debug", **sent)
+        path = os.path.join(self.world.dir, "clock")
+        with open(path, "w+b") as f:
+            f.write(bytes(mmap.PAGESIZE))
+            f.flush()
+            page = mmap.mmap(f.fileno(), mmap.PAGESIZE)
+        self.addCleanup(page.close)
+        for daemon in (e, d):
+            daemon.start(env={"LD_PRELOAD": CLOCK, "MMX_CLOCK": path})
+        enc, lm = self.engines(e, d)
+        jumps = (HOUR_S, -HOUR_S, YEAR_S, -YEAR_S)
+        for room, by in enumerate(jumps, 1):
+            self.halfway(enc, lm, room)
+            struct.pack_into("<q", page, 0, by)
+            lm.steps(500)
+            enc.finish(room, 640, 2000)
+            self.comes(enc, lm, room, 2000)
+        for daemon in (e, d):
+            self.assertEqual(daemon.stats()["peers_lost"], 0)
+            with open(daemon.log) as f:
+                days = {line[:10] for line in f}
+            for by in jumps[2:]:  # it did believe them
+                there = time.gmtime(time.time() + by)
+                self.assertIn(time.strftime("%Y-%m-%d", there), days)
+
+
+class Memory(Case):
+    def group(self):
+        """A control group, its limit and what is in use: three paths."""
+        for folder, limit, used in GROUPS:
+            path = os.path.join(folder, f"mmx{os.getpid()}")
+            try:
+                os.mkdir(path)
+            except OSError:
+                continue
+            self.addCleanup(os.rmdir, path)
+            if os.path.exists(os.path.join(path, limit)):
+                return (path, os.path.join(path, limit),
+                        os.path.join(path, used))
+        raise unittest.SkipTest("no control group of memory can be made")
+
+    # F39
+    def test_the_limit_of_its_group_is_reached(self):
+        group, limit, used = self.group()
+        joins = os.path.join(group, "cgroup.procs")
+        e = self.world.encoded()
+        d = self.world.langd([e], start=False)
+        self.addCleanup(d.stop)  # before its group goes
+
+        def join():
+            with open(joins, "w") as f:
+                f.write("0")
+        d.before = join
+        d.start()
+        enc, lm = self.engines(e, d)
+        self.halfway(enc, lm)
+        with open(f"/proc/{d.pid}/oom_score_adj", "w") as f:
+            f.write("1000")
+        with open(used) as now, open(limit, "w") as f:
+            f.write(str(int(now.read()) + SPARE))
+        d.killed = True
+        subprocess.run([sys.executable, "-c", HOG % joins], timeout=LIMIT)
+        self.assertEqual(d.process.wait(LIMIT), -signal.SIGKILL)
+        self.assertEqual(enc.failed(1), "peer-lost")
+        self.assertEqual(lm.failed(1), "daemon-lost")
+        for engine in (enc, lm):
+            engine.release(1)
+        e.all_free()
+        with open(limit, "w") as f:
+            f.write(str(1 << 30))
+        d.start()
+        lm.conn.wait(lambda: lm.conn.connected, 10)
+        lm.map_pool()
+        self.deliver(enc, lm, 2, 1500)

@@ -1,10 +1,11 @@
-"""Kills of either daemon at any moment of a transfer: no wrong byte, no block
-lost, and the other daemon lives. MMX_KILLS says how many, MMX_TLS over which
+"""Kills of either daemon at any moment of a transfer, and of engines inside a
+call: no wrong byte, no block lost, and the others live. MMX_KILLS says how many, MMX_TLS over which
 transports of UCX (with run --sent ucx)."""
 
 import contextlib
 import os
 import random
+import time
 import unittest
 
 from pair import SENT, Case, eventually
@@ -82,6 +83,7 @@ class Storm(Case):
         self.world.all_free()
         return whole
 
+    # F02, F03, F04
     def test_kills(self):
         whole = 0
         for i in range(KILLS):
@@ -94,3 +96,27 @@ class Storm(Case):
 @unittest.skipUnless(SENT == "tcp", "rows that TCP carries are encrypted")
 class EncryptedStorm(Storm):
     encrypt = "on"
+
+
+class Engines(Case):
+    """No lock of theirs is anybody else's."""
+    limit_s = 60 + 3 * KILLS
+
+    # F50
+    def test_kills_inside_a_call(self):
+        e, d, enc, lm = self.at_work(fields=FIELDS)
+        draw = random.Random(int(os.environ.get("MMX_SEED", "1")))
+        for room in range(1, 2 * KILLS, 2):
+            at = draw.choice((e, d))
+            victim = self.world.process(at)
+            if at is e:
+                lm.request(room, "enc0")
+                victim.begin("encode", room=room, rows=ROWS)
+            else:
+                enc.encode(room, ROWS)
+                victim.begin("request", room=room, encoder="enc0")
+            time.sleep(draw.uniform(0, 0.01))
+            victim.kill()
+            (lm if at is e else enc).release(room)
+            self.deliver(enc, lm, room + 1, ROWS)
+            self.world.all_free()

@@ -5,6 +5,7 @@ least, MMX_ORPHANS how many messages."""
 
 import math
 import os
+import resource
 import signal
 import threading
 import time
@@ -13,7 +14,7 @@ import unittest
 import nets
 import test_data_keys
 from orphans import Orphans
-from pair import SENT, Case, Remote, sanitized
+from pair import SENT, Case, Remote, eventually, sanitized
 
 TRIES = int(os.environ.get("MMX_PROMISES", "1"))
 SPOILT = 4  # tries more, where none has kept the promise yet
@@ -23,7 +24,8 @@ FAST = 10**6  # the same, which no daemon takes
 BOUNDED = 150000  # of them fill what remembers some
 FEW = 100  # of which one comes where it is quiet
 ROWS = 16  # of a room that is timed
-KILLED, SILENT, ENDED = 1, 5, 1  # seconds that are promised
+KILLED, SILENT, ENDED, CROWD = 1, 5, 1, 5  # seconds that are promised
+MANY = 1000  # engines
 
 
 class Promise(Case):
@@ -69,10 +71,12 @@ class Peers(Promise):
         self.deliver(self.enc, self.lm, 2 * try_ + 1, 300)
         return took
 
+    # F01, F02
     def test_a_killed_encoded_is_seen(self):
         self.kept("encoded killed", KILLED, lambda n: self.killed(
             self.e, self.enc, self.lm, n))
 
+    # F03
     def test_a_killed_langd_is_seen(self):
         self.kept("langd killed", KILLED, lambda n: self.killed(
             self.d, self.lm, self.enc, n))
@@ -93,10 +97,12 @@ class Peers(Promise):
         self.deliver(self.enc, self.lm, 2 * try_ + 1, 300)
         return took
 
+    # F42
     def test_a_silent_encoded_is_seen(self):
         self.kept("encoded silent", SILENT, lambda n: self.silent(
             self.e, self.lm, n))
 
+    # F42
     def test_a_silent_langd_is_seen(self):
         self.kept("langd silent", SILENT, lambda n: self.silent(
             self.d, self.enc, n))
@@ -124,13 +130,51 @@ class Engines(Promise):
         self.world.all_free()
         return took
 
+    # F06
     def test_an_encode_engine_gives_its_blocks_back(self):
         self.kept("encode engine killed", ENDED, lambda n: self.ended(
             self.e, n))
 
+    # F06
     def test_a_language_engine_gives_its_blocks_back(self):
         self.kept("language engine killed", ENDED, lambda n: self.ended(
             self.d, n))
+
+
+class Crowd(Promise):
+    # F48
+    def test_a_thousand_engines_find_the_next_run(self):
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        self.addCleanup(resource.setrlimit, resource.RLIMIT_NOFILE,
+                        (soft, hard))
+        # Engines that read where the rows are connect to both.
+        places = {"limits": {"connections": MANY + 100}}
+        e, d = self.pair(**places)
+        enc = self.world.engine(e)
+        crowd = [self.world.engine(d, cells=1) for _ in range(MANY)]
+
+        def back():
+            for engine in crowd:
+                if not engine.is_up():
+                    engine.step()
+            return all(engine.is_up() for engine in crowd)
+
+        def attempt(n):
+            d.kill()
+            for engine in crowd:
+                engine.conn.wait(lambda x=engine: not x.is_up(), 10)
+            d.start()
+            began = time.monotonic()
+            eventually(back, "all are connected")
+            took = time.monotonic() - began
+            lm = crowd[n % MANY]
+            lm.rooms.clear()
+            lm.map_pool()
+            self.deliver(enc, lm, n, 300)
+            self.assertEqual(len(e.show("peers")), 1)
+            return took
+        self.kept(f"{MANY} engines", CROWD, attempt)
 
 
 class Hung(Promise):
@@ -215,7 +259,7 @@ class Orphaned(Promise):
         self.bad = Remote(Orphans, address=self.e.address)
         self.addCleanup(self.bad.end)
 
-    # RULES 1.2
+    # RULES 1.2; F26
     def test_orphans_cost_no_memory(self):
         if sanitized(self.e.binary):
             self.skipTest("what is freed stays for a while")
@@ -229,6 +273,7 @@ class Orphaned(Promise):
         self.assertLess(more, 256)
         self.deliver(self.enc, self.lm, 1, 300)
 
+    # F26
     def test_orphans_cost_others_little_time(self):
         seen = []
         while not seen or not max(b / a for a, b in seen[-1]) <= 2:
@@ -258,6 +303,7 @@ class Power(test_data_keys.Hosts, Promise):
         nets.ip("-n", host, "link", "set", "m0", "up")
         daemon.start()
 
+    # F13
     def test_what_is_ready_outlives_the_encoders_host(self):
         self.nets.link(self.e_host, self.l_host)
         e, d = self.fleet()
@@ -295,6 +341,7 @@ class Power(test_data_keys.Hosts, Promise):
             return took
         self.kept("encoder's host without power", SILENT, attempt)
 
+    # F13
     def test_what_is_served_outlives_the_other_host(self):
         self.nets.link(self.e_host, self.l_host)
         e, d = self.fleet()

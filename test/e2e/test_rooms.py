@@ -81,6 +81,7 @@ class Fields(Case):
         self.assertIn("bf16:32", said.text)
         self.assertIn("bf16:64", said.text)
 
+    # F25
     def test_two_layouts_are_refused(self):
         e, d, enc, lm = self.at_work(langd={"fields": "embedding:u8:32"})
         lm.request(1, "enc0")
@@ -179,6 +180,25 @@ class Edges(Case):
         self.deliver(enc, lm, 1, 10)
 
 
+class Ids(Case):
+    # F29
+    def test_an_id_that_is_open(self):
+        e, d, enc, lm = self.at_work()
+        others = self.world.engine(e), self.world.engine(d)
+        lm.request(1, "enc0")
+        enc.announce(1, 300, 300)
+        enc.granted(1)
+        lm.conn.wait(lm.rooms[1].opened, LIMIT)
+        others[0].announce(1, 200, 200)
+        others[1].request(1, "enc0")
+        for engine in others:
+            self.refusal("duplicate-room", engine.conn.wait,
+                         engine.rooms[1].opened, LIMIT)
+            engine.release(1)
+        enc.finish(1, 0, 300)
+        self.comes(enc, lm, 1, 300)
+
+
 class Readers(Case):
     def readers(self, d):
         owner = self.world.engine(d, "owner", session="s")
@@ -272,7 +292,7 @@ class Aborts(Case):
             enc.commit(room, 0, 640)
             lm.rows(room, 640)
 
-    # RULES 4.9
+    # RULES 4.9; F32
     def test_by_the_language_engine(self):
         e, d, enc, lm = self.at_work()
         for room, state in enumerate(
