@@ -262,6 +262,7 @@ TEST(what_was_heard_cannot_be_said_again)
 
 /* A byte of each part is flipped: of the proof either way fails it; of the
  * encrypted rows it ends the connection, and no message with it comes. */
+/* F45 */
 TEST(a_byte_that_is_flipped_comes_nowhere)
 {
     static const size_t places[] = {

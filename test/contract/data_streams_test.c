@@ -175,6 +175,7 @@ TEST(a_rail_that_is_refused_is_done_without)
 
 /* Messages on a connection where nothing is read: the others go on, and the
  * endpoint breaks, once, when stall_ms are over. */
+/* F44 */
 TEST(one_connection_that_stalls_breaks_the_endpoint)
 {
     struct wide w;
@@ -206,6 +207,7 @@ TEST(one_connection_that_stalls_breaks_the_endpoint)
     wide_close(&w);
 }
 
+/* F43 */
 TEST(one_connection_that_breaks_breaks_the_endpoint)
 {
     struct wide w;

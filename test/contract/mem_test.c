@@ -106,6 +106,7 @@ TEST(readers_see_and_cannot_write)
     munmap(reader, m.bytes);
 }
 
+/* F40 */
 TEST(writers_write_and_nobody_resizes)
 {
     struct mem_opt opt = some(1 << 20, true);
@@ -127,6 +128,7 @@ TEST(writers_write_and_nobody_resizes)
     mem_host.close(&m);
 }
 
+/* F40 */
 TEST(more_than_the_machine_has_is_refused)
 {
     struct mem_opt opt = some(UINT64_C(1) << 50, false);
@@ -136,6 +138,7 @@ TEST(more_than_the_machine_has_is_refused)
     T_EQ_I64(m.fd, -77); /* untouched */
 }
 
+/* F40 */
 TEST(huge_pages_are_had_or_refused)
 {
     struct mem_opt opt = some(1 << 20, false);

@@ -207,7 +207,7 @@ class Config(Case):
 
 
 class Service(Case):
-    # RULES 9.5
+    # RULES 9.5; F34
     def test_sigterm_waits_for_open_rooms(self):
         e, d, enc, lm = self.at_work(timeouts={"drain": "20s"})
         lm.request(1, "enc0", mode="stream")
@@ -230,6 +230,7 @@ class Service(Case):
         for daemon in (e, d):
             self.assertEqual(daemon.process.wait(10), 0)
 
+    # F34
     def test_drain_has_an_end(self):
         # Nothing else ends a room before the test's own limits.
         e, d, enc, lm = self.at_work(
@@ -266,6 +267,7 @@ class Service(Case):
                 got = s.recv(4096)
             self.assertEqual(e.process.wait(10), 0)
 
+    # F41
     def test_watchdog_is_fed(self):
         path = os.path.join(self.world.dir, "notify")
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as s:

@@ -343,7 +343,7 @@ class SameHost(Cuda):
 
 class Faults(Cuda):
     @unittest.skipIf(REAL, "with the driver's double only")
-    # RULES 6.6
+    # RULES 6.6; F49
     def test_a_lost_gpu_ends_its_rooms_and_says_so(self):
         e = self.daemon(self.world.encoded, "cuda:0", double="fail_copy=2")
         l = self.daemon(self.world.langd, "host", [e])
@@ -397,6 +397,7 @@ class Faults(Cuda):
         e.all_free()
 
     @unittest.skipIf(REAL, "with the driver's double only")
+    # F49
     def test_a_gpu_that_goes_while_nothing_moves_is_noticed(self):
         e = self.daemon(self.world.encoded, "cuda:0",
                         double="fail_cuEventRecord=2")

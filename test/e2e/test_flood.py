@@ -86,6 +86,7 @@ class Flood(Case):
             call(s, wire.BYE.encode(99))
             s.close()
 
+    # F41
     def test_reports_of_all_connections_take_turns(self):
         e, s, beats = self.crowd()
         good = greeted(e, session="good")

@@ -57,6 +57,7 @@ class Gone(Case):
         d = self.world.langd([e], timeouts={"unreachable": "2s"})
         self.lost(self.world.engine(d), 1)
 
+    # F01
     def test_an_encoder_that_ends(self):
         e, d = self.pair(langd={"timeouts": {"unreachable": "2s"}})
         up(d)
@@ -70,7 +71,7 @@ class Gone(Case):
         lm.release(2)
         self.lost(lm, 3)
 
-    # RULES 8.4
+    # RULES 8.4; F01
     def test_an_encoder_that_restarts(self):
         e, d, enc, lm = self.at_work(
             langd={"timeouts": {"unreachable": "60s"}})
@@ -136,6 +137,7 @@ class Steps(Case):
     def engine(self, enc):
         enc.kill()
 
+    # F06
     def test_an_engine_that_dies_at_every_step(self):
         self.e, self.d = self.pair()
         mine, its = self.engines(self.e, self.d)
@@ -158,7 +160,7 @@ class Steps(Case):
                 mine.release(room)
                 self.world.all_free()
 
-    # RULES 8.4
+    # RULES 8.4; F02
     def test_a_daemon_that_dies_at_every_step(self):
         self.e = self.world.encoded()
         other = self.world.encoded("enc1")
@@ -181,6 +183,7 @@ class Steps(Case):
 
 
 class Slow(Case):
+    # F16
     def test_one_that_does_not_release_what_it_has_read(self):
         # Its pool is its own affair: rooms of the other pool go on, those of
         # the same end by their own time and say what they lacked.

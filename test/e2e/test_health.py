@@ -101,7 +101,7 @@ class Health(Looks):
         self.becomes(d, 1, "enc0 has no pool of a layout that is here")
         self.becomes(e, 0, "ready")
 
-    # RULES 9.6
+    # RULES 9.6; F41
     def test_a_loop_that_stands_still_does_not_live(self):
         e = self.world.encoded()
         os.kill(e.pid, signal.SIGSTOP)
@@ -114,7 +114,7 @@ class Health(Looks):
             os.kill(e.pid, signal.SIGCONT)
         self.becomes(e, 0, "ready")
 
-    # RULES 9.6
+    # RULES 9.6; F41
     def test_a_shard_that_hangs(self):
         """Its thread is stopped, as a carrier could stop it. One with a core of
         its own is never run by the loop."""

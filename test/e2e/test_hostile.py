@@ -96,6 +96,7 @@ class Local(Case):
                 os._exit(1)
         self.assertEqual(os.waitpid(pid, 0)[1], 0)
 
+    # F23
     def test_a_thousand_malformed_frames(self):
         e, d = self.pair()
         for daemon in (e, d):
@@ -210,6 +211,7 @@ class Local(Case):
         self.assertEqual(got.values["err"], 0, got)
         return got.values
 
+    # F31
     def test_cells_and_tags_of_others(self):
         e, _ = self.pair()
         owner, other = greeted(e, session="one"), greeted(e, session="one")
@@ -250,6 +252,7 @@ class Local(Case):
             for fd in (a, b, third):
                 os.close(fd)
 
+    # F37
     def test_a_daemon_without_descriptors_keeps_its_engines(self):
         e, d = self.pair()
         self.joined(d)
@@ -299,6 +302,7 @@ class Local(Case):
             eventually(lambda: daemon.fds() <= fds + 8, "they are closed")
         self.honest(e, d, 1)
 
+    # F40
     def test_pools_cannot_be_changed_by_their_readers(self):
         import mmap
         _, d = self.pair()
@@ -336,6 +340,7 @@ class Control(Case):
                          to_epoch=pick.randrange(2**64))
         return frame(kind, body)[:pick.randrange(HEADER.size)]
 
+    # F23
     def test_a_thousand_malformed_frames(self):
         self.world.insecure = True
         e, d, enc, lm = self.at_work()

@@ -92,10 +92,11 @@ class Holes(Pages):
         enc.release(2)
         self.assertTrue(e.alive() and d.alive())
 
-    # RULES 6.6
+    # RULES 6.6; F40
     def test_a_hole_in_a_mapped_pool_costs_a_room(self):
         self.attack(sent=False)
 
+    # F40
     def test_a_hole_in_a_pool_whose_rows_are_sent(self):
         self.attack(sent=True)
 

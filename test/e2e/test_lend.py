@@ -421,6 +421,7 @@ class Storm(Lend):
             self.enc = self.world.process(self.e)
         self.rounds(lambda: self.e, back)
 
+    # F06
     def test_readers(self):
         def back():
             self.world.engines.remove(self.readers[0])

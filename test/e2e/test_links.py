@@ -113,6 +113,7 @@ class Strangers(Case):
         raw.close()
         return sent
 
+    # F24
     def test_messages_without_an_end(self):
         e, d, enc, lm = self.at_work()
         before = e.rss_kib()
@@ -174,7 +175,7 @@ class Strangers(Case):
         for raw in names:
             raw.close()
 
-    # RULES 1.9
+    # RULES 1.9; F30
     def test_names_of_one_address_leave_places_to_others(self):
         # All of them have a room that is never announced, so none is idle;
         # they answer no heartbeat.
@@ -354,6 +355,7 @@ class Descriptors(Case):
         self.assertIn("RLIMIT_NOFILE is 512, but limits.connections 256",
                       e.tail())
 
+    # F37
     def test_without_descriptors_no_thread_spins(self):
         e = self.world.encoded(start=False)
         e.nofile = (80, 80)

@@ -24,6 +24,7 @@ class Malloc(Case):
         self.addCleanup(page.close)
         return lambda: struct.unpack_from("<Q", page)[0]
 
+    # F47
     def test_no_room_allocates(self):
         e = self.world.encoded(start=False)
         if sanitized(e.binary):

@@ -20,7 +20,7 @@ class Refused(Case):
     def limits(self, d, soft, hard):
         resource.prlimit(d.pid, resource.RLIMIT_NOFILE, (soft, hard))
 
-    # RULES 1.5
+    # RULES 1.5; F37
     def test_rooms_outlive_it(self):
         e = self.world.encoded(**SENT)
         d = self.world.langd([e], **SENT)

@@ -67,6 +67,7 @@ class Load:
 class Pressure(Case):
     limit_s = 5 * LIMIT
 
+    # F16, F17
     def test_64_rooms_of_16336_rows_through_64_blocks(self):
         e, d = self.pair(blocks=64, block_rows=8192, langd={
             "default_blocks": 1, "timeouts": {"progress": "5s"}})
@@ -152,7 +153,7 @@ class Fleet(Case):
         self.assertEqual(enc.rooms[1].wanted, 2)
         enc.release(1)
 
-    # RULES 5.16
+    # RULES 5.16; F17
     def test_two_rooms_meet_two_langd_in_opposite_order(self):
         # Each langd has room for one of them at a time.
         e = self.world.encoded()

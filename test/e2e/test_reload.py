@@ -162,7 +162,7 @@ class Reload(Case):
         self.e, self.d = self.pair(control={"lost_after": "20s"})
         self.enc, self.lm = self.engines(self.e, self.d)
 
-    # RULES 9.7
+    # RULES 9.7; F35
     def test_what_changes_and_what_is_left(self):
         with Rooms(self, self.enc, self.lm) as rooms:
             self.assertEqual(self.d.ctl("conf-diff").returncode, 0)
@@ -186,7 +186,7 @@ class Reload(Case):
         self.assertEqual(self.d.ctl("conf-diff", check=False).returncode,
                          1)
 
-    # RULES 9.7
+    # RULES 9.7; F35
     def test_a_bad_file_changes_nothing(self):
         before = self.d.ctl("conf").stdout
         write(self.d, log="debug", timeouts={"total": "5 weeks"})
@@ -266,7 +266,7 @@ class Keys(Case):
         eventually(lambda: [r["state"] for r in self.d.show("peers")] == ["up"],
                    "the encoder is connected")
 
-    # RULES 9.7
+    # RULES 9.7; F35
     def test_a_new_key_under_load(self):
         """Added everywhere, moved to the front, the old one taken out: at
         each step one daemon is ahead of the other."""

@@ -288,7 +288,7 @@ class Ends(SameHost):
         self.copying(e, d)
         self.deliver(enc, lm, 10, 1500)
 
-    # RULES 9.2
+    # RULES 9.2; F02
     def test_encoded_killed_while_it_sends(self):
         off = {"transfer": {"same_host": "off"}}
         e, d, enc, lm = self.at_work(fields=WIDE, blocks=24, encoded=off)
@@ -323,7 +323,7 @@ class Ends(SameHost):
         self.assertEqual(pool[0]["free"], 48)
         return e, d, enc, lm
 
-    # RULES 6.4
+    # RULES 6.4; F42
     def test_silent_langd_comes_back(self):
         e, d, enc, lm = self.silent()
         os.kill(d.pid, signal.SIGCONT)
@@ -345,6 +345,7 @@ class Ends(SameHost):
         lm.map_pool()
         self.deliver(enc, lm, 2, 1500)
 
+    # F32
     def test_abort_in_the_middle(self):
         e, d, enc, lm = self.both(fields=WIDE, blocks=24)
         for room in range(1, 9):

@@ -91,7 +91,7 @@ class Shares(Case):
                     more = f.values["more"]
         return [r["room"] for r in json.loads(text)]
 
-    # RULES 7.6, 10.4
+    # RULES 7.6, 10.4; F30
     def test_a_user_that_takes_all_leaves_enough(self):
         os.chmod(self.world.dir, 0o755)
         mode = {"socket": {"mode": "0666"}}

@@ -138,6 +138,7 @@ class Strangers(Attacked):
         s.close()
         return sent
 
+    # F24
     def test_messages_without_an_end(self):
         sent = []
         with self.measured("messages without an end"):

@@ -191,7 +191,7 @@ class Versions(Case):
         return frame(1, says(name, role, to_epoch > 0, versions=(7, 9)),
                      room=0, generation=0, to_epoch=to_epoch)
 
-    # RULES 9.6
+    # RULES 9.6; F25
     def test_an_encoder_of_another_version(self):
         said = "is refused: " + self.SPEAKS.format("encoded", "langd")
         with socket.create_server(("127.0.0.1", 0)) as door:
@@ -211,7 +211,7 @@ class Versions(Case):
                 self.assertIn(said, d.ctl("doctor", check=False).stdout)
                 self.assertEqual(d.tail(400).count(f"{e.address}: {said}"), 1)
 
-    # RULES 9.6
+    # RULES 9.6; F25
     def test_a_langd_of_another_version(self):
         said = "is refused: " + self.SPEAKS.format("langd", "encoded")
         e = self.world.encoded()

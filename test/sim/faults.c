@@ -117,6 +117,7 @@ static void grouped(void)
 }
 
 /* Either side gives up, and a room beside them goes on. */
+/* F32 */
 static void ends(void)
 {
     struct prod *p;
@@ -308,6 +309,7 @@ static void prepare(void)
     start_all();
 }
 
+/* F18, F19, F20, F22 */
 static void message_fault(void)
 {
     prepare();
@@ -317,6 +319,7 @@ static void message_fault(void)
     world_finish(LIMIT);
 }
 
+/* F43 */
 static void break_fault(void)
 {
     prepare();
@@ -367,6 +370,7 @@ static void crashes(void *p, uint64_t a, uint64_t b)
 }
 
 /* What it took along fails as RULES 9.1 says, what comes later is served. */
+/* F02, F03, F04 */
 static void crash_fault(void)
 {
     struct daemon *d;
@@ -403,6 +407,7 @@ static bool knows(const struct cons *c)
 
 /* The encoder's daemon goes and does not come back: every room that was or is
  * requested ends when that is known, no deadline is waited for. */
+/* F01 */
 static void gone_fault(void)
 {
     struct daemon *d;
@@ -433,6 +438,7 @@ static void clock_stops(void *p, uint64_t a, uint64_t b)
     clock_stands(p, STILL_MS * MS, JUMP_NS);
 }
 
+/* F33 */
 static void clock_fault(void)
 {
     prepare();
@@ -509,6 +515,7 @@ static void engine_dies(void *p, uint64_t session, uint64_t b)
 
 /* The engine that encodes room 1 dies: its rooms end at once, all others
  * succeed. */
+/* F06 */
 static void engine_fault(void)
 {
     struct prod *of = NULL;

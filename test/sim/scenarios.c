@@ -478,7 +478,7 @@ static void encoded_killed(void)
 const struct scenario scenarios[] = {
     /* RULES 5.1, 5.10 */
     {"many-large", many_large},
-    /* RULES 5.4 */
+    /* RULES 5.4; F17 */
     {"both-full", both_full},
     /* RULES 5.16 */
     {"opposite-orders", opposite_orders},
@@ -559,7 +559,7 @@ const struct scenario scenarios[] = {
     {"two-users-in-groups", two_users_in_groups},
     /* RULES 5.13 */
     {"groups-of-three", groups_of_three},
-    /* RULES 5.17, 7.6 */
+    /* RULES 5.17, 7.6; F30 */
     {"crowd", crowd_at_limits},
     /* RULES 9.7 */
     {"reloads", swarm_of_reloads},

@@ -273,7 +273,7 @@ TEST(a_newer_generation_of_one_langd_takes_its_place)
     T_EQ_U64(brain_state(e, 0, 0), ROOM_SUCCESS);
 }
 
-/* RULES 1.2 */
+/* RULES 1.2; F18, F20 */
 TEST(a_late_init_of_an_older_generation_changes_nothing)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -367,7 +367,7 @@ TEST(a_drain_leaves_no_ack_without_answer)
     T_EQ_U64(brain_said_count(e, PEER_ACKED), 0);
 }
 
-/* RULES 1.2 */
+/* RULES 1.2; F21 */
 TEST(a_dead_generation_stays_dead_when_it_is_forgotten)
 {
     struct rig *e = encoded("limits.tombstones=16", NULL);

@@ -235,7 +235,7 @@ TEST(commits_that_change_nothing)
     T_EQ_U64(brain_stat(e, "refused"), 8);
 }
 
-/* RULES 1.6, 4.2 */
+/* RULES 1.6, 4.2; F29 */
 TEST(too_large_and_duplicate_announces)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -302,7 +302,7 @@ TEST(a_batch_gets_all_or_nothing)
 
 /* grants */
 
-/* RULES 2.1 */
+/* RULES 2.1; F19, F20 */
 TEST(grants_that_say_nothing_new)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -345,7 +345,7 @@ TEST(a_new_attempt_starts_again)
     T_EQ_U64(brain_limit(e), 32);
 }
 
-/* RULES 3.1, 10.6 */
+/* RULES 3.1, 10.6; F27 */
 TEST(numbers_of_a_hostile_langd)
 {
     struct rig *e = encoded(NULL, NULL);

@@ -5,7 +5,7 @@
 
 #include <stdio.h>
 
-/* RULES 5.1 */
+/* RULES 5.1; F16 */
 TEST(head_only_no_overtaking)
 {
     struct rig *l = langd_up("pools[0].default_blocks=0", NULL);

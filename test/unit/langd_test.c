@@ -148,6 +148,7 @@ TEST(total_below_what_came_is_malformed)
     T_EQ_U64(brain_reason(l, 0, 0), ERR_MALFORMED);
 }
 
+/* F27 */
 TEST(rows_beyond_the_total_do_not_count)
 {
     struct rig *l = langd_up(NULL, NULL);
@@ -213,7 +214,7 @@ TEST(key_and_storage_must_agree)
     T_EQ_U64(brain_reason(l, 0, 2), ERR_ITEM_MISMATCH);
 }
 
-/* RULES 1.6 */
+/* RULES 1.6; F29 */
 TEST(second_owner_of_a_key_is_refused)
 {
     struct rig *l = langd_up(NULL, NULL);
@@ -227,7 +228,7 @@ TEST(second_owner_of_a_key_is_refused)
     T_TRUE(brain_said(l, PEER_INIT, 0)->generation != t.generation);
 }
 
-/* RULES 1.2 */
+/* RULES 1.2; F21 */
 TEST(unknown_generation_is_stale)
 {
     struct rig *l = langd_up(NULL, NULL);
@@ -444,7 +445,7 @@ TEST(an_abort_that_is_not_answered_is_said_no_more)
 
 /* attempts */
 
-/* RULES 1.5 */
+/* RULES 1.5; F43 */
 TEST(broken_endpoint_raises_the_attempt_three_times)
 {
     struct rig *l = langd_up(NULL, NULL);
@@ -554,6 +555,7 @@ TEST(or_by_rows_that_do_not_come)
     T_EQ_U64(brain_reason(l, 0, 0), ERR_PEER_LOST);
 }
 
+/* F21 */
 TEST(rows_of_another_generation_do_not_count)
 {
     struct rig *l = langd_up(NULL, NULL);
@@ -755,7 +757,7 @@ TEST(bootstrap_and_total)
     T_EQ_U64(brain_stat(l, "deadlines"), 2);
 }
 
-/* RULES 8.3 */
+/* RULES 8.3; F44 */
 TEST(progress_needs_rows_and_a_grant)
 {
     struct rig *l = langd_up("timeouts.progress=2s", NULL);

@@ -91,6 +91,7 @@ static void nobody_reads(int r)
     free(text);
 }
 
+/* F36 */
 TEST(a_pipe_that_is_not_read_stops_nothing)
 {
     nobody_reads(by_pipe());
@@ -115,6 +116,7 @@ TEST(a_pipe_that_cannot_be_opened_again_stops_nothing)
         T_EQ_I64(seteuid(getuid()) | prctl(PR_SET_DUMPABLE, 1, 0, 0, 0), 0);
 }
 
+/* F36 */
 TEST(a_reader_that_is_gone_stops_nothing)
 {
     int fds[2];

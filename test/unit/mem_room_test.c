@@ -55,6 +55,7 @@ TEST(no_limit_is_known)
     T_TRUE(mem_room_cgroup("/nowhere", t_dir(), true) == UINT64_MAX);
 }
 
+/* F39 */
 TEST(the_narrowest_group_counts)
 {
     char self[512];

@@ -460,6 +460,7 @@ TEST(a_drain_waits_for_rooms_but_not_for_ever)
     T_TRUE(t_now_ns() - from >= 190 * NS_PER_MS);
 }
 
+/* F34 */
 TEST(a_second_signal_does_not_wait)
 {
     pid_t pid;
