@@ -76,7 +76,8 @@ src = $(patsubst %.c,$(B)/%.o,$(wildcard $(1)))
 BASE := $(call src,lib/base/*.c)
 WIRE := $(call src,lib/wire/*.c)
 CORE := $(call src,lib/core/*.c lib/core/*/*.c)
-IO := $(call src,lib/io/*.c lib/io/*/*.c)
+NO_UCX := $(B)/lib/io/data_none.o
+IO := $(filter-out $(NO_UCX),$(call src,lib/io/*.c lib/io/*/*.c))
 NODE := $(call src,lib/node/*.c lib/node/*/*.c)
 CLIENT := $(call src,lib/client/*.c)
 GPU := $(call src,lib/gpu/*.c)
@@ -91,6 +92,7 @@ OTLP := $(if $(shell pkg-config --exists libcurl libprotobuf-c && \
 CMDS := $(patsubst cmd/%.c,$(B)/%,$(filter-out \
 	$(if $(HTTP),,cmd/mmx-exporter.c) $(if $(OTLP),,cmd/mmx-otel.c), \
 	$(wildcard cmd/*.c)))
+WHEEL := $(patsubst $(B)/%,$(B)/wheel/%,$(filter-out %-otel,$(CMDS)))
 UNIT := $(patsubst %.c,$(B)/%,$(wildcard test/unit/*_test.c))
 CONTRACT := $(patsubst %.c,$(B)/%,$(wildcard test/contract/*_test.c))
 WATCH := $(patsubst %.c,$(B)/%.so,$(wildcard test/preload/*.c))
@@ -138,7 +140,7 @@ endif
 $(CMDS): $(B)/%: $(B)/cmd/%.o $(B)/mmx.a $(B)/libmmx.a
 	$(CC) $(LDFLAGS) $(filter %.o,$^) $(filter %.a,$^) -o $@ $(LIBS)
 
-$(B)/mmxctl: $(call src,cmd/ctl/*.c)
+$(B)/mmxctl $(B)/wheel/mmxctl: $(call src,cmd/ctl/*.c)
 $(B)/mmx-exporter: $(call src,cmd/exporter/*.c) $(B)/cmd/ctl/link.o \
 	$(B)/cmd/ctl/rows.o
 $(B)/mmx-exporter: LIBS = $(shell pkg-config --libs $(HTTP)) -lm
@@ -153,6 +155,16 @@ $(B)/cmd/otel/otlp.pb-c.o: $(B)/cmd/otel/otlp.pb-c.c
 	$(CC) -std=gnu11 $(CPPFLAGS) $(CFLAGS) $(HARDEN) -c $< -o $@
 $(B)/cmd/otel/otlp.o: CPPFLAGS += -I$(B)/cmd/otel
 $(B)/cmd/otel/otlp.o: | $(B)/cmd/otel/otlp.pb-c.h
+
+# Those of the wheel: NO_UCX is found before what the archive has in its place.
+$(filter-out %-exporter,$(WHEEL)): $(B)/wheel/%: $(B)/cmd/%.o $(NO_UCX) \
+		$(B)/mmx.a $(B)/libmmx.a
+	@mkdir -p $(@D)
+	$(CC) $(LDFLAGS) $(filter %.o,$^) $(filter %.a,$^) -o $@ \
+		$(filter-out -luc%,$(LIBS))
+$(B)/wheel/mmx-exporter: $(B)/mmx-exporter
+	@mkdir -p $(@D)
+	cp $< $@
 
 # Measures; not installed.
 $(BENCH): $(call src,test/bench/*.c) $(B)/mmx.a $(B)/libmmx.a
@@ -327,7 +339,7 @@ bench: all $(BENCH)
 
 # What CI adds.
 .PHONY: lint format fuzz fuzzers tests mutants models cover
-tests: all $(BENCH) $(WATCH) $(UNIT) $(CONTRACT) $(SIM) $(COUNTED) $(DOUBLE) $(SAMPLE) \
+tests: all $(if $(SAN),,$(WHEEL)) $(BENCH) $(WATCH) $(UNIT) $(CONTRACT) $(SIM) $(COUNTED) $(DOUBLE) $(SAMPLE) \
 	$(LLAMA_TEST)
 
 fuzzers: $(FUZZERS)

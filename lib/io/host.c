@@ -66,6 +66,13 @@ static void look_at_devices(const struct look *l)
     }
 }
 
+static void look_at_carrier(const struct look *l)
+{
+    if (l->c->transfer_carrier == CARRIER_UCX && !data_ucx.open)
+        found(l, true, "auto or tcp, or the daemons of the packages",
+            "transfer.carrier: `ucx`: " DATA_NO_UCX);
+}
+
 /* Returns 0 if this host can listen at the address, else errno. */
 static int try_bind(const struct sockaddr *a, socklen_t len)
 {
@@ -294,6 +301,7 @@ void host_check(const struct conf *c, bool now,
     look_at_group(&l);
     look_at_listen(&l);
     look_at_peers(&l);
+    look_at_carrier(&l);
     look_at_devices(&l);
     look_at_ports(&l);
     look_at_cores(&l);
