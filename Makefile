@@ -291,7 +291,9 @@ setup:
 
 demo: setup
 	@$(MAKE) --no-print-directory -s all
-	@$(PYTHON) scripts/demo --build $(B) $(if $(IMAGE),--image $(IMAGE))
+	@MMX_LIBRARY=$(B)/libmmx.so.0 PYTHONPATH=lib/client/python \
+		$(PYTHON) -B -m mmx demo --verbose --programs $(B) \
+		$(if $(IMAGE),--image $(IMAGE))
 
 # What only some tests need may be missing: they are skipped then, and counted.
 check: setup

@@ -1,6 +1,7 @@
 """Prints the status of this host's daemons, with `layout config.json` the pool
 that a model needs, as YAML, or with `library` the path of the C library that
-came with this package."""
+came with this package; `demo` moves a picture between daemons that it starts.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from typing import List, Optional
 
 import mmx
 
-from . import layout
+from . import demo, layout
 
 
 def size(text: str) -> int:
@@ -49,6 +50,8 @@ def arguments(words: Optional[List[str]]) -> argparse.Namespace:
                    help="Qwen3-VL: one wide row (vLLM), or a field of its own")
     what.add_parser("library", help="print the path of the C library of this "
                                     "package")
+    demo.add_arguments(what.add_parser(
+        "demo", help="start both daemons and move a picture through them"))
     return p.parse_args(words)
 
 
@@ -94,6 +97,8 @@ def main(words: Optional[List[str]] = None) -> int:
     args = arguments(words)
     if args.what == "library":
         return library()
+    if args.what == "demo":
+        return demo.main(args)
     return show_layout(args) if args.what == "layout" else status(args)
 
 
