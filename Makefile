@@ -9,7 +9,7 @@
 #   make mutants       break the core's rules, see which tests notice
 #   make models        search the models of the rules (needs spin)
 #   make cover         which lines and branches the tests reach (needs gcovr)
-#   make wheel         the Python package
+#   make wheel         the Python package, with the programs
 #   make engines       mmx inside engines as their packages have them, or
 #                      ENGINE=vllm: up to 12 GB, an hour
 #   make engines-matrix   what their newest releases have changed, by name, and
@@ -311,9 +311,9 @@ cost: $(COUNTED)
 fleet: $(COUNTED)
 	$(COUNTED) --fleet $(PAIRS) --rooms $(ROOMS) --limit 3600
 
-# The Python package, for pip install.
+# The Python package with the programs in it, for pip install.
 .PHONY: wheel
-wheel: $(B)/libmmx.so.0
+wheel: $(B)/libmmx.so.0 $(WHEEL)
 	@PYTHON=$(PYTHON) scripts/wheel $(B)
 
 # The Debian packages; scripts/setup --deb has what builds them.

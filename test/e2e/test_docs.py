@@ -53,6 +53,7 @@ ROWS = (
     (r"mmxctl( |$)", None),
     (r"scp -p ", "copied"),
     (r"pip install ", "wheel"),
+    (r"mmx demo$", None),
     (r"python -m mmx(\.adapters\.dynamo)? ", None),
     (r"python -m dynamo\.frontend$", "not run: is no word of ours"),
     (r"python test/engines/vllm/router.py ", None),
@@ -201,6 +202,8 @@ class Docs(Case):
                                                log=self.log))
         self.script("make", f'#!/bin/sh\nexec {shutil.which("make")} -n "$@"\n')
         self.script("python", f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+        self.script("mmx", f'#!/bin/sh\nexec {sys.executable} -m mmx "$@" '
+                    f"--programs {BUILD} --picture {self.world.dir}/demo.png\n")
         self.script("mmxctl", MMXCTL.format(
             build=BUILD, encoded=encoded.socket, langd=langd.socket))
         self.file("lib/aiohttp/__init__.py", AIOHTTP)

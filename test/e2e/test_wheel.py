@@ -1,8 +1,10 @@
 """The wheel of `make wheel`, installed by pip into a clean virtual environment:
-a room passes by it."""
+its programs run there, and a room passes by it."""
 
+import filecmp
 import importlib.metadata
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -10,6 +12,8 @@ import zipfile
 
 from pair import BUILD, ROOT, Case
 
+COMMANDS = {"mmx", "mmx-encoded", "mmx-exporter", "mmx-langd", "mmxctl"}
+MOST_BYTES = 12e6
 # Both sides of a room, as the README has them.
 ROOM = """
 import ctypes, subprocess, sys, mmx, numpy as np
@@ -32,15 +36,27 @@ version = ctypes.CDLL(path).mmx_version
 version.restype = ctypes.c_char_p
 assert version().decode() == mmx.__version__, version()
 """
+# Of the tree and its libraries nothing may be found.
+CLEAN = {k: v for k, v in os.environ.items()
+         if k not in ("PYTHONPATH", "MMX_LIBRARY", "LD_LIBRARY_PATH")}
 
 
 class Wheel(Case):
     limit_s = 600  # packages are downloaded
+    the = None  # wheel, for all tests, in a folder of its own
 
-    def made(self, folder):
+    def made(self):
+        if not Wheel.the:
+            folder = tempfile.TemporaryDirectory()
+            Wheel.the = folder, self.build(folder.name)
+        return Wheel.the[1]
+
+    def build(self, folder):
         """The wheel's path; skips where PyPI's tools cannot be had."""
-        os.symlink(os.path.join(BUILD, "libmmx.so.0"),
-                   os.path.join(folder, "libmmx.so.0"))
+        if not os.path.isdir(os.path.join(BUILD, "wheel")):
+            self.skipTest("a build with sanitizers has no programs for it")
+        for name in ("libmmx.so.0", "wheel"):
+            os.symlink(os.path.join(BUILD, name), os.path.join(folder, name))
         got = subprocess.run([os.path.join(ROOT, "scripts/wheel"), folder],
                              capture_output=True, text=True)
         if got.returncode == 2:
@@ -49,32 +65,34 @@ class Wheel(Case):
         return got.stdout.strip()
 
     def clean(self, folder, wheel):
-        """A new virtual environment with it and what it needs, which PyPI
-        has; its python."""
-        at, found = (os.path.join(folder, x) for x in ("venv", "found"))
+        """A new virtual environment with it alone; its python."""
+        at = os.path.join(folder, "venv")
         subprocess.run([sys.executable, "-m", "venv", at], check=True)
         python = os.path.join(at, "bin/python")
-        pip = [python, "-m", "pip", "--disable-pip-version-check"]
-        got = subprocess.run([*pip, "download", "-q", "-d", found, "numpy"],
-                             capture_output=True, text=True)
-        if got.returncode:
-            self.skipTest(f"no numpy of PyPI: {got.stderr.strip()[-200:]}")
-        got = subprocess.run([*pip, "install", "-q", "--no-index",
-                              "--find-links", found, wheel + "[views]"],
-                             capture_output=True, text=True)
-        self.assertEqual(got.returncode, 0, got.stderr)
+        self.pip(python, "install", "--no-index", wheel)
         return python
+
+    def pip(self, python, *words):
+        got = subprocess.run(
+            [python, "-m", "pip", "--disable-pip-version-check", "-q", *words],
+            env=CLEAN, capture_output=True, text=True)
+        self.assertEqual(got.returncode, 0, got.stderr)
 
     def test_it_is_whole(self):
         with tempfile.TemporaryDirectory() as folder:
-            wheel = self.made(folder)
+            wheel = self.made()
             self.assertRegex(os.path.basename(wheel), r"^mmx-[0-9.]+-py3-none-"
-                             r"manylinux_2_[0-9]+_\w+\.whl$")
+                             r"manylinux_2_35_\w+\.whl$")
+            self.assertLess(os.path.getsize(wheel), MOST_BYTES)
             with zipfile.ZipFile(wheel) as z:
                 names = set(z.namelist())
                 z.extractall(os.path.join(folder, "site"))
             self.assertLessEqual({"mmx/py.typed", "mmx/libmmx.so.0",
                                   "mmx/adapters/vllm_ec.py"}, names)
+            self.assertEqual(
+                {n.split("/")[-1] for n in names if "/scripts/mmx" in n},
+                COMMANDS)
+            self.carried(folder, names)
             info, = importlib.metadata.distributions(
                 path=[os.path.join(folder, "site")])
             about = info.metadata
@@ -89,13 +107,64 @@ class Wheel(Case):
                              [("sglang.srt.plugins", "mmx",
                                "mmx.adapters.sglang:register")])
 
+    def carried(self, folder, names):
+        """Each library is of a package whose version and licence are told."""
+        libs = {re.sub(r"-[0-9a-f]{8}", "", n.split("/")[-1]).split(".so")[0]
+                for n in names if n.startswith("mmx.libs/")}
+        self.assertLessEqual({"libzmq", "libuv", "libyaml-0", "libssl",
+                              "libcrypto", "libsodium"}, libs)
+        self.assertFalse([n for n in libs if n.startswith("libuc")], libs)
+        at = os.path.join(folder, "site/mmx/bin/licences")
+        with open(os.path.join(at, "carried")) as f:
+            packages = {line.split()[0] for line in f}
+        self.assertLessEqual({"libzmq5", "libssl3", "libuv1"}, packages)
+        self.assertLessEqual(packages | {"Apache-2.0", "LGPL-2.1"},
+                             set(os.listdir(at)))
+
+    def test_built_twice(self):
+        with tempfile.TemporaryDirectory() as folder:
+            self.assertTrue(filecmp.cmp(self.made(), self.build(folder),
+                                        shallow=False), "other bytes")
+
+    def test_its_programs(self):
+        """As in the README: no numpy, nothing of the system's libraries."""
+        with tempfile.TemporaryDirectory() as folder:
+            at = os.path.dirname(self.clean(folder, self.made()))
+
+            def said(*words):
+                return subprocess.run(
+                    [os.path.join(at, words[0]), *words[1:]], env=CLEAN,
+                    cwd=folder, capture_output=True, text=True)
+
+            for name in sorted(COMMANDS):
+                got = said(name, "--version")
+                self.assertEqual(got.returncode, 0, got.stderr)
+            got = said("mmx", "demo")
+            self.assertRegex(got.stdout, r"^demo: ok .*, copied, sent over "
+                             r"TCP: \S+\n$", got.stderr)
+            os.unlink(got.stdout.split()[-1])
+            got = said("mmx-encoded", "--check-config", "--config",
+                       os.devnull, "--set", "insecure=true", "--set",
+                       "pools[0].name=vit", "--set", "pools[0].layout=e:u8:64",
+                       "--set", "pools[0].blocks=4", "--set",
+                       "transfer.carrier=ucx")
+            self.assertEqual(got.returncode, 78, got.stderr)
+            self.assertIn("was built without UCX", got.stderr)
+
     def test_a_room_by_it(self):
         with tempfile.TemporaryDirectory() as folder:
-            wheel = self.made(folder)
+            wheel = self.made()
             python = self.clean(folder, wheel)
+            found = os.path.join(folder, "found")
+            got = subprocess.run(
+                [python, "-m", "pip", "--disable-pip-version-check", "download",
+                 "-q", "-d", found, "numpy"], capture_output=True, text=True)
+            if got.returncode:
+                self.skipTest(f"no numpy of PyPI: {got.stderr.strip()[-200:]}")
+            self.pip(python, "install", "--no-index", "--find-links", found,
+                     wheel + "[views]")
             e, d = self.pair()
             got = subprocess.run(
                 [python, "-c", ROOM, e.socket, d.socket], cwd=folder,
-                env={k: v for k, v in os.environ.items()
-                     if k not in ("PYTHONPATH", "MMX_LIBRARY")}, capture_output=True, text=True)
+                env=CLEAN, capture_output=True, text=True)
             self.assertEqual(got.returncode, 0, got.stderr)

@@ -1,0 +1,65 @@
+"""What a release says of the libraries in it: scripts/linked, of the programs
+that were built here."""
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import unittest
+import zipfile
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+PROGRAM = os.path.join(ROOT, os.environ.get("B", "build"), "mmx-encoded")
+
+
+def linked(*words):
+    return subprocess.run([os.path.join(ROOT, "scripts/linked"), *words],
+                          check=True, text=True,
+                          stdout=subprocess.PIPE).stdout
+
+
+def version(package):
+    return subprocess.run(["dpkg-query", "-W", "-f", "${Version}", package],
+                          check=True, text=True,
+                          stdout=subprocess.PIPE).stdout
+
+
+@unittest.skipUnless(shutil.which("dpkg-query"), "no dpkg here")
+class Linked(unittest.TestCase):
+    def test_packages(self):
+        rows = dict(line.split()[:2] for line in linked(PROGRAM).splitlines())
+        for name in ("libzmq5", "libuv1", "libssl3"):
+            self.assertEqual(rows[name], version(name))
+        self.assertNotIn("libc6", rows)
+
+    def test_licences(self):
+        with tempfile.TemporaryDirectory() as folder:
+            linked("--licences", folder, PROGRAM)
+            self.assertLessEqual({"libzmq5", "libssl3", "LGPL-2.1"},
+                                 set(os.listdir(folder)))
+
+    def test_spdx(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "mmx-9.whl")
+            with zipfile.ZipFile(path, "w") as z:
+                z.writestr("mmx/bin/licences/carried", "libzmq5 1 zeromq3\n")
+            found = json.loads(linked("--spdx", "9", folder, PROGRAM))
+        ids = [p["SPDXID"] for p in found["packages"]]
+        self.assertEqual(len(ids), len(set(ids)))
+        self.assertEqual(found["packages"][0]["packageFileName"], "mmx-9.whl")
+        links = {(r["spdxElementId"], r["relationshipType"],
+                  r["relatedSpdxElement"]) for r in found["relationships"]}
+        wheel = "SPDXRef-mmx-9.whl"
+        self.assertLessEqual({
+            ("SPDXRef-DOCUMENT", "DESCRIBES", wheel),
+            (wheel, "CONTAINS", "SPDXRef-libzmq5"),
+            (wheel, "DEPENDS_ON", "SPDXRef-libc6")}, links)
+        self.assertNotIn((wheel, "CONTAINS", "SPDXRef-libucx0"), links)
+        self.assertLessEqual({e for a, _, b in links for e in (a, b)},
+                             {"SPDXRef-DOCUMENT", *ids})
+
+
+if __name__ == "__main__":
+    unittest.main()
