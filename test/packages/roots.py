@@ -16,7 +16,12 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 TOP = os.path.dirname(os.path.dirname(HERE))
 # Not in the build folder: clones share them, and make looks through that.
 CACHE = os.environ.get("MMX_ROOTS", "/var/cache/mmx-roots")
-SUITES = {"12": "bookworm", "13": "trixie"}
+SUITES = {"12": "bookworm", "13": "trixie", "22.04": "jammy"}
+# Of Ubuntu, where the wheel alone is tried; venv is not in main there. Debian 12
+# has no package with its keys.
+KEYS = os.environ.get("MMX_UBUNTU_KEYS",
+                      "/usr/share/keyrings/ubuntu-archive-keyring.gpg")
+UBUNTU = {"jammy": ("--components=main,universe", f"--keyring={KEYS}")}
 ENV = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
        "LANG": "C.UTF-8", "HOME": "/root", "DEBIAN_FRONTEND": "noninteractive"}
 ARCHIVES = "/var/cache/apt/archives"  # where apt has its downloads
@@ -110,16 +115,24 @@ def limited(seconds, *words):
     return ["timeout", "-k", "10", str(seconds), *words]
 
 
+def name_of(release):
+    of = "Ubuntu" if SUITES[release] in UBUNTU else "Debian"
+    return f"{of} {release}"
+
+
 def bare(suite):
     """The folder of a bare root, made when there is none yet."""
     path = os.path.join(CACHE, suite + ".bare")
+    more = UBUNTU.get(suite, ())
+    if more and not os.path.exists(KEYS):
+        raise Failed(f"no {KEYS}: the keys of Ubuntu's archive")
     if not os.path.exists(path):
         os.makedirs(CACHE, exist_ok=True)
         part = tempfile.mkdtemp(dir=CACHE)
         try:
             os.chmod(part, 0o755)
             checked(limited(BARE_S, "debootstrap", "--variant=minbase",
-                            "--include=systemd-sysv,dbus", suite, part))
+                            "--include=systemd-sysv,dbus", *more, suite, part))
             os.rename(part, path)
         except Failed:
             shutil.rmtree(part, ignore_errors=True)

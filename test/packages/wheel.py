@@ -1,0 +1,83 @@
+"""The wheel in one release, where nothing is installed but Python: by pip into a
+virtual environment, as a user who is not root."""
+
+import filecmp
+import glob
+import os
+import shutil
+import tempfile
+
+from life import check
+from roots import SUITES, TOP, Root, checked
+
+# Of what the daemons need: Python itself may bring libssl.
+NOT_THERE = ("libzmq", "libuv", "libyaml", "libsodium", "libucp",
+             "libmicrohttpd", "libmmx")
+USER = "someone"
+AT = f"/home/{USER}"
+
+
+class Wheel:
+    STEPS = ("build", "build_again", "python_alone", "pip_install", "demo")
+
+    def __init__(self, release):
+        self.suite = SUITES[release]
+        self.root = None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.root:
+            self.root.close()
+
+    def logs(self):
+        return ""
+
+    # --- steps -------------------------------------------------------------
+    def build(self):
+        said = checked(["make", "-s", "wheel"], cwd=TOP)
+        self.made = os.path.join(TOP, said.strip().splitlines()[-1])
+
+    def build_again(self):
+        """From a copy of the tree, in another folder: the same bytes."""
+        with tempfile.TemporaryDirectory() as folder:
+            tree = checked(["scripts/deb/build", "--tree", folder], cwd=TOP)
+            at = tree.strip().splitlines()[-1]
+            os.makedirs(os.path.join(at, "build"))
+            os.symlink(os.path.join(TOP, "build/pypi"),
+                       os.path.join(at, "build/pypi"))
+            day = checked(["git", "log", "-1", "--format=%ct"], cwd=TOP)
+            said = checked(["make", "-s", "wheel"], cwd=at, env={
+                **os.environ, "SOURCE_DATE_EPOCH": day.strip()})
+            again = os.path.join(at, said.strip().splitlines()[-1])
+            check(filecmp.cmp(self.made, again, shallow=False),
+                  "other bytes the second time")
+
+    def python_alone(self):
+        self.root = r = Root(self.suite)
+        r.apt("update")
+        r.apt("install", "--no-install-recommends", "python3", "python3-venv")
+        there = r.run("ldconfig", "-p")
+        for name in NOT_THERE:
+            check(name not in there, f"{name} is there")
+        check(r.status("python3", "-c", "import numpy")[0], "numpy is there")
+        r.run("useradd", "-m", USER)
+
+    def pip_install(self):
+        r = self.root
+        shutil.copy(self.made, r.at(AT))
+        r.run("python3", "-m", "venv", f"{AT}/venv", user=USER)
+        r.run(f"{AT}/venv/bin/pip", "install", "-q", "--no-index",
+              f"{AT}/{os.path.basename(self.made)}", user=USER)
+        for path in glob.glob(r.at(AT, "venv/bin/mmx*")):
+            name = os.path.basename(path)
+            said = r.run(f"{AT}/venv/bin/{name}", "--version", user=USER)
+            check("0.1.0" in said, f"{name} --version: {said}")
+            print(f"     {said.strip()}")
+
+    def demo(self):
+        said = self.root.run(f"{AT}/venv/bin/mmx", "demo", user=USER)
+        check(said.startswith("demo: ok ") and said.count("\n") == 1 and
+              "copied, sent over TCP: " in said, said)
+        print(f"     {said.strip()}")
