@@ -77,6 +77,7 @@ class Manuals(unittest.TestCase):
         self.assertGreater(len(calls), 30)
         for call in calls:
             self.assertTrue(call + "(" in page, call)
+            self.assertTrue(call + "(" in self.read(call + ".3"), call)
 
     def test_the_smallest_file_is_one(self):
         page = self.read("mmx.yaml.5")
@@ -94,7 +95,10 @@ class Manuals(unittest.TestCase):
     def test_mandoc(self):
         if not shutil.which("mandoc"):
             self.skipTest("no mandoc")
-        for name in (*PAGES, *MORE):
+        calls = [name for name in os.listdir(self.dir.name)
+                 if name.endswith(".3") and name not in PAGES]
+        self.assertGreater(len(calls), 30)
+        for name in (*PAGES, *MORE, *calls):
             # Pages that are not installed yet are what it asks for.
             said = subprocess.run(
                 ["mandoc", "-Tlint", os.path.join(self.dir.name, name)],
