@@ -75,6 +75,14 @@ static bool set_transport(const char *key, const char *value)
     return false;
 }
 
+static bool older_than(unsigned minor)
+{
+    unsigned is[3];
+
+    ucp_get_version(&is[0], &is[1], &is[2]);
+    return is[0] == 1 && is[1] < minor;
+}
+
 static bool configure_transports(const struct data_conf *c)
 {
     bool mm = text_lists(c->tls, "sm") || text_lists(c->tls, "shm") ||
@@ -94,6 +102,10 @@ static bool configure_transports(const struct data_conf *c)
      * handling. */
     if (mm)
         ok = ok && set_transport("UCX_POSIX_ERROR_HANDLING", "y");
+    /* Before 1.19 UCX takes the address family of a UD packet from what only
+     * NVIDIA's cards say; on others it drops those of RoCE v2 over IPv4. */
+    if (older_than(19))
+        ok = ok && set_transport("UCX_UD_VERBS_ETH_DGID_CHECK", "n");
     return ok;
 }
 
@@ -140,10 +152,7 @@ static void without_sysv(const char *tls, char *out, size_t size)
  * A site that sets UCX_PROTO_ENABLE decides for itself. */
 static bool newer_protocols_end_us(void)
 {
-    unsigned major, minor, release;
-
-    ucp_get_version(&major, &minor, &release);
-    return major == 1 && minor < 22 && !getenv("UCX_PROTO_ENABLE");
+    return older_than(22) && !getenv("UCX_PROTO_ENABLE");
 }
 
 static bool set(ucp_config_t *config, const char *key, const char *value)
