@@ -8,6 +8,7 @@
 #   make cost          what its steps cost, however much there is
 #   make mutants       break the core's rules, see which tests notice
 #   make models        search the models of the rules (needs spin)
+#   make rdma          rows over verbs, in a guest with soft devices
 #   make cover         which lines and branches the tests reach (needs gcovr)
 #   make wheel         the Python package, with the programs
 #   make engines       mmx inside engines as their packages have them, or
@@ -340,7 +341,7 @@ bench: all $(BENCH)
 	gnuplot -e "dir='$(B)'" test/bench/curves.gp
 
 # What CI adds.
-.PHONY: lint format fuzz fuzzers tests mutants models cover
+.PHONY: lint format fuzz fuzzers tests mutants models rdma cover
 tests: all $(if $(SAN),,$(WHEEL)) $(BENCH) $(WATCH) $(UNIT) $(CONTRACT) $(SIM) $(COUNTED) $(DOUBLE) $(SAMPLE) \
 	$(LLAMA_TEST)
 
@@ -361,6 +362,10 @@ mutants:
 
 models:
 	@nice test/models/run $(MODELS)
+
+rdma: all tests
+	@scripts/setup --rdma
+	@test/rdma/run --build $(B)
 
 # COVER_PARTS: of scripts/check.
 cover:
