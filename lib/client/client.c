@@ -164,6 +164,7 @@ static int wait_up(mmx *m, int timeout_ms)
         int64_t left = client_left(end);
         uint64_t n;
 
+        client_flush(m); /* the socket may not have taken it at first */
         client_receive(m);
         if (m->link == LINK_UP)
             return 0;
@@ -199,8 +200,8 @@ static int open_handle(mmx *m, const struct mmx_opt *o)
             CELLS_MAX);
         return -MMX_E_MALFORMED;
     }
-    if (pthread_mutex_init(&m->lock, NULL) != 0 || !take_memory(m, cells) ||
-        !take_fds(m)) {
+    errno = pthread_mutex_init(&m->lock, NULL);
+    if (errno != 0 || !take_memory(m, cells) || !take_fds(m)) {
         client_error(m, "%m");
         return -MMX_E_SYSTEM;
     }

@@ -11,6 +11,7 @@
  * remapping without a call after a reconnect, while the engine reads. */
 #include "client/client.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -22,8 +23,13 @@ static int map_host(mmx *m, struct client_reply *r)
     struct mmx_pool *p = &r->pool;
     struct stat st;
 
-    if (r->fd < 0 || fstat(r->fd, &st) != 0 ||
-        (uint64_t)st.st_size < p->bytes) {
+    if (r->fd < 0 || fstat(r->fd, &st) != 0) {
+        if (r->fd < 0)
+            errno = EMFILE; /* the kernel drops it then, without a word */
+        client_error(m, "pool %s: its descriptor: %m", p->name);
+        return -MMX_E_SYSTEM;
+    }
+    if ((uint64_t)st.st_size < p->bytes) {
         client_error(m,
             "pool %s: its descriptor has less than %" PRIu64 " bytes", p->name,
             p->bytes);
