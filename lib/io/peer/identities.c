@@ -127,6 +127,8 @@ enum err keys_load_lines(
                     : strerror(errno);
     if (f)
         fclose(f);
+    else if (fd >= 0)
+        close(fd);
     if (why) {
         if (line)
             snprintf(at, sizeof(at), "line %u: ", line);

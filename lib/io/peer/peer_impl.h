@@ -34,9 +34,10 @@ struct sock {
     struct list ready; /* may have messages or events of the monitor */
     bool news;         /* the monitor has events */
     void *zmq, *monitor;
-    uv_poll_t poll, monitor_poll;
-    uint8_t closing;    /* uv handles whose close callback has not come */
-    struct meter meter; /* DEALER */
+    uv_poll_t polls[2];       /* of both */
+    uint8_t watched, closing; /* of those: in use; closed, without the callback
+                                 yet */
+    struct meter meter;       /* DEALER */
 };
 
 /* A connection of the ROUTER. */
@@ -137,8 +138,13 @@ static inline struct link *link_at(const struct links *p, uint32_t link)
 struct sock *sock_open(struct links *p, int type, uint32_t link, bool six);
 void sock_close(struct sock *s);
 bool sock_set(void *zmq, int option, int value);
-/* Polls a ZMQ socket's descriptor. */
-void sock_watch(
+/* Receives or sends a part without waiting; false: not now. A signal, for which
+ * libzmq stops before it has done so, ends neither: the rest of a message would
+ * be taken for the next one. more: ZMQ_SNDMORE or 0. */
+MUST_CHECK bool sock_receive(void *zmq, zmq_msg_t *part);
+bool sock_send(void *zmq, const void *part, size_t n, int more);
+/* Polls a ZMQ socket's descriptor. False: the system has no place for that. */
+MUST_CHECK bool sock_watch(
     uv_loop_t *loop, uv_poll_t *h, void *zmq, uv_poll_cb f, void *data);
 /* Makes the next turn check the socket. */
 void sock_ready(struct sock *s);

@@ -68,11 +68,11 @@ enum err zap_open(struct links *p)
 {
     p->zap = zmq_socket(p->ctx, ZMQ_REP);
     if (!p->zap || !sock_set(p->zap, ZMQ_LINGER, 0) ||
-        zmq_bind(p->zap, ZAP_ADDRESS) != 0) {
+        zmq_bind(p->zap, ZAP_ADDRESS) != 0 ||
+        !sock_watch(p->loop, &p->zap_poll, p->zap, on_zap, p)) {
         log_error("zmq: zap: %s", zmq_strerror(zmq_errno()));
         return ERR_INTERNAL;
     }
-    sock_watch(p->loop, &p->zap_poll, p->zap, on_zap, p);
     p->zap_news = true;
     return OK;
 }
@@ -122,7 +122,7 @@ static bool zap_receive(struct links *p, struct zap_request *r)
 
     memset(r, 0, sizeof(*r));
     while (more) {
-        if (zmq_msg_recv(&p->scrap, p->zap, ZMQ_DONTWAIT) < 0)
+        if (!sock_receive(p->zap, &p->scrap))
             return false;
         take_part(p, r, parts++, &curve);
         more = zmq_msg_more(&p->scrap);
@@ -136,11 +136,11 @@ static void zap_answer(struct links *p, const struct zap_request *r)
     const char *words[] = {r->ours ? "200" : "400",
         r->ours ? "" : "not a key of the fleet", r->ours ? r->key : "", ""};
 
-    (void)zmq_send(p->zap, "1.0", 3, ZMQ_SNDMORE | ZMQ_DONTWAIT);
-    (void)zmq_send(p->zap, r->id, r->id_len, ZMQ_SNDMORE | ZMQ_DONTWAIT);
+    (void)sock_send(p->zap, "1.0", 3, ZMQ_SNDMORE);
+    (void)sock_send(p->zap, r->id, r->id_len, ZMQ_SNDMORE);
     for (size_t i = 0; i < ARRAY_LEN(words); i++)
-        (void)zmq_send(p->zap, words[i], strlen(words[i]),
-            (i + 1 < ARRAY_LEN(words) ? ZMQ_SNDMORE : 0) | ZMQ_DONTWAIT);
+        (void)sock_send(p->zap, words[i], strlen(words[i]),
+            i + 1 < ARRAY_LEN(words) ? ZMQ_SNDMORE : 0);
 }
 
 static void turned_away(struct links *p, const struct zap_request *r)

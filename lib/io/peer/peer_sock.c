@@ -21,6 +21,7 @@
 
 #include "base/log.h"
 
+#include <errno.h>
 #include <stdio.h>
 
 #define LINGER_MS 100
@@ -55,15 +56,35 @@ static void on_news(uv_poll_t *h, int status, int events)
     on_readable(h, status, events);
 }
 
+static void sock_free(struct sock *s)
+{
+    list_remove(&s->node);
+    list_push_tail(&s->owner->free, &s->node);
+}
+
 static void on_closed(uv_handle_t *h)
 {
     struct sock *s = h->data;
 
     CHECK(s->closing > 0, "no handle of the socket is closing");
-    if (--s->closing == 0 && !s->owner->stopped) {
-        list_remove(&s->node);
-        list_push_tail(&s->owner->free, &s->node);
-    }
+    if (--s->closing == 0 && !s->owner->stopped)
+        sock_free(s);
+}
+
+bool sock_receive(void *zmq, zmq_msg_t *part)
+{
+    while (zmq_msg_recv(part, zmq, ZMQ_DONTWAIT) < 0)
+        if (zmq_errno() != EINTR)
+            return false;
+    return true;
+}
+
+bool sock_send(void *zmq, const void *part, size_t n, int more)
+{
+    while (zmq_send(zmq, part, n, more | ZMQ_DONTWAIT) < 0)
+        if (zmq_errno() != EINTR)
+            return false;
+    return true;
 }
 
 bool sock_set(void *zmq, int option, int value)
@@ -146,19 +167,40 @@ static void *open_monitor(struct links *p, void *zmq, int events)
     return NULL;
 }
 
-void sock_watch(
+bool sock_watch(
     uv_loop_t *loop, uv_poll_t *h, void *zmq, uv_poll_cb f, void *data)
 {
-    int fd = -1, e;
-    size_t n = sizeof(fd);
+    size_t n = sizeof(int);
+    int fd, e;
 
-    (void)zmq_getsockopt(zmq, ZMQ_FD, &fd, &n);
-    e = uv_poll_init(loop, h, fd);
-    if (e == 0) {
-        h->data = data;
-        e = uv_poll_start(h, UV_READABLE, f);
-    }
+    if (zmq_getsockopt(zmq, ZMQ_FD, &fd, &n) != 0 ||
+        uv_poll_init(loop, h, fd) != 0)
+        return false;
+    h->data = data;
+    e = uv_poll_start(h, UV_READABLE, f);
     CHECK(e == 0, "poll of a ZMQ descriptor: %s", uv_strerror(e));
+    return true;
+}
+
+/* Opens both sockets and polls them; false: one is missing. */
+static bool open_both(struct links *p, struct sock *s, int type, bool six)
+{
+    uint32_t key = s->link == NONE ? 0 : p->links[s->link].dial.key;
+
+    s->zmq = zmq_socket(p->ctx, type);
+    if (!s->zmq || !set_options(s->zmq, type, p->opt.heartbeat_ms, six) ||
+        !keys_set(p, s->zmq, type, key))
+        return false;
+    s->monitor = open_monitor(
+        p, s->zmq, type == ZMQ_ROUTER ? ROUTER_EVENTS : DEALER_EVENTS);
+    if (!s->monitor ||
+        !sock_watch(p->loop, &s->polls[0], s->zmq, on_readable, s))
+        return false;
+    s->watched = 1;
+    if (!sock_watch(p->loop, &s->polls[1], s->monitor, on_news, s))
+        return false;
+    s->watched = 2;
+    return true;
 }
 
 struct sock *sock_open(struct links *p, int type, uint32_t link, bool six)
@@ -168,25 +210,20 @@ struct sock *sock_open(struct links *p, int type, uint32_t link, bool six)
 
     if (!s)
         return NULL;
-    s->zmq = zmq_socket(p->ctx, type);
-    s->monitor = NULL;
+    CHECK(s->closing == 0, "a socket is used before its handles are closed");
+    list_push_tail(&p->used, &s->node);
+    s->zmq = s->monitor = NULL;
     s->meter.fd = -1;
-    if (s->zmq && set_options(s->zmq, type, p->opt.heartbeat_ms, six) &&
-        keys_set(p, s->zmq, type, link == NONE ? 0 : p->links[link].dial.key))
-        s->monitor = open_monitor(
-            p, s->zmq, type == ZMQ_ROUTER ? ROUTER_EVENTS : DEALER_EVENTS);
-    if (!s->monitor) {
-        log_debug("zmq: socket: %s", zmq_strerror(zmq_errno()));
-        if (s->zmq)
-            zmq_close(s->zmq);
-        list_push_tail(&p->free, &s->node);
+    s->link = link;
+    s->watched = 0;
+    if (!open_both(p, s, type, six)) {
+        int error = errno;
+
+        log_debug("zmq: socket: %s", zmq_strerror(error));
+        sock_close(s);
+        errno = error;
         return NULL;
     }
-    CHECK(s->closing == 0, "a socket is used before its handles are closed");
-    s->link = link;
-    list_push_tail(&p->used, &s->node);
-    sock_watch(p->loop, &s->poll, s->zmq, on_readable, s);
-    sock_watch(p->loop, &s->monitor_poll, s->monitor, on_news, s);
     s->news = true;
     sock_ready(s);
     return s;
@@ -194,15 +231,20 @@ struct sock *sock_open(struct links *p, int type, uint32_t link, bool six)
 
 void sock_close(struct sock *s)
 {
-    CHECK(s->zmq && s->closing == 0, "a socket is closed twice");
+    CHECK(s->closing == 0 && list_linked(&s->node), "a socket is closed twice");
     list_remove(&s->ready);
-    s->closing = 2;
-    uv_close((uv_handle_t *)&s->poll, on_closed);
-    uv_close((uv_handle_t *)&s->monitor_poll, on_closed);
-    zmq_socket_monitor(s->zmq, NULL, 0);
-    zmq_close(s->monitor);
-    zmq_close(s->zmq);
+    s->closing = s->watched;
+    for (uint32_t i = 0; i < s->watched; i++)
+        uv_close((uv_handle_t *)&s->polls[i], on_closed);
+    if (s->monitor) {
+        zmq_socket_monitor(s->zmq, NULL, 0);
+        zmq_close(s->monitor);
+    }
+    if (s->zmq)
+        zmq_close(s->zmq);
     s->zmq = s->monitor = NULL;
+    if (s->closing == 0)
+        sock_free(s);
 }
 
 void link_clear(struct link *k)

@@ -88,7 +88,7 @@ static bool skip_parts(
     bool more = zmq_msg_more(first);
     bool any = more;
 
-    while (more && zmq_msg_recv(&p->scrap, zmq, ZMQ_DONTWAIT) >= 0) {
+    while (more && sock_receive(zmq, &p->scrap)) {
         if (m)
             meter_count(m, &m->read, zmq_msg_size(&p->scrap));
         more = zmq_msg_more(&p->scrap);
@@ -101,8 +101,7 @@ void sock_news(struct sock *s)
     struct links *p = s->owner;
 
     s->news = false;
-    while (
-        s->monitor && zmq_msg_recv(&p->event, s->monitor, ZMQ_DONTWAIT) >= 0) {
+    while (s->monitor && sock_receive(s->monitor, &p->event)) {
         uint16_t event = 0;
         uint32_t value = 0;
 
@@ -196,12 +195,12 @@ static uint32_t router_receive(struct links *p)
     struct meter *m;
     bool ours;
 
-    if (zmq_msg_recv(&p->msg, zmq, ZMQ_DONTWAIT) < 0)
+    if (!sock_receive(zmq, &p->msg))
         return 0;
     ours = zmq_msg_size(&p->msg) == RID_BYTES; /* then a single part: frames */
     if (ours)
         memcpy(&rid, zmq_msg_data(&p->msg), RID_BYTES);
-    if (!zmq_msg_more(&p->msg) || zmq_msg_recv(&p->msg, zmq, ZMQ_DONTWAIT) < 0)
+    if (!zmq_msg_more(&p->msg) || !sock_receive(zmq, &p->msg))
         return 1;
     conn = router_conn(p);
     m = conn == NONE ? NULL : &p->conns[conn].meter;
@@ -222,7 +221,7 @@ static uint32_t router_receive(struct links *p)
 
 static uint32_t dealer_receive(struct links *p, struct sock *s)
 {
-    if (!s->zmq || zmq_msg_recv(&p->msg, s->zmq, ZMQ_DONTWAIT) < 0)
+    if (!s->zmq || !sock_receive(s->zmq, &p->msg))
         return 0;
     meter_count(&s->meter, &s->meter.read, zmq_msg_size(&p->msg));
     if (skip_parts(p, s->zmq, &p->msg, &s->meter)) {
@@ -319,7 +318,8 @@ static bool readable(void *zmq)
     int events = 0;
     size_t n = sizeof(events);
 
-    return zmq_getsockopt(zmq, ZMQ_EVENTS, &events, &n) == 0 &&
+    /* A signal may end the question: then a receive finds out. */
+    return zmq_getsockopt(zmq, ZMQ_EVENTS, &events, &n) != 0 ||
            (events & ZMQ_POLLIN) != 0;
 }
 
@@ -332,9 +332,9 @@ static bool send_to(struct links *p, const struct link *k)
     CHECK(k->up && k->out_len <= PACKET_BYTES, "%u bytes for a link that is %s",
         k->out_len, k->up ? "up" : "down");
     if (k->sock == p->router &&
-        zmq_send(zmq, &k->rid, RID_BYTES, ZMQ_SNDMORE | ZMQ_DONTWAIT) < 0)
+        !sock_send(zmq, &k->rid, RID_BYTES, ZMQ_SNDMORE))
         return false;
-    if (zmq_send(zmq, k->out, k->out_len, ZMQ_DONTWAIT) < 0)
+    if (!sock_send(zmq, k->out, k->out_len, 0))
         return false;
     meter_count(m, &m->written, k->out_len);
     return true;
