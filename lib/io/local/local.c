@@ -52,9 +52,12 @@ static enum err clear_path(const struct sockaddr_un *a)
         return ERR_INTERNAL;
     }
     s = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (s < 0) {
+        log_error("%s: socket: %s", a->sun_path, strerror(errno));
+        return ERR_INTERNAL;
+    }
     e = connect(s, (const struct sockaddr *)a, sizeof(*a)) == 0 ? 0 : errno;
-    if (s >= 0)
-        close(s);
+    close(s);
     if (e != ECONNREFUSED) {
         log_error("%s: served by another process", a->sun_path);
         return ERR_BUSY;
@@ -239,6 +242,7 @@ static bool admit(struct local *l, struct local_conn *c, uint32_t uid)
 {
     bool own = c->orders || uid == 0 || uid == (uint32_t)geteuid();
 
+    c->uid = uid;
     c->extra = false;
     if (share_take(l->share, uid, 1))
         return true;
@@ -247,6 +251,16 @@ static bool admit(struct local *l, struct local_conn *c, uint32_t uid)
     l->own_used[c->orders]++;
     c->extra = true;
     return true;
+}
+
+void conn_leave(struct local_conn *c)
+{
+    CHECK(!c->extra || c->owner->own_used[c->orders] > 0,
+        "no place of our own is used");
+    if (c->extra)
+        c->owner->own_used[c->orders]--;
+    else
+        share_give(c->owner->share, c->uid, 1);
 }
 
 /* Evicts the oldest connection without a HELLO whose user is `uid` or has more
@@ -309,9 +323,7 @@ static void take_client(struct listener *p, int fd)
     }
     pidfd = open_pidfd(fd, cred.pid);
     if (pidfd < 0) {
-        if (errno == EMFILE || errno == ENFILE)
-            log_rated(&refusals, "pid %d: out of descriptors", (int)cred.pid);
-        else if (errno != ESRCH)
+        if (errno != ESRCH)
             log_rated(
                 &refusals, "pid %d: pidfd: %s", (int)cred.pid, strerror(errno));
         refuse(fd, ERR_BUSY, "no pidfd for this process");
@@ -329,7 +341,12 @@ static void take_client(struct listener *p, int fd)
     }
     fcntl(pidfd, F_SETFD, FD_CLOEXEC);
     list_remove(&c->free);
-    conn_start(c, fd, pidfd, cred.uid);
+    if (!conn_start(c, fd, pidfd)) {
+        conn_leave(c);
+        refuse(fd, ERR_BUSY, "the system polls no more descriptors");
+        close(pidfd);
+        return;
+    }
     take_groups(fd, &groups);
     ev.conn = c->index;
     ev.uid = cred.uid;
@@ -429,24 +446,23 @@ static enum err take_memory(struct local *l, uint32_t connections)
     return OK;
 }
 
-static void start_polls(struct local *l)
+static enum err start_polls(struct local *l)
 {
-    int c = uv_timer_init(l->loop, &l->rest);
-
-    l->rest.data = l;
     for (int i = 0; i < LISTENERS; i++) {
         struct listener *p = &l->listeners[i];
-        int a, b;
+        int e = p->fd < 0 ? 0 : uv_poll_init(l->loop, &p->poll, p->fd);
 
         if (p->fd < 0)
             continue;
-        a = uv_poll_init(l->loop, &p->poll, p->fd);
-        b = uv_timer_init(l->loop, &p->backoff);
-        CHECK(a == 0 && b == 0 && c == 0, "poll of listener %d: %d %d %d", i, a,
-            b, c);
+        if (e != 0) {
+            log_error("%s: cannot be polled: %s", p->path, uv_strerror(e));
+            return ERR_INTERNAL;
+        }
+        p->polled = uv_timer_init(l->loop, &p->backoff) == 0;
         p->poll.data = p->backoff.data = p;
         listen_again(p);
     }
+    return OK;
 }
 
 /* Opens the socket for engines and, if configured, the one for orders. */
@@ -473,7 +489,6 @@ enum err local_new(struct local **out, uv_loop_t *loop,
     l->calls = *calls;
     for (int i = 0; i < LISTENERS; i++)
         l->listeners[i] = (struct listener){.owner = l, .fd = -1};
-    l->stopped = true;
     list_init(&l->free);
     list_init(&l->ready);
     list_init(&l->dirty);
@@ -483,16 +498,19 @@ enum err local_new(struct local **out, uv_loop_t *loop,
     l->share = opt->share;
     l->own = opt->own;
     l->reserve_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    uv_timer_init(loop, &l->rest);
+    l->rest.data = l;
     e = take_memory(l, opt->connections);
     if (e == OK)
         e = open_listeners(l, opt);
+    if (e == OK)
+        e = start_polls(l);
     if (e != OK) {
         local_stop(l);
+        uv_run(loop, UV_RUN_NOWAIT); /* for what it closes */
         local_free(&l);
         return e;
     }
-    l->stopped = false;
-    start_polls(l);
     *out = l;
     return OK;
 }
@@ -508,7 +526,7 @@ static void remove_path(struct listener *p)
     p->path[0] = 0;
 }
 
-static void close_listener(struct listener *p, bool polled)
+static void close_listener(struct listener *p)
 {
     char folder[108];
 
@@ -520,7 +538,7 @@ static void close_listener(struct listener *p, bool polled)
         (void)rmdir(folder);
     if (p->fd < 0)
         return;
-    if (polled) {
+    if (p->polled) {
         uv_close((uv_handle_t *)&p->poll, NULL);
         uv_close((uv_handle_t *)&p->backoff, NULL);
     }
@@ -530,15 +548,14 @@ static void close_listener(struct listener *p, bool polled)
 
 void local_stop(struct local *l)
 {
-    bool polled = !l->stopped;
-
+    if (l->stopped)
+        return;
     l->stopped = true;
     for (int i = 0; i < LISTENERS; i++)
-        close_listener(&l->listeners[i], polled);
+        close_listener(&l->listeners[i]);
     for (uint32_t i = 0; i < l->conns_count; i++)
         conn_drop(&l->conns[i]);
-    if (polled)
-        uv_close((uv_handle_t *)&l->rest, NULL);
+    uv_close((uv_handle_t *)&l->rest, NULL);
     if (l->reserve_fd >= 0)
         close(l->reserve_fd);
     l->reserve_fd = -1;

@@ -66,6 +66,12 @@ static void on_closed(uv_handle_t *h)
         list_push_tail(&c->owner->free, &c->free);
 }
 
+static void close_poll(struct local_conn *c, uv_poll_t *h)
+{
+    c->closing++;
+    uv_close((uv_handle_t *)h, on_closed);
+}
+
 static void poll_for(struct local_conn *c)
 {
     int events = c->blocked ? UV_WRITABLE : UV_READABLE;
@@ -76,29 +82,35 @@ static void poll_for(struct local_conn *c)
     CHECK(e == 0, "poll of connection %u: %s", c->index, uv_strerror(e));
 }
 
-void conn_start(struct local_conn *c, int fd, int pidfd, uint32_t uid)
+bool conn_start(struct local_conn *c, int fd, int pidfd)
 {
-    int a = uv_poll_init(c->owner->loop, &c->sock_poll, fd);
-    int b = uv_poll_init(c->owner->loop, &c->pid_poll, pidfd);
+    int e;
 
-    CHECK(a == 0 && b == 0, "poll of connection %u: %d %d", c->index, a, b);
     CHECK(
         c->fd < 0 && c->pidfd < 0 && c->closing == 0 && !list_linked(&c->free),
         "connection %u is in use", c->index);
     c->sock_poll.data = c->pid_poll.data = c;
+    if (uv_poll_init(c->owner->loop, &c->sock_poll, fd) != 0) {
+        list_push_tail(&c->owner->free, &c->free);
+        return false;
+    }
+    if (uv_poll_init(c->owner->loop, &c->pid_poll, pidfd) != 0) {
+        close_poll(c, &c->sock_poll);
+        return false;
+    }
     c->fd = fd;
     c->pidfd = pidfd;
     c->blocked = c->deaf = c->broken = c->held = c->more = false;
     c->over = c->eof = c->dead = false;
     c->out_head = c->out_len = c->marks_count = 0;
     c->parked_at = c->parked_len = c->rests = c->fds_sent = 0;
-    c->uid = uid;
     c->owner->stats.open++;
     list_push_tail(&c->owner->silent, &c->silent);
     conn_ready(c); /* its HELLO may have come already */
     poll_for(c);
-    b = uv_poll_start(&c->pid_poll, UV_READABLE, on_pidfd);
-    CHECK(b == 0, "poll of a process: %s", uv_strerror(b));
+    e = uv_poll_start(&c->pid_poll, UV_READABLE, on_pidfd);
+    CHECK(e == 0, "poll of a process: %s", uv_strerror(e));
+    return true;
 }
 
 /* out */
@@ -601,12 +613,6 @@ void local_cell(struct local *l, uint32_t conn, uint32_t index, uint64_t word)
 
 /* ends */
 
-static void close_poll(struct local_conn *c, uv_poll_t *h)
-{
-    c->closing++;
-    uv_close((uv_handle_t *)h, on_closed);
-}
-
 void conn_refuse(int fd, enum err err, const char *text)
 {
     uint8_t frame[1024];
@@ -661,12 +667,7 @@ static void drop_pid(struct local_conn *c)
     close_poll(c, &c->pid_poll);
     close(c->pidfd);
     c->pidfd = -1;
-    CHECK(!c->extra || c->owner->own_used[c->orders] > 0,
-        "no place of our own is used");
-    if (c->extra)
-        c->owner->own_used[c->orders]--;
-    else
-        share_give(c->owner->share, c->uid, 1);
+    conn_leave(c);
 }
 
 void conn_drop(struct local_conn *c)

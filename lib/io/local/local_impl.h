@@ -67,7 +67,7 @@ struct listener {
     uv_poll_t poll;
     uv_timer_t backoff;
     int fd; /* -1: it does not listen */
-    bool ready;
+    bool ready, polled;
     char path[108]; /* "": not ours to remove */
     uint64_t path_dev, path_ino;
 };
@@ -106,8 +106,11 @@ static inline struct local_conn *conn_at(const struct local *l, uint32_t conn)
 
 /* Sets the timer to the first rest that ends. */
 void local_rest(struct local *l);
-/* Starts a connection on accepted descriptors, which it owns from then on. */
-void conn_start(struct local_conn *c, int fd, int pidfd, uint32_t uid);
+/* Starts a connection on accepted descriptors, which it owns from then on.
+ * False: the system has no place to poll them, and they stay the caller's. */
+MUST_CHECK bool conn_start(struct local_conn *c, int fd, int pidfd);
+/* Gives back the place that its user has for it. */
+void conn_leave(struct local_conn *c);
 /* Ends the connection now and reports it. */
 void conn_end(struct local_conn *c);
 /* Sends one ANSWER that belongs to no message, if the socket takes it. */
