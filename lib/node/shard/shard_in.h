@@ -77,6 +77,8 @@ struct shard_role {
 };
 extern const struct shard_role shard_sends, shard_lands;
 
+#define SPARE_BYTES (ADDRESSES_MAX + DATA_KEY_BYTES + 1)
+
 struct shard {
     struct shard_conf conf; /* constant */
     const struct shard_role *role;
@@ -109,6 +111,9 @@ struct shard {
         struct sender send;
         struct lander land;
     };
+
+    uint8_t *spare; /* SPARE_BYTES at encoded, for addresses of a peer */
+    _Atomic bool spare_used;
 
     struct stage *stage;   /* NULL: no GPU pool */
     uint8_t *late;         /* by message or fetch: what has no slot there */
@@ -172,6 +177,8 @@ uint32_t rows_find(struct shard *s, const struct shard_pool *p,
 /* shard_order.c */
 /* Carries out the orders in the ring; returns their number. */
 unsigned shard_orders(struct shard *s);
+/* Frees the addresses of a peer, which an ORDER_PEER brought; NULL: none. */
+void orders_blob_free(struct shard *s, uint8_t *p);
 /* Tells carriers and stage of pool i, once it has memory. */
 void orders_pool(struct shard *s, uint32_t i);
 /* Of the loop's thread: */

@@ -426,7 +426,7 @@ static void order(struct shard *s, const struct order *o)
         s->land.keyed[o->key.peer] = s->land.keys_due = true;
         return;
     case ORDER_PEER: /* of encoded only */
-        free(o->peer.blob);
+        orders_blob_free(s, o->peer.blob);
         return;
     case ORDER_POOL:
         set_pool(s, o->pool);

@@ -18,6 +18,26 @@
 
 #define ORDER_NOTES 3 /* room for those of an order, and one more */
 
+/* Returns memory for the addresses of a peer. The system may have none; for one
+ * peer there is some from the start. */
+static uint8_t *blob_take(struct shard *s, uint32_t n)
+{
+    uint8_t *p = malloc(n);
+
+    if (!p && n <= SPARE_BYTES && !atomic_exchange(&s->spare_used, true))
+        p = s->spare;
+    CHECK(p, "no memory for %u bytes", n);
+    return p;
+}
+
+void orders_blob_free(struct shard *s, uint8_t *p)
+{
+    if (p && p == s->spare)
+        atomic_store(&s->spare_used, false);
+    else
+        free(p);
+}
+
 /* Gives an order its own copy of what it points to. */
 static void own(struct shard *s, struct order *o)
 {
@@ -28,8 +48,7 @@ static void own(struct shard *s, struct order *o)
         CHECK(o->peer.peer < s->conf.peers, "peer %u of %u", o->peer.peer,
             s->conf.peers);
         /* Setting up a peer, not a room: it may take memory. */
-        blob = malloc(o->peer.len + 1);
-        CHECK(blob, "no memory for %u bytes", o->peer.len);
+        blob = blob_take(s, o->peer.len + 1);
         if (o->peer.len)
             memcpy(blob, o->peer.blob, o->peer.len);
         o->peer.blob = blob;
@@ -55,10 +74,10 @@ static void own(struct shard *s, struct order *o)
     CHECK(false, "order %u", o->type);
 }
 
-static void disown(struct order *o)
+static void disown(struct shard *s, struct order *o)
 {
     if (o->type == ORDER_PEER)
-        free(o->peer.blob);
+        orders_blob_free(s, o->peer.blob);
     else if (o->type == ORDER_SOURCE)
         source_drop(o->source.source);
 }
@@ -96,7 +115,7 @@ void orders_free(struct shard *s)
     struct order o;
 
     while (s->in.records && ring_pop(&s->in, &o))
-        disown(&o);
+        disown(s, &o);
 }
 
 /* at the shard, by its owner */

@@ -59,6 +59,7 @@ static void carve(struct shard *s, struct slab *slab)
         pools[i] = pool_of(&c->pools[i]);
     s->send.sending = sending_init(slab, c->slots, c->peers, c->index, c->count,
         c->window_bytes, c->data.segment_bytes, pools, c->pools_count);
+    s->spare = slab_take(slab, 1, SPARE_BYTES);
     s->send.routes = slab_take(slab, c->peers, sizeof(*s->send.routes));
     s->send.eps = slab_take(slab, eps, sizeof(*s->send.eps));
     s->send.straight = slab_take(slab, eps, sizeof(*s->send.straight));
@@ -81,7 +82,7 @@ static void set_pool(struct shard *s, uint32_t i)
 static void fini(struct shard *s)
 {
     for (uint32_t i = 0; s->send.routes && i < s->conf.peers; i++)
-        free(s->send.routes[i].blob);
+        orders_blob_free(s, s->send.routes[i].blob);
 }
 
 /* peers */
@@ -304,7 +305,7 @@ static void set_peer(struct shard *s, const struct order_peer *o)
         to->carrier == o->carrier && to->key_len == o->key_len &&
         span_eq(span_of(to->blob, to->len + to->key_len),
             span_of(o->blob, o->len))) {
-        free(o->blob);
+        orders_blob_free(s, o->blob);
         return;
     }
     to->tried = 0; /* the next PEER_TRY is of the new ones */
@@ -312,7 +313,7 @@ static void set_peer(struct shard *s, const struct order_peer *o)
         broken(s, peer * per + i);
     report_lost(s);
     to->serial++;
-    free(to->blob);
+    orders_blob_free(s, to->blob);
     to->blob = o->blob;
     to->len = o->len - o->key_len;
     to->key_len = o->key_len;
