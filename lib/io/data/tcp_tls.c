@@ -205,13 +205,12 @@ bool tcp_safe_ready(void)
 bool tls_open(struct tcp_safe *s)
 {
     s->ssl = tcp_safe_ready() ? SSL_new(context) : NULL;
-    if (!s->ssl || !SSL_set_fd(s->ssl, s->fd) ||
+    if (!s->ssl || !SSL_set_fd(s->ssl, s->fd) || !SSL_set_app_data(s->ssl, s) ||
         (aes_256(s) &&
             !SSL_set_ciphersuites(s->ssl, "TLS_AES_256_GCM_SHA384"))) {
         log_error("tls: OpenSSL of this host can make no connection");
         return false;
     }
-    SSL_set_app_data(s->ssl, s);
     if (s->server) {
         SSL_set_accept_state(s->ssl);
     } else {
