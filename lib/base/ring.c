@@ -13,7 +13,9 @@
 #include "base/ring.h"
 
 #include "base/check.h"
+#include "base/log.h"
 
+#include <errno.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -110,7 +112,10 @@ enum err wake_init(struct wake *w)
 {
     atomic_init(&w->asleep, false);
     w->fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    return w->fd < 0 ? ERR_INTERNAL : OK;
+    if (w->fd >= 0)
+        return OK;
+    log_error("eventfd: %s", strerror(errno));
+    return ERR_INTERNAL;
 }
 
 void wake_fini(struct wake *w)

@@ -235,7 +235,8 @@ static int serve(uint8_t role, const struct options *o, struct keys *keys)
         return 0;
     }
     if (e != OK) {
-        log_error("cannot start");
+        log_error(
+            "cannot start%s", e == ERR_NO_BLOCKS ? ": out of memory" : "");
         return 1;
     }
     crash_watch(node_crash_view(running));

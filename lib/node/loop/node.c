@@ -138,10 +138,12 @@ static enum err start_loop(struct node *n)
     int e = uv_loop_init(l);
 
     n->loop_made = e == 0;
-    if (e != 0 || wake_init(&n->wake) != OK) {
-        log_error("the loop cannot be made: %s", e ? uv_strerror(e) : "wake");
+    if (e != 0) {
+        log_error("the loop cannot be made: %s", uv_strerror(e));
         return ERR_INTERNAL;
     }
+    if (wake_init(&n->wake) != OK)
+        return ERR_INTERNAL;
     if (uv_prepare_init(l, &n->prepare) || uv_check_init(l, &n->check) ||
         uv_idle_init(l, &n->idle) || uv_timer_init(l, &n->timer) ||
         uv_timer_init(l, &n->watchdog) || uv_timer_init(l, &n->look) ||
