@@ -48,6 +48,9 @@ static enum err check_file(
     int seals = fcntl(s->fd, F_GET_SEALS);
     struct stat st;
 
+    *why = "comes without its descriptor: no more may be open here";
+    if (s->fd < 0)
+        return ERR_MALFORMED;
     *why = "lies in a file of another size, or one that could shrink";
     if (seals < 0 || !(seals & F_SEAL_SHRINK) || !(seals & F_SEAL_GROW) ||
         fstat(s->fd, &st) != 0 || st.st_size <= 0 ||

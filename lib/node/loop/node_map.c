@@ -312,7 +312,11 @@ static void try_connect(struct mapping *m)
         return;
     }
     e = uv_poll_init(&m->node->loop, &m->poll, fd);
-    CHECK(e == 0, "poll of a mapping: %s", uv_strerror(e));
+    if (e != 0) {
+        m->why = "its socket cannot be polled";
+        fail(m, "poll", uv_strerror(e));
+        return;
+    }
     m->polled = true;
     m->poll.data = m;
     e = uv_poll_start(&m->poll, UV_READABLE, on_socket);
@@ -414,8 +418,7 @@ static bool take_frames(struct mapping *m, struct reader *r, int *fd)
         if (msg.type == LOCAL_ANSWER) {
             m->answered = true;
             uv_timer_stop(&m->timer);
-        } else if (msg.type == LOCAL_POOL_INFO &&
-                   (*fd >= 0 || msg.pool_info.handle.len > 0)) {
+        } else if (msg.type == LOCAL_POOL_INFO) {
             take_pool(m, &msg.pool_info, *fd);
             *fd = -1;
         }
