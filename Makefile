@@ -101,6 +101,7 @@ BENCH := $(B)/mmx-bench
 SIM := $(if $(wildcard test/sim/*.c),$(B)/test/sim/sim)
 COUNTED := $(B)/test/sim/counted
 SAMPLE := $(B)/test/sample/consumer
+EACH := $(B)/test/each/room
 FUZZERS := $(patsubst %.c,$(B)/%,$(wildcard test/fuzz/*_fuzz.c))
 
 .PHONY: all
@@ -200,8 +201,10 @@ $(WATCH): %.so: %.o
 	$(CC) $(LDFLAGS) -shared $^ -o $@
 
 # As a user of the library: nothing of ours but libmmx.
-$(SAMPLE): $(call src,test/sample/*.c) $(B)/libmmx.a
-	$(CC) $(LDFLAGS) $^ -o $@ -lpthread
+$(SAMPLE): $(call src,test/sample/*.c)
+$(EACH): $(call src,test/each/*.c)
+$(SAMPLE) $(EACH): $(B)/libmmx.a
+	$(CC) $(LDFLAGS) $(filter %.o,$^) $(filter %.a,$^) -o $@ -lpthread
 
 $(SIM): $(call src,test/sim/*.c) $(BASE) $(WIRE) $(CORE)
 	$(CC) $(LDFLAGS) $^ -o $@
@@ -342,7 +345,8 @@ bench: all $(BENCH)
 
 # What CI adds.
 .PHONY: lint format fuzz fuzzers tests mutants models rdma cover
-tests: all $(if $(SAN),,$(WHEEL)) $(BENCH) $(WATCH) $(UNIT) $(CONTRACT) $(SIM) $(COUNTED) $(DOUBLE) $(SAMPLE) \
+tests: all $(if $(SAN),,$(WHEEL)) $(BENCH) $(WATCH) $(UNIT) $(CONTRACT) $(SIM) \
+	$(COUNTED) $(DOUBLE) $(SAMPLE) $(EACH) \
 	$(LLAMA_TEST)
 
 fuzzers: $(FUZZERS)

@@ -1,0 +1,303 @@
+"""Every call that our code makes fails once: the n-th of each kind, for every
+n, while a daemon starts, while it serves, and in a client. Nothing crashes,
+hangs or leaks, what went wrong is said, and the next room comes. MMX_NTH says
+how many n of each kind are tried, 0: all (an hour); MMX_NTH_KINDS names kinds,
+MMX_SEED draws others."""
+
+import os
+import subprocess
+import time
+import unittest
+
+import failing
+from engine import LIMIT
+from pair import BUILD, SENT, Case, eventually
+
+import mmx
+
+EACH = int(os.environ.get("MMX_NTH", "1"))
+KINDS = os.environ.get("MMX_NTH_KINDS", "").split()
+SEED = int(os.environ.get("MMX_SEED", "1"))
+ROOM = os.path.join(BUILD, "test", "each", "room")
+ROWS = 300
+SOON = {"bootstrap": "4s", "progress": "4s", "total": "6s"}
+SLOWEST = 12  # seconds that rooms with these may take to their end
+
+# How rows go, and which kinds are tried for it where not all are.
+COPY = {}, ("memory", "map", "socket", "passing", "thread", "loop", "zmq",
+            "disk")
+TLS = {"same_host": "off", "carrier": "tcp", "encrypt": "on"}, (
+    "message", "tls")
+UCX = {"same_host": "off", "carrier": "ucx", "tls": "tcp"}, ("ucx",)
+
+
+def chosen(count):
+    """The n of 1 to count that are tried: all, or some all over them."""
+    if not EACH or EACH >= count:
+        return range(1, count + 1)
+    part = count // EACH
+    return [1 + i * part + SEED * 7919 % part for i in range(EACH)]
+
+
+@unittest.skipIf(SENT, "each way that rows go is here already")
+class Walk(Case):
+    limit_s = 240 if EACH else 7200
+    way = COPY
+
+    def setUp(self):
+        super().setUp()
+        self.seen, self.room = {}, 0
+        how = {"timeouts": SOON, "transfer": self.way[0]}
+        self.e = self.world.encoded(start=False, **how)
+        self.d = self.world.langd([self.e], start=False, **how)
+        self.d.conf["timeouts"]["unreachable"] = "60s"
+
+    def watched(self, path):
+        calls = failing.Calls(path + ".calls")
+        self.addCleanup(calls.close)
+        return calls
+
+    def walk(self, counts, attempt, again=None):
+        """Calls attempt(kind, n) for what is chosen of these counts; `again`
+        after a failure."""
+        for kind, count in counts.items():
+            if KINDS and kind not in KINDS or \
+                    EACH and self.way[1] and kind not in self.way[1]:
+                continue
+            for n in chosen(count):
+                with self.subTest(kind=kind, n=n):
+                    try:
+                        attempt(kind, n)
+                    except BaseException:
+                        self.world.end_engines()
+                        if again:
+                            again()
+                        raise
+
+    def note(self, kind, n, calls, binary, what):
+        if calls.failed():
+            self.seen.setdefault((kind, what), []).append(n)
+            if not EACH:
+                print(f"{kind} {n} {calls.place(binary)}: {what}", flush=True)
+
+    def tell(self, who):
+        for (kind, what), ns in sorted(self.seen.items()):
+            print(f"{who}: {kind}: {len(ns)} {what}", flush=True)
+
+    def whole(self):
+        """One room between new engines, from its request to the last word."""
+        self.room += 1
+        enc = self.world.engine(self.e, timeout=4)
+        lm = self.world.engine(self.d, timeout=4)
+        lm.request(self.room, "enc0")
+        enc.encode(self.room, ROWS, aux="grid", step=100)
+        self.assertEqual(lm.ready(self.room), ROWS)
+        self.good(lm, self.room)
+        lm.release(self.room)
+        enc.done(self.room)
+        enc.release(self.room)
+        self.world.end_engines()
+
+    def lives(self, *daemons):
+        for daemon in daemons:
+            self.assertTrue(daemon.alive(), f"{daemon.name} ended with "
+                            f"{daemon.process.returncode}, {daemon.tail()}")
+
+    def over(self, what):
+        """After a failure another room comes, and all blocks are free."""
+        if what != "whole":
+            self.whole()
+        self.world.all_free()
+
+    def outcome(self, act, *args):
+        """What came of it: "whole", or the reason of the error."""
+        began = time.monotonic()
+        try:
+            act(*args)
+            what = "whole"
+        except mmx.MmxError as error:
+            what = error.reason
+        except TimeoutError as error:
+            self.fail(f"{error}")
+        self.world.end_engines()
+        self.assertLess(time.monotonic() - began, SLOWEST, what)
+        return what
+
+
+class Start(Walk):
+    """While the daemon starts, serves its first room, and ends."""
+
+    def starts(self, daemon, calls):
+        """Starts it; True if it serves. False: it has ended, and has said
+        why."""
+        with open(daemon.log, "w"):
+            pass
+        try:
+            try:
+                daemon.start(env=calls.env)
+            except mmx.MmxError:  # it has refused the first engine
+                daemon.wait_ready()
+            return True
+        except AssertionError:
+            status = daemon.process.poll()
+        said = daemon.tail()
+        self.assertIn(status, (1, 78), said)
+        daemon.killed = True  # this is its status
+        self.assertTrue([line for line in said.splitlines()
+                         if not line.endswith("cannot start")],
+                        f"{calls.place(daemon.binary)}: no word why")
+        return False
+
+    def walk_start(self, victim, other):
+        calls = self.watched(victim.config)
+        other.start()
+        victim.start(env=calls.env)
+        self.whole()
+        victim.stop()
+        counts, clean = calls.kinds(), calls.held()
+
+        def attempt(kind, n):
+            calls.clear()
+            calls.fail(kind, n)
+            if self.starts(victim, calls):
+                what = self.outcome(self.whole)
+                self.lives(victim, other)
+                if calls.failed():
+                    self.over(what)
+                self.assertEqual(victim.stop(), 0, victim.tail())
+                self.assertEqual(calls.held(), clean)
+            else:
+                what = "not started"
+                if not EACH:
+                    print(victim.tail(2), end="")
+            self.note(kind, n, calls, victim.binary, what)
+
+        def again():
+            if victim.alive():
+                victim.kill()
+        self.walk(counts, attempt, again)
+        self.tell(f"start of {victim.role}")
+
+    def test_encoded(self):
+        self.walk_start(self.e, self.d)
+
+    def test_langd(self):
+        self.walk_start(self.d, self.e)
+
+
+class StartTls(Start):
+    way = TLS
+
+
+class StartUcx(Start):
+    way = UCX
+
+
+class Life(Walk):
+    """While both serve: the other daemon comes back, engines come, have a room
+    and go, somebody asks, the files are read again."""
+
+    def life(self, victim, other):
+        other.stop()
+        other.start()
+        self.whole()
+        for words in (("rooms",), ("status", "--json"), ("reload",)):
+            victim.ctl(*words, check=False)
+        self.whole()
+
+    def walk_life(self, victim, other):
+        calls = self.watched(victim.config)
+
+        def again():
+            for daemon in (victim, other):
+                if daemon.process:
+                    daemon.kill()
+            calls.clear()
+            victim.start(env=calls.env)
+            other.start()
+            self.life(victim, other)
+            self.world.all_free()
+
+        def quiet():
+            """What it holds when all is over."""
+            return (*calls.held(), victim.fds())
+        again()
+        counts = {}
+        for _ in range(2):
+            before = calls.kinds()
+            self.life(victim, other)
+            self.world.all_free()
+            for kind, count in calls.kinds().items():
+                counts[kind] = max(count - before[kind], counts.get(kind, 0))
+        looks = []
+        eventually(lambda: looks.append(quiet()) or
+                   len(set(looks[-40:])) == 1 and len(looks) >= 40, "quiet")
+        rest = looks[-1]
+
+        def attempt(kind, n):
+            calls.fail(kind, n)
+            what = self.outcome(self.life, victim, other)
+            calls.spare()
+            self.lives(victim, other)
+            self.over(what)
+            eventually(lambda: all(a <= b for a, b in zip(quiet(), rest)),
+                       f"{rest} again after {calls.place(victim.binary)}, "
+                       f"{what}; has {quiet()}", 10)
+            self.note(kind, n, calls, victim.binary, what)
+        self.walk(counts, attempt, again)
+        self.tell(f"life of {victim.role}")
+
+    def test_encoded(self):
+        self.walk_life(self.e, self.d)
+
+    def test_langd(self):
+        self.walk_life(self.d, self.e)
+
+
+class LifeTls(Life):
+    way = TLS
+
+
+class LifeUcx(Life):
+    way = UCX
+
+
+class Client(Walk):
+    """A program in C that is both engines of a room."""
+
+    way = COPY[0], ()  # all kinds
+
+    def run_room(self, calls):
+        self.room += 1
+        got = subprocess.run(
+            [ROOM, self.e.socket, self.d.socket, "enc0", str(self.room)],
+            env={**os.environ, **calls.env}, stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, timeout=LIMIT, check=False)
+        return got.returncode, got.stderr.strip()
+
+    def test_client(self):
+        self.e.start()
+        self.d.start()
+        calls = self.watched(self.e.config)
+        self.assertEqual(self.run_room(calls), (0, ""))
+        self.assertEqual(self.run_room(calls), (0, ""))
+        calls.clear()
+        self.assertEqual(self.run_room(calls), (0, ""))
+        counts = calls.kinds()
+        self.assertEqual(calls.held(), (0, 0))
+
+        def attempt(kind, n):
+            calls.clear()
+            calls.fail(kind, n)
+            status, said = self.run_room(calls)
+            self.assertIn(status, (0, 1), said)
+            self.assertEqual(bool(said), status == 1, said)
+            self.assertEqual(calls.held(), (0, 0), said)
+            self.world.all_free()
+            self.note(kind, n, calls, ROOM, said or "whole")
+        self.walk(counts, attempt)
+        self.tell("client")
+
+
+if __name__ == "__main__":
+    unittest.main()
