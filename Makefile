@@ -16,6 +16,7 @@
 #   make engines-matrix   what their newest releases have changed, by name, and
 #                      their short truth tables; ENGINE_PARTS=names: no tables
 #   make deb           the Debian packages, in build/deb
+#   make release       both, the source, an SBOM and checksums, in build/release
 #   make lint          format, layers, docs, cppcheck, clang-tidy
 #   make kernels   what runs on a GPU (needs nvcc)
 #   make llama LLAMA=prefix   hosts for an installed llama.cpp
@@ -325,6 +326,12 @@ wheel: $(B)/libmmx.so.0 $(WHEEL)
 deb:
 	@scripts/setup --deb
 	@scripts/deb/build $(B)/deb
+
+# All that is handed out, from a clone of what is committed.
+.PHONY: release
+release:
+	@scripts/setup --deb
+	@scripts/release $(B)/release
 
 # Engines in virtual environments under $(B)/engines; ENGINE names one of
 # them, ENGINE_PARTS parts of its table.

@@ -1,5 +1,5 @@
-"""What a release says of the libraries in it: scripts/linked, of the programs
-that were built here."""
+"""A release: what it says of the libraries in it (scripts/linked, of the programs
+that were built here), and what scripts/release refuses to release."""
 
 import json
 import os
@@ -59,6 +59,41 @@ class Linked(unittest.TestCase):
         self.assertNotIn((wheel, "CONTAINS", "SPDXRef-libucx0"), links)
         self.assertLessEqual({e for a, _, b in links for e in (a, b)},
                              {"SPDXRef-DOCUMENT", *ids})
+
+
+class Release(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        for name in ("Makefile", "scripts/release"):
+            os.makedirs(os.path.dirname(self.at(name)), exist_ok=True)
+            shutil.copy(os.path.join(ROOT, name), self.at(name))
+        self.git("init", "-q")
+        self.git("add", ".")
+        self.git("-c", "user.name=x", "-c", "user.email=x@x.invalid",
+                 "commit", "-qm", "x")
+
+    def at(self, name):
+        return os.path.join(self.folder.name, name)
+
+    def git(self, *words):
+        subprocess.run(["git", "-C", self.folder.name, *words], check=True)
+
+    def refused(self):
+        got = subprocess.run([self.at("scripts/release")], text=True,
+                             capture_output=True)
+        self.assertEqual(got.returncode, 1, got.stderr)
+        self.assertFalse(os.path.exists(self.at("build")))
+        return got.stderr
+
+    def test_changes(self):
+        with open(self.at("more"), "w"):
+            pass
+        self.assertIn("there are changes", self.refused())
+
+    def test_a_tag_of_another_version(self):
+        self.git("tag", "v9.9.9")
+        self.assertIn("tag v9.9.9, but the Makefile has", self.refused())
 
 
 if __name__ == "__main__":
