@@ -139,11 +139,8 @@ static void on_connected(void *ud, uint32_t ep)
 
 struct data_conf side_conf(void)
 {
-    /* UCX's, of a machine with a card: "rc_verbs", "mlx5_0:1". */
-    const char *tls = getenv("MMX_UCX_TLS"), *devices = getenv("MMX_UCX_CARD");
-
-    return (struct data_conf){.tls = tls ? tls : "tcp",
-        .devices = devices ? devices : "lo",
+    return (struct data_conf){.tls = "tcp",
+        .devices = "lo",
         .ports = "",
         .streams = 1,
         .segment_bytes = SIDE_SEGMENT,

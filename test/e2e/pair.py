@@ -30,19 +30,12 @@ BUILD = os.environ.get("MMX_BUILD", os.path.join(ROOT, "build"))
 SMALL = "embedding:u8:64"
 # How rows go when they are not to be copied: run's --sent.
 SENT = os.environ.get("MMX_SENT")
+TRANSFER = {"transfer": {"same_host": "off", "carrier": SENT}} if SENT else {}
 # UCX's transports, and the device of each side: "rc_verbs rxe0:1 rxe1:1".
 OVER = os.environ.get("MMX_UCX", "").split()
 # As the units set them: read once when UCX is loaded.
 UCX = {"UCX_HANDLE_ERRORS": "none", "UCX_VFS_ENABLE": "n",
        "UCX_MEM_EVENTS": os.environ.get("UCX_MEM_EVENTS", "n")}
-
-
-def transfer(side: int) -> dict:
-    """What the configuration of encoded (0) or langd (1) says of that."""
-    how = {"same_host": "off", "carrier": SENT}
-    if OVER:
-        how.update(tls=OVER[0], devices=OVER[1 + side])
-    return {"transfer": how} if SENT else {}
 
 
 def sanitized(binary: str) -> bool:
@@ -316,7 +309,12 @@ class World:
         self.key = os.path.join(self.dir, "fleet.key")
 
     def trusting(self, conf: dict) -> dict:
-        """The configuration with the key of this world, or without one."""
+        """The configuration with the key of this world, or without one; and
+        with the devices of this machine."""
+        if OVER and conf.get("transfer", {}).get("carrier") == "ucx":
+            device = OVER[2 if "peers" in conf else 1]
+            conf = merged({"transfer": {"tls": OVER[0], "devices": device}},
+                          conf)
         if self.insecure:
             return merged({"insecure": True}, conf)
         if conf.get("transfer", {}).get("carrier") == "ucx":
@@ -335,7 +333,7 @@ class World:
                 "timeouts": {"drain": "1s"},
                 "pools": [{"name": "vit", "blocks": blocks,
                            "block_rows": block_rows, "layout": fields}],
-                **transfer(0)}
+                **TRANSFER}
         d = Daemon(self, "encoded", name, self.trusting(merged(base, conf)))
         d.address = f"tcp://127.0.0.1:{port}"
         self.daemons.append(d)
@@ -351,7 +349,7 @@ class World:
                            "default_blocks": default_blocks}],
                 "peers": [{"name": e.name, "address": e.address}
                           for e in encoders],
-                **transfer(1)}
+                **TRANSFER}
         d = Daemon(self, "langd", name, self.trusting(merged(base, conf)))
         self.daemons.append(d)
         return d.start() if start else d
