@@ -161,7 +161,8 @@ EACH(many_pieces)
     send_pieces(&a, &b, 1, 17, 1000, 100);
     send_pieces(&a, &b, 2, DATA_IOV_MAX, 100, 700);
     send_pieces(&a, &b, 3, DATA_IOV_MAX, 900, DATA_HEADER_MAX);
-    send_pieces(&a, &b, 4, DATA_IOV_MAX, 9000, DATA_HEADER_MAX); /* a rendezvous */
+    /* a rendezvous */
+    send_pieces(&a, &b, 4, DATA_IOV_MAX, 9000, DATA_HEADER_MAX);
     side_until(&a, &b, &b.fetched_count, ops->number == CARRIER_TCP ? 3 : 1);
     T_EQ_U64(b.failed_count, 0);
     side_close_both(&a, &b);
