@@ -2,18 +2,23 @@
 swapped, a link is slow, connections are reset, nothing passes for a while, one
 way or both. Daemons with their keys, rows by TCP and by UCX; what comes is
 right, and nothing has to be mended afterwards. The wire is one of the test, so
-that what it does is drawn from a seed (MMX_SEED)."""
+that what it does is drawn from a seed (MMX_SEED); MMX_STORMS says how many times
+all goes wrong at once."""
 
+import collections
 import os
+import random
 import time
 import unittest
 
 import nets
 import test_data_keys
+from engine import LIMIT
 from pair import SENT
 
 import mmx
 
+STORMS = int(os.environ.get("MMX_STORMS", "3"))
 SEED = int(os.environ.get("MMX_SEED", "1"))
 ROWS = 128  # 512 KiB
 SHORT_MS = 2000  # less than a peer may be silent
@@ -43,6 +48,8 @@ class Network(test_data_keys.Hosts):
         self.addCleanup(self.wire.close)
         self.e, self.d = self.fleet(conf=conf, **self.carrier)
         self.enc, self.lm = self.engines(self.e, self.d)
+        # lib/io/README.md: it ends langd when two that connect lose packets.
+        self.ucx_1_13 = "rows go by: ucx 1.13" in self.d.tail(400)
         self.room = 0
         self.passes()
 
@@ -77,6 +84,17 @@ class Network(test_data_keys.Hosts):
         self.enc.release(self.room)
         return end
 
+    def heals(self):
+        """Rooms come again when the network is calm; after what time. What it
+        did before may still end a link, and a room with it."""
+        self.wire.calm()
+        began = time.monotonic()
+        while self.lives(8):
+            self.assertLess(time.monotonic() - began, LIMIT)
+        self.passes()
+        self.world.all_free()
+        return time.monotonic() - began
+
     def lost(self):
         return [x.stats()["peers_lost"] for x in (self.e, self.d)]
 
@@ -97,7 +115,7 @@ class Network(test_data_keys.Hosts):
     # F11
     def test_lost(self):
         self.begin()
-        for chance in LOSSES:
+        for chance in LOSSES[:-1] if self.ucx_1_13 else LOSSES:
             self.wire.set(loss=chance)
             ends = [self.lives(5) for _ in range(4)]
             print(f"{chance:.0%} lost: {ends.count('')} of {len(ends)} rooms "
@@ -105,9 +123,7 @@ class Network(test_data_keys.Hosts):
             if chance <= 0.05:
                 self.assertEqual(set(ends), {""})
         self.assertGreater(self.wire.did["loss"], 100)
-        self.wire.calm()
-        self.passes()
-        self.world.all_free()
+        print(f"a room came {self.heals():.2f} s later", flush=True)
 
     # F45
     def test_changed(self):
@@ -150,6 +166,27 @@ class Network(test_data_keys.Hosts):
         self.assertEqual(self.lost(), [0, 0])
         self.wire.calm()
         self.passes()
+
+    # F09, F10, F11, F12, F43
+    def test_all_of_it_at_once(self):
+        self.begin()
+        if self.ucx_1_13:
+            self.skipTest("UCX 1.13 ends langd now and then")
+        draw = random.Random(SEED)
+        ends, healed = collections.Counter(), []
+        for _ in range(STORMS):
+            self.wire.set(
+                loss=draw.choice((0, 0.01, 0.1)), twice=draw.choice((0, 0.1)),
+                delay=draw.choice((0, 0.02, 0.1)), jitter=draw.choice(
+                    (0, 0.02)), reset=draw.choice((0, 0.001, 0.01)),
+                rate=draw.choice((0, 1000000)), deaf=draw.choice(
+                    ((), (), (nets.E_HOST,), (nets.L_HOST,))))
+            ends[self.lives(draw.choice((2, 8)))] += 1
+            if draw.random() < 0.3:
+                ends[self.lives(draw.choice((2, 8)))] += 1
+            healed.append(self.heals())
+        print(f"{STORMS} storms: {dict(ends)}, calm within {max(healed):.2f} s",
+              flush=True)
 
     def cut(self, *deaf):
         """A room is half there as these hosts hear nothing any more."""
