@@ -11,7 +11,7 @@ import unittest
 
 import failing
 from engine import LIMIT
-from pair import BUILD, SENT, Case, eventually
+from pair import BUILD, SENT, Case, eventually, keygen, yaml
 
 import mmx
 
@@ -195,12 +195,21 @@ class StartUcx(Start):
 
 class Life(Walk):
     """While both serve: the other daemon comes back, engines come, have a room
-    and go, somebody asks, the files are read again."""
+    and go, somebody asks, the files are read again, with another key first."""
+
+    def setUp(self):
+        super().setUp()
+        second = keygen(os.path.join(self.world.dir, "second.key"))
+        for daemon in (self.e, self.d):
+            daemon.conf["control"]["keys"].append(second)
 
     def life(self, victim, other):
         other.stop()
         other.start()
         self.whole()
+        victim.conf["control"]["keys"].reverse()
+        with open(victim.config, "w") as f:
+            f.write(yaml(victim.conf))
         for words in (("rooms",), ("status", "--json"), ("reload",)):
             victim.ctl(*words, check=False)
         self.whole()
