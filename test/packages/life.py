@@ -33,7 +33,7 @@ def check(truth, what):
 
 
 class Life:
-    STEPS = ("build", "lintian", "install", "start_by_the_units",
+    STEPS = ("build", "build_again", "lintian", "install", "start_by_the_units",
              "orders", "room_in_python", "room_in_c", "prometheus", "page",
              "spans", "upgrade_with_rooms_open", "remove", "purge")
 
@@ -77,6 +77,17 @@ class Life:
         b.run("sh", "-c", f"cd {src} && dpkg-buildpackage -b -uc -us")
         for path in glob.glob(b.at("/tmp/src/*.deb")):
             shutil.copy(path, self.folder)
+
+    def build_again(self):
+        """In another folder: the same bytes."""
+        b = self.builder
+        shutil.copytree(os.path.join(self.folder, "tree"), b.at("/tmp/again"),
+                        symlinks=True)
+        b.run("sh", "-c", "cd /tmp/again/mmx-* && "
+              "dpkg-buildpackage -b -uc -us")
+        one, other = (b.run("sh", "-c", f"cd /tmp/{folder} && sha256sum *.deb")
+                      for folder in ("src", "again"))
+        check(one == other, f"{one}\n{other}")
 
     def lintian(self):
         self.builder.run("sh", "-c", "lintian --allow-root --fail-on error,"
@@ -144,13 +155,15 @@ class Life:
                     self.root.at("/home/engine"))
         self.root.run("python3", "/home/engine/engines.py", "room", "7",
                       user="engine")
+        said = self.root.run("python3", "-m", "mmx", "demo", user="engine")
+        check(said.startswith("demo: ok "), said)
 
     def room_in_c(self):
         r = self.root
         r.apt("install", "--no-install-recommends", "gcc", "libc6-dev",
               "pkg-config")
-        shutil.copy(os.path.join(HERE, "room.c"), r.at("/home/engine"))
-        r.run("sh", "-c", "cd /home/engine && cc -Wall -Werror room.c -o room "
+        r.run("sh", "-c", "cd /home/engine && cc -Wall -Werror -o room "
+              "/usr/share/doc/libmmx-dev/examples/room.c "
               "$(pkg-config --cflags --libs mmx)")
         r.run("/home/engine/room", "8", user="engine")
 
