@@ -178,9 +178,11 @@ class Start(Walk):
         self.walk(counts, attempt, again)
         self.tell(f"start of {victim.role}")
 
+    # F38
     def test_encoded(self):
         self.walk_start(self.e, self.d)
 
+    # F38
     def test_langd(self):
         self.walk_start(self.d, self.e)
 
@@ -256,9 +258,11 @@ class Life(Walk):
         self.walk(counts, attempt, again)
         self.tell(f"life of {victim.role}")
 
+    # F38
     def test_encoded(self):
         self.walk_life(self.e, self.d)
 
+    # F38
     def test_langd(self):
         self.walk_life(self.d, self.e)
 
@@ -284,6 +288,7 @@ class Client(Walk):
             capture_output=True, text=True, timeout=LIMIT, check=False)
         return got.returncode, got.stderr.strip()
 
+    # F38
     def test_client(self):
         self.e.start()
         self.d.start()
