@@ -4,10 +4,13 @@ hangs or leaks, what went wrong is said, and the next room comes. MMX_NTH says
 how many n of each kind are tried, 0: all (an hour); MMX_NTH_KINDS names kinds,
 MMX_SEED draws others."""
 
+import errno
 import os
+import socket
 import subprocess
 import time
 import unittest
+import unittest.mock
 
 import failing
 from engine import LIMIT
@@ -311,6 +314,30 @@ class Client(Walk):
             self.note(kind, n, calls, ROOM, said or "whole")
         self.walk(counts, attempt)
         self.tell("client")
+
+
+class Python(Walk):
+    """The Python client: the kernel has no buffers for one of its messages."""
+
+    def test_no_buffers(self):
+        self.e.start()
+        self.d.start()
+        real, sent, fails = socket.socket.send, 0, 0
+
+        def send(*words):
+            nonlocal sent
+            sent += 1
+            if sent == fails:
+                raise OSError(errno.ENOBUFS, os.strerror(errno.ENOBUFS))
+            return real(*words)
+        with unittest.mock.patch.object(socket.socket, "send", send):
+            self.whole()
+            count = sent
+            for fails in range(1, count + 1):
+                sent = 0
+                with self.subTest(n=fails):
+                    self.assertEqual(self.outcome(self.whole), "whole")
+        self.assertGreater(count, 4)
 
 
 if __name__ == "__main__":

@@ -326,12 +326,12 @@ class Connection:
             try:
                 self._socket.send(self._out[0], socket.MSG_NOSIGNAL)
                 self._out.popleft()
-            except BlockingIOError:
-                full = True
-            except OSError:
-                # The daemon's last messages are still to be received; _read
-                # ends the connection after them.
-                self._out.clear()
+            except OSError as e:
+                full = e.errno in (errno.EAGAIN, errno.ENOBUFS)
+                # Else the daemon's last messages are still to be received;
+                # _read ends the connection after them.
+                if not full:
+                    self._out.clear()
         if self._socket and full != self._writing:
             self._writing = full
             self._epoll.modify(self._socket, select.EPOLLIN
