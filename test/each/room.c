@@ -137,7 +137,7 @@ int main(int argc, char **argv)
         return 64;
     for (uint32_t r = 0; r < ROWS; r++)
         for (uint32_t i = 0; i < ROW_BYTES; i++)
-            rows[r][i] = (uint8_t)(id * 31 + r * 7 + i);
+            rows[r][i] = (uint8_t)(id * 31 + (uint64_t)r * 7 + i);
     whole = join(&both[ENC], MMX_ENCODED, argv[1]) &&
             join(&both[LM], MMX_LANGD, argv[2]) &&
             ask(&both[LM], id, argv[3]) && announce(&both[ENC], id) &&
