@@ -18,7 +18,6 @@
 #   make deb           the Debian packages, in build/deb
 #   make release       both, the source, an SBOM and checksums, in build/release
 #   make lint          format, layers, docs, cppcheck, clang-tidy
-#   make kernels   what runs on a GPU (needs nvcc)
 #   make llama LLAMA=prefix   hosts for an installed llama.cpp
 #   make samples   conf/*.yaml from the table of keys
 #   make manuals   manual pages and completions, from the tables and --help
@@ -182,10 +181,9 @@ $(B)/test/unit/spans_test: $(B)/cmd/otel/spans.o
 $(UNIT) $(CONTRACT): $(B)/%: $(B)/%.o $(call src,test/*.c) $(B)/mmx.a $(B)/libmmx.a
 	$(CC) $(LDFLAGS) $(filter %.o,$^) $(filter %.a,$^) -o $@ $(LIBS)
 
-# The CUDA toolkit, for kernels and to hold lib/gpu/cuda.def against cuda.h;
-# nothing else needs it.
+# The CUDA toolkit, to hold lib/gpu/cuda.def against cuda.h; nothing else needs
+# it.
 CUDA_HOME ?= /usr/local/cuda
-NVCC ?= $(or $(wildcard $(CUDA_HOME)/bin/nvcc),$(shell command -v nvcc))
 $(B)/test/unit/cuda_api_test.o: CPPFLAGS += \
 	$(addprefix -isystem ,$(wildcard $(CUDA_HOME)/include))
 
@@ -222,16 +220,6 @@ $(COUNTED): $(call src,test/sim/*.c) $(WIRE) $(counted) \
 
 $(FUZZERS): $(B)/%: $(B)/%.o $(B)/mmx.a $(B)/libmmx.a
 	$(CC) $(LDFLAGS) $(FUZZ_LINK) $^ -o $@ $(LIBS)
-
-# Code for GPUs: binaries for 8.x and 9.0, PTX for whatever comes later.
-KERNELS := $(B)/kernels/rows.fatbin
-.PHONY: kernels
-kernels: $(KERNELS)
-$(KERNELS): lib/gpu/rows.cu
-	@mkdir -p $(@D)
-	$(NVCC) -std=c++17 -O3 -fatbin \
-		-gencode arch=compute_80,code=[sm_80,compute_80] \
-		-gencode arch=compute_90,code=sm_90 $< -o $@
 
 # llama.cpp: LLAMA=prefix has its include and lib; else pkg-config finds it.
 # What tests run is the same over doubles of libllama and libmtmd.
@@ -411,8 +399,6 @@ install: all manuals
 		$(DESTDIR)$(PREFIX)/include
 	install -m644 $(B)/libmmx.a $(DESTDIR)$(LIBDIR)
 	install -m755 $(B)/libmmx.so.0 $(DESTDIR)$(LIBDIR)
-	if [ -e $(KERNELS) ]; then \
-		install -D -m644 -t $(DESTDIR)$(LIBDIR)/mmx $(KERNELS); fi
 	if [ -e $(B)/llama/libmmx-mtmd.so ]; then \
 		install -m755 $(B)/llama/libmmx-mtmd.so $(DESTDIR)$(LIBDIR) && \
 		install -m755 $(B)/llama/mmx-llama-encode \

@@ -78,45 +78,6 @@ long gpu_get(const char *name)
     return get(name);
 }
 
-void *gpu_stream(struct cuda *c)
-{
-    void *p = call_of("cuStreamCreate"), *stream = NULL;
-    int (*create)(void **out, unsigned int flags);
-
-    memcpy(&create, &p, sizeof(create));
-    cuda_stay(c);
-    T_EQ_I64(create(&stream, 1), 0);
-    return stream;
-}
-
-void gpu_stream_close(void *stream)
-{
-    void *p = call_of("cuStreamSynchronize");
-    int (*call)(void *stream);
-
-    memcpy(&call, &p, sizeof(call));
-    T_EQ_I64(call(stream), 0);
-    p = call_of("cuStreamDestroy_v2");
-    memcpy(&call, &p, sizeof(call));
-    T_EQ_I64(call(stream), 0);
-}
-
-void gpu_kernels(void)
-{
-    char exe[512] = "", file[600] = "/proc/self/exe";
-    ssize_t n = readlink(file, exe, sizeof(exe) - 1);
-
-    T_TRUE(n > 0);
-    exe[n] = 0;
-    if (gpu_real()) {
-        *strrchr(exe, '/') = 0;
-        snprintf(file, sizeof(file), "%s/../../kernels/rows.fatbin", exe);
-        if (access(file, R_OK) != 0)
-            t_skip("make kernels has not been run");
-    }
-    T_EQ_I64(setenv("MMX_KERNELS", file, 1), 0);
-}
-
 static void nothing(void *ud)
 {
     (void)ud;
@@ -124,7 +85,7 @@ static void nothing(void *ud)
 
 static void copy(struct cuda *c, cuda_address to, cuda_address from, size_t n)
 {
-    struct cuda_batch b = {&to, &from, &n, 1, true};
+    struct cuda_batch b = {&to, &from, &n, 1};
     struct cuda_lane *l;
 
     T_OK(cuda_lane_open(&l, c, 1, nothing, NULL));

@@ -16,15 +16,6 @@ void *gpu_host(const void *p);
 void gpu_set(const char *name, long value);
 long gpu_get(const char *name);
 
-/* A stream of its own, whose GPU becomes current on this thread; closing waits
- * for what it was given. */
-void *gpu_stream(struct cuda *c);
-void gpu_stream_close(void *stream);
-
-/* Has the kernels found: the double looks at no code, a GPU wants its own and
- * skips the case where there is none. */
-void gpu_kernels(void);
-
 /* Bytes of GPU memory to and from the host's, by a lane of its own. */
 void gpu_write(struct cuda *c, cuda_address to, const void *from, size_t n);
 void gpu_read(struct cuda *c, void *to, cuda_address from, size_t n);

@@ -378,9 +378,4 @@ int client_gpu_copy(int gpu, struct client_rows to, struct client_rows from,
  * need be aligned. */
 void client_round(bool to_bf16, uint8_t *to, const uint8_t *from, size_t n);
 
-/* Copies pieces by the kernels of lib/gpu/rows.cu on `stream`, without waiting.
- * The first launch on a GPU loads the kernels. *why: NULL, or why it failed. */
-int client_gpu_launch(int gpu, const struct window_piece *pieces,
-    uint32_t count, void *stream, const char **why);
-
 #endif

@@ -3,9 +3,7 @@
  *
  * Invariants: every call restores the thread's current context; a failed map
  * releases all that it has taken; copies wait for a stream of their own and for
- * nothing else, launches do not wait. Kernels are loaded once per GPU, by the
- * first launch, under a lock, and stay. Called without the handle's lock,
- * except the map.
+ * nothing else. Called without the handle's lock, except the map.
  *
  * Rejected: the runtime library, which engines link in many versions; the
  * context of the calling thread, which the engine may destroy. The primary
@@ -14,7 +12,6 @@
 
 #include "gpu/driver.h"
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
 
@@ -141,6 +138,7 @@ static CUresult copy_rows(struct client_rows to, struct client_rows from,
 {
     CUresult r = CUDA_SUCCESS;
 
+    assert(to.stride >= row_bytes && from.stride >= row_bytes);
     if (to.stride == row_bytes && from.stride == row_bytes)
         return cu->cuMemcpyAsync(
             (uintptr_t)to.p, (uintptr_t)from.p, rows * row_bytes, s);
@@ -170,115 +168,4 @@ int client_gpu_copy(int gpu, struct client_rows to, struct client_rows from,
     }
     leave(gpu, false);
     return r == CUDA_SUCCESS ? 0 : -MMX_E_INTERNAL;
-}
-
-/* kernels */
-
-#define GPUS_MAX      16
-#define LAUNCH_PIECES 64
-#define THREADS       256
-#define BLOCKS        2048 /* thread blocks of one launch: fill every GPU */
-
-/* The parameters of the kernels in gpu/rows.cu. */
-struct rows_piece {
-    uint64_t from, to, from_stride, to_stride;
-    uint32_t rows, elements;
-};
-struct rows_pieces {
-    uint32_t count, row_bytes;
-    struct rows_piece of[LAUNCH_PIECES];
-};
-_Static_assert(sizeof(struct rows_pieces) == 8 + LAUNCH_PIECES * 40,
-    "parameters of a kernel");
-
-static pthread_mutex_t kernels_lock = PTHREAD_MUTEX_INITIALIZER;
-static CUfunction kernels[GPUS_MAX][WINDOW_HOWS];
-
-/* Loads the kernels of a GPU whose context is current. Returns NULL, or why it
- * failed. */
-static const char *kernels_load(int gpu, CUfunction *out)
-{
-    static const char *const names[WINDOW_HOWS] = {[WINDOW_SAME] = "mmx_rows",
-        [WINDOW_FROM_BF16] = "mmx_rows_bf16_f32",
-        [WINDOW_FROM_F16] = "mmx_rows_f16_f32"};
-    CUcontext context;
-    const char *why = gpu_kernels_load(cu, names, WINDOW_HOWS, out);
-
-    /* The kernels need the context: retain it once more. */
-    if (!why && cu->cuDevicePrimaryCtxRetain(&context, gpu) != CUDA_SUCCESS) {
-        memset(out, 0, WINDOW_HOWS * sizeof(*out));
-        return "the GPU's context cannot be retained";
-    }
-    return why;
-}
-
-static const char *kernels_of(int gpu)
-{
-    const char *why = NULL;
-
-    if (gpu >= GPUS_MAX)
-        return "the GPU's number is above 15";
-    pthread_mutex_lock(&kernels_lock);
-    if (!kernels[gpu][WINDOW_SAME])
-        why = kernels_load(gpu, kernels[gpu]);
-    pthread_mutex_unlock(&kernels_lock);
-    return why;
-}
-
-/* Fills a launch with the first pieces that are alike, at most LAUNCH_PIECES.
- */
-static void alike(
-    const struct window_piece *p, uint32_t count, struct rows_pieces *out)
-{
-    uint32_t n = 0;
-
-    assert(count > 0 && p->how < WINDOW_HOWS);
-    while (n < count && n < LAUNCH_PIECES && p[n].how == p->how &&
-           p[n].row_bytes == p->row_bytes) {
-        out->of[n] = (struct rows_piece){.from = (uintptr_t)p[n].from,
-            .to = (uintptr_t)p[n].to,
-            .from_stride = p[n].row_bytes,
-            .to_stride = p[n].stride,
-            .rows = p[n].rows,
-            .elements = p[n].elements};
-        n++;
-    }
-    out->count = n;
-    out->row_bytes = p->row_bytes;
-}
-
-static CUresult launch(
-    CUfunction f, struct rows_pieces *pieces, CUstream stream)
-{
-    uint32_t most = 1, wide = BLOCKS / pieces->count;
-    void *params[] = {pieces};
-
-    assert(f && pieces->count <= LAUNCH_PIECES);
-    for (uint32_t i = 0; i < pieces->count; i++)
-        most = max_u32(most, pieces->of[i].rows);
-    return cu->cuLaunchKernel(f, min_u32(most, wide), pieces->count, 1, THREADS,
-        1, 1, 0, stream, params, NULL);
-}
-
-int client_gpu_launch(int gpu, const struct window_piece *pieces,
-    uint32_t count, void *stream, const char **why)
-{
-    struct rows_pieces some;
-    CUresult r;
-
-    assert(cu && gpu >= 0 && count > 0);
-    r = enter(gpu);
-
-    if (r != CUDA_SUCCESS) {
-        *why = gpu_result(cu, r);
-        return -MMX_E_INTERNAL;
-    }
-    *why = kernels_of(gpu);
-    for (uint32_t i = 0; !*why && i < count; i += some.count) {
-        alike(pieces + i, count - i, &some);
-        r = launch(kernels[gpu][pieces[i].how], &some, stream);
-        *why = r == CUDA_SUCCESS ? NULL : gpu_result(cu, r);
-    }
-    leave(gpu, false);
-    return *why ? -MMX_E_INTERNAL : 0;
 }

@@ -48,9 +48,8 @@
  *    handle has to be stepped, or waited on, for it.
  *  - Threads: any call from any thread, except mmx_close, which must be the
  *    last one. One short lock inside, no threads, no signals, no output, no
- *    allocation after mmx_open and mmx_pool (except in the first
- *    mmx_plan_launch for a GPU). mmx_commit and mmx_release may be called from
- *    a CUDA host callback.
+ *    allocation after mmx_open and mmx_pool. mmx_commit and mmx_release may be
+ *    called from a CUDA host callback.
  *  - GPU pools (mmx_pool.gpu): pointers are addresses on the GPU. Readable rows
  *    have landed, no wait is needed. Kernels that write rows must finish before
  *    mmx_commit, kernels that read rows before mmx_release: call either from a
@@ -707,7 +706,7 @@ struct mmx_trouble {
  * that the window does not need may be {0, 0}. Everything is checked before the
  * first byte is written. trouble may be NULL. For GPU pools the tensor lies on
  * the same GPU or in host memory and has the same dtype; each piece is one
- * synchronous copy (mmx_plan_launch needs one launch).
+ * synchronous copy.
  *   -MMX_E_GONE       rows of a released prefix
  *   -MMX_E_NOT_READY  rows that have not landed
  *   -MMX_E_STALE, ... the room's own error, as from mmx_gather
@@ -716,18 +715,6 @@ struct mmx_trouble {
  * The lock is not held while bytes are copied. */
 int mmx_plan_run(mmx *m, const struct mmx_plan *plan, const mmx_room *rooms,
     const char *field, const struct mmx_tensor *to,
-    struct mmx_trouble *trouble);
-
-/* Copies as mmx_plan_run, for rooms of pools on one GPU and a tensor there, by
- * a kernel on `stream` (cudaStream_t, CUstream): one launch per 64 pieces,
- * without waiting; also converts bf16 and f16 to f32. The rows are in use until
- * the stream has passed the launch: release them after it. The first call for
- * a GPU loads the kernels from $MMX_KERNELS, or from the place of `make
- * install`. -MMX_E_INTERNAL: no kernels, or the GPU refused (mmx_error_text).
- * -MMX_E_MALFORMED: also a room in host memory, or f32 not aligned to 4. Not
- * checked: that the tensor lies on the GPU. */
-int mmx_plan_launch(mmx *m, const struct mmx_plan *plan, const mmx_room *rooms,
-    const char *field, const struct mmx_tensor *to, void *stream,
     struct mmx_trouble *trouble);
 
 /* Checks as mmx_plan_run, copies nothing; to NULL: only that rows landed. */

@@ -51,8 +51,6 @@ struct finder {
     const mmx_room *rooms;
     const char *field;
     const char *dtype; /* the tensor's; NULL: nothing is copied */
-    bool launch;       /* copied by a kernel: all rooms on one GPU */
-    bool odd;          /* some rows of the tensor are not aligned to 4 bytes */
     bool found;
     int gpu; /* of the rooms found so far */
 };
@@ -66,13 +64,11 @@ static enum err find(void *ud, uint32_t room, struct window_source *out)
     if (err || !f->dtype)
         return (enum err) - err;
     /* A GPU's copies do not convert, and a tensor lies in one memory. */
-    if (gpu >= 0 && !f->launch && strcmp(f->dtype, out->dtype) != 0)
+    if (gpu >= 0 && strcmp(f->dtype, out->dtype) != 0)
         return ERR_INCOMPATIBLE_LAYOUT;
-    if ((f->found && gpu != f->gpu) || (f->launch && gpu < 0))
+    if (f->found && gpu != f->gpu)
         return ERR_MALFORMED;
-    /* A kernel that converts writes whole words. */
-    if (f->launch && f->odd && strcmp(f->dtype, out->dtype) != 0)
-        return ERR_MALFORMED;
+    assert(gpu >= -1);
     f->found = true;
     f->gpu = gpu;
     return OK;
@@ -94,7 +90,7 @@ static int copy(int gpu, const struct window_piece *p, uint32_t count)
     return 0;
 }
 
-/* One call of mmx_plan_run and its like. */
+/* One call of mmx_plan_run or mmx_plan_check. */
 struct run {
     struct finder finder;
     struct window_sources from;
@@ -112,10 +108,8 @@ static int check(
     if (!r->plan || (!r->finder.rooms && r->plan->rooms) ||
         (to && (!CLIENT_TAKE(r->to, to) || !r->to.dtype)))
         return -MMX_E_MALFORMED;
-    if (to) {
+    if (to)
         r->finder.dtype = r->to.dtype;
-        r->finder.odd = ((uintptr_t)r->to.data | r->to.stride) % 4 != 0;
-    }
     err = CLIENT_LOCKED(r->finder.m,
         -(int)window_check(r->plan, &r->from, to ? &r->to : NULL, &t));
     if (err && trouble)
@@ -144,58 +138,21 @@ static int next_pieces(struct run *r, struct window_cursor *c,
     return err;
 }
 
-/* Copies all pieces, on a GPU by launches on the stream if the finder says so.
- * *why: why a launch failed, or as it was. */
-static int run_all(struct run *r, const struct mmx_tensor *to, void *stream,
-    const char **why, struct mmx_trouble *trouble)
-{
-    struct window_cursor c = {0};
-    struct window_piece pieces[64]; /* of one launch */
-    uint32_t count = 1;
-    int err = to ? check(r, to, trouble) : -MMX_E_MALFORMED;
-
-    while (!err && count > 0) {
-        err = next_pieces(r, &c, pieces, ARRAY_LEN(pieces), &count);
-        if (!err && count > 0)
-            err = r->finder.launch ? client_gpu_launch(r->finder.gpu, pieces,
-                                         count, stream, why)
-                                   : copy(r->finder.gpu, pieces, count);
-    }
-    return err;
-}
-
 int mmx_plan_run(mmx *m, const struct mmx_plan *plan, const mmx_room *rooms,
     const char *field, const struct mmx_tensor *to, struct mmx_trouble *trouble)
 {
     struct run r = {
         .finder = {.m = m, .rooms = rooms, .field = field, .gpu = -1},
         .plan = plan};
+    struct window_cursor c = {0};
+    struct window_piece pieces[64];
+    uint32_t count = 1;
+    int err = to ? check(&r, to, trouble) : -MMX_E_MALFORMED;
 
-    return run_all(&r, to, NULL, NULL, trouble);
-}
-
-/* Sets the handle's error text. */
-static int launch_failed(mmx *m, int err, const char *why)
-{
-    if (client_lock(m) == 0) {
-        client_error(m, "plan: %s", why);
-        client_unlock(m);
+    while (!err && count > 0) {
+        err = next_pieces(&r, &c, pieces, ARRAY_LEN(pieces), &count);
+        if (!err)
+            err = copy(r.finder.gpu, pieces, count);
     }
     return err;
-}
-
-int mmx_plan_launch(mmx *m, const struct mmx_plan *plan, const mmx_room *rooms,
-    const char *field, const struct mmx_tensor *to, void *stream,
-    struct mmx_trouble *trouble)
-{
-    struct run r = {.finder = {.m = m,
-                        .rooms = rooms,
-                        .field = field,
-                        .launch = true,
-                        .gpu = -1},
-        .plan = plan};
-    const char *why = NULL;
-    int err = run_all(&r, to, stream, &why, trouble);
-
-    return why ? launch_failed(m, err, why) : err;
 }

@@ -14,10 +14,7 @@
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-
-#define KERNELS_MAX 4
 
 _Static_assert(sizeof(void *) == sizeof(CUresult(*)(void)),
     "dlsym's pointer is a function's");
@@ -89,65 +86,4 @@ const struct gpu_driver *gpu_driver(const char **why)
         *why = trouble;
     pthread_mutex_unlock(&lock);
     return d;
-}
-
-/* Returns a file's bytes and a final zero; NULL: it cannot be read. */
-static void *file_read(const char *path)
-{
-    FILE *f = fopen(path, "rbe");
-    char *all = NULL;
-    long n = -1;
-
-    if (f && fseek(f, 0, SEEK_END) == 0)
-        n = ftell(f);
-    if (n > 0 && fseek(f, 0, SEEK_SET) == 0)
-        all = calloc(1, (size_t)n + 1); /* PTX is text: it ends with a zero */
-    if (all && fread(all, 1, (size_t)n, f) != (size_t)n) {
-        free(all);
-        all = NULL;
-    }
-    if (f)
-        fclose(f);
-    return all;
-}
-
-/* Returns the file of kernels at $MMX_KERNELS, or where `make install` puts it;
- * the caller frees it. NULL: none can be read. */
-static void *kernels_read(void)
-{
-    static const char *const places[] = {MMX_LIBDIR "/mmx/rows.fatbin",
-        "/usr/lib/mmx/rows.fatbin", "/usr/local/lib/mmx/rows.fatbin"};
-    const char *asked = getenv("MMX_KERNELS");
-    void *image = NULL;
-
-    if (asked)
-        return file_read(asked);
-    for (size_t i = 0; !image && i < ARRAY_LEN(places); i++)
-        image = file_read(places[i]);
-    return image;
-}
-
-const char *gpu_kernels_load(const struct gpu_driver *d,
-    const char *const *names, unsigned count, CUfunction *out)
-{
-    CUfunction got[KERNELS_MAX];
-    void *image = kernels_read();
-    CUmodule module = NULL;
-    CUresult r;
-
-    CHECK(count > 0 && count <= KERNELS_MAX, "%u kernels", count);
-    if (!image)
-        return "no kernels: `make kernels install`, or MMX_KERNELS names the "
-               "file";
-    r = d->cuModuleLoadData(&module, image);
-    for (unsigned i = 0; r == CUDA_SUCCESS && i < count; i++)
-        r = d->cuModuleGetFunction(&got[i], module, names[i]);
-    free(image);
-    if (r == CUDA_SUCCESS) {
-        memcpy(out, got, count * sizeof(*out));
-        return NULL;
-    }
-    if (module)
-        (void)d->cuModuleUnload(module);
-    return gpu_result(d, r);
 }

@@ -35,13 +35,6 @@ const struct gpu_driver *gpu_driver(const char **why);
 /* Returns the name of a result, "CUDA_ERROR_OUT_OF_MEMORY". Static. */
 const char *gpu_result(const struct gpu_driver *d, CUresult r);
 
-/* Loads `count` kernels of rows.cu by name into the current context, from the
- * file that `make kernels` builds. NULL: out[0..count) are valid until the
- * context is destroyed. Otherwise returns the reason (static), and nothing is
- * loaded. */
-const char *gpu_kernels_load(const struct gpu_driver *d,
-    const char *const *names, unsigned count, CUfunction *out);
-
 /* map.c */
 
 /* Returns the number of the GPU with this UUID; -1: not visible here. The

@@ -60,7 +60,6 @@ struct cuda_batch {
     cuda_address *to, *from;
     size_t *bytes;
     uint32_t count;
-    bool pageable; /* some of it is host memory that is not pinned */
 };
 /* Submits the batch's copies, which may run in parallel, and then mark number
  * `mark`, which is reached when everything submitted to the lane is done. Never

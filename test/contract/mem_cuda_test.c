@@ -438,7 +438,7 @@ TEST(a_mark_is_reached_after_its_copies)
     uint8_t *p;
     cuda_address to[3], from[3];
     size_t bytes[3] = {1000, 1000, 1000};
-    struct cuda_batch b = {to, from, bytes, 3, true};
+    struct cuda_batch b = {to, from, bytes, 3};
 
     gpu_use();
     T_OK(cuda_open(&c, "test", 0));
@@ -475,7 +475,7 @@ TEST(a_failed_copy_loses_the_gpu)
     uint8_t *p;
     cuda_address to, from;
     size_t bytes = 100;
-    struct cuda_batch b = {&to, &from, &bytes, 1, true};
+    struct cuda_batch b = {&to, &from, &bytes, 1};
 
     gpu_use();
     gpu_double_only();
@@ -512,19 +512,17 @@ static void ignore(void *ud)
 }
 
 /* Copies of 1 to 600 bytes, at every alignment, from pinned memory. */
-static void small_copies(const char *kernels, bool old, long gathers)
+static void small_copies(bool old, long batches)
 {
     static cuda_address to[SMALL], from[SMALL];
     static size_t bytes[SMALL];
     static uint8_t got[MIB];
-    struct cuda_batch b = {to, from, bytes, SMALL, false};
+    struct cuda_batch b = {to, from, bytes, SMALL};
     struct mem_opt opt = some(MIB);
     struct cuda_lane *lane;
     uint8_t *pinned;
     struct mem m;
 
-    if (kernels)
-        T_EQ_I64(setenv("MMX_KERNELS", kernels, 1), 0);
     T_OK(mem_cuda.open(&m, &opt));
     m.gpu->no_batch = old; /* an older driver, as it were */
     pinned = cuda_pinned(m.gpu, MIB);
@@ -547,23 +545,22 @@ static void small_copies(const char *kernels, bool old, long gathers)
         T_EQ_U64(got[at + bytes[i]], 0); /* and nothing more */
     }
     if (!gpu_real())
-        T_EQ_I64(gpu_get("gathers"), gathers);
+        T_EQ_I64(gpu_get("batches"), batches);
     cuda_lane_close(&lane);
     cuda_unpin(m.gpu, pinned);
     mem_cuda.close(&m);
 }
 
-TEST(small_copies_by_a_kernel)
+TEST(small_copies_as_one_batch)
 {
     gpu_use();
-    gpu_kernels();
-    small_copies(NULL, true, 3);
+    small_copies(false, 1);
 }
 
 TEST(small_copies_one_by_one)
 {
     gpu_use();
-    small_copies("/nowhere", true, 0);
+    small_copies(true, 0);
 }
 
 TEST(a_driver_that_takes_no_batches)
@@ -571,15 +568,5 @@ TEST(a_driver_that_takes_no_batches)
     gpu_use();
     gpu_double_only();
     gpu_set("no_batch", 1);
-    small_copies("/nowhere", false, 0);
-}
-
-TEST(a_launch_that_fails_costs_the_kernel_not_the_gpu)
-{
-    gpu_use();
-    gpu_double_only();
-    gpu_kernels();
-    gpu_set("error", 2);
-    gpu_set("fail_cuLaunchKernel", 2);
-    small_copies(NULL, true, 1);
+    small_copies(false, 0);
 }

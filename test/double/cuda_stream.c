@@ -18,7 +18,7 @@ struct op {
     enum what what;
     uint8_t *to;
     const uint8_t *from;
-    size_t bytes, rows, to_pitch, from_pitch;
+    size_t bytes;
     uint8_t value;
     CUevent event;
     uint64_t ticket;
@@ -53,10 +53,10 @@ static void copy(const struct op *o)
     if (delay)
         nanosleep(
             &(struct timespec){delay / 1000000, delay % 1000000 * 1000}, NULL);
-    for (size_t i = 0; i < o->rows && !double_get("no_bytes"); i++)
-        memcpy(o->to + i * o->to_pitch, o->from + i * o->from_pitch, o->bytes);
+    if (!double_get("no_bytes"))
+        memcpy(o->to, o->from, o->bytes);
     double_count("copies", 1);
-    double_count("bytes", (long)(o->bytes * o->rows));
+    double_count("bytes", (long)o->bytes);
 }
 
 /* Called and left with the lock, which is not held meanwhile. */
@@ -298,23 +298,17 @@ SHOWN CUresult cuEventSynchronize(CUevent e)
 
 /* copies */
 
-static CUresult copy_queue(CUdeviceptr to, CUdeviceptr from, size_t bytes,
-    size_t rows, size_t to_pitch, size_t from_pitch, CUstream s)
+static CUresult copy_queue(
+    CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream s)
 {
-    size_t to_all = bytes + (rows - 1) * to_pitch;
-    size_t from_all = bytes + (rows - 1) * from_pitch;
-
     BROKEN();
-    if (!double_reachable(to, to_all, true, s->device) ||
-        !double_reachable(from, from_all, false, s->device))
+    if (!double_reachable(to, bytes, true, s->device) ||
+        !double_reachable(from, bytes, false, s->device))
         return CUDA_ERROR_INVALID_VALUE;
     return queue(s, (struct op){.what = COPY,
                         .to = double_host(to),
                         .from = double_host(from),
-                        .bytes = bytes,
-                        .rows = rows,
-                        .to_pitch = to_pitch,
-                        .from_pitch = from_pitch});
+                        .bytes = bytes});
 }
 
 SHOWN CUresult cuMemcpyAsync(
@@ -322,7 +316,7 @@ SHOWN CUresult cuMemcpyAsync(
 {
     CURRENT();
     FAULT();
-    return copy_queue(to, from, bytes, 1, bytes, bytes, s);
+    return copy_queue(to, from, bytes, s);
 }
 
 SHOWN CUresult cuMemsetD8Async(
@@ -352,99 +346,7 @@ SHOWN CUresult cuMemcpyBatchAsync_v2(CUdeviceptr *to, CUdeviceptr *from,
         return CUDA_ERROR_INVALID_VALUE;
     double_count("batches", 1);
     for (size_t i = 0; i < count; i++) {
-        CUresult r =
-            copy_queue(to[i], from[i], bytes[i], 1, bytes[i], bytes[i], s);
-
-        if (r != CUDA_SUCCESS)
-            return r;
-    }
-    return CUDA_SUCCESS;
-}
-
-/* kernels
- *
- * There is nothing here to run GPU code with. A launch of mmx_rows, mmx_copies
- * does what lib/gpu/rows.cu says it does, so that those who launch it can
- * be tested; the kernel itself is held against the CPU on a GPU only. */
-struct piece {
-    uint64_t from, to, from_stride, to_stride;
-    uint32_t rows, elements;
-};
-
-struct pieces {
-    uint32_t count, row_bytes;
-    struct piece of[64];
-};
-
-struct copies {
-    uint32_t count, unused;
-    struct {
-        uint64_t from, to, bytes;
-    } of[128];
-};
-
-SHOWN CUresult cuModuleLoadData(CUmodule *out, const void *image)
-{
-    CURRENT();
-    FAULT();
-    *out = (CUmodule)(uintptr_t)image;
-    return CUDA_SUCCESS;
-}
-
-SHOWN CUresult cuModuleUnload(CUmodule module)
-{
-    CURRENT();
-    return module ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
-}
-
-SHOWN CUresult cuModuleGetFunction(
-    CUfunction *out, CUmodule module, const char *name)
-{
-    (void)module;
-    CURRENT();
-    FAULT();
-    *out = (CUfunction)(uintptr_t)(strcmp(name, "mmx_rows") == 0     ? 1
-                                   : strcmp(name, "mmx_copies") == 0 ? 2
-                                                                     : 3);
-    return CUDA_SUCCESS;
-}
-
-static CUresult launch_copies(
-    const struct copies *p, unsigned int grid_y, CUstream s)
-{
-    if (grid_y != p->count)
-        return CUDA_ERROR_INVALID_VALUE;
-    double_count("gathers", 1);
-    for (uint32_t i = 0; i < p->count; i++) {
-        uint64_t n = p->of[i].bytes;
-        CUresult r = copy_queue(p->of[i].to, p->of[i].from, n, 1, n, n, s);
-
-        if (r != CUDA_SUCCESS)
-            return r;
-    }
-    return CUDA_SUCCESS;
-}
-
-SHOWN CUresult cuLaunchKernel(CUfunction f, unsigned int grid_x,
-    unsigned int grid_y, unsigned int grid_z, unsigned int block_x,
-    unsigned int block_y, unsigned int block_z, unsigned int shared, CUstream s,
-    void **params, void **extra)
-{
-    const struct pieces *p = params[0];
-
-    CURRENT();
-    FAULT();
-    if ((uintptr_t)f == 2 && grid_x > 0 && block_x > 0)
-        return launch_copies(params[0], grid_y, s);
-    if ((uintptr_t)f != 1)
-        return CUDA_ERROR_NOT_SUPPORTED;
-    if (grid_x == 0 || grid_y != p->count || grid_z != 1 || block_x == 0 ||
-        block_y * block_z != 1 || shared || extra)
-        return CUDA_ERROR_INVALID_VALUE;
-    for (uint32_t i = 0; i < p->count; i++) {
-        const struct piece *o = &p->of[i];
-        CUresult r = copy_queue(o->to, o->from, p->row_bytes, o->rows,
-            o->to_stride, o->from_stride, s);
+        CUresult r = copy_queue(to[i], from[i], bytes[i], s);
 
         if (r != CUDA_SUCCESS)
             return r;

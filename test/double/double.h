@@ -23,7 +23,7 @@
  *   no_batch      1: copies are not taken as a batch
  *   no_flush      1: what network cards write cannot be flushed
  *   no_peers      1: no GPU reaches another one's memory
- * double_get(name) also reads counters: copies, bytes, batches, gathers,
+ * double_get(name) also reads counters: copies, bytes, batches,
  * created, mapped, streams, events, flushes. */
 #ifndef MMX_TEST_DOUBLE_H
 #define MMX_TEST_DOUBLE_H

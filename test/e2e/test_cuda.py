@@ -19,12 +19,10 @@ from mmx import cuda, tensor
 from mmx.adapters import _sglang_language
 from mmx.adapters._copies import Here
 from mmx.dtypes import DTYPES
-from mmx.kernels import Mover, Tensor
-from mmx.plan import Placeholder, Rows, plan
 from pair import BUILD, ROOT, Case, eventually
 
 sys.path.append(os.path.join(ROOT, "test/gpu"))
-from kernels import Gpu  # noqa: E402
+from gpu import Gpu  # noqa: E402
 
 REAL = os.environ.get("MMX_TEST_GPU") == "real"
 DOUBLE = os.path.join(os.path.abspath(BUILD), "test/double/libcuda.so.1")
@@ -579,91 +577,6 @@ class Order(Cuda):
         self.assertEqual(len(fences), 0)
         self.assertEqual(lm.ready(7), 100)
         self.finish(enc, lm, 7)
-
-
-class Kernels(Cuda):
-    """What is launched, held against the plan run on a CPU. Whether the
-    kernel does it is for test/gpu/kernels.py, on a GPU."""
-
-    def setUp(self):
-        super().setUp()
-        self.kernels = os.path.join(BUILD, "kernels/rows.fatbin")
-        if REAL and not os.path.exists(self.kernels):
-            self.skipTest("make kernels has not been run")
-        if not REAL:  # the double looks at no code
-            self.kernels = os.devnull
-
-    def windows(self, room, other, lm, rows, more):
-        """Two items, the second with a mask, cut into windows of 512."""
-        rng = np.random.default_rng(5)
-        embed = np.zeros(more * 2, bool)
-        embed[rng.permutation(more * 2)[:more]] = True
-        items = [Placeholder(3, rows, room=0),
-                 Placeholder(rows + 10, more * 2, embed=embed, room=1)]
-        end = items[1].end + 5
-        for computed in range(0, end, 512):
-            yield plan(computed, min(512, end - computed), items, rooms=2)
-
-    def test_windows_of_two_rooms(self):
-        e, l = self.cuda_pair("cuda:0", "cuda:0")
-        enc, lm = self.engines(e, l)
-        for room, rows in ((7, 1500), (8, 300)):
-            lm.request(room, "enc0")
-            enc.announce(room, rows, rows)
-            enc.granted(room)
-            self.write(enc, room, rows)
-            enc.commit(room, 0, rows, final=True)
-            lm.ready(room)
-        driver, memory = cuda.Driver.get(), lm.pool._map
-        with driver.context(memory.gpu):
-            stream, address = ctypes.c_void_p(), ctypes.c_uint64()
-            driver.stream(ctypes.byref(stream), 1)
-            self.assertEqual(driver.lib.cuMemAlloc_v2(
-                ctypes.byref(address), ctypes.c_size_t(512 * 512)), 0)
-        mover = Mover(memory.gpu, self.kernels)
-        rooms = [lm.rooms[7], lm.rooms[8]]
-        on_cpu = [Rows(r.gather("embedding")) for r in rooms]
-        fill = np.full((512, 256), 0xABCD, np.uint16)
-        for step in self.windows(7, 8, lm, 1500, 300):
-            want = fill.copy().view(np.dtype(
-                "<u2", metadata={"mmx": "bf16"}))
-            step.run(on_cpu, "embedding", want)
-            memory.write(address.value, fill)
-            mover.run(step, rooms, "embedding",
-                      Tensor(address.value, 512, 256, 512, "bf16"),
-                      stream.value)
-            with driver.context(memory.gpu):
-                driver.sync(stream)
-            got = np.empty_like(fill)
-            memory.read(address.value, got)
-            np.testing.assert_array_equal(got, want.view(np.uint16))
-        small = Tensor(address.value, 10, 256, 512, "bf16")
-        with self.assertRaises(mmx.errors.Malformed):
-            mover.run(plan(0, 512, [Placeholder(0, 512)]), rooms,
-                      "embedding", small, stream.value)
-        with self.assertRaises(mmx.errors.IncompatibleLayout):
-            mover.run(plan(0, 5, [Placeholder(0, 5)]), rooms, "embedding",
-                      small._replace(dtype="i32"), stream.value)
-        with self.assertRaises(mmx.errors.Malformed):
-            mover.run(plan(0, 5, [Placeholder(0, 5)]), on_cpu, "embedding",
-                      small, stream.value)
-        # One launch converts in one way.
-        other = types.SimpleNamespace(
-            pool=types.SimpleNamespace(rows=lm.pool.rows, fields={
-                "embedding": lm.pool.fields["embedding"]._replace(
-                    dtype="f16")}),
-            released=0, readable=300, total=300, _runs=[],
-            pieces=rooms[1].pieces)
-        with self.assertRaises(mmx.errors.IncompatibleLayout):
-            mover.run(plan(0, 100, [Placeholder(0, 50),
-                                    Placeholder(50, 50, room=1)]),
-                      [rooms[0], other], "embedding",
-                      Tensor(address.value, 100, 256, 1024, "f32"),
-                      stream.value)
-        with driver.context(memory.gpu):
-            driver.lib.cuMemFree_v2(address)
-        for room in (7, 8):
-            self.finish(enc, lm, room)
 
 
 class HostPools(Cuda):

@@ -7,8 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CUDA_NOT_FOUND 500
-
 static struct mem memory_on_gpu(void)
 {
     struct mem_opt opt = {.name = "test",
@@ -185,71 +183,6 @@ TEST(plans_run_on_the_gpu)
     T_EQ_I64(mmx_plan_run(t->g.m, t->plan, &t->r, "a", &to, NULL),
         -MMX_E_INCOMPATIBLE_LAYOUT);
     prompt_close(t);
-}
-
-TEST(plans_are_launched_on_a_stream)
-{
-    struct prompt *t;
-    struct mem tensor = memory_on_gpu();
-    struct mmx_tensor to = tensor_at((void *)(uintptr_t)tensor.device);
-    uint8_t out[14 * ROW];
-    void *stream = gpu_stream(tensor.gpu);
-
-    gpu_kernels();
-    t = prompt_open();
-    memset(out, 0xee, sizeof out);
-    gpu_write(tensor.gpu, tensor.device, out, sizeof out);
-    if (!gpu_real())
-        gpu_set("hold", 1);     /* it waits for nothing */
-    for (int i = 0; i < 2; i++) /* the second finds the kernels loaded */
-        T_EQ_I64(
-            mmx_plan_launch(t->g.m, t->plan, &t->r, "a", &to, stream, NULL), 0);
-    if (!gpu_real())
-        gpu_set("hold", 0);
-    gpu_stream_close(stream);
-    gpu_read(tensor.gpu, out, tensor.device, sizeof out);
-    prompt_check(t, out);
-    prompt_close(t);
-    mem_cuda.close(&tensor);
-}
-
-TEST(a_launch_that_cannot_be_says_why)
-{
-    struct prompt *t = prompt_open();
-    struct mem tensor = memory_on_gpu();
-    struct mmx_tensor to = tensor_at((void *)(uintptr_t)tensor.device);
-    void *stream = gpu_stream(tensor.gpu);
-    struct mmx_trouble trouble;
-    char text[256];
-
-    T_EQ_I64(setenv("MMX_KERNELS", "/nowhere", 1), 0);
-    T_EQ_I64(mmx_plan_launch(t->g.m, t->plan, &t->r, "a", &to, stream, NULL),
-        -MMX_E_INTERNAL);
-    T_EQ_I64(mmx_error_text(t->g.m, text, sizeof text), 0);
-    T_HAS(text, "no kernels");
-    gpu_kernels();
-    to.rows = 13;
-    T_EQ_I64(
-        mmx_plan_launch(t->g.m, t->plan, &t->r, "a", &to, stream, &trouble),
-        -MMX_E_MALFORMED);
-    T_EQ_U64(trouble.room, MMX_ALL);
-    to.rows = 14;
-    if (!gpu_real()) {
-        gpu_set("error", CUDA_NOT_FOUND);
-        gpu_set("fail_cuModuleGetFunction", 2);
-        T_EQ_I64(
-            mmx_plan_launch(t->g.m, t->plan, &t->r, "a", &to, stream, NULL),
-            -MMX_E_INTERNAL);
-        gpu_set("fail_cuLaunchKernel", 1);
-        T_EQ_I64(
-            mmx_plan_launch(t->g.m, t->plan, &t->r, "a", &to, stream, NULL),
-            -MMX_E_INTERNAL);
-    }
-    T_EQ_I64(
-        mmx_plan_launch(t->g.m, t->plan, &t->r, "a", &to, stream, NULL), 0);
-    gpu_stream_close(stream);
-    prompt_close(t);
-    mem_cuda.close(&tensor);
 }
 
 TEST(what_cannot_be_mapped_is_refused_with_a_reason)

@@ -354,8 +354,7 @@ static CUresult copy_each(struct cuda_lane *l, const struct cuda_batch *b)
     return r;
 }
 
-/* Submits a batch: by the driver's call for many copies, else by our kernel,
- * else one by one. */
+/* Submits a batch: by the driver's call for many copies, else one by one. */
 static CUresult copy_all(struct cuda_lane *l, const struct cuda_batch *b)
 {
     struct cuda *c = l->gpu;
@@ -367,9 +366,7 @@ static CUresult copy_all(struct cuda_lane *l, const struct cuda_batch *b)
             return r;
         c->no_batch = true;
     }
-    if (cuda_gathers(c, b) && cuda_gather(c, b, l->copies) == CUDA_SUCCESS)
-        return CUDA_SUCCESS;
-    return copy_each(l, b); /* copies may run twice: with the same bytes */
+    return copy_each(l, b);
 }
 
 static CUresult submit(

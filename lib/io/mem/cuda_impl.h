@@ -14,10 +14,6 @@ struct cuda {
     uint8_t uuid[16];
     char name[64];
     _Atomic bool no_batch; /* this GPU does not support batches */
-    bool gather_asked;
-    _Atomic bool gather_off; /* a launch failed */
-    CUfunction gather;       /* of cuda_gather.c; NULL: missing, or not looked
-                                for yet */
     bool settled;    /* writes of network cards are visible without a flush */
     bool can_settle; /* otherwise they can be flushed */
     _Atomic bool lost;
@@ -30,11 +26,6 @@ MUST_CHECK enum err cuda_enter(struct cuda *c);
 void cuda_leave(struct cuda *c);
 /* Marks the GPU as lost; logs the first time. */
 void cuda_lose(struct cuda *c, const char *what, CUresult r);
-/* True if a kernel suits the batch better than copies one by one. */
-bool cuda_gathers(struct cuda *c, const struct cuda_batch *b);
-/* Submits the batch as launches of that kernel. */
-CUresult cuda_gather(
-    struct cuda *c, const struct cuda_batch *b, CUstream stream);
 /* Returns an attribute of the GPU; 0 if the driver does not know it. */
 int cuda_attribute(struct cuda *c, CUdevice_attribute a);
 

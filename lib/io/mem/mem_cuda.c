@@ -93,6 +93,8 @@ static CUresult vmm_open(struct mem *m, const struct mem_opt *opt)
     if (r != CUDA_SUCCESS)
         return r;
     m->bytes = (opt->bytes + grain - 1) / grain * grain;
+    CHECK(m->bytes >= opt->bytes, "%lu bytes in pages of %zu",
+        (unsigned long)opt->bytes, grain);
     r = d->cuMemCreate(&m->own, m->bytes, &prop, 0);
     if (r != CUDA_SUCCESS)
         return r;
@@ -206,6 +208,7 @@ static enum err allocate(struct mem *m, const struct mem_opt *opt)
 
 static void describe(struct mem *m)
 {
+    CHECK(m->device, "memory of cuda:%u without an address", m->gpu->device);
     snprintf(m->text, sizeof(m->text), "%s, cuda:%u, %.36s", m->share,
         m->gpu->device, m->gpu->name);
 }

@@ -424,8 +424,6 @@ void gpu_move(struct shard *s, struct cuda *to_gpu, uint8_t *to,
     CHECK(to_gpu || from_gpu, "%llu bytes without a GPU",
         (unsigned long long)bytes);
     if (from_gpu) { /* on one GPU, between two, or to host memory */
-        if (!to_gpu)
-            stage_pageable(s->stage, from_gpu);
         stage_copy(s->stage, to_gpu ? to_gpu : from_gpu, to, from, bytes);
         return;
     }

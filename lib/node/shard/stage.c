@@ -307,14 +307,6 @@ uint8_t *stage_take(struct stage *s, uint32_t bytes)
     return p;
 }
 
-void stage_pageable(struct stage *s, const struct cuda *cuda)
-{
-    struct gpu *g = gpu_of(s, cuda);
-
-    CHECK(g && s->filling != NONE, "pageable memory of an unknown GPU");
-    g->batch[s->filling].pageable = true;
-}
-
 void stage_copy(struct stage *s, struct cuda *cuda, const void *to,
     const void *from, uint64_t bytes)
 {
@@ -440,10 +432,8 @@ static void slot_free(struct stage *s, uint32_t slot)
     t->state = FREE;
     t->used = t->entries = 0;
     t->failed = 0;
-    for (uint32_t i = 0; i < s->gpus_count; i++) {
+    for (uint32_t i = 0; i < s->gpus_count; i++)
         s->gpus[i].batch[slot].count = 0;
-        s->gpus[i].batch[slot].pageable = false;
-    }
 }
 
 void stage_drop(struct stage *s, uint32_t slot)

@@ -67,9 +67,7 @@ void stage_push_due(struct stage *s);
 /* Returns the next `bytes` of the slot that stage_room found, on which all
  * calls up to stage_fill act. */
 uint8_t *stage_take(struct stage *s, uint32_t bytes);
-/* Adds a copy; adjacent ones are merged. Host memory is the slot's, or
- * stage_pageable was called for the GPU. */
-void stage_pageable(struct stage *s, const struct cuda *gpu);
+/* Adds a copy; adjacent ones are merged. */
 void stage_copy(struct stage *s, struct cuda *gpu, const void *to,
     const void *from, uint64_t bytes);
 /* Ends an entry; returns its number, for stage_bad. */

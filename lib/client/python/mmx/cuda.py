@@ -64,10 +64,6 @@ class Driver:
         "event": ("cuEventCreate", [_ptr, ctypes.c_uint]),
         "record": ("cuEventRecord", [_ptr, _ptr]),
         "event_drop": ("cuEventDestroy_v2", [_ptr]),
-        "module": ("cuModuleLoadData", [_ptr, ctypes.c_char_p]),
-        "function": ("cuModuleGetFunction", [_ptr, _ptr, ctypes.c_char_p]),
-        "launch": ("cuLaunchKernel",
-                   [_ptr] + [ctypes.c_uint] * 7 + [_ptr] * 3),
         "pin": ("cuMemHostRegister_v2", [_ptr, _size, ctypes.c_uint]),
         "unpin": ("cuMemHostUnregister", [_ptr]),
     }
