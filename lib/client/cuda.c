@@ -48,8 +48,7 @@ static void leave(int gpu, bool keep)
 
 /* maps */
 
-static CUresult map_vmm(
-    int fd, size_t bytes, int gpu, bool write, CUdeviceptr *out)
+static CUresult map(int fd, size_t bytes, int gpu, bool write, CUdeviceptr *out)
 {
     CUresult r = gpu_map_shared(cu, fd, bytes, out);
 
@@ -61,29 +60,16 @@ static CUresult map_vmm(
     return r;
 }
 
-static CUresult map_ipc(const uint8_t *from, size_t len, CUdeviceptr *out)
-{
-    CUipcMemHandle handle;
-
-    if (len != UUID_BYTES + sizeof(handle))
-        return CUDA_ERROR_INVALID_HANDLE;
-    memcpy(&handle, from + UUID_BYTES, sizeof(handle));
-    return cu->cuIpcOpenMemHandle(
-        out, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
-}
-
 const char *mmx_gpu_map(const char *share, int fd, const uint8_t *handle,
     size_t handle_len, uint64_t bytes, int writable, int *gpu, void **base)
 {
-    bool vmm = strcmp(share, "cuda-vmm") == 0;
     const struct gpu_driver *d;
     const char *why;
     CUdeviceptr at = 0;
     CUresult e;
     int number;
 
-    if ((!vmm && strcmp(share, "cuda-ipc") != 0) || handle_len < UUID_BYTES ||
-        (vmm && fd < 0))
+    if (strcmp(share, "cuda-vmm") != 0 || handle_len < UUID_BYTES || fd < 0)
         return "this client does not know how it is shared";
     d = gpu_driver(&why);
     if (!d)
@@ -95,8 +81,7 @@ const char *mmx_gpu_map(const char *share, int fd, const uint8_t *handle,
     e = enter(number);
     if (e != CUDA_SUCCESS)
         return gpu_result(cu, e);
-    e = vmm ? map_vmm(fd, bytes, number, writable, &at)
-            : map_ipc(handle, handle_len, &at);
+    e = map(fd, bytes, number, writable, &at);
     leave(number, e == CUDA_SUCCESS);
     if (e != CUDA_SUCCESS)
         return gpu_result(cu, e);
@@ -124,9 +109,7 @@ void mmx_gpu_unmap(int gpu, void *base, uint64_t bytes)
     assert(cu && gpu >= 0);
     if (enter(gpu) != CUDA_SUCCESS)
         return;
-    /* Mapped by either VMM or IPC: the driver rejects the wrong call. */
-    if (gpu_unmap(cu, at, bytes) != CUDA_SUCCESS)
-        (void)cu->cuIpcCloseMemHandle(at);
+    (void)gpu_unmap(cu, at, bytes);
     leave(gpu, false);
     (void)cu->cuDevicePrimaryCtxRelease(gpu); /* the map's */
 }

@@ -9,7 +9,7 @@
 #include "wire/layout.h"
 #include "io/cuda.h"
 
-#define MEM_HANDLE_MAX 80 /* 16 bytes of UUID, 64 of a CUDA IPC handle */
+#define MEM_HANDLE_MAX 16 /* bytes of a GPU's UUID */
 
 /* The progress of an open in bytes, and the request to stop it; any thread. */
 struct mem_watch {
@@ -32,12 +32,11 @@ struct mem {
     uint8_t *base;  /* host kinds: our own map; else NULL */
     uint64_t bytes; /* size of the mapping, >= opt.bytes */
     uint64_t page;  /* preferred alignment of regions */
-    int fd;         /* passed to engines; owned by us; -1: only the handle */
+    int fd;         /* passed to engines; owned by us; -1: none */
     char text[64];  /* for mmxctl: kind, page size, node */
 
-    /* How an engine maps it: "memfd", "cuda-vmm" (fd and handle), "cuda-ipc"
-     * (only the handle). A handle is the GPU's UUID (16 bytes); for cuda-ipc 64
-     * bytes for cuIpcOpenMemHandle follow. */
+    /* How an engine maps it: "memfd", or "cuda-vmm", where the handle is the
+     * GPU's UUID. */
     const char *share;
     uint8_t handle[MEM_HANDLE_MAX];
     uint32_t handle_bytes;

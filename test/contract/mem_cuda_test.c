@@ -1,5 +1,5 @@
 /* mem_cuda_test.c - what engines and shards rely on in a pool on a GPU: it is
- * zero, it is exported one way or the other, it is all given back, and what
+ * zero, it is exported by descriptor, it is all given back, and what
  * the driver refuses is told. Over the driver's double, or over the real one
  * with MMX_TEST_GPU=real. */
 #include "io/mem/cuda_impl.h"
@@ -106,7 +106,7 @@ TEST(shared_by_descriptor_zero_and_given_back)
     T_EQ_I64(gpu_get("events"), 0);
 }
 
-TEST(shared_by_ipc_where_there_is_no_vmm)
+TEST(a_gpu_without_vmm_is_refused)
 {
     struct mem_opt opt = some(2 * MIB);
     struct mem m;
@@ -114,17 +114,11 @@ TEST(shared_by_ipc_where_there_is_no_vmm)
     gpu_use();
     gpu_double_only();
     gpu_set("vmm", 0);
-    T_OK(mem_cuda.open(&m, &opt));
-    T_EQ_STR(m.share, "cuda-ipc");
-    T_EQ_I64(m.fd, -1);
-    T_EQ_U64(m.handle_bytes, MEM_HANDLE_MAX);
-    T_HAS(m.text, "cuda-ipc");
-    check_zero_then_use(&m);
-    mem_cuda.close(&m);
+    T_ERR(mem_cuda.open(&m, &opt), ERR_INTERNAL);
 }
 
-/* Whatever step of VMM fails, IPC is there and nothing leaks. */
-TEST(a_vmm_that_fails_falls_back)
+/* Whatever step of VMM fails, nothing leaks. */
+TEST(a_vmm_that_fails_is_an_error)
 {
     static const char *const steps[] = {"fail_cuMemGetAllocationGranularity",
         "fail_cuMemCreate", "fail_cuMemAddressReserve", "fail_cuMemMap",
@@ -138,12 +132,9 @@ TEST(a_vmm_that_fails_falls_back)
         struct mem m;
 
         gpu_set(steps[i], 1);
-        T_OK(mem_cuda.open(&m, &opt));
-        T_EQ_STR(m.share, "cuda-ipc");
+        T_ERR(mem_cuda.open(&m, &opt), ERR_INTERNAL);
         T_EQ_I64(gpu_get("created"), 0);
         T_EQ_I64(gpu_get("mapped"), 0);
-        check_zero_then_use(&m);
-        mem_cuda.close(&m);
     }
 }
 
@@ -273,16 +264,14 @@ static void other_process(int sock)
     T_EQ_I64(write(sock, "w", 1), 1);
     T_EQ_I64(read(sock, &go, 1), 1);
     /* The owner has closed it; what a descriptor brought is still there. */
-    if (strcmp(o.share, "cuda-vmm") == 0) {
-        gpu_read(again.gpu, got, again.device + 200, 5);
-        T_EQ_MEM(got, "world", 5);
-    }
+    gpu_read(again.gpu, got, again.device + 200, 5);
+    T_EQ_MEM(got, "world", 5);
     mem_cuda.close(&again);
 }
 
 /* The other process is there before either has a driver: a GPU does not
  * survive fork. */
-static void between_processes(bool vmm)
+TEST(another_process_maps_a_descriptor)
 {
     struct mem_opt opt = some(MIB);
     struct mem m;
@@ -290,6 +279,7 @@ static void between_processes(bool vmm)
     pid_t pid;
     char go;
 
+    gpu_use();
     T_EQ_I64(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, socks), 0);
     pid = fork();
     T_TRUE(pid >= 0);
@@ -299,10 +289,8 @@ static void between_processes(bool vmm)
         exit(0);
     }
     close(socks[1]);
-    if (!gpu_real())
-        gpu_set("vmm", vmm);
     T_OK(mem_cuda.open(&m, &opt));
-    T_EQ_STR(m.share, vmm ? "cuda-vmm" : "cuda-ipc");
+    T_EQ_STR(m.share, "cuda-vmm");
     gpu_write(m.gpu, m.device + 100, "hello", 5);
     send_offer(socks[0], &m);
     T_EQ_I64(read(socks[0], &go, 1), 1);
@@ -313,19 +301,6 @@ static void between_processes(bool vmm)
     T_EQ_I64(write(socks[0], "x", 1), 1);
     T_EQ_I64(waitpid(pid, &status, 0), pid);
     T_EQ_I64(status, 0);
-}
-
-TEST(another_process_maps_a_descriptor)
-{
-    gpu_use();
-    between_processes(true);
-}
-
-TEST(another_process_maps_an_ipc_handle)
-{
-    gpu_use();
-    gpu_double_only();
-    between_processes(false);
 }
 
 TEST(a_driver_without_read_only_maps_still_maps)

@@ -145,7 +145,6 @@ SHOWN CUresult cuGetErrorName(CUresult error, const char **name)
 static struct CUctx_st {
     int device;
     atomic_int retained;
-    unsigned peers; /* contexts whose memory it may reach */
 } contexts[GPUS_MAX];
 
 static _Thread_local CUcontext current[16];
@@ -219,20 +218,6 @@ SHOWN CUresult cuDeviceCanAccessPeer(int *can, CUdevice dev, CUdevice peer)
     return CUDA_SUCCESS;
 }
 
-SHOWN CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned int flags)
-{
-    CURRENT();
-    FAULT();
-    if (flags || peer->device == double_device())
-        return CUDA_ERROR_INVALID_VALUE;
-    if (double_get("no_peers"))
-        return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
-    if (contexts[double_device()].peers >> peer->device & 1)
-        return CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
-    contexts[double_device()].peers |= 1u << peer->device;
-    return CUDA_SUCCESS;
-}
-
 SHOWN CUresult cuFlushGPUDirectRDMAWrites(
     CUflushGPUDirectRDMAWritesTarget target,
     CUflushGPUDirectRDMAWritesScope scope)
@@ -259,8 +244,7 @@ SHOWN CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev)
 {
     if (contexts[dev].retained == 0)
         return CUDA_ERROR_INVALID_CONTEXT;
-    if (--contexts[dev].retained == 0)
-        contexts[dev].peers = 0;
+    contexts[dev].retained--;
     return CUDA_SUCCESS;
 }
 
@@ -328,7 +312,7 @@ static struct map *map_at(CUdeviceptr a)
 static bool lets_in(const struct map *m, bool write, int device)
 {
     if (m->owner >= 0)
-        return m->owner == device || (contexts[device].peers >> m->owner & 1);
+        return m->owner == device;
     return (write ? m->writers : m->readers) >> device & 1;
 }
 
@@ -642,62 +626,4 @@ SHOWN CUresult cuMemImportFromShareableHandle(
     double_count("created", 1);
     take((size_t)lseek(fd, 0, SEEK_END));
     return CUDA_SUCCESS;
-}
-
-/* IPC */
-
-struct ipc {
-    int pid, fd;
-    uint64_t bytes;
-};
-_Static_assert(sizeof(struct ipc) <= sizeof(CUipcMemHandle), "handle");
-
-SHOWN CUresult cuIpcGetMemHandle(CUipcMemHandle *out, CUdeviceptr a)
-{
-    struct map *m = map_at(a);
-    struct ipc ipc = {.pid = getpid()};
-
-    CURRENT();
-    FAULT();
-    if (!m || m->fd < 0)
-        return CUDA_ERROR_INVALID_VALUE;
-    ipc.fd = m->fd;
-    ipc.bytes = m->bytes;
-    memset(out, 0, sizeof(*out));
-    memcpy(out, &ipc, sizeof(ipc));
-    return CUDA_SUCCESS;
-}
-
-SHOWN CUresult cuIpcOpenMemHandle_v2(
-    CUdeviceptr *out, CUipcMemHandle handle, unsigned int flags)
-{
-    struct ipc ipc;
-    struct map *m;
-    char path[64];
-    int fd;
-
-    (void)flags;
-    CURRENT();
-    FAULT();
-    memcpy(&ipc, &handle, sizeof(ipc));
-    if (ipc.pid == getpid())
-        return CUDA_ERROR_INVALID_CONTEXT;
-    snprintf(path, sizeof(path), "/proc/%d/fd/%d", ipc.pid, ipc.fd);
-    fd = open(path, O_RDWR | O_CLOEXEC);
-    if (fd < 0)
-        return CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_lock(&lock);
-    m = map_new(ipc.bytes);
-    m->fd = fd;
-    m->p = mmap(NULL, ipc.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    m->owner = double_device();
-    pthread_mutex_unlock(&lock);
-    *out = device_of(m->p);
-    return CUDA_SUCCESS;
-}
-
-SHOWN CUresult cuIpcCloseMemHandle(CUdeviceptr a)
-{
-    CURRENT();
-    return drop(a, false);
 }

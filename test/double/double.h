@@ -4,9 +4,8 @@
  *
  * An address of "GPU" memory has a bit that no CPU can follow (TAG), so that
  * whoever touches it by CPU crashes as with a real one. Streams are threads
- * with a queue; VMM exports are memfds, IPC handles name a file of /proc. What
- * is checked: a context is current, addresses lie in a mapping that may be
- * read or written, IPC handles are not opened by their exporter. What cannot
+ * with a queue; VMM exports are memfds. What is checked: a context is
+ * current, addresses lie in a mapping that may be read or written. What cannot
  * be had here: real speed, order against kernels, the driver's own bugs.
  *
  * Faults and limits are set by double_set(name, value), or by the environment
@@ -43,6 +42,7 @@ enum {
     CUDA_ERROR_INVALID_VALUE = 1,
     CUDA_ERROR_NOT_INITIALIZED = 3,
     CUDA_ERROR_INVALID_DEVICE = 101,
+    CUDA_ERROR_INVALID_CONTEXT = 201,
     CUDA_ERROR_ILLEGAL_ADDRESS = 700,
 };
 
@@ -50,6 +50,8 @@ enum {
 #define BATCH(name, version, parameters) CUresult name##version parameters;
 #include "gpu/cuda.def"
 /* What Python calls besides. */
+CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t bytes);
+CUresult cuMemFree_v2(CUdeviceptr a);
 CUresult cuMemHostRegister_v2(void *p, size_t bytes, unsigned int flags);
 CUresult cuMemHostUnregister(void *p);
 

@@ -201,11 +201,6 @@ class Rooms(Cuda):
         self.check("cuda:0", "host")
 
     @unittest.skipIf(REAL, "with the driver's double only")
-    def test_ipc_where_there_is_no_vmm(self):
-        e, _ = self.check("cuda:0", "cuda:1", double="vmm=0")
-        self.assertIn("cuda-ipc", e.show("pools")[0]["mapped"])
-
-    @unittest.skipIf(REAL, "with the driver's double only")
     def test_slow_copies(self):
         self.check("cuda:0", "cuda:1", double="delay_us=2000")
 
@@ -312,20 +307,12 @@ class SameHost(Cuda):
         self.check("cuda:0", "cuda:1", "copy")
 
     @unittest.skipIf(REAL, "with the driver's double only")
-    def test_between_two_gpus_by_ipc(self):
-        self.check("cuda:0", "cuda:1", "copy", double="vmm=0")
-
-    @unittest.skipIf(REAL, "with the driver's double only")
     def test_between_gpus_that_are_no_peers_they_are_staged(self):
         self.check("cuda:0", "cuda:1", "sent", double="no_peers=1")
 
     @unittest.skipIf(REAL, "with the driver's double only")
     def test_slow_copies(self):
         self.check("cuda:0", "cuda:0", "copy", double="delay_us=3000")
-
-    @unittest.skipIf(REAL, "with the driver's double only")
-    def test_by_ipc(self):
-        self.check("cuda:0", "cuda:0", "copy", double="vmm=0")
 
     def test_an_encoder_that_is_killed(self):
         e, l = self.cuda_pair("cuda:0", "cuda:0")

@@ -375,7 +375,7 @@ TEST(sources_are_checked)
 
     pool_make(&w.e, "host", LAYOUT, 4, FROM);
     good = m = info_of(fields);
-    m.share = span_str("cuda-ipc");
+    m.share = span_str("cuda-vmm");
     m.handle = span_of(bad, MEM_HANDLE_MAX + 1);
     refused(m, dup(w.e.mem.fd), "handle");
     m = good;

@@ -1,18 +1,16 @@
 /* mem_cuda.c - a pool in GPU memory, owned by the daemon and mapped by engines.
  *
- * If the driver can, it is one CUDA VMM allocation, exported as a file
- * descriptor like a memfd: the importer chooses its own access (read only for
- * language engines) and its map outlives the daemon. Otherwise it is plain
- * memory with a CUDA IPC handle; then an engine that outlives the daemon must
- * close its map, as the driver requires. `share` says which of the two it is.
+ * It is one CUDA VMM allocation, exported as a file descriptor like a memfd:
+ * the importer chooses its own access (read only for language engines) and its
+ * map outlives the daemon.
  *
  * Invariants: all bytes are zero before open returns; no CPU accesses the
  * memory; close frees what open made, in reverse order, half-built objects
  * included. The loop's thread opens and closes.
  *
- * Rejected: cuMemAlloc with IPC for all, which dies with the exporter and has
- * no read-only map; memory pools of the driver, whose exports bring an
- * allocator into every importer. */
+ * Rejected: cuMemAlloc with CUDA IPC, also where there is no VMM: it dies with
+ * the exporter and has no read-only map; memory pools of the driver, whose
+ * exports bring an allocator into every importer. */
 #include "io/mem/cuda_impl.h"
 
 #include "io/mem.h"
@@ -24,9 +22,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#define MIB        (UINT64_C(1) << 20)
-#define PAGE       4096
-#define UUID_BYTES 16
+#define MIB  (UINT64_C(1) << 20)
+#define PAGE 4096
 
 static uint64_t cuda_page(const struct mem_opt *opt)
 {
@@ -54,8 +51,6 @@ static enum err too_little(struct cuda *c, const char *pool, uint64_t bytes)
         (unsigned long)(have / MIB), (unsigned long)(all / MIB));
     return ERR_INTERNAL;
 }
-
-/* VMM */
 
 static CUmemAllocationProp props(struct cuda *c)
 {
@@ -87,7 +82,6 @@ static CUresult vmm_open(struct mem *m, const struct mem_opt *opt)
     CUresult r = d->cuMemGetAllocationGranularity(
         &grain, &prop, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
 
-    m->share = "cuda-vmm";
     if (r == CUDA_SUCCESS && grain == 0)
         r = CUDA_ERROR_NOT_SUPPORTED;
     if (r != CUDA_SUCCESS)
@@ -107,58 +101,21 @@ static CUresult vmm_open(struct mem *m, const struct mem_opt *opt)
     return r;
 }
 
-/* IPC */
-
-static CUresult ipc_open(struct mem *m, const struct mem_opt *opt)
-{
-    const struct gpu_driver *d = m->gpu->d;
-    CUipcMemHandle handle;
-    CUresult r;
-
-    m->share = "cuda-ipc";
-    m->bytes = (opt->bytes + PAGE - 1) / PAGE * PAGE;
-    r = d->cuMemAlloc(&m->device, m->bytes);
-    if (r == CUDA_SUCCESS)
-        r = d->cuIpcGetMemHandle(&handle, m->device);
-    if (r != CUDA_SUCCESS)
-        return r;
-    _Static_assert(UUID_BYTES + sizeof(handle) == MEM_HANDLE_MAX, "handle");
-    memcpy(m->handle + UUID_BYTES, &handle, sizeof(handle));
-    m->handle_bytes = MEM_HANDLE_MAX;
-    return CUDA_SUCCESS;
-}
-
-/* both */
-
-/* Frees what was made so far; the GPU stays open. */
-static void take_back(struct mem *m)
-{
-    const struct gpu_driver *d = m->gpu->d;
-    bool ipc = strcmp(m->share, "cuda-ipc") == 0;
-
-    if (m->fd >= 0)
-        close(m->fd);
-    if (cuda_enter(m->gpu) == OK) {
-        if (m->device && ipc) {
-            /* own: another process' memory. */
-            (void)(m->own ? d->cuIpcCloseMemHandle(m->device)
-                          : d->cuMemFree(m->device));
-        } else if (m->device) {
-            (void)gpu_unmap(d, m->device, m->bytes);
-        }
-        if (!ipc && m->own)
-            (void)d->cuMemRelease(m->own);
-        cuda_leave(m->gpu);
-    }
-    m->fd = -1;
-    m->device = m->own = 0;
-}
-
 static void cuda_mem_close(struct mem *m)
 {
     if (!m->gpu)
         return;
-    take_back(m);
+    if (m->fd >= 0)
+        close(m->fd);
+    if (cuda_enter(m->gpu) == OK) {
+        if (m->device)
+            (void)gpu_unmap(m->gpu->d, m->device, m->bytes);
+        if (m->own)
+            (void)m->gpu->d->cuMemRelease(m->own);
+        cuda_leave(m->gpu);
+    }
+    m->fd = -1;
+    m->device = m->own = 0;
     for (uint32_t i = 0; i < CUDA_GPUS_MAX; i++)
         cuda_close(&m->readers[i]);
     cuda_close(&m->gpu);
@@ -183,23 +140,14 @@ static CUresult zero(const struct mem *m)
 
 static enum err allocate(struct mem *m, const struct mem_opt *opt)
 {
-    CUresult r = CUDA_ERROR_NOT_SUPPORTED;
+    CUresult r =
+        vmm_there(m->gpu) ? vmm_open(m, opt) : CUDA_ERROR_NOT_SUPPORTED;
 
-    if (vmm_there(m->gpu)) {
-        r = vmm_open(m, opt);
-        if (r != CUDA_SUCCESS && r != CUDA_ERROR_OUT_OF_MEMORY) {
-            log_warn("pool %s: cuda:%u: no memory that is shared by "
-                     "descriptor (%s), CUDA IPC instead",
-                opt->name, m->gpu->device, gpu_result(m->gpu->d, r));
-            take_back(m);
-        }
-    }
-    if (r != CUDA_SUCCESS && r != CUDA_ERROR_OUT_OF_MEMORY)
-        r = ipc_open(m, opt);
     if (r == CUDA_ERROR_OUT_OF_MEMORY)
         return too_little(m->gpu, opt->name, opt->bytes);
     if (r != CUDA_SUCCESS)
-        return failed(m->gpu, opt->name, "get memory to share", opt->bytes, r);
+        return failed(m->gpu, opt->name,
+            "get memory to share (CUDA VMM by descriptor)", opt->bytes, r);
     r = zero(m);
     if (r != CUDA_SUCCESS)
         return failed(m->gpu, opt->name, "zero the memory", m->bytes, r);
@@ -230,8 +178,8 @@ static enum err cuda_mem_open(struct mem *out, const struct mem_opt *opt)
     e = cuda_open(&m.gpu, user, mem_gpu(opt->kind));
     if (e != OK)
         return e;
-    memcpy(m.handle, m.gpu->uuid, UUID_BYTES);
-    m.handle_bytes = UUID_BYTES;
+    memcpy(m.handle, m.gpu->uuid, MEM_HANDLE_MAX);
+    m.handle_bytes = MEM_HANDLE_MAX;
     e = cuda_enter(m.gpu);
     if (e == OK) {
         e = allocate(&m, opt);
@@ -266,34 +214,17 @@ static CUresult allow_read(const struct mem *m, const struct cuda *reader)
         m->gpu->d, m->device, m->bytes, (int)reader->device, false);
 }
 
-static CUresult import_vmm(struct mem *m, const struct mem_import *from)
+static CUresult import_map(struct mem *m, const struct mem_import *from)
 {
     CUresult r;
 
     CHECK(from->fd >= 0, "memory without a descriptor");
-    m->share = "cuda-vmm";
     r = gpu_map_shared(m->gpu->d, from->fd, m->bytes, &m->device);
     return r == CUDA_SUCCESS ? allow_read(m, m->gpu) : r;
 }
 
-static CUresult import_ipc(struct mem *m, const struct mem_import *from)
-{
-    CUipcMemHandle handle;
-    CUresult r;
-
-    CHECK(from->handle.len == UUID_BYTES + sizeof(handle),
-        "a handle of %u bytes", from->handle.len);
-    m->share = "cuda-ipc";
-    memcpy(&handle, from->handle.p + UUID_BYTES, sizeof(handle));
-    r = m->gpu->d->cuIpcOpenMemHandle(
-        &m->device, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
-    m->own = r == CUDA_SUCCESS;
-    return r;
-}
-
-/* Lets another of our GPUs copy from it: mapped memory is opened to the GPU,
- * other memory to its context. */
-static CUresult reach(struct mem *m, struct cuda *reader, bool vmm)
+/* Lets another of our GPUs copy from it. */
+static CUresult reach(struct mem *m, struct cuda *reader)
 {
     const struct gpu_driver *d = m->gpu->d;
     int can = 0;
@@ -301,17 +232,10 @@ static CUresult reach(struct mem *m, struct cuda *reader, bool vmm)
 
     if (r == CUDA_SUCCESS && !can)
         return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
-    if (r != CUDA_SUCCESS || vmm)
-        return r == CUDA_SUCCESS ? allow_read(m, reader) : r;
-    if (cuda_enter(reader) != OK)
-        return CUDA_ERROR_INVALID_CONTEXT;
-    r = d->cuCtxEnablePeerAccess(m->gpu->context, 0);
-    cuda_leave(reader);
-    return r == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED ? CUDA_SUCCESS : r;
+    return r == CUDA_SUCCESS ? allow_read(m, reader) : r;
 }
 
-static enum err reach_all(
-    struct mem *m, const char *user, uint32_t readers, bool vmm)
+static enum err reach_all(struct mem *m, const char *user, uint32_t readers)
 {
     enum err e = OK;
 
@@ -324,7 +248,7 @@ static enum err reach_all(
         e = cuda_open(&m->readers[i], user, i);
         if (e != OK)
             return e;
-        r = reach(m, m->readers[i], vmm);
+        r = reach(m, m->readers[i]);
         if (r == CUDA_SUCCESS)
             continue;
         log_info("%s: cuda:%u does not reach memory of cuda:%u: %s", user, i,
@@ -332,15 +256,6 @@ static enum err reach_all(
         e = ERR_INTERNAL;
     }
     return e;
-}
-
-static bool import_known(const struct mem_import *from, bool *vmm)
-{
-    *vmm = strcmp(from->share, "cuda-vmm") == 0;
-    if (*vmm)
-        return from->handle.len == UUID_BYTES && from->fd >= 0;
-    return strcmp(from->share, "cuda-ipc") == 0 &&
-           from->handle.len == MEM_HANDLE_MAX;
 }
 
 enum err mem_cuda_import(struct mem *out, const struct mem_import *from)
@@ -351,12 +266,12 @@ enum err mem_cuda_import(struct mem *out, const struct mem_import *from)
         .bytes = from->bytes,
         .share = "cuda-vmm"};
     char user[80];
-    bool vmm;
     CUresult r;
     enum err e;
 
     snprintf(user, sizeof(user), "pool %s", from->name);
-    if (!import_known(from, &vmm)) {
+    if (strcmp(from->share, "cuda-vmm") != 0 ||
+        from->handle.len != MEM_HANDLE_MAX || from->fd < 0) {
         log_error("%s: not a handle of GPU memory", user);
         return ERR_MALFORMED;
     }
@@ -367,11 +282,11 @@ enum err mem_cuda_import(struct mem *out, const struct mem_import *from)
         cuda_close(&m.gpu);
         return e;
     }
-    r = vmm ? import_vmm(&m, from) : import_ipc(&m, from);
+    r = import_map(&m, from);
     if (r != CUDA_SUCCESS)
         e = failed(m.gpu, from->name, "map the peer's memory", m.bytes, r);
     else
-        e = reach_all(&m, user, from->readers, vmm);
+        e = reach_all(&m, user, from->readers);
     cuda_leave(m.gpu);
     if (e != OK) {
         cuda_mem_close(&m);
