@@ -48,7 +48,6 @@ static void usage(FILE *to)
         "                  default: those in /etc/mmx\n"
         "  --json          print an array of objects, each with the name of\n"
         "                  its daemon, unless one is chosen\n"
-        "  --perfetto FILE  trace: write it for Perfetto's viewer instead\n"
         "  --public        keygen: print the public half of the key in FILE,\n"
         "                  for control.identities\n"
         "  --watch SECONDS  reports: show them again and again; top: how "
@@ -244,7 +243,6 @@ static int parse(int argc, char **argv, struct asked *a)
         {"once", no_argument, &a->once, 1}, {"live", no_argument, &a->live, 1},
         {"watch", required_argument, NULL, 'W'},
         {"wait", required_argument, NULL, 'w'},
-        {"perfetto", required_argument, NULL, 'P'},
         {"version", no_argument, NULL, 'v'}, {"help", no_argument, NULL, 'h'},
         {NULL, 0, NULL, 0}};
     int c;
@@ -254,8 +252,6 @@ static int parse(int argc, char **argv, struct asked *a)
             continue;
         if (c == 's')
             a->also = a->path, a->path = optarg;
-        else if (c == 'P')
-            a->perfetto = optarg;
         else if (c == 'c')
             a->file = optarg;
         else if (c == 'e' || c == 'l')

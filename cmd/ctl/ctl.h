@@ -28,7 +28,6 @@ struct asked {
     uint64_t watch_s; /* 0: not given */
     uint64_t wait_s;  /* valid if it waits */
     /* Of a trace. */
-    const char *perfetto;  /* file to write; NULL: print lines instead */
     bool of_room;          /* only this room */
     uint64_t room, digits; /* its id; digits: mask of the known bits */
 };

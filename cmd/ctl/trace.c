@@ -9,16 +9,9 @@
 #include "base/check.h"
 #include "base/text.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-static int complain(const char *about, const char *why)
-{
-    fprintf(stderr, "mmxctl: %s: %s\n", about, why);
-    return CTL_REFUSED;
-}
 
 /* Asks a daemon for its happenings, up to now: a busy one always has more.
  * Returns an exit status. */
@@ -96,10 +89,12 @@ static int print(struct trace *t, const struct asked *a)
         rows_json_end(&t->json);
     if (fflush(stdout) != 0)
         return CTL_REFUSED;
-    if (a->of_room && !g->count)
-        return complain("trace", "no happening of this room is remembered "
-                                 "here, or it is another user's");
-    return CTL_SHOWN;
+    if (!a->of_room || g->count > 0)
+        return CTL_SHOWN;
+    fputs("mmxctl: trace: no happening of this room is remembered here, or it "
+          "is another user's\n",
+        stderr);
+    return CTL_REFUSED;
 }
 
 int trace_live(const struct host *h, const struct asked *a)
@@ -111,10 +106,7 @@ int trace_live(const struct host *h, const struct asked *a)
         status = ask(h->sides[i].c, &t.got, i);
     if (status == CTL_SHOWN) {
         arrange(&t.got, a);
-        if (!a->perfetto)
-            status = print(&t, a);
-        else if (!trace_perfetto(&t, a->perfetto))
-            status = complain(a->perfetto, strerror(errno));
+        status = print(&t, a);
     }
     free(t.got.all);
     return status;

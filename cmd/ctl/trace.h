@@ -6,14 +6,14 @@
 #include "ctl.h"
 
 enum happening_kind {
-#define HAPPENING(NAME, word, a, b, phase, doc) HAPPENED_##NAME,
+#define HAPPENING(NAME, word, a, b, doc) HAPPENED_##NAME,
 #include "wire/happening.def"
     HAPPENED_COUNT
 };
 
 /* A row of happening.def. */
 struct happening_row {
-    const char *word, *a, *b, *phase;
+    const char *word, *a, *b;
 };
 extern const struct happening_row happening_rows[HAPPENED_COUNT];
 
@@ -57,7 +57,5 @@ void trace_widen(struct trace *t, const struct happening *h);
 void trace_line(const struct trace *t, const struct happening *h);
 /* Prints the next object of an array, which rows_json_end ends. */
 void trace_json(struct trace *t, const struct happening *h);
-/* Writes Perfetto's JSON. */
-bool trace_perfetto(const struct trace *t, const char *path);
 
 #endif

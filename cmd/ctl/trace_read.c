@@ -10,7 +10,7 @@
 #include <stdlib.h>
 
 const struct happening_row happening_rows[HAPPENED_COUNT] = {
-#define HAPPENING(NAME, word, a, b, phase, doc) {word, a, b, phase},
+#define HAPPENING(NAME, word, a, b, doc) {word, a, b},
 #include "wire/happening.def"
 };
 

@@ -114,11 +114,6 @@ class Strange(Case):
         got = self.ctl("--socket", path, "trace")
         self.assertIn("31mred", got.stdout)
         self.assertNotRegex(got.stdout, CONTROL)
-        out = os.path.join(self.dir, "out.json")
-        got = self.ctl("--socket", path, "--perfetto", out, "trace")
-        self.assertEqual(got.returncode, 0, got.stderr)
-        with open(out, encoding="utf-8") as f:
-            self.assertIn("31mred", json.load(f)["traceEvents"][-1]["name"])
 
     def test_a_bad_command_line(self):
         """One line says what is wrong; all of --help would hide it."""

@@ -111,7 +111,7 @@ class Manuals(unittest.TestCase):
              (("--socket", "s", "--json", "ke"), {"keygen"}),
              (("--wait", ""), set()), (("health", "--l"), {"--langd", "--live"}),
              (("keygen", "{}/mmxc"), {"{}/mmxctl.1"}),
-             (("--perfetto", "{}/mmx-l"), {"{}/mmx-langd.8"}))
+             (("--config", "{}/mmx-l"), {"{}/mmx-langd.8"}))
 
     def test_bash(self):
         for typed, offered in self.TYPED:

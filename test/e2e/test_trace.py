@@ -72,28 +72,6 @@ class Trace(Case):
         self.assertLess(len(found), len(lines(daemons=(e, d))))
         self.assertIn("peer-up", trace(daemons=(e,)).stdout)
 
-    def checked(self, path):
-        """Holds the file against the format of trace events."""
-        with open(path, encoding="utf-8") as f:
-            events = json.load(f)["traceEvents"]
-        last, depth, names = {}, {}, {}
-        for ev in events:
-            self.assertIn(ev["ph"], "MBEi")
-            track = (ev["pid"], ev["tid"])
-            if ev["ph"] == "M":
-                names[track, ev["name"]] = ev["args"]["name"]
-                continue
-            self.assertGreaterEqual(ev["ts"], last.get(track, 0))
-            last[track] = ev["ts"]
-            if ev["ph"] in "BE":
-                depth[track] = depth.get(track, 0) + (ev["ph"] == "B")
-                depth[track] -= ev["ph"] == "E"
-                self.assertIn(depth[track], (0, 1, 2), ev)
-            if ev["ph"] != "E":
-                self.assertTrue(ev["name"])
-        self.assertEqual(set(depth.values()), {0})
-        return events, names
-
     # RULES 10.1
     def test_a_room_as_the_log_names_it(self):
         """By half of its id, which is not enough to ask for the room."""
@@ -116,42 +94,6 @@ class Trace(Case):
         self.assertEqual((got.returncode, got.stdout), (1, ""))
         self.assertIn("no happening of this room", got.stderr)
         self.assertEqual(lines("8", daemons=(e, d), check=False), [])
-
-    def test_perfetto(self):
-        e, d = self.delivered((7, 8))
-        path = os.path.join(self.world.dir, "trace.json")
-        trace("--perfetto", path, daemons=(e, d))
-        events, names = self.checked(path)
-        self.assertIn("mmx-encoded enc0", names.values())
-        # One room after the other needs one track of each daemon.
-        self.assertEqual(list(names.values()).count("rooms"), 2)
-        phases = [ev["name"] for ev in events if ev["ph"] == "B"]
-        self.assertEqual(phases.count("room 8"), 2)
-        for phase in ("engine encodes", "rows go", "waits for the announce",
-                      "rows land", "held"):
-            self.assertEqual(phases.count(phase), 2 + 2 * (phase == "held"))
-        trace("7", "--perfetto", path, daemons=(e, d))
-        events, names = self.checked(path)
-        self.assertNotIn("room 8", [ev.get("name") for ev in events])
-
-    def test_perfetto_of_rooms_at_once(self):
-        e, d, enc, lm = self.at_work()
-        for room in (1, 2, 3):
-            enc.announce(room, 10)
-        for room in (1, 2, 3):
-            enc.abort(room)
-            enc.release(room)
-        enc.announce(4, 10)  # has the track of one before it
-        path = os.path.join(self.world.dir, "trace.json")
-        trace("--perfetto", path, daemons=(e, d))
-        events, names = self.checked(path)
-        self.assertEqual(list(names.values()).count("rooms"), 3)
-        self.assertEqual(sorted(
-            ev["name"] for ev in events if ev["ph"] == "B"
-            and ev["name"].startswith("room ")),
-            ["room 1", "room 2", "room 3", "room 4"])
-        enc.abort(4)
-        enc.release(4)
 
     def test_more_than_a_report_holds(self):
         e, d = self.pair()

@@ -6,7 +6,7 @@
 #include "core/trace/trace.h"
 
 const struct happening_words happening_words[HAPPENED_COUNT] = {
-#define HAPPENING(NAME, word, a, b, phase, doc) {word, a, b},
+#define HAPPENING(NAME, word, a, b, doc) {word, a, b},
 #include "wire/happening.def"
 };
 

@@ -7,7 +7,7 @@
 #include "core/head.h"
 
 enum happening_kind {
-#define HAPPENING(NAME, word, a, b, phase, doc) HAPPENED_##NAME,
+#define HAPPENING(NAME, word, a, b, doc) HAPPENED_##NAME,
 #include "wire/happening.def"
     HAPPENED_COUNT
 };
