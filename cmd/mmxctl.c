@@ -25,8 +25,8 @@ static void usage(FILE *to)
 #define SHOW(NAME, word, meaning) fprintf(to, "  %-15s %s\n", word, meaning);
 #include "wire/show.def"
     fputs(
-        "  top             rooms and bytes a second of pools and peers, live;\n"
-        "                  keys sort and quit\n"
+        "  top             rooms and bytes a second of pools and peers, the\n"
+        "                  busiest first\n"
         "  doctor          check what an engine of this user needs: one line\n"
         "                  per check, ok, warn or fail, and what to do\n"
         "  trace ROOM      what happened to one room\n"
@@ -50,9 +50,7 @@ static void usage(FILE *to)
         "                  its daemon, unless one is chosen\n"
         "  --public        keygen: print the public half of the key in FILE,\n"
         "                  for control.identities\n"
-        "  --watch SECONDS  reports: show them again and again; top: how "
-        "often\n"
-        "  --once          top: print it one time, as on paper\n"
+        "  --watch SECONDS  reports, health, top: show them again and again\n"
         "  --bytes         sizes as exact numbers of bytes\n"
         "  --live          health: ask only whether the daemon answers\n"
         "  --wait SECONDS  health: ask again until it is well, drain: show\n"
@@ -240,7 +238,7 @@ static int parse(int argc, char **argv, struct asked *a)
         {"json", no_argument, &a->json, 1},
         {"public", no_argument, &a->public, 1},
         {"bytes", no_argument, &a->bytes, 1},
-        {"once", no_argument, &a->once, 1}, {"live", no_argument, &a->live, 1},
+        {"live", no_argument, &a->live, 1},
         {"watch", required_argument, NULL, 'W'},
         {"wait", required_argument, NULL, 'w'},
         {"version", no_argument, NULL, 'v'}, {"help", no_argument, NULL, 'h'},
@@ -307,10 +305,6 @@ int main(int argc, char **argv)
         return doctor(a.path, a.file, a.json);
     if (!strcmp(what, "health"))
         return healthy(&a);
-    if (!strcmp(what, "top") && !a.once && !screen_width()) {
-        fputs("mmxctl: top needs a terminal: use --once\n", stderr);
-        return CTL_USAGE;
-    }
     status = ask(what, &a);
     return strcmp(what, "conf-diff") ? status : as_diff(status);
 }

@@ -23,7 +23,7 @@ struct asked {
     const char *path; /* path of the socket; NULL: not given */
     const char *file; /* path of the configuration; NULL: not given */
     const char *also; /* a path before the last one; NULL: none */
-    int json, live, bytes, public, once; /* 1: given */
+    int json, live, bytes, public; /* 1: given */
     bool waits, brief;
     uint64_t watch_s; /* 0: not given */
     uint64_t wait_s;  /* valid if it waits */
@@ -145,29 +145,8 @@ void rows_json_end(const struct json *json);
 /* table.c: prints rows as a table, or a cell per line. exact: sizes in bytes.
  */
 void rows_table(struct reader rows, bool upright, bool exact);
-
-/* screen.c: draws on the terminal, line by line */
-
-struct screen {
-    bool live; /* draws on stdout and reads keys; false: prints lines */
-    int width, height, line;
-};
-/* Returns the width of the terminal at stdout; 0: it is not a terminal. */
-int screen_width(void);
 /* Clears a terminal before each repetition of --watch, and prints a title. */
-void screen_again(const struct asked *a, const char *what);
-/* Begins to draw; without `live` stdout is unchanged. */
-void screen_open(struct screen *s, bool live);
-/* Restores the terminal. */
-void screen_close(struct screen *s);
-void screen_begin(struct screen *s);
-/* Draws one line, cut to the width, if a line is left. */
-void screen_line(struct screen *s, const char *format, ...) PRINTF_LIKE(2, 3);
-void screen_end(struct screen *s);
-/* Waits for a key. 0: none in time, a key of several bytes (an arrow), or a new
- * size; -1: a signal asks the program to end. */
-#define SCREEN_ESC 27
-int screen_key(struct screen *s, int ms);
+void rows_again(const struct asked *a, const char *what);
 
 /* host.c: the daemons that are queried */
 
@@ -204,8 +183,7 @@ bool trace_room(const char *word, struct asked *a);
 /* Of running daemons, which share a clock. */
 int trace_live(const struct host *h, const struct asked *a);
 
-/* top.c: shows the daemons live, once, or as a summary; returns the exit
- * status. */
+/* top.c: shows what the daemons do, or a summary; returns the exit status. */
 int top(struct host *h, const struct asked *a);
 
 /* findings.c: of doctor, as lines or JSON */

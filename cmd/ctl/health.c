@@ -148,12 +148,12 @@ int health(const char *const *paths, uint32_t count, const struct asked *a)
     while ((status = look_at_all(paths, count, a->live, all)) != CTL_SHOWN &&
            clock_ns() < until)
         nanosleep(&again, NULL);
-    screen_again(a, "health");
+    rows_again(a, "health");
     print(all, count, a->json);
     while (a->watch_s && fflush(stdout) == 0) {
         nanosleep(&rest, NULL);
         status = look_at_all(paths, count, a->live, all);
-        screen_again(a, "health");
+        rows_again(a, "health");
         print(all, count, a->json);
     }
     return fflush(stdout) == 0 ? status : CTL_REFUSED;

@@ -132,7 +132,7 @@ static int show_once(struct host *h, const char *what, const struct asked *a)
                                                       : CTL_SHOWN;
 
         if (i == 0)
-            screen_again(a, what);
+            rows_again(a, what);
         if (good && a->json)
             rows_json_part(&json, s->c->got, h->named ? NULL : s->name);
         else if (good)

@@ -10,12 +10,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
 
 /* A table cuts longer values; JSON has all of it. */
 #define CELL_MAX    104
 #define COLUMNS_MAX 64
 #define PLAIN_WIDTH 80 /* without a terminal */
-#define TEXT_MIN    8  /* narrowest column of text */
+#define WIDTH_MAX   512
+#define TEXT_MIN    8 /* narrowest column of text */
 /* Width that a column of text may have before other columns are dropped. */
 #define TEXT_WISH 24
 /* Width of a value beside its name. */
@@ -260,6 +263,24 @@ static void print_head(struct table *t)
         span_copy_str(t->columns[i].name, t->columns[i].cell, CELL_MAX);
     if (!t->upright && t->count)
         print_row(t);
+}
+
+/* Returns the width of the terminal at stdout; 0: it is not a terminal. */
+static int screen_width(void)
+{
+    struct winsize w;
+
+    if (!isatty(STDOUT_FILENO) || ioctl(STDOUT_FILENO, TIOCGWINSZ, &w) != 0 ||
+        w.ws_col == 0)
+        return 0;
+    return w.ws_col < WIDTH_MAX ? w.ws_col : WIDTH_MAX;
+}
+
+void rows_again(const struct asked *a, const char *what)
+{
+    if (a->watch_s && screen_width())
+        printf("\033[H\033[2Jevery %llu s: %s\n\n",
+            (unsigned long long)a->watch_s, what);
 }
 
 void rows_table(struct reader rows, bool upright, bool exact)

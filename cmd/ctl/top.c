@@ -9,16 +9,17 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
-#define EVERY_MS  1000
-#define WIDE      78 /* enough columns for everything */
+#define EVERY_S   1
 #define LINES_MIN 64 /* pools, and peers, to allocate at first */
 
 /* A pool or a peer. */
 struct line {
     char name[64], state[16], path[16], carrier[16];
     uint64_t number, blocks, free, rooms, bytes;
-    double waiting, rooms_s, bytes_s, nothing; /* what sorts; nothing: 0 */
+    uint64_t waiting;
+    double rooms_s, bytes_s;
 };
 
 /* Their memory is reused for each sample. */
@@ -112,8 +113,8 @@ static void take_pool(struct reader row, struct look *at)
         return;
     l->blocks = rows_number(row, "blocks");
     l->free = rows_number(row, "free");
-    l->waiting = (double)(rows_number(row, "waiting_rooms") +
-                          rows_number(row, "waiting_items"));
+    l->waiting =
+        rows_number(row, "waiting_rooms") + rows_number(row, "waiting_items");
 }
 
 static void take_peer(struct reader row, struct look *at)
@@ -155,20 +156,18 @@ static double rate(uint64_t from, uint64_t to, double seconds)
     return to > from && seconds > 0 ? (double)(to - from) / seconds : 0;
 }
 
-typedef int order_fn(const void *a, const void *b, void *by);
-struct sorting;
+typedef int order_fn(const void *a, const void *b);
 
-static void sort(struct lines *l, order_fn *order, const struct sorting *by)
+static void sort(struct lines *l, order_fn *order)
 {
     if (l->count > 0)
-        qsort_r(l->of, l->count, sizeof(l->of[0]), order, (void *)by);
+        qsort(l->of, l->count, sizeof(l->of[0]), order);
 }
 
-static int by_number(const void *a, const void *b, void *none)
+static int by_number(const void *a, const void *b)
 {
     const struct line *x = a, *y = b;
 
-    (void)none;
     return (x->number > y->number) - (x->number < y->number);
 }
 
@@ -177,8 +176,8 @@ static void rates(struct lines *now, struct lines *was, double seconds)
 {
     uint32_t k = 0;
 
-    sort(now, by_number, NULL);
-    sort(was, by_number, NULL);
+    sort(now, by_number);
+    sort(was, by_number);
     for (uint32_t i = 0; i < now->count; i++) {
         struct line *l = &now->of[i];
 
@@ -191,90 +190,57 @@ static void rates(struct lines *now, struct lines *was, double seconds)
     }
 }
 
-/* sorting: largest first, then by name */
+/* printing: the busiest first */
 
-static const struct sorting {
-    char key;
-    const char *name;
-    size_t at; /* of the value in struct line */
-} sortings[] = {{'n', "name", offsetof(struct line, nothing)},
-    {'r', "rooms", offsetof(struct line, rooms_s)},
-    {'b', "bytes", offsetof(struct line, bytes_s)},
-    {'w', "waits", offsetof(struct line, waiting)}};
-
-static double value_of(const struct line *l, const struct sorting *by)
+static int by_rooms(const void *a, const void *b)
 {
-    return *(const double *)(const void *)((const char *)l + by->at);
+    const struct line *x = a, *y = b;
+
+    if (x->rooms_s != y->rooms_s)
+        return x->rooms_s < y->rooms_s ? 1 : -1;
+    return strcmp(x->name, y->name);
 }
 
-static int by_value(const void *a, const void *b, void *by)
+static void print_pools(struct lines *all, bool exact)
 {
-    double x = value_of(a, by), y = value_of(b, by);
-
-    if (x != y)
-        return x < y ? 1 : -1;
-    return strcmp(
-        ((const struct line *)a)->name, ((const struct line *)b)->name);
-}
-
-/* drawing */
-
-static void draw_pool(struct screen *s, const struct line *l, const char *bytes)
-{
-    uint64_t used = l->blocks > l->free ? l->blocks - l->free : 0;
-    unsigned percent = l->blocks ? (unsigned)(used * 100 / l->blocks) : 0;
-
-    CHECK(used <= l->blocks, "%llu used of %llu", (unsigned long long)used,
-        (unsigned long long)l->blocks);
-    if (s->width < WIDE)
-        screen_line(s, "%-12.12s %3u%% %4.0f %7.1f %9s", l->name, percent,
-            l->waiting, l->rooms_s, bytes);
-    else
-        screen_line(s, "%-16.16s %-10.10s %7llu %7llu %4u%% %5.0f %9.1f %11s",
-            l->name, l->state, (unsigned long long)l->blocks,
-            (unsigned long long)used, percent, l->waiting, l->rooms_s, bytes);
-}
-
-static void draw_peer(struct screen *s, const struct line *l, const char *bytes)
-{
-    if (s->width < WIDE)
-        screen_line(s, "%-12.12s %-9.9s %7.1f %9s", l->name, l->state,
-            l->rooms_s, bytes);
-    else
-        screen_line(s, "%-30.30s %-8.8s %-6.6s %-9.9s %9.1f %11s", l->name,
-            l->state, l->path, l->carrier, l->rooms_s, bytes);
-}
-
-/* Returns how many lines of the screen pools may use: half of the rest, or what
- * the peers and their header leave. */
-static int lines_for_pools(const struct screen *s, const struct look *l)
-{
-    int left = s->height - s->line, peers = (int)l->peers.count + 2;
-
-    return left - peers > left / 2 ? left - peers : left / 2;
-}
-
-/* Draws them on at most this number of lines. */
-static void draw_lines(struct screen *s, struct lines *all, int lines,
-    const struct sorting *by, const struct asked *a,
-    void (*draw)(struct screen *s, const struct line *l, const char *bytes))
-{
-    int end = s->line + lines;
     char bytes[SIZE_TEXT];
 
-    sort(all, by_value, by);
+    printf("\n%-16s %-10s %7s %7s %5s %5s %9s %11s\n", "POOL", "STATE",
+        "BLOCKS", "USED", "", "WAITS", "ROOMS/S", "BYTES/S");
+    sort(all, by_rooms);
     for (uint32_t i = 0; i < all->count; i++) {
-        if (s->line + 1 >= end && i + 1 < all->count) {
-            screen_line(s, "(%u more)", all->count - i);
-            return;
-        }
-        size_text((uint64_t)(all->of[i].bytes_s + 0.5), a->bytes, bytes);
-        draw(s, &all->of[i], bytes);
+        const struct line *l = &all->of[i];
+        uint64_t used = l->blocks > l->free ? l->blocks - l->free : 0;
+        unsigned percent = l->blocks ? (unsigned)(used * 100 / l->blocks) : 0;
+
+        CHECK(used <= l->blocks, "%llu used of %llu", (unsigned long long)used,
+            (unsigned long long)l->blocks);
+        size_text((uint64_t)(l->bytes_s + 0.5), exact, bytes);
+        printf("%-16.16s %-10.10s %7llu %7llu %4u%% %5llu %9.1f %11s\n",
+            l->name, l->state, (unsigned long long)l->blocks,
+            (unsigned long long)used, percent, (unsigned long long)l->waiting,
+            l->rooms_s, bytes);
     }
 }
 
-static void draw_head(struct screen *s, const struct look *l,
-    const struct look *was, const struct asked *a)
+static void print_peers(struct lines *all, bool exact)
+{
+    char bytes[SIZE_TEXT];
+
+    printf("\n%-30s %-8s %-6s %-9s %9s %11s\n", "PEER", "STATE", "PATH",
+        "CARRIER", "ROOMS/S", "BYTES/S");
+    sort(all, by_rooms);
+    for (uint32_t i = 0; i < all->count; i++) {
+        const struct line *l = &all->of[i];
+
+        size_text((uint64_t)(l->bytes_s + 0.5), exact, bytes);
+        printf("%-30.30s %-8.8s %-6.6s %-9.9s %9.1f %11s\n", l->name, l->state,
+            l->path, l->carrier, l->rooms_s, bytes);
+    }
+}
+
+static void print_head(
+    const struct look *l, const struct look *was, const struct asked *a)
 {
     double seconds = (double)(l->at_ns - was->at_ns) / 1e9;
     char up[AGE_TEXT], bytes[SIZE_TEXT];
@@ -282,71 +248,11 @@ static void draw_head(struct screen *s, const struct look *l,
     age_text(l->up_s * NS_PER_S, up);
     size_text(
         (uint64_t)(rate(was->bytes, l->bytes, seconds) + 0.5), a->bytes, bytes);
-    screen_line(s, "%s (%s), up %s", l->name, l->role, up);
-    screen_line(s, "%s", l->text);
-    screen_line(s, "rooms %llu open, %.1f/s done, %.1f/s failed, %s/s",
+    printf("%s (%s), up %s\n%s\n", l->name, l->role, up, l->text);
+    printf("rooms %llu open, %.1f/s done, %.1f/s failed, %s/s\n",
         (unsigned long long)l->open,
         rate(was->succeeded, l->succeeded, seconds),
         rate(was->failed, l->failed, seconds), bytes);
-}
-
-static void draw_one(struct screen *s, struct look *l, const struct look *was,
-    const struct sorting *by, const struct asked *a)
-{
-    bool wide = s->width >= WIDE, first = s->line == 0;
-
-    draw_head(s, l, was, a);
-    if (s->live && first)
-        screen_line(s,
-            wide ? "keys: q quit; sort by n name, r rooms, "
-                   "b bytes, w waits; now: %s"
-                 : "keys: q, sort n r b w; now: %s",
-            by->name);
-    screen_line(s, "%s", "");
-    if (wide)
-        screen_line(s, "%-16s %-10s %7s %7s %5s %5s %9s %11s", "POOL", "STATE",
-            "BLOCKS", "USED", "", "WAITS", "ROOMS/S", "BYTES/S");
-    else
-        screen_line(s, "%-12s %4s %4s %7s %9s", "POOL", "USED", "WAIT",
-            "ROOMS/S", "BYTES/S");
-    draw_lines(s, &l->pools, lines_for_pools(s, l), by, a, draw_pool);
-    screen_line(s, "%s", "");
-    if (wide)
-        screen_line(s, "%-30s %-8s %-6s %-9s %9s %11s", "PEER", "STATE", "PATH",
-            "CARRIER", "ROOMS/S", "BYTES/S");
-    else
-        screen_line(
-            s, "%-12s %-9s %7s %9s", "PEER", "STATE", "ROOMS/S", "BYTES/S");
-    draw_lines(s, &l->peers, s->height - s->line, by, a, draw_peer);
-}
-
-/* Draws the daemons one below the other. The first has half of the screen, or
- * what the others leave. n: the newest sample. */
-static void draw(struct screen *s, struct watched *all, uint32_t count, int n,
-    const struct sorting *by, const struct asked *a)
-{
-    int height = s->height;
-
-    screen_begin(s);
-    for (uint32_t i = 0; i < count; i++) {
-        s->height = (int)(i + 1) * height / (int)count;
-        if (i > 0)
-            screen_line(s, "%s", "");
-        draw_one(s, &all[i].looks[n], &all[i].looks[1 - n], by, a);
-    }
-    s->height = height;
-    screen_end(s);
-}
-
-/* Changes the sorting. False: the key ends the program. */
-static bool obey(int key, const struct sorting **by)
-{
-    if (key < 0 || key == 'q' || key == 'Q' || key == SCREEN_ESC)
-        return false;
-    for (size_t i = 0; i < ARRAY_LEN(sortings); i++)
-        if (key == sortings[i].key)
-            *by = &sortings[i];
-    return true;
 }
 
 /* Takes a new sample of every daemon; n: index of the sample. */
@@ -366,42 +272,25 @@ static bool look_again(
     return true;
 }
 
-/* Shows the daemons until a key or signal ends it. */
+/* Prints the daemons one below the other, with a->watch_s again and again. */
 static int show(struct watched *all, uint32_t count, const struct asked *a)
 {
-    const struct sorting *by = &sortings[1];
-    uint64_t every = a->watch_s ? a->watch_s * 1000 : EVERY_MS, due;
     struct local_msg m = {0};
-    struct screen s;
-    int key = 0, n = 0;
-    bool ok;
+    bool ok = look_again(all, count, 0, &m);
 
-    if (!look_again(all, count, 0, &m))
-        return ctl_failed(&m);
-    screen_open(&s, !a->once);
-    ok = true;
-    /* The first rates come early, over a fifth of a second. */
-    due = clock_ns() + (s.live ? 200 : every) * NS_PER_MS;
-    while (ok) {
-        uint64_t now = clock_ns();
-
-        key =
-            screen_key(&s, now < due ? (int)((due - now) / NS_PER_MS) + 1 : 0);
-        if (!obey(key, &by))
-            break;
-        if (clock_ns() >= due) {
-            n = 1 - n;
-            ok = look_again(all, count, n, &m);
-            due = clock_ns() + every * NS_PER_MS;
-        } else if (!s.live) {
-            continue;
+    for (int n = 1; ok; n = 1 - n) {
+        sleep((unsigned)(a->watch_s ? a->watch_s : EVERY_S));
+        ok = look_again(all, count, n, &m);
+        rows_again(a, "top");
+        for (uint32_t i = 0; i < count && ok; i++) {
+            fputs(i > 0 ? "\n" : "", stdout);
+            print_head(&all[i].looks[n], &all[i].looks[1 - n], a);
+            print_pools(&all[i].looks[n].pools, a->bytes);
+            print_peers(&all[i].looks[n].peers, a->bytes);
         }
-        if (ok)
-            draw(&s, all, count, n, by, a);
-        if (!s.live)
+        if (fflush(stdout) != 0 || !a->watch_s)
             break;
     }
-    screen_close(&s);
     return ok ? CTL_SHOWN : ctl_failed(&m);
 }
 
@@ -409,8 +298,8 @@ static int show(struct watched *all, uint32_t count, const struct asked *a)
 
 enum { BRIEF_ROOMS = 3, BRIEF_MS = 200 };
 
-/* Draws the first rooms of `slow` that are in this state. */
-static void draw_rooms(struct screen *s, struct reader rows, const char *state)
+/* Prints the first rooms of `slow` that are in this state. */
+static void print_rooms(struct reader rows, const char *state)
 {
     bool failed = !strcmp(state, "Failed");
     char is[16], room[24], opened[CLOCK_TEXT], why[64], text[128];
@@ -426,7 +315,7 @@ static void draw_rooms(struct screen *s, struct reader rows, const char *state)
         clock_text(rows_number(row, "opened_ns"), false, opened);
         if (!failed)
             age_text(rows_number(row, "done_us") * 1000, text);
-        screen_line(s, "%-8s %s  %s  %s%s%s",
+        printf("%-8s %s  %s  %s%s%s\n",
             n++      ? ""
             : failed ? "failed"
                      : "slowest",
@@ -440,26 +329,21 @@ static int show_brief(
 {
     const struct timespec rest = {.tv_nsec = BRIEF_MS * (long)NS_PER_MS};
     struct local_msg m = {0};
-    struct screen s;
 
     if (!look_again(all, count, 0, &m))
         return ctl_failed(&m);
     nanosleep(&rest, NULL);
     if (!look_again(all, count, 1, &m))
         return ctl_failed(&m);
-    screen_open(&s, false);
-    screen_begin(&s);
     for (uint32_t i = 0; i < count; i++) {
         if (!ctl_ask(all[i].c, "slow", &m))
             return ctl_failed(&m);
-        draw_head(&s, &all[i].looks[1], &all[i].looks[0], a);
-        draw_rooms(&s, all[i].c->got, "Success");
-        draw_rooms(&s, all[i].c->got, "Failed");
-        screen_line(&s, "%s", "");
+        print_head(&all[i].looks[1], &all[i].looks[0], a);
+        print_rooms(all[i].c->got, "Success");
+        print_rooms(all[i].c->got, "Failed");
+        putchar('\n');
     }
-    screen_line(
-        &s, "mmxctl trace ROOM: a room's life; --help: what else there is");
-    screen_end(&s);
+    puts("mmxctl trace ROOM: a room's life; --help: what else there is");
     return CTL_SHOWN;
 }
 

@@ -67,7 +67,7 @@ class Host(Case):
             [(r["name"], r["live"])
              for r in json.loads(self.ctl("health", "--json").stdout)],
             [("enc0", 1), ("lang0", 1)])
-        top = self.ctl("top", "--once").stdout
+        top = self.ctl("top").stdout
         self.assertLess(top.index("enc0 (encoded), up"),
                         top.index("lang0 (langd), up"))
         got = self.ctl("conf-diff")
@@ -86,7 +86,7 @@ class Host(Case):
     def test_a_socket_without_a_daemon_is_said_and_not_counted(self):
         e, d = self.both()
         e.kill()
-        for what in ("pools", "peers", "top --once", "trace", "reload"):
+        for what in ("pools", "peers", "top", "trace", "reload"):
             got = self.ctl(*what.split())
             self.assertEqual(got.stderr, "mmxctl: /run/mmx/encoded.sock: no "
                              "daemon is listening\n", what)
