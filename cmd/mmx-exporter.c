@@ -1,8 +1,7 @@
 /* mmx-exporter - serves the reports of the daemons of this host: /metrics for
  * Prometheus, /healthz for probes, / for people. A separate program, so that
  * the daemons speak no HTTP: it asks them over their sockets as mmxctl does.
- * One thread serves, and once a second takes a sample for the page's last
- * minute. */
+ * One thread. */
 #include "exporter/exporter.h"
 
 #include "base/check.h"
@@ -19,7 +18,7 @@
 
 enum { PORT = 9464, CONNECTIONS = 16, TIMEOUT_S = 10 };
 /* For all daemons together; Prometheus waits for 10 s. */
-enum { WAIT_S = 4, LOOK_WAIT_S = 1 };
+enum { WAIT_S = 4, SILENT_WAIT_S = 1 };
 enum { CANNOT_START = 1 };
 
 static const char *const defaults[] = {CTL_ENCODED, CTL_LANGD};
@@ -59,8 +58,8 @@ static void usage(FILE *to)
         "  --help             print this and exit\n"
         "It serves /metrics for Prometheus, / for people, and /healthz: 200\n"
         "if all that are asked are ready, else 503 and why. A daemon that is\n"
-        "away, or has not answered within 4 s (1 s if it has not a second\n"
-        "ago), is mmx_up 0, and the rest is served.\n"
+        "away, or has not answered within 4 s (1 s if it had not the last\n"
+        "time), is mmx_up 0, and the rest is served.\n"
         "exit status: 0 success, 1 cannot start, 64 bad command line\n",
         to);
 }
@@ -97,21 +96,6 @@ static const struct place {
     {"/", "text/html; charset=utf-8", page_print},
 };
 
-static void forget(struct served *s)
-{
-    for (uint32_t i = 0; i < s->count; i++)
-        daemon_forget(&s->daemons[i]);
-}
-
-/* Takes the page's sample for this second. */
-static void look(struct served *s)
-{
-    daemons_ask(s->daemons, s->count, SAID_EACH_SECOND, LOOK_WAIT_S);
-    for (uint32_t i = 0; i < s->count; i++)
-        past_take(&s->daemons[i].past, &s->daemons[i]);
-    forget(s);
-}
-
 /* Returns the contents for a path, to be freed with free(); NULL: no memory. */
 static char *made(
     struct served *s, const struct place *at, size_t *size, unsigned *status)
@@ -122,15 +106,15 @@ static char *made(
 
     if (!out)
         return NULL;
-    /* A daemon that missed the last sample gets no more time than a sample. */
     for (uint32_t i = 0; i < s->count; i++)
-        if (!s->daemons[i].past.up)
-            wait_s = LOOK_WAIT_S;
-    daemons_ask(s->daemons, s->count, SAID_COUNT, wait_s);
+        if (s->daemons[i].silent)
+            wait_s = SILENT_WAIT_S;
+    daemons_ask(s->daemons, s->count, wait_s);
     *status = at->print(out, s->daemons, s->count)
                   ? MHD_HTTP_OK
                   : MHD_HTTP_SERVICE_UNAVAILABLE;
-    forget(s);
+    for (uint32_t i = 0; i < s->count; i++)
+        daemon_forget(&s->daemons[i]);
     if (fclose(out) == 0)
         return text;
     free(text);
@@ -251,27 +235,19 @@ static int socket_at(const struct sockaddr_storage *at)
     return -1;
 }
 
-/* Serves until a signal comes; takes a sample once a second. */
-static void serve(struct served *s, struct MHD_Daemon *d, int ends)
+/* Serves until a signal comes. */
+static void serve(struct MHD_Daemon *d, int ends)
 {
     int requests = MHD_get_daemon_info(d, MHD_DAEMON_INFO_EPOLL_FD)->epoll_fd;
     struct pollfd waits[] = {{ends, POLLIN, 0}, {requests, POLLIN, 0}};
-    uint64_t due = clock_ns();
+    MHD_UNSIGNED_LONG_LONG ms;
 
     while (!waits[0].revents) {
-        uint64_t now = clock_ns(), ms = 0;
-        MHD_UNSIGNED_LONG_LONG sooner;
+        int wait_ms = MHD_get_timeout(d, &ms) == MHD_YES
+                          ? (int)min_u64(ms, TIMEOUT_S * 1000)
+                          : -1;
 
-        if (now >= due) {
-            look(s);
-            now = clock_ns();
-            /* leave time for requests if a daemon hangs */
-            due = max_u64(due + NS_PER_S, now + NS_PER_S / 2);
-        }
-        ms = (due - now) / NS_PER_MS + 1;
-        if (MHD_get_timeout(d, &sooner) == MHD_YES)
-            ms = min_u64(ms, sooner);
-        if (poll(waits, ARRAY_LEN(waits), (int)ms) < 0 && errno != EINTR)
+        if (poll(waits, ARRAY_LEN(waits), wait_ms) < 0 && errno != EINTR)
             return;
         MHD_run(d);
     }
@@ -310,7 +286,7 @@ static int start(struct served *s)
         return CANNOT_START;
     }
     fprintf(stderr, "mmx-exporter: http://%s/metrics\n", s->listen);
-    serve(s, d, ends);
+    serve(d, ends);
     MHD_stop_daemon(d);
     return 0;
 }

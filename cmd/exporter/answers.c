@@ -28,10 +28,9 @@ static const char *const words[SAID_COUNT] = {
 /* The state of asking one daemon. */
 struct asked_one {
     struct daemon *d;
-    struct ctl *c;    /* NULL: not connected */
-    bool greeted;     /* WELCOME came */
-    unsigned what;    /* the report that comes next */
-    unsigned reports; /* number of reports to ask for */
+    struct ctl *c; /* NULL: not connected */
+    bool greeted;  /* WELCOME came */
+    unsigned what; /* the report that comes next */
     bool over;
 };
 
@@ -57,7 +56,7 @@ static bool take(struct asked_one *a, const struct local_msg *m)
         return true;
     if (m->type == LOCAL_REPORT && !m->report.err && !keep(a->d, a->what, a->c))
         return false;
-    a->d->up = ++a->what == a->reports;
+    a->d->up = ++a->what == SAID_COUNT;
     return !a->d->up && ctl_query(a->c, words[a->what]);
 }
 
@@ -106,8 +105,7 @@ static bool go_on(struct asked_one *all, uint32_t count, uint64_t left_ns)
     return true;
 }
 
-void daemons_ask(
-    struct daemon *d, uint32_t count, unsigned reports, unsigned wait_s)
+void daemons_ask(struct daemon *d, uint32_t count, unsigned wait_s)
 {
     uint64_t now = clock_ns(), until_ns = now + wait_s * NS_PER_S;
     struct asked_one all[DAEMONS_MAX] = {0};
@@ -116,14 +114,14 @@ void daemons_ask(
     for (uint32_t i = 0; i < count; i++) {
         CHECK(!d[i].up, "%s is asked twice", d[i].label);
         all[i].d = &d[i];
-        all[i].reports = reports;
     }
     while (now < until_ns && go_on(all, count, until_ns - now))
         now = clock_ns();
     for (uint32_t i = 0; i < count; i++) {
         if (all[i].c)
             ctl_close(all[i].c);
-        if (!d[i].up) /* do not show a part as the whole */
+        d[i].silent = !d[i].up;
+        if (d[i].silent) /* do not show a part as the whole */
             daemon_forget(&d[i]);
     }
 }

@@ -1,7 +1,6 @@
 /* exporter.h - shared by the files of mmx-exporter: answers.c asks the daemons,
- * metrics.c and page.c print their reports, past.c keeps a minute of them,
- * host.c checks the name in requests. Each request asks the daemons again. One
- * thread. */
+ * metrics.c and page.c print their reports, host.c checks the name in requests.
+ * Each request asks the daemons again. One thread. */
 #ifndef MMX_CMD_EXPORTER_H
 #define MMX_CMD_EXPORTER_H
 
@@ -10,12 +9,11 @@
 #include <stdio.h>
 #include <sys/socket.h>
 
-/* The reports to ask for; those needed every second come first. */
+/* The reports to ask for. */
 enum {
     SAID_POOLS,
     SAID_BUCKETS,
-    SAID_EACH_SECOND,
-    SAID_STATUS = SAID_EACH_SECOND,
+    SAID_STATUS,
     SAID_STATS,
     SAID_ENDS,
     SAID_PEERS,
@@ -25,27 +23,12 @@ enum {
     SAID_COUNT
 };
 
-enum { BUCKETS = 20, PAST_S = 60 };
-enum { PAST_ROOMS, PAST_BYTES, PAST_USE, PAST_P99, PAST_COUNT };
-
-/* The last minute: a ring with an entry per second, and the last counters. */
-struct past {
-    uint64_t count;                     /* seconds added since the start */
-    double seconds[PAST_S][PAST_COUNT]; /* NAN: unknown; p99: bucket + 1 */
-    bool up;                            /* it answered the last time, which was
-                                           at: */
-    uint64_t at_ns;
-    double rooms, bytes, used, upto[BUCKETS]; /* sums over all pools at that
-                                                 time */
-    double bounds[BUCKETS];                   /* of upto, in us; 0: no bound */
-};
-
 /* One daemon and its reports. */
 struct daemon {
     const char *label; /* value of the label `daemon` */
     const char *path;  /* path of its socket */
     bool ids;          /* the page shows ids that this user may see */
-    struct past past;
+    bool silent;       /* it did not answer the last request */
     /* Members below belong to one request: daemon_forget. */
     bool up;
     /* Rows, in memory of their own; empty: no answer. */
@@ -55,16 +38,12 @@ struct daemon {
 
 enum { DAEMONS_MAX = 2 };
 
-/* Asks the daemons for the first `reports` reports, for at most wait_s. */
-void daemons_ask(
-    struct daemon *d, uint32_t count, unsigned reports, unsigned wait_s);
+/* Asks the daemons for their reports, for at most wait_s. */
+void daemons_ask(struct daemon *d, uint32_t count, unsigned wait_s);
 void daemon_forget(struct daemon *d);
 
 /* Returns the number in a row's column, finite and not negative; 0: none. */
 double row_number(struct reader row, const char *column);
-
-/* Adds a daemon's reports as this second. */
-void past_take(struct past *p, const struct daemon *d);
 
 /* What is served. False: serve it with a status that means unhealthy. */
 

@@ -32,19 +32,4 @@ static inline const char *value_of(
     return out;
 }
 
-/* past.c */
-
-/* A histogram as reported: running sums and their bounds. */
-struct buckets {
-    struct reader last;                    /* its last row, for names */
-    double upto[BUCKETS], bounds[BUCKETS]; /* the last bound is 0: unlimited */
-};
-/* Reads the next histogram from QUERY buckets. False: none left. */
-bool buckets_next(struct reader *rows, struct buckets *b);
-/* Returns the first bucket whose running sum reaches this part of all; BUCKETS:
- * the histogram is empty. */
-uint32_t buckets_at(const double upto[BUCKETS], double part);
-/* Prints the last minute of a daemon. */
-void past_print(FILE *out, const struct past *p);
-
 #endif

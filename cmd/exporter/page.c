@@ -1,7 +1,10 @@
-/* page.c - the page for people: of each daemon its state and last minute
- * (past.c), its slow and failed rooms, its pools and peers, and how long rooms
- * took. Plain HTML and SVG without a script or anything from other servers;
- * fits a telephone's width. Only states have colours. */
+/* page.c - the page for people: of each daemon its state, its slow and failed
+ * rooms, its pools and peers, and how long rooms took. Plain HTML without a
+ * script or anything from other servers; fits a telephone's width. Only states
+ * have colours.
+ *
+ * Rejected: graphs of the last minute, for which the daemons would be asked
+ * each second although nobody looks. conf/grafana-dashboard.json has graphs. */
 #include "html.h"
 
 #include "base/check.h"
@@ -11,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { AGAIN_S = 5, SLOW = 5, NAMES = 12 };
+enum { AGAIN_S = 5, SLOW = 5, NAMES = 12, BUCKETS = 20 };
 
 static bool is(struct reader row, const char *column, const char *text)
 {
@@ -158,6 +161,35 @@ static void print_peers(FILE *out, struct reader all)
     end(out, all.len > 0, "None has connected.");
 }
 
+/* A histogram as reported: running sums and their bounds. */
+struct buckets {
+    struct reader last;                    /* its last row, for names */
+    double upto[BUCKETS], bounds[BUCKETS]; /* the last bound is 0: unlimited */
+};
+
+/* Reads the next histogram from QUERY buckets. False: none left. */
+static bool buckets_next(struct reader *rows, struct buckets *b)
+{
+    uint32_t i = 0;
+
+    for (; i < BUCKETS && rows_next(rows, &b->last); i++) {
+        b->upto[i] = row_number(b->last, "count");
+        b->bounds[i] = row_number(b->last, "up_to");
+    }
+    return i == BUCKETS;
+}
+
+/* Returns the first bucket whose running sum reaches this part of all; BUCKETS:
+ * the histogram is empty. */
+static uint32_t buckets_at(const double upto[BUCKETS], double part)
+{
+    uint32_t i = 0;
+
+    while (i < BUCKETS && (upto[i] <= 0 || upto[i] < part * upto[BUCKETS - 1]))
+        i++;
+    return i;
+}
+
 /* Prints the bounds of quantiles of times and sizes. */
 static void print_measures(FILE *out, struct reader rows)
 {
@@ -198,7 +230,6 @@ static void print_daemon(FILE *out, const struct daemon *d)
         fputs("</small>", out);
     }
     fputs("</div>\n", out);
-    past_print(out, &d->past);
     if (d->up) {
         print_rooms(out, d);
         print_pools(out, d->said[SAID_POOLS]);

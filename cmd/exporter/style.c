@@ -15,7 +15,7 @@ const char page_style[] =
     "font-variant-numeric:tabular-nums;overflow-wrap:anywhere}\n"
     "h1{font-size:20px;margin:0}h2{font-size:16px;margin:0}"
     "h3{font-size:13px;margin:18px 0 2px;color:var(--dim)}"
-    "small,span,figcaption,progress{color:var(--dim);"
+    "small,span,progress{color:var(--dim);"
     "accent-color:var(--bar)}small{font-size:12px;font-weight:400}\n"
     "section{background:var(--card);border:1px solid var(--line);"
     "border-radius:8px;padding:12px 16px;margin:12px 0}\n"
@@ -28,7 +28,4 @@ const char page_style[] =
     "min-width:0}.good{color:var(--good);background:var(--good-bg)}"
     ".warn{color:var(--warn);background:var(--warn-bg)}"
     ".bad{color:var(--bad);background:var(--bad-bg)}\n"
-    "figure{flex:1 1 150px;margin:10px 0 0}figcaption{font-size:12px}"
-    "figcaption b{display:block;font-size:17px;color:var(--ink)}"
-    "svg{display:block;width:100%;background:var(--bg)}path{fill:var(--bar)}"
     "progress{width:120px}code{font-size:13px}\n";
