@@ -149,26 +149,6 @@ struct crew {
     _Atomic int error;     /* errno of the first failure, 0: none */
 };
 
-/* Populates on Linux before 5.14: allocates, which can fail, then touches each
- * page. */
-static int populate_old(struct mem *m, uint64_t at, uint64_t n)
-{
-    volatile uint8_t *p = m->base + at;
-
-    if (fallocate(m->fd, 0, (off_t)at, (off_t)n) != 0)
-        return errno;
-    for (uint64_t i = 0; i < n; i += m->page)
-        p[i] = 0;
-    return 0;
-}
-
-static int populate_piece(struct mem *m, uint64_t at, uint64_t n)
-{
-    if (madvise(m->base + at, n, MADV_POPULATE_WRITE) == 0)
-        return 0;
-    return errno == EINVAL ? populate_old(m, at, n) : errno;
-}
-
 static bool stopped(const struct mem_opt *opt)
 {
     return opt->watch &&
@@ -183,10 +163,9 @@ static void *crew_member(void *ud)
     while (!stopped(c->opt) && atomic_load(&c->error) == 0 &&
            (at = atomic_fetch_add(&c->next, c->piece)) < c->m->bytes) {
         uint64_t n = min_u64(c->piece, c->m->bytes - at);
-        int e = populate_piece(c->m, at, n);
 
-        if (e != 0)
-            atomic_store(&c->error, e);
+        if (madvise(c->m->base + at, n, MADV_POPULATE_WRITE) != 0)
+            atomic_store(&c->error, errno);
         else if (c->opt->watch)
             atomic_fetch_add(&c->opt->watch->bytes, n);
     }

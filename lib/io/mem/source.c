@@ -11,9 +11,7 @@
 #include "io/source.h"
 
 #include "base/check.h"
-#include "base/guard.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -126,15 +124,6 @@ uint64_t source_room(const struct source *s)
     return s->share[0] ? 0 : s->bytes;
 }
 
-static enum err populate(void *p, uint64_t bytes)
-{
-    if (madvise(p, bytes, MADV_POPULATE_READ) == 0)
-        return OK;
-    if (errno != EINVAL)
-        return ERR_INTERNAL;
-    return guard_readable(p, bytes) ? OK : ERR_INTERNAL; /* before 5.14 */
-}
-
 static enum err map_gpu(struct source *s, uint32_t readers)
 {
     struct mem_import from = {.name = "of a peer",
@@ -165,7 +154,7 @@ enum err source_map(struct source *s, uint32_t readers)
     if (p == MAP_FAILED)
         return ERR_INTERNAL;
     madvise(p, s->bytes, MADV_DONTDUMP);
-    if (populate(p, s->bytes) != OK) {
+    if (madvise(p, s->bytes, MADV_POPULATE_READ) != 0) {
         munmap(p, s->bytes);
         return ERR_INTERNAL;
     }

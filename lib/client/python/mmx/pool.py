@@ -134,7 +134,7 @@ class Pool:
         import ctypes
 
         advice = _POPULATE_WRITE if self.writable else _POPULATE_READ
-        if isinstance(self._map, mmap.mmap):  # a hint: before Linux 5.14 none
+        if isinstance(self._map, mmap.mmap):
             address, size = self.span()
             ctypes.CDLL(None).madvise(ctypes.c_void_p(address),
                                       ctypes.c_size_t(size), advice)
