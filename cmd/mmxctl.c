@@ -51,7 +51,6 @@ static void usage(FILE *to)
         "  --public        keygen: print the public half of the key in FILE,\n"
         "                  for control.identities\n"
         "  --watch SECONDS  reports, health, top: show them again and again\n"
-        "  --bytes         sizes as exact numbers of bytes\n"
         "  --live          health: ask only whether the daemon answers\n"
         "  --wait SECONDS  health: ask again until it is well, drain: show\n"
         "                  what is left until no room is; at most so long\n"
@@ -237,7 +236,6 @@ static int parse(int argc, char **argv, struct asked *a)
         {"encoded", no_argument, NULL, 'e'}, {"langd", no_argument, NULL, 'l'},
         {"json", no_argument, &a->json, 1},
         {"public", no_argument, &a->public, 1},
-        {"bytes", no_argument, &a->bytes, 1},
         {"live", no_argument, &a->live, 1},
         {"watch", required_argument, NULL, 'W'},
         {"wait", required_argument, NULL, 'w'},

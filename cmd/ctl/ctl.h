@@ -20,10 +20,10 @@ enum {
 
 /* The options and arguments of the command line. */
 struct asked {
-    const char *path; /* path of the socket; NULL: not given */
-    const char *file; /* path of the configuration; NULL: not given */
-    const char *also; /* a path before the last one; NULL: none */
-    int json, live, bytes, public; /* 1: given */
+    const char *path;       /* path of the socket; NULL: not given */
+    const char *file;       /* path of the configuration; NULL: not given */
+    const char *also;       /* a path before the last one; NULL: none */
+    int json, live, public; /* 1: given */
     bool waits, brief;
     uint64_t watch_s; /* 0: not given */
     uint64_t wait_s;  /* valid if it waits */
@@ -94,9 +94,9 @@ int drain(struct ctl *c, const char *order, const struct asked *a);
 
 /* size.c */
 
-/* Writes a number of bytes: rounded with a unit for people, or exact. */
+/* Writes a number of bytes, rounded with a unit for people. */
 enum { SIZE_TEXT = 24 };
-void size_text(uint64_t bytes, bool exact, char out[SIZE_TEXT]);
+void size_text(uint64_t bytes, char out[SIZE_TEXT]);
 /* Writes a length of time with a unit. */
 enum { AGE_TEXT = 24 };
 void age_text(uint64_t ns, char out[AGE_TEXT]);
@@ -142,9 +142,8 @@ void rows_json(struct reader rows);
 void rows_json_part(struct json *json, struct reader rows, const char *daemon);
 void rows_json_end(const struct json *json);
 
-/* table.c: prints rows as a table, or a cell per line. exact: sizes in bytes.
- */
-void rows_table(struct reader rows, bool upright, bool exact);
+/* table.c: prints rows as a table, or a cell per line. */
+void rows_table(struct reader rows, bool upright);
 /* Clears a terminal before each repetition of --watch, and prints a title. */
 void rows_again(const struct asked *a, const char *what);
 

@@ -61,7 +61,7 @@ static void show(const struct left *l, char shown[256], const struct asked *a)
     bool live = isatty(STDOUT_FILENO);
     char text[256], bytes[SIZE_TEXT];
 
-    size_text(l->bytes, a->bytes, bytes);
+    size_text(l->bytes, bytes);
     snprintf(text, sizeof(text), "%s: %llu room%s left, %s in their blocks",
         l->name, (unsigned long long)l->rooms, l->rooms == 1 ? "" : "s", bytes);
     if (a->json || strcmp(text, shown) == 0)

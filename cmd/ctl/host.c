@@ -97,8 +97,8 @@ static bool changes_are(const char *what)
 }
 
 /* Prints the report of one daemon for people. any: it has rows. */
-static void print(const struct host *h, const struct host_side *s,
-    const char *what, bool any, const struct asked *a)
+static void print(
+    const struct host *h, const struct host_side *s, const char *what, bool any)
 {
     bool conf = !strcmp(what, "conf");
     struct reader rest = s->c->got, row;
@@ -110,7 +110,7 @@ static void print(const struct host *h, const struct host_side *s,
     if (conf && rows_next(&rest, &row) && cell_get(&row, &c))
         fwrite(c.text.p, 1, c.text.len, stdout);
     else if (!conf && (any || !changes_are(what)))
-        rows_table(s->c->got, !strcmp(what, "status"), a->bytes);
+        rows_table(s->c->got, !strcmp(what, "status"));
     else if (!conf)
         puts("the file says what is in force");
 }
@@ -136,7 +136,7 @@ static int show_once(struct host *h, const char *what, const struct asked *a)
         if (good && a->json)
             rows_json_part(&json, s->c->got, h->named ? NULL : s->name);
         else if (good)
-            print(h, s, what, any, a);
+            print(h, s, what, any);
         /* A failure is worse than a difference. */
         if (one != CTL_SHOWN && status != CTL_REFUSED)
             status = one;

@@ -1,5 +1,5 @@
 /* size.c - sizes and times for people: about three digits and a unit, of 1,024
- * for sizes, or the exact number; moments of the daemons' clock as time of day.
+ * for sizes; moments of the daemons' clock as time of day.
  * One thread. */
 #include "ctl.h"
 
@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <time.h>
 
-void size_text(uint64_t bytes, bool exact, char out[SIZE_TEXT])
+void size_text(uint64_t bytes, char out[SIZE_TEXT])
 {
     static const char units[][4] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
     double v = (double)bytes;
@@ -16,13 +16,10 @@ void size_text(uint64_t bytes, bool exact, char out[SIZE_TEXT])
     int n;
 
     /* 1023.95 would print as 1024.0. */
-    for (; !exact && v >= 1023.95 && unit + 1 < ARRAY_LEN(units); unit++)
+    for (; v >= 1023.95 && unit + 1 < ARRAY_LEN(units); unit++)
         v /= 1024;
-    if (exact)
-        n = snprintf(out, SIZE_TEXT, "%llu", (unsigned long long)bytes);
-    else
-        n = snprintf(out, SIZE_TEXT, unit && v < 99.95 ? "%.1f %s" : "%.0f %s",
-            v, units[unit]);
+    n = snprintf(out, SIZE_TEXT, unit && v < 99.95 ? "%.1f %s" : "%.0f %s", v,
+        units[unit]);
     CHECK(n > 0 && n < SIZE_TEXT, "%d characters for %llu bytes", n,
         (unsigned long long)bytes);
 }

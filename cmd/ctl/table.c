@@ -32,7 +32,7 @@ struct column {
 };
 
 struct table {
-    bool upright, exact;
+    bool upright;
     bool sized;           /* the row is about a counter of bytes */
     int width;            /* of the terminal; 0: no terminal */
     uint32_t count, last; /* last: index of the last cell's column, + 1 */
@@ -137,7 +137,7 @@ static void take_cell(struct table *t, const struct cell *given)
     if (c->kind == CELL_TEXT && span_eq(c->name, span_str("name")))
         t->sized = c->text.len > 6 && !memcmp(c->text.p, "bytes_", 6);
     if (is_size(t, c)) {
-        size_text(c->number, t->exact, size);
+        size_text(c->number, size);
         snprintf(column->cell, CELL_MAX, "%s", size);
     } else if (named[0]) {
         text_copy(span_str(named), column->cell, CELL_MAX);
@@ -283,10 +283,9 @@ void rows_again(const struct asked *a, const char *what)
             (unsigned long long)a->watch_s, what);
 }
 
-void rows_table(struct reader rows, bool upright, bool exact)
+void rows_table(struct reader rows, bool upright)
 {
-    struct table t = {
-        .upright = upright, .exact = exact, .width = screen_width()};
+    struct table t = {.upright = upright, .width = screen_width()};
     struct reader rest = rows, row;
     uint32_t left_out = 0;
     struct cell c;

@@ -201,7 +201,7 @@ static int by_rooms(const void *a, const void *b)
     return strcmp(x->name, y->name);
 }
 
-static void print_pools(struct lines *all, bool exact)
+static void print_pools(struct lines *all)
 {
     char bytes[SIZE_TEXT];
 
@@ -215,7 +215,7 @@ static void print_pools(struct lines *all, bool exact)
 
         CHECK(used <= l->blocks, "%llu used of %llu", (unsigned long long)used,
             (unsigned long long)l->blocks);
-        size_text((uint64_t)(l->bytes_s + 0.5), exact, bytes);
+        size_text((uint64_t)(l->bytes_s + 0.5), bytes);
         printf("%-16.16s %-10.10s %7llu %7llu %4u%% %5llu %9.1f %11s\n",
             l->name, l->state, (unsigned long long)l->blocks,
             (unsigned long long)used, percent, (unsigned long long)l->waiting,
@@ -223,7 +223,7 @@ static void print_pools(struct lines *all, bool exact)
     }
 }
 
-static void print_peers(struct lines *all, bool exact)
+static void print_peers(struct lines *all)
 {
     char bytes[SIZE_TEXT];
 
@@ -233,21 +233,19 @@ static void print_peers(struct lines *all, bool exact)
     for (uint32_t i = 0; i < all->count; i++) {
         const struct line *l = &all->of[i];
 
-        size_text((uint64_t)(l->bytes_s + 0.5), exact, bytes);
+        size_text((uint64_t)(l->bytes_s + 0.5), bytes);
         printf("%-30.30s %-8.8s %-6.6s %-9.9s %9.1f %11s\n", l->name, l->state,
             l->path, l->carrier, l->rooms_s, bytes);
     }
 }
 
-static void print_head(
-    const struct look *l, const struct look *was, const struct asked *a)
+static void print_head(const struct look *l, const struct look *was)
 {
     double seconds = (double)(l->at_ns - was->at_ns) / 1e9;
     char up[AGE_TEXT], bytes[SIZE_TEXT];
 
     age_text(l->up_s * NS_PER_S, up);
-    size_text(
-        (uint64_t)(rate(was->bytes, l->bytes, seconds) + 0.5), a->bytes, bytes);
+    size_text((uint64_t)(rate(was->bytes, l->bytes, seconds) + 0.5), bytes);
     printf("%s (%s), up %s\n%s\n", l->name, l->role, up, l->text);
     printf("rooms %llu open, %.1f/s done, %.1f/s failed, %s/s\n",
         (unsigned long long)l->open,
@@ -284,9 +282,9 @@ static int show(struct watched *all, uint32_t count, const struct asked *a)
         rows_again(a, "top");
         for (uint32_t i = 0; i < count && ok; i++) {
             fputs(i > 0 ? "\n" : "", stdout);
-            print_head(&all[i].looks[n], &all[i].looks[1 - n], a);
-            print_pools(&all[i].looks[n].pools, a->bytes);
-            print_peers(&all[i].looks[n].peers, a->bytes);
+            print_head(&all[i].looks[n], &all[i].looks[1 - n]);
+            print_pools(&all[i].looks[n].pools);
+            print_peers(&all[i].looks[n].peers);
         }
         if (fflush(stdout) != 0 || !a->watch_s)
             break;
@@ -324,8 +322,7 @@ static void print_rooms(struct reader rows, const char *state)
     }
 }
 
-static int show_brief(
-    struct watched *all, uint32_t count, const struct asked *a)
+static int show_brief(struct watched *all, uint32_t count)
 {
     const struct timespec rest = {.tv_nsec = BRIEF_MS * (long)NS_PER_MS};
     struct local_msg m = {0};
@@ -338,7 +335,7 @@ static int show_brief(
     for (uint32_t i = 0; i < count; i++) {
         if (!ctl_ask(all[i].c, "slow", &m))
             return ctl_failed(&m);
-        print_head(&all[i].looks[1], &all[i].looks[0], a);
+        print_head(&all[i].looks[1], &all[i].looks[0]);
         print_rooms(all[i].c->got, "Success");
         print_rooms(all[i].c->got, "Failed");
         putchar('\n');
@@ -354,7 +351,7 @@ int top(struct host *h, const struct asked *a)
 
     for (uint32_t i = 0; i < h->count; i++)
         all[i].c = h->sides[i].c;
-    status = a->brief ? show_brief(all, h->count, a) : show(all, h->count, a);
+    status = a->brief ? show_brief(all, h->count) : show(all, h->count, a);
     for (uint32_t i = 0; i < 2 * h->count; i++) {
         free(all[i / 2].looks[i % 2].pools.of);
         free(all[i / 2].looks[i % 2].peers.of);
