@@ -284,10 +284,6 @@ int client_call(
 /* Fails the rooms whose deadline has passed if the daemon answers nothing.
  * Called after a receive that left nothing. */
 void client_due_look(mmx *m);
-/* Asks the daemon whether it lives, unless such a question waits for its
- * answer. Returns the question's seq; once it is SILENT_MS old, see
- * client_is_answered. */
-uint32_t client_doubt(mmx *m);
 
 /* rooms.c */
 

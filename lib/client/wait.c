@@ -23,9 +23,11 @@
 
 /* deadlines */
 
-/* Asks for a pool that cannot be: any daemon answers that, and counts nothing.
- * If nothing more fits, the message before it asks as well. */
-uint32_t client_doubt(mmx *m)
+/* Asks the daemon whether it lives, unless such a question waits for its
+ * answer: for a pool that cannot be, which any daemon answers, and counts
+ * nothing. If nothing more fits, the message before it asks as well. Returns
+ * the question's seq; once it is SILENT_MS old, see client_is_answered. */
+static uint32_t doubt_of(mmx *m)
 {
     struct local_msg msg = {
         .type = LOCAL_POOL, .pool = {.name = span_str("?")}};
@@ -42,7 +44,7 @@ uint32_t client_doubt(mmx *m)
 static void look(mmx *m, struct client_room *r, uint64_t now)
 {
     if (!r->doubt) {
-        r->doubt = client_doubt(m);
+        r->doubt = doubt_of(m);
         r->due = now + SILENT_MS;
         return;
     }
@@ -115,7 +117,7 @@ static int wait_for(
             did = late(m, timeout_ms, doubt);
         if (!did && !doubt && left >= 0 && left <= SILENT_MS &&
             timeout_ms >= SILENT_MS)
-            doubt = client_doubt(m);
+            doubt = doubt_of(m);
         sock = m->sock;
         client_unlock(m);
         if (did)

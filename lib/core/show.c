@@ -10,7 +10,7 @@
 
 _Static_assert(SHOW_POOLS_MAX >= CONF_POOLS_MAX, "a report of all pools");
 
-const char *state_name(unsigned state)
+static const char *state_name(unsigned state)
 {
     switch (state) {
 #define STATE(NAME, number, name, doc)                                         \

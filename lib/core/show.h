@@ -5,7 +5,6 @@
 
 #include "core/head.h"
 
-const char *state_name(unsigned state);
 /* Appends a number of rows, unless it is unknown. */
 void show_rows(struct rows_out *s, const char *name, uint32_t rows);
 /* True if one more place may be visited in this call; counts it. */

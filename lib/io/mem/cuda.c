@@ -160,7 +160,8 @@ const char *cuda_lost(const struct cuda *c)
                                                                 : NULL;
 }
 
-void cuda_lose(struct cuda *c, const char *what, CUresult r)
+/* Marks the GPU as lost; logs the first time. */
+static void lose(struct cuda *c, const char *what, CUresult r)
 {
     pthread_mutex_lock(&lock);
     if (!c->lost) {
@@ -178,7 +179,7 @@ enum err cuda_enter(struct cuda *c)
 
     if (r == CUDA_SUCCESS)
         return OK;
-    cuda_lose(c, "no context", r);
+    lose(c, "no context", r);
     return ERR_INTERNAL;
 }
 
@@ -214,7 +215,7 @@ enum err cuda_settle(struct cuda *c)
     cuda_leave(c);
     if (r == CUDA_SUCCESS)
         return OK;
-    cuda_lose(c, "flush", r);
+    lose(c, "flush", r);
     return ERR_INTERNAL;
 }
 
@@ -403,7 +404,7 @@ enum err cuda_lane_submit(
     cuda_leave(l->gpu);
     if (r == CUDA_SUCCESS)
         return OK;
-    cuda_lose(l->gpu, "copy", r);
+    lose(l->gpu, "copy", r);
     return ERR_INTERNAL;
 }
 
@@ -414,7 +415,7 @@ static enum err answer(struct cuda_lane *l, CUresult r)
     if (r == CUDA_ERROR_NOT_READY)
         return ERR_BUSY;
     if (r != CUDA_SUCCESS)
-        cuda_lose(l->gpu, "copy", r);
+        lose(l->gpu, "copy", r);
     return cuda_lost(l->gpu) ? ERR_INTERNAL : OK;
 }
 

@@ -24,8 +24,6 @@ struct cuda {
  * is lost; do not call cuda_leave. */
 MUST_CHECK enum err cuda_enter(struct cuda *c);
 void cuda_leave(struct cuda *c);
-/* Marks the GPU as lost; logs the first time. */
-void cuda_lose(struct cuda *c, const char *what, CUresult r);
 /* Returns an attribute of the GPU; 0 if the driver does not know it. */
 int cuda_attribute(struct cuda *c, CUdevice_attribute a);
 
