@@ -17,14 +17,10 @@
 #include <unistd.h>
 
 enum { PORT = 9464, CONNECTIONS = 16, TIMEOUT_S = 10 };
-/* For all daemons together; Prometheus waits for 10 s. */
-enum { WAIT_S = 4, SILENT_WAIT_S = 1 };
 enum { CANNOT_START = 1 };
 
 static const char *const defaults[] = {CTL_ENCODED, CTL_LANGD};
 static const char *const labels[] = {"encoded", "langd"};
-
-_Static_assert(ARRAY_LEN(defaults) <= DAEMONS_MAX, "all are asked at once");
 
 enum { NAMES_MAX = 64 };
 
@@ -102,14 +98,10 @@ static char *made(
 {
     char *text = NULL;
     FILE *out = open_memstream(&text, size);
-    unsigned wait_s = WAIT_S;
 
     if (!out)
         return NULL;
-    for (uint32_t i = 0; i < s->count; i++)
-        if (s->daemons[i].silent)
-            wait_s = SILENT_WAIT_S;
-    daemons_ask(s->daemons, s->count, wait_s);
+    daemons_ask(s->daemons, s->count);
     *status = at->print(out, s->daemons, s->count)
                   ? MHD_HTTP_OK
                   : MHD_HTTP_SERVICE_UNAVAILABLE;

@@ -38,12 +38,11 @@ enum { CTL_WAIT_S = 10 };
 
 /* One connection to one daemon. */
 struct ctl {
-    int s;                  /* -1: not connected */
-    uint64_t until_ns;      /* no call waits beyond that; 0: no limit */
-    int fd;                 /* descriptor of the last message; -1: none */
-    struct reader in;       /* the rest of the packet */
-    struct reader got;      /* answer of ctl_ask, stored in `answer` */
-    struct writer gathered; /* the part of it that has come */
+    int s;             /* -1: not connected */
+    uint64_t until_ns; /* no call waits beyond that; 0: no limit */
+    int fd;            /* descriptor of the last message; -1: none */
+    struct reader in;  /* the rest of the packet */
+    struct reader got; /* answer of ctl_ask, stored in `answer` */
     uint8_t packet[LOCAL_PACKET_MAX];
     uint8_t answer[18u << 20];
 };
@@ -59,9 +58,7 @@ void ctl_close(struct ctl *c);
 const char *ctl_orders(const char *path, char out[SOCKET_PATH_MAX]);
 /* True if a daemon listens at the path; otherwise sets errno. */
 bool ctl_listens(const char *path);
-/* Sends HELLO as an engine that will open no room. */
-bool ctl_greet(struct ctl *c, uint32_t cells);
-/* The same, and receives the answer. */
+/* Sends HELLO as an engine that will open no room, and receives the answer. */
 bool ctl_hello(struct ctl *c, uint32_t cells, struct local_msg *m);
 bool ctl_send(struct ctl *c, const struct local_msg *m);
 /* Receives the next message; its spans are valid until the next call. False:
@@ -71,11 +68,6 @@ bool ctl_next(struct ctl *c, struct local_msg *m);
  * its arguments. False: no answer, see errno; or refused, m->report.err is set.
  */
 bool ctl_ask(struct ctl *c, const char *what, struct local_msg *m);
-
-/* The same in steps, to wait for several daemons at once: asks, then takes each
- * message that comes. True: it was the last one. */
-bool ctl_query(struct ctl *c, const char *what);
-bool ctl_take(struct ctl *c, const struct local_msg *m);
 
 /* Returns a descriptor that can be read when SIGTERM or SIGINT has come; -1:
  * errno. */

@@ -147,57 +147,40 @@ bool ctl_next(struct ctl *c, struct local_msg *m)
     return true;
 }
 
-bool ctl_greet(struct ctl *c, uint32_t cells)
-{
-    struct local_msg m = {.type = LOCAL_HELLO};
-    char session[32];
-
-    snprintf(session, sizeof(session), "mmxctl-%d", (int)getpid());
-    m.hello.magic = LOCAL_MAGIC;
-    m.hello.version_min = m.hello.version_max = WIRE_VERSION;
-    m.hello.cells = cells;
-    m.hello.name = span_str("mmxctl");
-    m.hello.session = span_str(session);
-    /* A daemon without a free connection answers before it reads. */
-    return ctl_send(c, &m) || errno == EPIPE;
-}
-
 bool ctl_hello(struct ctl *c, uint32_t cells, struct local_msg *m)
 {
+    char session[32];
+
     *m = (struct local_msg){.type = LOCAL_HELLO};
-    return ctl_greet(c, cells) && ctl_next(c, m);
-}
-
-bool ctl_query(struct ctl *c, const char *what)
-{
-    struct local_msg m = {.type = LOCAL_QUERY};
-    size_t word = strcspn(what, " ");
-
-    c->gathered = writer_of(c->answer, sizeof(c->answer));
-    m.query.json = FORM_ROWS;
-    m.query.what = span_of(what, word);
-    m.query.args = span_str(what + word + (what[word] == ' '));
-    return ctl_send(c, &m);
-}
-
-bool ctl_take(struct ctl *c, const struct local_msg *m)
-{
-    if (m->type != LOCAL_REPORT)
-        return m->type == LOCAL_ANSWER;
-    put_bytes(&c->gathered, m->report.text.p, m->report.text.len);
-    c->got = reader_of(c->gathered.p, c->gathered.len);
-    return !m->report.more || m->report.err;
+    snprintf(session, sizeof(session), "mmxctl-%d", (int)getpid());
+    m->hello.magic = LOCAL_MAGIC;
+    m->hello.version_min = m->hello.version_max = WIRE_VERSION;
+    m->hello.cells = cells;
+    m->hello.name = span_str("mmxctl");
+    m->hello.session = span_str(session);
+    /* A daemon without a free connection answers before it reads. */
+    return (ctl_send(c, m) || errno == EPIPE) && ctl_next(c, m);
 }
 
 bool ctl_ask(struct ctl *c, const char *what, struct local_msg *m)
 {
+    struct writer all = writer_of(c->answer, sizeof(c->answer));
+    size_t word = strcspn(what, " ");
+
     *m = (struct local_msg){.type = LOCAL_QUERY};
-    if (!ctl_query(c, what))
+    m->query.json = FORM_ROWS;
+    m->query.what = span_of(what, word);
+    m->query.args = span_str(what + word + (what[word] == ' '));
+    if (!ctl_send(c, m))
         return false;
-    do
+    do {
         if (!ctl_next(c, m))
             return false;
-    while (!ctl_take(c, m));
+        if (m->type == LOCAL_REPORT)
+            put_bytes(&all, m->report.text.p, m->report.text.len);
+    } while (m->type != LOCAL_ANSWER &&
+             (m->type != LOCAL_REPORT || (m->report.more && !m->report.err)));
+    c->got = reader_of(all.p, all.len);
     return m->type == LOCAL_REPORT && !m->report.err;
 }
 

@@ -36,10 +36,8 @@ struct daemon {
     uint8_t *memory[SAID_COUNT];
 };
 
-enum { DAEMONS_MAX = 2 };
-
-/* Asks the daemons for their reports, for at most wait_s. */
-void daemons_ask(struct daemon *d, uint32_t count, unsigned wait_s);
+/* Asks the daemons for their reports. */
+void daemons_ask(struct daemon *d, uint32_t count);
 void daemon_forget(struct daemon *d);
 
 /* Returns the number in a row's column, finite and not negative; 0: none. */

@@ -1,6 +1,5 @@
 """mmx-exporter: what it serves for Prometheus and for people."""
 
-import concurrent.futures
 import contextlib
 import http.client
 import json
@@ -232,7 +231,7 @@ class Exporter(Scraped):
             self.assertEqual([(k, v) for k, v in seen.items()
                               if 'daemon="langd"' in k],
                              [('mmx_up{daemon="langd"}', 0)])
-            self.process.terminate()  # it asks each second
+            self.process.terminate()
             self.process.wait(LIMIT)
             self.assertTrue(said or ends)
 
@@ -255,37 +254,19 @@ class Exporter(Scraped):
         self.assertEqual(seen['mmx_up{daemon="langd"}'], 0)
         eventually(lambda: cut, "the exporter has closed it")
 
-    def test_daemons_that_hang_are_asked_at_once(self):
-        """The second is asked while the first has all its time yet."""
+    def test_a_daemon_that_hangs_leaves_the_other(self):
+        _, d = self.pair()
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
-        listeners = []
-        for name in ("encoded", "langd"):
-            s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            self.addCleanup(s.close)
-            s.bind(os.path.join(folder.name, name))
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as s:
+            s.bind(os.path.join(folder.name, "encoded"))
             s.listen()
-            s.settimeout(LIMIT)
-            listeners += [s]
-        url = self.start("--encoded", listeners[0].getsockname(),
-                         "--langd", listeners[1].getsockname())
-
-        def both():
-            with concurrent.futures.ThreadPoolExecutor(1) as pool:
-                got = pool.submit(self.get, url + "/metrics")
-                first, second = (s.accept()[0] for s in listeners)
-                with first, second:
-                    waits = all(s.recv(wire.PACKET_MAX) != b""
-                                for s in (second, first))
-                    try:
-                        waits &= first.recv(1, socket.MSG_DONTWAIT) != b""
-                    except BlockingIOError:
-                        pass
-                    seen = self.values(got.result(LIMIT))
-            self.assertEqual(seen, {'mmx_up{daemon="encoded"}': 0,
-                                    'mmx_up{daemon="langd"}': 0})
-            return waits
-        eventually(both, "both are asked in one time")
+            url = self.start("--encoded", s.getsockname(),
+                             "--langd", d.socket)
+            for _ in range(2):
+                seen = self.values(self.get(url + "/metrics"))
+                self.assertEqual(seen['mmx_up{daemon="encoded"}'], 0)
+                self.assertEqual(seen['mmx_up{daemon="langd"}'], 1)
 
     def test_a_port_that_is_taken(self):
         with socket.create_server(("127.0.0.1", 0)) as s:
