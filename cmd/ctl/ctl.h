@@ -105,7 +105,7 @@ int keygen(const char *path);
 /* Prints the public half of the key in the file; returns the exit status. */
 int keygen_public(const char *path);
 
-/* rows.c: reports in FORM_ROWS */
+/* rows.c: reports */
 
 /* Takes the cells of the next row. False: there is none. */
 bool rows_next(struct reader *rows, struct reader *row);
@@ -122,6 +122,11 @@ void rows_put_text(struct writer *w, const char *name, const char *text);
 void rows_put_number(struct writer *w, const char *name, uint64_t number);
 
 /* json.c */
+
+/* The state of printing an array of objects; zero at its start. */
+struct json {
+    bool rows, cells;
+};
 
 /* True if this host can translate the number: a user's name, or a time of day.
  * Writes that to out, and its column's name to *name. */

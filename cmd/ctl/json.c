@@ -3,7 +3,7 @@
  * its clock). One thread. */
 #include "ctl.h"
 
-#include "base/check.h"
+#include "base/text.h"
 
 #include <pwd.h>
 #include <stdio.h>
@@ -30,41 +30,70 @@ bool cell_named(const struct cell *c, const char **name, char out[NAMED_TEXT])
     return true;
 }
 
-static void json_text(
-    struct writer *w, struct json *json, const char *name, const char *text)
+/* Prints a string. Names come from engines: bytes that are not UTF-8 become a
+ * question mark, control characters are escaped. */
+static void print_string(struct span s)
 {
-    json_cell(
-        w, json, &(struct cell){CELL_TEXT, span_str(name), span_str(text), 0});
+    size_t len;
+
+    putchar('"');
+    for (size_t at = 0; at < s.len; at += max_u64(len, 1)) {
+        unsigned char c = s.p[at];
+
+        len = text_char((const char *)s.p + at, s.len - at);
+        if (c == '"' || c == '\\')
+            printf("\\%c", c);
+        else if (c < 0x20 || c == 0x7f)
+            printf("\\u%04x", c);
+        else if (len)
+            fwrite(s.p + at, 1, len, stdout);
+        else
+            putchar('?');
+    }
+    putchar('"');
+}
+
+static void print_cell(struct json *json, const struct cell *c)
+{
+    if (c->kind == CELL_ROW) {
+        fputs(json->rows ? "},\n{" : "[\n{", stdout);
+        *json = (struct json){.rows = true};
+    } else if (json->rows) {
+        fputs(json->cells ? ", " : "", stdout);
+        json->cells = true;
+        print_string(c->name);
+        fputs(": ", stdout);
+        if (c->kind == CELL_TEXT)
+            print_string(c->text);
+        else
+            printf("%llu", (unsigned long long)c->number);
+    }
+}
+
+static void print_text(struct json *json, const char *name, const char *text)
+{
+    print_cell(
+        json, &(struct cell){CELL_TEXT, span_str(name), span_str(text), 0});
 }
 
 void rows_json_part(struct json *json, struct reader rows, const char *daemon)
 {
-    /* A cell never needs more as JSON. */
-    static uint8_t out[64 + 6 * (ROWS_NAME_MAX + ROWS_TEXT_MAX)];
-    struct writer w = writer_of(out, sizeof(out));
     char text[NAMED_TEXT];
     const char *name;
     struct cell c;
 
-    for (; cell_get(&rows, &c); w.len = 0) {
-        if (json->rows || c.kind == CELL_ROW)
-            json_cell(&w, json, &c);
+    while (cell_get(&rows, &c)) {
+        print_cell(json, &c);
         if (daemon && c.kind == CELL_ROW)
-            json_text(&w, json, "daemon", daemon);
+            print_text(json, "daemon", daemon);
         if (cell_named(&c, &name, text))
-            json_text(&w, json, name, text);
-        CHECK(!w.failed, "a cell of %u bytes", c.text.len);
-        fwrite(w.p, 1, w.len, stdout);
+            print_text(json, name, text);
     }
 }
 
 void rows_json_end(const struct json *json)
 {
-    uint8_t out[8];
-    struct writer w = writer_of(out, sizeof(out));
-
-    json_end(&w, json);
-    fwrite(w.p, 1, w.len, stdout);
+    fputs(json->rows ? "}\n]\n" : "[]\n", stdout);
 }
 
 void rows_json(struct reader rows)

@@ -168,7 +168,6 @@ bool ctl_ask(struct ctl *c, const char *what, struct local_msg *m)
     size_t word = strcspn(what, " ");
 
     *m = (struct local_msg){.type = LOCAL_QUERY};
-    m->query.json = FORM_ROWS;
     m->query.what = span_of(what, word);
     m->query.args = span_str(what + word + (what[word] == ' '));
     if (!ctl_send(c, m))

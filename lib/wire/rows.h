@@ -1,13 +1,9 @@
-/* rows.h - rows of names and values, as in a REPORT of rows, and as JSON. A row
- * is a mark and its cells; each cell has its column's name. Pure; any thread.
- */
+/* rows.h - rows of names and values, as in a REPORT. A row is a mark and its
+ * cells; each cell has its column's name. Pure; any thread. */
 #ifndef MMX_WIRE_ROWS_H
 #define MMX_WIRE_ROWS_H
 
 #include "base/bytes.h"
-
-/* QUERY.form */
-enum { FORM_JSON = 1, FORM_ROWS };
 
 /* Limits of a cell's name and its text, in bytes. */
 #define ROWS_NAME_MAX 255
@@ -25,16 +21,7 @@ void cell_put(struct writer *w, const struct cell *c);
 /* Reads the next cell; its spans point into the reader's buffer. False: at the
  * end, or the rest is malformed. */
 MUST_CHECK bool cell_get(struct reader *r, struct cell *c);
-/* Returns an upper bound of the cell's bytes, both in rows and as JSON. */
+/* Returns an upper bound of the cell's bytes. */
 size_t cell_bytes(const struct cell *c);
-
-/* The state of writing an array of objects; zero at its start. */
-struct json {
-    bool rows, cells;
-};
-
-/* Appends the cell to an array of objects. */
-void json_cell(struct writer *w, struct json *j, const struct cell *c);
-void json_end(struct writer *w, const struct json *j);
 
 #endif

@@ -9,10 +9,7 @@ import subprocess
 import time
 
 from pair import BUILD, Case, eventually, keygen
-from rawengine import answer, greeted
-import wire
 
-from mmx import errors
 
 WHATS = ("status", "rooms", "pools", "peers", "conf", "stats", "ends")
 
@@ -57,11 +54,6 @@ class Ctl(Case):
         self.assertTrue(got.stderr)
         with self.assertRaises(Exception):
             self.world.engine(e).conn.query("nonsense")
-        with greeted(e) as s:
-            s.send(wire.QUERY.encode(2, json=3, what="status"))
-            got = answer(s).values
-        self.assertEqual(got["err"], errors.Malformed.number)
-        self.assertIn(b"json is 1 or 2", got["text"])
         got = subprocess.run(
             [os.path.join(BUILD, "mmxctl"), "--socket",
              self.world.dir + "/nobody.sock", "status"],

@@ -28,7 +28,7 @@ def cell(name, value):
     head = bytes([len(name)]) + name.encode()
     if isinstance(value, int):
         return b"\3" + head + value.to_bytes(8, "little")
-    text = value.encode()
+    text = value.encode(errors="surrogateescape")
     return b"\2" + head + len(text).to_bytes(4, "little") + text
 
 
@@ -90,6 +90,18 @@ class Strange(Case):
             if what != ("doctor",):  # has words of its own
                 self.assertIn("31mred", said)
             self.assertNotRegex(said, CONTROL, what)
+
+    def test_json_of_any_text(self):
+        def answer(frame):
+            some = row(name='a"\\\n\x1b\udcff\u00e4', n=2**64 - 1) + row(n=7)
+            return wire.REPORT.encode(frame.seq, text=b"" if frame.values[
+                "what"] == "peers" else some)
+        path = self.daemon(answer)
+        got = self.ctl("--socket", path, "--json", "pools")
+        self.assertEqual(json.loads(got.stdout), [
+            {"name": 'a"\\\n\x1b?\u00e4', "n": 2**64 - 1}, {"n": 7}])
+        got = self.ctl("--socket", path, "--json", "peers")
+        self.assertEqual(got.stdout, "[]\n")
 
     def test_a_daemon_that_never_rests(self):
         """A trace ends with what had happened when it was asked for."""

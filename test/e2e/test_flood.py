@@ -46,7 +46,7 @@ class Flood(Case):
         def gone():
             began = time.monotonic()
             bad = greeted(e, session="bad")
-            bad.send(b"".join(wire.QUERY.encode(9, what="rooms", json=1)
+            bad.send(b"".join(wire.QUERY.encode(9, what="rooms")
                               for _ in range(1000)))
             eventually(lambda: self.begins(bad), "the first report comes")
             bad.close()
@@ -59,18 +59,16 @@ class Flood(Case):
     def test_a_long_report_lets_others_in(self):
         e, s, _ = self.crowd(4 * ROOMS)
         good, asks = greeted(e, session="good"), greeted(e, session="asks")
-        for json in (1, 2):
-            # Made in one turn it would let in one or two. A busy machine may
-            # keep us from calling during one report, not during each.
-            most = max(self.calls_meanwhile(asks, good, json)
-                       for _ in range(6))
-            self.assertGreater(most, 2)
+        # Made in one turn it would let in one or two. A busy machine may keep
+        # us from calling during one report, not during each.
+        most = max(self.calls_meanwhile(asks, good) for _ in range(6))
+        self.assertGreater(most, 2)
         self.end(s, good, asks)
 
-    def calls_meanwhile(self, asks, good, json):
+    def calls_meanwhile(self, asks, good):
         """How many calls are answered while a report is made."""
         calls = 0
-        asks.send(wire.QUERY.encode(9, what="rooms", json=json))
+        asks.send(wire.QUERY.encode(9, what="rooms"))
         while not self.begins(asks):
             call(good, wire.SPACE.encode(5))
             calls += 1
@@ -96,7 +94,7 @@ class Flood(Case):
             for i in range(8):
                 asks.append(greeted(e, session=f"asks{i}"))
                 asks[i].send(b"".join(wire.QUERY.encode(
-                    9 + n, what="rooms", json=1)
+                    9 + n, what="rooms")
                                       for n in range(3)))
             worst = self.worst(good, 0.5)
             for x in asks:  # in their order, and all of them

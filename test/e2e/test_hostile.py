@@ -32,7 +32,7 @@ def garbage(pick):
         wire.ANNOUNCE.encode(2, pool=9999, **cells),
         wire.REQUEST.encode(2, pool=0, mode=9, encoder="\0", **cells),
         wire.ATTACH.encode(2, rights=0, **cells),
-        wire.QUERY.encode(2, what="everything", json=1),
+        wire.QUERY.encode(2, what="everything"),
         hello()))
     kind = pick.randrange(6)
     if kind == 0:
@@ -119,7 +119,7 @@ class Local(Case):
         answer(s)
         null = os.open("/dev/null", os.O_RDONLY)
         many = array.array("i", [null] * count)
-        s.sendmsg([wire.QUERY.encode(2, what="status", json=1)],
+        s.sendmsg([wire.QUERY.encode(2, what="status")],
                   [(socket.SOL_SOCKET, socket.SCM_RIGHTS, many)])
         got = answer(s)
         self.assertTrue(got is None or got.values["err"] == 7, got)

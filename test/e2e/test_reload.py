@@ -118,7 +118,7 @@ class Commands(Case):
     def refused(self, daemon):
         with contextlib.closing(greeted(daemon, session="other")) as s:
             for order in ("reload", "conf-diff", "conf", "drain"):
-                s.send(wire.QUERY.encode(5, what=order, json=1))
+                s.send(wire.QUERY.encode(5, what=order))
                 got = answer(s)
                 self.assertEqual(got.message, wire.REPORT)
                 self.assertEqual(got.values["err"], 12)  # not-owner

@@ -3,7 +3,6 @@ engines go on beside it, and see no more of its rooms than the end of their
 ids."""
 
 import contextlib
-import json
 import os
 import unittest
 
@@ -82,14 +81,14 @@ class Shares(Case):
         self.assertEqual(taken, [64 - had, 64 - had, 64, 8, 16])
 
     def seen_by(self, s):
-        s.send(wire.QUERY.encode(9, what="rooms", json=1))
+        s.send(wire.QUERY.encode(9, what="rooms"))
         text, more = b"", 1
         while more:
             for f in packet(s):
                 if f.message == wire.REPORT:
                     text += bytes(f.values["text"])
                     more = f.values["more"]
-        return [r["room"] for r in json.loads(text)]
+        return [r["room"] for r in wire.rows(text)]
 
     # RULES 7.6, 10.4; F30
     def test_a_user_that_takes_all_leaves_enough(self):

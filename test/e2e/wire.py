@@ -97,3 +97,24 @@ def frames(packet):
         if message:
             yield Frame(message, seq, message.decode(packet[at:at + length]))
         at += length
+
+
+def rows(report):
+    """The rows of a whole report."""
+    found, at = [], 0
+    while at < len(report):
+        kind = report[at]
+        if kind == 1:
+            found.append({})
+            at += 1
+            continue
+        name = report[at + 2:at + 2 + report[at + 1]].decode()
+        at += 2 + report[at + 1]
+        if kind == 3:
+            found[-1][name], = struct.unpack_from("<Q", report, at)
+            at += 8
+            continue
+        size, = struct.unpack_from("<I", report, at)
+        found[-1][name] = report[at + 4:at + 4 + size].decode()
+        at += 4 + size
+    return found

@@ -1,5 +1,4 @@
-/* Rows of a report: what was written is read, what is cut or unknown is not,
- * and JSON is clean. */
+/* Rows of a report: what was written is read, what is cut or unknown is not. */
 #include "wire/rows.h"
 
 #include "test/t.h"
@@ -63,22 +62,4 @@ TEST(a_cut_or_unknown_cell_ends_the_rows)
 
         T_EQ_U64(cell_get(&r, &c), kind >= CELL_ROW && kind <= CELL_NUMBER);
     }
-}
-
-TEST(json_is_clean)
-{
-    char out[512];
-    struct writer w = writer_of(out, sizeof(out) - 1);
-    struct json j = {0};
-
-    for (size_t i = 0; i < ARRAY_LEN(cells); i++)
-        json_cell(&w, &j, &cells[i]);
-    json_end(&w, &j);
-    out[w.len] = 0;
-    T_EQ_STR(out, "[\n{\"name\": \"a\\\"\\n\\u001b?\xc3\xa4\", "
-                  "\"n\": 18446744073709551615},\n{\"\": 7}\n]\n");
-    w = writer_of(out, sizeof(out) - 1);
-    json_end(&w, &(struct json){0});
-    out[w.len] = 0;
-    T_EQ_STR(out, "[]\n");
 }

@@ -186,7 +186,7 @@ struct query {
     uint32_t conn, seq;
     enum err err;
     enum what what;
-    bool shown, whole;
+    bool whole;
     struct show_at at;
     struct report report;
     size_t sent;
@@ -232,7 +232,7 @@ static void end_row(struct report *r)
 static void fail(struct query *q, enum err err, const char *text)
 {
     report_fini(&q->report);
-    report_init(&q->report, FORM_JSON);
+    report_init(&q->report);
     report_add(&q->report, text);
     q->err = err;
     q->whole = true;
@@ -256,21 +256,17 @@ static void show_slice(struct node *n, struct query *q)
         node_stats(n, to);
     if (q->what == WHAT_PEERS)
         show_refusal(n, to);
-    q->shown = true;
+    q->whole = true;
 }
 
 static void make_slice(struct node *n, struct query *q)
 {
-    if (q->shown) {
-        q->whole = report_turn(&q->report, SLICE_PLACES);
-    } else if (q->what == WHAT_HEALTH) {
-        node_health_row(n, &q->report.rows_out);
-        q->shown = true;
-    } else {
+    if (q->what != WHAT_HEALTH) {
         show_slice(n, q);
+        return;
     }
-    if (q->report.text.failed || q->report.rows.failed)
-        fail(q, ERR_TOO_LARGE, "the report is too large");
+    node_health_row(n, &q->report.rows_out);
+    q->whole = true;
 }
 
 /* sending */
@@ -280,10 +276,10 @@ static void put_piece(struct writer *w, const struct query *q, size_t n)
     struct local_msg m = {.type = LOCAL_REPORT, .seq = q->seq};
     bool ok;
 
-    CHECK(q->sent + n <= q->report.text.len, "%zu bytes after %zu", n, q->sent);
+    CHECK(q->sent + n <= q->report.len, "%zu bytes after %zu", n, q->sent);
     m.report.err = (uint8_t)q->err;
-    m.report.more = q->sent + n < q->report.text.len;
-    m.report.text = span_of(q->report.text.p + q->sent, n);
+    m.report.more = q->sent + n < q->report.len;
+    m.report.text = span_of(q->report.p + q->sent, n);
     ok = local_put(w, &m);
     CHECK(ok, "a report of %zu bytes does not fit", n);
 }
@@ -311,7 +307,7 @@ void admin_write(struct node *n, uint32_t conn)
         return;
     for (;;) {
         struct writer w = local_writer(n->local, conn);
-        size_t piece = q->report.text.len - q->sent;
+        size_t piece = q->report.len - q->sent;
 
         if (w.cap < PIECE_HEAD + 1024) {
             /* No room although all is sent: the connection is ending. */
@@ -326,7 +322,7 @@ void admin_write(struct node *n, uint32_t conn)
         put_piece(&w, q, piece);
         (void)local_wrote(n->local, conn, w.len);
         q->sent += piece;
-        if (q->sent == q->report.text.len)
+        if (q->sent == q->report.len)
             break;
     }
     admin_forget(n, conn);
@@ -347,6 +343,8 @@ void admin_serve(struct node *n)
         }
         if (!q->whole)
             make_slice(n, q);
+        if (q->report.failed)
+            fail(q, ERR_TOO_LARGE, "the report is too large");
         if (q->whole)
             admin_write(n, q->conn);
         else
@@ -397,19 +395,18 @@ static bool find_what(struct span what, enum what *out)
 }
 
 /* Begins to answer; NULL: refused. */
-static struct query *begin(
-    struct node *n, uint32_t conn, const struct local_msg *m)
+static struct query *begin(struct node *n, uint32_t conn, uint32_t seq)
 {
     struct query *q = may_ask(n, conn) ? calloc(1, sizeof(*q)) : NULL;
 
     if (!q) {
-        refuse(n, conn, m->seq, ERR_BUSY, "too many reports are under way");
+        refuse(n, conn, seq, ERR_BUSY, "too many reports are under way");
         return NULL;
     }
     q->conn = conn;
-    q->seq = m->seq;
+    q->seq = seq;
     list_init(&q->making);
-    report_init(&q->report, m->query.json);
+    report_init(&q->report);
     n->conns[conn].query = q;
     n->queries++;
     local_hold(n->local, conn, true);
@@ -419,7 +416,7 @@ static struct query *begin(
 static void show(
     struct node *n, uint32_t conn, const struct local_msg *m, enum what what)
 {
-    struct query *q = begin(n, conn, m);
+    struct query *q = begin(n, conn, m->seq);
     char from[24];
 
     if (!q)
@@ -459,7 +456,7 @@ static void run_command(struct node *n, uint32_t conn,
         refuse(n, conn, m->seq, ERR_NOT_OWNER, where);
         return;
     }
-    q = begin(n, conn, m);
+    q = begin(n, conn, m->seq);
     if (!q)
         return;
     log_info("command `%s%s%s` of user %u", c->word, args[0] ? " " : "", args,
@@ -474,9 +471,7 @@ void admin_query(struct node *n, uint32_t conn, const struct local_msg *m)
 
     if (local_gone(n->local, conn))
         return;
-    if (m->query.json != FORM_JSON && m->query.json != FORM_ROWS)
-        refuse(n, conn, m->seq, ERR_MALFORMED, "query: json is 1 or 2");
-    else if (c)
+    if (c)
         run_command(n, conn, m, c);
     else if (find_what(m->query.what, &what))
         show(n, conn, m, what);
@@ -512,9 +507,8 @@ struct rows_out *admin_rows(struct query *q)
 
 void admin_answer(struct node *n, struct query *q)
 {
-    CHECK(!q->shown && !q->whole, "the command of connection %u is answered",
-        q->conn);
-    q->shown = true;
+    CHECK(!q->whole, "the command of connection %u is answered", q->conn);
+    q->whole = true;
     admin_wait(q, &n->making);
 }
 

@@ -18,7 +18,6 @@ import contextlib
 import copy
 import enum
 import errno
-import json
 import logging
 import mmap
 import os
@@ -555,10 +554,10 @@ class Connection:
         raise errors.Stale(f"the daemon has no pool {number}")
 
     def query(self, what: str, timeout: Optional[float] = 10) -> Any:
-        """Returns what `mmxctl <what> --json` prints, as a value."""
-        reply = self.send(wire.QUERY, json=1, what=what)
+        """Returns the rows that `mmxctl <what> --json` prints."""
+        reply = self.send(wire.QUERY, what=what)
         self.wait(reply, timeout)
-        return json.loads(reply.text)
+        return wire.rows(reply.text)
 
     # --- sequence ids -----------------------------------------------------
     def space(self, name: str, n_seq_max: int,

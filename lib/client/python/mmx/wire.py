@@ -284,3 +284,24 @@ def runs(blob: bytes) -> List[Tuple[int, int]]:
 def regions(blob: bytes) -> List[Tuple[int, int]]:
     """Returns POOL_INFO.fields as (offset, bytes per row) pairs."""
     return list(struct.iter_unpack("<QI", blob))
+
+
+def rows(data: bytes) -> List[Dict[str, Any]]:
+    """Returns the rows of a report: marks (1), texts (2) and numbers (3), each
+    of these with its column's name."""
+    found: List[Dict[str, Any]] = []
+    at = 0
+    while at < len(data):
+        kind, at = data[at], at + 1
+        if kind == 1:
+            found.append({})
+            continue
+        name = data[at + 1:at + 1 + data[at]].decode("utf-8", "replace")
+        at += 1 + data[at]
+        size, = struct.unpack_from("<I" if kind == 2 else "<Q", data, at)
+        at += 4 if kind == 2 else 8
+        found[-1][name] = size
+        if kind == 2:
+            found[-1][name] = data[at:at + size].decode("utf-8", "replace")
+            at += size
+    return found
