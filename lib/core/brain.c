@@ -53,10 +53,10 @@ static bool head_event(struct brain *b, struct out *out, const struct event *ev)
         engine_open(&b->engines, ev);
         return false;
     case EV_CONN_END:
-        engine_end(&b->engines, ev->conn, b->now_ns);
+        engine_end(&b->engines, ev->conn);
         return true;
     case EV_CONN_DEAD:
-        engine_dead(&b->engines, ev->conn, b->now_ns);
+        engine_dead(&b->engines, ev->conn);
         return true;
     case EV_LOCAL:
         head_local(b, out, ev->conn, ev->local);

@@ -116,7 +116,7 @@ static uint32_t session_join(struct engines *g, uint32_t uid, struct span name)
     return free;
 }
 
-static void session_leave(struct engines *g, uint32_t session, uint64_t now_ns)
+static void session_leave(struct engines *g, uint32_t session)
 {
     struct session *s = &g->sessions[session];
 
@@ -127,7 +127,7 @@ static void session_leave(struct engines *g, uint32_t session, uint64_t now_ns)
         struct room *r = LIST_ENTRY(n, struct room, in_session);
 
         room_orphan(r);
-        g->ops->orphaned(g->brain, r, now_ns);
+        g->ops->orphaned(g->brain, r);
     }
     LIST_FOREACH_SAFE (n, &s->waiting)
         list_remove(n);
@@ -166,7 +166,7 @@ enum err engine_hello(struct engines *g, uint32_t conn,
     return OK;
 }
 
-void engine_end(struct engines *g, uint32_t conn, uint64_t now_ns)
+void engine_end(struct engines *g, uint32_t conn)
 {
     struct conn *c = &g->conns[conn];
 
@@ -189,7 +189,7 @@ void engine_end(struct engines *g, uint32_t conn, uint64_t now_ns)
     if (!c->bye && c->session != NONE)
         g->stats[STAT_engines_lost]++;
     if (c->session != NONE)
-        session_leave(g, c->session, now_ns);
+        session_leave(g, c->session);
     c->session = NONE;
 }
 
@@ -200,12 +200,12 @@ bool engine_empty(const struct engines *g, uint32_t conn)
     return c->state == CONN_ENDED && list_empty(&c->attachments);
 }
 
-void engine_dead(struct engines *g, uint32_t conn, uint64_t now_ns)
+void engine_dead(struct engines *g, uint32_t conn)
 {
     struct conn *c = &g->conns[conn];
 
     CHECK(c->state != CONN_FREE, "connection %u died while free", conn);
-    engine_end(g, conn, now_ns);
+    engine_end(g, conn);
     LIST_FOREACH_SAFE (n, &c->attachments)
         attachment_drop(g, LIST_ENTRY(n, struct attachment, in_conn));
     CHECK(list_empty(&c->attachments) && c->session == NONE,

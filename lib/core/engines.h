@@ -150,7 +150,7 @@ struct engines_ops {
      * or is dead. */
     void (*leaving)(void *brain, struct attachment *att);
     /* The owner's session ended: fail the room as engine-lost. */
-    void (*orphaned)(void *brain, struct room *r, uint64_t now_ns);
+    void (*orphaned)(void *brain, struct room *r);
     /* The connection, or the session, ended; NULL: nothing to do. */
     void (*conn_over)(void *brain, uint32_t conn);
     void (*session_over)(void *brain, uint32_t session);
@@ -179,12 +179,12 @@ void engines_init(
 
 void engine_open(struct engines *g, const struct event *ev);
 /* Ends the connection, at end of file or BYE. */
-void engine_end(struct engines *g, uint32_t conn, uint64_t now_ns);
+void engine_end(struct engines *g, uint32_t conn);
 /* True if an ended connection has no attachments, so that its number can be
  * reused before its process ends. */
 bool engine_empty(const struct engines *g, uint32_t conn);
 /* Frees a connection whose process is dead, with its attachments. */
-void engine_dead(struct engines *g, uint32_t conn, uint64_t now_ns);
+void engine_dead(struct engines *g, uint32_t conn);
 /* Handles HELLO: joins a session. On error the text says why. */
 MUST_CHECK enum err engine_hello(struct engines *g, uint32_t conn,
     const struct local_hello *m, uint8_t role, const char **text);

@@ -60,7 +60,7 @@ static void on_bye(
     b->engines.conns[conn].bye = true;
     accept(out, conn, m);
     out_action(out, ACT_CONN_CLOSE)->conn = conn;
-    engine_end(&b->engines, conn, b->now_ns);
+    engine_end(&b->engines, conn);
 }
 
 /* attachments */

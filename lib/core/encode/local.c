@@ -442,11 +442,10 @@ static void on_leaving(void *brain, struct attachment *att)
     eroom_touch(e, m);
 }
 
-static void on_orphaned(void *brain, struct room *r, uint64_t now_ns)
+static void on_orphaned(void *brain, struct room *r)
 {
     struct eroom *m = to_eroom(r);
 
-    (void)now_ns;
     if (!item_done(m->item)) /* complete rows outlive their engine */
         eroom_fail(brain, m, ERR_ENGINE_LOST, "the encode engine is gone");
 }

@@ -348,11 +348,10 @@ static void on_leaving(void *brain, struct attachment *att)
     lroom_touch(l, m);
 }
 
-static void on_orphaned(void *brain, struct room *r, uint64_t now_ns)
+static void on_orphaned(void *brain, struct room *r)
 {
     struct lroom *m = to_lroom(r);
 
-    (void)now_ns;
     m->owner_done = true;
     m->readers = 0;
     lroom_fail(
