@@ -1,5 +1,5 @@
-/* copy_test.c - copies past the caches: every kind that this processor has, at
- * every alignment of both ends, in every class of size, with canaries. */
+/* copy_test.c - copies past the caches: at every alignment of both ends, in
+ * every class of size, with canaries. */
 #include "base/copy.h"
 #include "test/t.h"
 
@@ -37,44 +37,34 @@ static void area_free(struct area *a)
 
 /* Copies n bytes from one place to another and looks at all around; what was
  * written is canary again afterwards. */
-static void one(
-    struct area *a, enum copy_kind k, size_t to_at, size_t from_at, size_t n)
+static void one(struct area *a, size_t to_at, size_t from_at, size_t n)
 {
     uint8_t *to = a->to + MARGIN + to_at;
     const uint8_t *from = a->from + MARGIN + from_at;
     uint8_t wrong = 0;
 
-    if (k == COPY_KINDS)
-        copy_rows(to, from, n);
-    else
-        copy_by(k, to, from, n);
-    T_CHECK(memcmp(to, from, n) == 0, "%s: %zu bytes from +%zu to +%zu",
-        copy_name(k), n, from_at, to_at);
+    copy_rows(to, from, n);
+    T_CHECK(memcmp(to, from, n) == 0, "%zu bytes from +%zu to +%zu", n, from_at,
+        to_at);
     for (size_t i = 1; i <= MARGIN; i++)
         wrong |=
             (uint8_t)((to[-(ptrdiff_t)i] ^ CANARY) | (to[n + i - 1] ^ CANARY));
-    T_CHECK(wrong == 0, "%s: bytes beside %zu from +%zu to +%zu", copy_name(k),
-        n, from_at, to_at);
+    T_CHECK(
+        wrong == 0, "bytes beside %zu from +%zu to +%zu", n, from_at, to_at);
     memset(to, CANARY, n);
 }
 
-static bool usable(enum copy_kind k)
-{
-    return k == COPY_KINDS || copy_can(k);
-}
-
-/* COPY_KINDS stands for copy_rows: it chooses. */
 TEST(every_alignment)
 {
-    static const size_t sizes[] = {
-        0, 1, 15, 31, 63, 64, 65, 127, 128, 129, 191, 192, 300, 1000};
-    struct area a = area_make(1000 + 2 * LINE);
+    static const size_t sizes[] = {0, 1, 300, COPY_STREAM_MIN,
+        COPY_STREAM_MIN + 1, COPY_STREAM_MIN + 15, COPY_STREAM_MIN + 31,
+        COPY_STREAM_MIN + 63, COPY_STREAM_MIN + 64, COPY_STREAM_MIN + 65};
+    struct area a = area_make(COPY_STREAM_MIN + 4 * LINE);
 
-    for (int k = 0; k <= COPY_KINDS; k++)
-        for (size_t to = 0; usable((enum copy_kind)k) && to < LINE; to++)
-            for (size_t from = 0; from < LINE; from++)
-                for (size_t i = 0; i < ARRAY_LEN(sizes); i++)
-                    one(&a, (enum copy_kind)k, to, from, sizes[i]);
+    for (size_t to = 0; to < LINE; to++)
+        for (size_t from = 0; from < LINE; from++)
+            for (size_t i = 0; i < ARRAY_LEN(sizes); i++)
+                one(&a, to, from, sizes[i]);
     area_free(&a);
 }
 
@@ -82,10 +72,9 @@ TEST(every_small_size)
 {
     struct area a = area_make(600 + 2 * LINE);
 
-    for (int k = 0; k <= COPY_KINDS; k++)
-        for (size_t n = 0; usable((enum copy_kind)k) && n <= 600; n++)
-            for (size_t at = 0; at < LINE; at += 9)
-                one(&a, (enum copy_kind)k, at, LINE - 1 - at, n);
+    for (size_t n = 0; n <= 600; n++)
+        for (size_t at = 0; at < LINE; at += 9)
+            one(&a, at, LINE - 1 - at, n);
     area_free(&a);
 }
 
@@ -96,20 +85,8 @@ TEST(larger_sizes)
         COPY_STREAM_MIN + 1, 4704, 32768, 130000, (1u << 20) + 5};
     struct area a = area_make((1u << 20) + 5 + 2 * LINE);
 
-    for (int k = 0; k <= COPY_KINDS; k++)
-        for (size_t i = 0; usable((enum copy_kind)k) && i < ARRAY_LEN(sizes);
-             i++)
-            for (size_t at = 0; at < LINE; at += 13)
-                one(&a, (enum copy_kind)k, at, (at * 7) % LINE, sizes[i]);
+    for (size_t i = 0; i < ARRAY_LEN(sizes); i++)
+        for (size_t at = 0; at < LINE; at += 13)
+            one(&a, at, (at * 7) % LINE, sizes[i]);
     area_free(&a);
-}
-
-TEST(kinds)
-{
-    T_TRUE(copy_can(COPY_PLAIN));
-    T_TRUE(copy_can(copy_best()));
-    for (int k = (int)copy_best() + 1; k < COPY_KINDS; k++)
-        T_FALSE(copy_can((enum copy_kind)k));
-    T_EQ_STR(copy_name(COPY_SSE2), "sse2");
-    T_EQ_STR(copy_name(COPY_KINDS), "unknown");
 }
