@@ -3,6 +3,7 @@ that were built here), and what scripts/release refuses to release."""
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -20,24 +21,35 @@ def linked(*words):
                           stdout=subprocess.PIPE).stdout
 
 
-def version(package):
-    return subprocess.run(["dpkg-query", "-W", "-f", "${Version}", package],
-                          check=True, text=True,
-                          stdout=subprocess.PIPE).stdout
+def packages(*names):
+    """{package: version} of the libraries of these names; a package's name is
+    not the same in all releases."""
+    paths = subprocess.run(["ldd", PROGRAM], check=True, text=True,
+                           stdout=subprocess.PIPE).stdout
+    found = {}
+    for name in names:
+        path, = re.findall(rf"=> (/\S*/{re.escape(name)}\.so\S*)", paths)
+        owner = subprocess.run(
+            ["dpkg-query", "-S", "*/" + os.path.basename(path)], check=True,
+            text=True, stdout=subprocess.PIPE).stdout.split(":")[0]
+        found[owner] = subprocess.run(
+            ["dpkg-query", "-W", "-f", "${Version}", owner], check=True,
+            text=True, stdout=subprocess.PIPE).stdout
+    return found
 
 
 @unittest.skipUnless(shutil.which("dpkg-query"), "no dpkg here")
 class Linked(unittest.TestCase):
     def test_packages(self):
         rows = dict(line.split()[:2] for line in linked(PROGRAM).splitlines())
-        for name in ("libzmq5", "libuv1", "libssl3"):
-            self.assertEqual(rows[name], version(name))
+        known = packages("libzmq", "libuv", "libssl")
+        self.assertEqual(known, {name: rows.get(name) for name in known})
         self.assertNotIn("libc6", rows)
 
     def test_licences(self):
         with tempfile.TemporaryDirectory() as folder:
             linked("--licences", folder, PROGRAM)
-            self.assertLessEqual({"libzmq5", "libssl3", "LGPL-2.1"},
+            self.assertLessEqual({*packages("libzmq", "libssl"), "LGPL-2.1"},
                                  set(os.listdir(folder)))
 
     def test_spdx(self):
@@ -61,6 +73,7 @@ class Linked(unittest.TestCase):
                              {"SPDXRef-DOCUMENT", *ids})
 
 
+@unittest.skipUnless(shutil.which("git"), "no git here")
 class Release(unittest.TestCase):
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory()
