@@ -5,10 +5,11 @@ import filecmp
 import glob
 import os
 import shutil
+import subprocess
 import tempfile
 
 from life import check
-from roots import SUITES, TOP, Root, checked
+from roots import SUITES, TOP, Lacking, Root, checked
 
 # Of what the daemons need: Python itself may bring libssl.
 NOT_THERE = ("libzmq", "libuv", "libyaml", "libsodium", "libucp",
@@ -17,8 +18,13 @@ USER = "someone"
 AT = f"/home/{USER}"
 
 
+def jobs():
+    return f"-j{len(os.sched_getaffinity(0))}"
+
+
 class Wheel:
     STEPS = ("build", "build_again", "python_alone", "pip_install", "demo")
+    made = again = None  # of all releases: it is built here, not in a root
 
     def __init__(self, release):
         self.suite = SUITES[release]
@@ -36,11 +42,21 @@ class Wheel:
 
     # --- steps -------------------------------------------------------------
     def build(self):
-        said = checked(["make", "-s", "wheel"], cwd=TOP)
-        self.made = os.path.join(TOP, said.strip().splitlines()[-1])
+        if Wheel.made:
+            return
+        # make does not tell that the tools cannot be had from other failures.
+        got = subprocess.run(["scripts/wheel", "--tools"], cwd=TOP, text=True,
+                             capture_output=True)
+        if got.returncode == 2:
+            raise Lacking(got.stderr.strip().splitlines()[-1])
+        check(not got.returncode, got.stderr)
+        said = checked(["make", "-s", jobs(), "wheel"], cwd=TOP)
+        Wheel.made = os.path.join(TOP, said.strip().splitlines()[-1])
 
     def build_again(self):
         """From a copy of the tree, in another folder: the same bytes."""
+        if Wheel.again:
+            return
         with tempfile.TemporaryDirectory() as folder:
             tree = checked(["scripts/deb/build", "--tree", folder], cwd=TOP)
             at = tree.strip().splitlines()[-1]
@@ -48,11 +64,12 @@ class Wheel:
             os.symlink(os.path.join(TOP, "build/pypi"),
                        os.path.join(at, "build/pypi"))
             day = checked(["git", "log", "-1", "--format=%ct"], cwd=TOP)
-            said = checked(["make", "-s", "wheel"], cwd=at, env={
+            said = checked(["make", "-s", jobs(), "wheel"], cwd=at, env={
                 **os.environ, "SOURCE_DATE_EPOCH": day.strip()})
             again = os.path.join(at, said.strip().splitlines()[-1])
             check(filecmp.cmp(self.made, again, shallow=False),
                   "other bytes the second time")
+        Wheel.again = True
 
     def python_alone(self):
         self.root = r = Root(self.suite)
