@@ -420,4 +420,6 @@ install: all manuals
 	install -m644 systemd/mmx.sysusers \
 		$(DESTDIR)$(PREFIX)/lib/sysusers.d/mmx.conf
 
--include $(shell find $(B) -name '*.d' -type f 2>/dev/null)
+# Not the roots of systems that scripts/ucx-matrix makes there.
+-include $(shell find $(B) -path $(B)/ucx-matrix -prune -o -name '*.d' \
+	-type f -print 2>/dev/null)
