@@ -444,6 +444,22 @@ TEST(a_second_daemon_on_the_socket_does_not_start)
     gone(pid, 0);
 }
 
+TEST(a_signal_in_a_start_that_fails_ends_it)
+{
+    pid_t first = daemon_start(ROLE_LANGD), second;
+    int status;
+
+    close(engine(langd_path));
+    signal(SIGTERM, SIG_IGN); /* until a handler is there */
+    second = daemon_start(ROLE_LANGD);
+    signal(SIGTERM, SIG_DFL);
+    while (waitpid(second, &status, WNOHANG) == 0)
+        kill(second, SIGTERM);
+    T_TRUE(WIFEXITED(status) || WTERMSIG(status) == SIGTERM);
+    kill(first, SIGTERM);
+    gone(first, 0);
+}
+
 TEST(a_killed_daemon_leaves_nothing_in_the_way)
 {
     pid_t pid = daemon_start(ROLE_ENCODED);

@@ -34,6 +34,8 @@ static void on_end(uv_signal_t *h, int signal)
     struct node *n = h->data;
     struct event ev = {.type = EV_ENDING};
 
+    if (!n->brain) /* a start that fails closes what it has opened */
+        return;
     if (n->ending) {
         log_info("signal %d again: stopping at once", signal);
         n->stopping = true;
@@ -50,8 +52,11 @@ static void on_end(uv_signal_t *h, int signal)
 
 static void on_hup(uv_signal_t *h, int signal)
 {
+    struct node *n = h->data;
+
     (void)signal;
-    node_reload(h->data);
+    if (n->brain)
+        node_reload(n);
 }
 
 /* Notifies the service manager unless a shard hangs. */
