@@ -362,8 +362,9 @@ mutants:
 models:
 	@nice test/models/run $(MODELS)
 
-rdma: all tests
+rdma:
 	@scripts/setup --rdma
+	@$(MAKE) --no-print-directory -s all tests
 	@test/rdma/run --build $(B)
 
 # COVER_PARTS: of scripts/check.
