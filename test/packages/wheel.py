@@ -4,6 +4,7 @@ virtual environment, as a user who is not root."""
 import filecmp
 import glob
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -82,11 +83,17 @@ class Wheel:
         r.run("useradd", "-m", USER)
 
     def pip_install(self):
+        """As the README has it, with no network."""
         r = self.root
-        shutil.copy(self.made, r.at(AT))
-        r.run("python3", "-m", "venv", f"{AT}/venv", user=USER)
-        r.run(f"{AT}/venv/bin/pip", "install", "-q", "--no-index",
-              f"{AT}/{os.path.basename(self.made)}", user=USER)
+        os.makedirs(r.at(AT, "build"))
+        shutil.copy(self.made, r.at(AT, "build"))
+        with open(os.path.join(TOP, "README.md"), encoding="utf-8") as f:
+            lines = re.findall(r"^ {4}((?:python3 -m venv|venv/bin/).*)$",
+                               f.read(), re.M)
+        check(len(lines) == 3, lines)
+        *lines, self.last = lines
+        for line in lines:
+            r.run("sh", "-c", f"cd {AT} && {line}", user=USER)
         for path in glob.glob(r.at(AT, "venv/bin/mmx*")):
             name = os.path.basename(path)
             said = r.run(f"{AT}/venv/bin/{name}", "--version", user=USER)
@@ -94,7 +101,7 @@ class Wheel:
             print(f"     {said.strip()}")
 
     def demo(self):
-        said = self.root.run(f"{AT}/venv/bin/mmx", "demo", user=USER)
+        said = self.root.run("sh", "-c", f"cd {AT} && {self.last}", user=USER)
         check(said.startswith("demo: ok ") and said.count("\n") == 1 and
               "copied, sent over TCP: " in said, said)
         print(f"     {said.strip()}")
