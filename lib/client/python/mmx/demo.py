@@ -15,6 +15,7 @@ are on a GPU.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import hashlib
 import json
 import os
@@ -41,10 +42,25 @@ POOL = ("pools[0].name=vit", "pools[0].blocks=64",
 MAX_ROWS = 64 * 128  # of the pool
 UCX = {"UCX_HANDLE_ERRORS": "none", "UCX_VFS_ENABLE": "n",
        "UCX_MEM_EVENTS": "n"}  # as in the units
+LIBC = ctypes.CDLL(None)
+ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Failure(Exception):
     pass
+
+
+def end(number: int, _: Any) -> None:
+    """Ends the demo; what comes after the first signal changes nothing."""
+    for which in ENDS:
+        signal.signal(which, signal.SIG_IGN)
+    sys.exit(128 + number)
+
+
+def with_parent() -> None:
+    """Has the kernel end a child, before its program starts, when the demo is
+    killed."""
+    LIBC.prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
 
 # --- the picture -----------------------------------------------------------
@@ -229,6 +245,8 @@ class Stage:
     def __init__(self, args: argparse.Namespace) -> None:
         self.args = args
         self.dir = tempfile.mkdtemp(prefix="mmx-demo-")
+        if args.keep:
+            print(f"demo: keeps {self.dir}", flush=True)
         self.processes: "Dict[str, subprocess.Popen[str]]" = {}
 
     def start(self, name: str, words: List[str],
@@ -236,7 +254,7 @@ class Stage:
         with open(os.path.join(self.dir, name + ".log"), "w") as log:
             self.processes[name] = subprocess.Popen(
                 words, stdin=subprocess.DEVNULL, stdout=stdout, stderr=log,
-                text=True, env={**os.environ, **UCX})
+                text=True, env={**os.environ, **UCX}, preexec_fn=with_parent)
         return self.processes[name]
 
     def configure(self, role: str, *settings: str) -> str:
@@ -315,6 +333,11 @@ class Stage:
                     print(f"--- {name}\n{text}")
 
     def close(self) -> None:
+        """Ends all; a signal that comes meanwhile ends the demo then."""
+        late: List[int] = []
+        held = [which for which in ENDS if signal.getsignal(which) == end]
+        for which in held:
+            signal.signal(which, lambda number, _: late.append(number))
         for process in self.processes.values():
             if process.poll() is None:
                 process.terminate()
@@ -326,6 +349,10 @@ class Stage:
                 process.wait()
         if not self.args.keep:
             shutil.rmtree(self.dir)
+        for which in held:
+            signal.signal(which, end)
+        if late:
+            end(late[0], None)
 
 
 SENT = "transfer.same_host=off"
@@ -402,7 +429,8 @@ def add_arguments(p: argparse.ArgumentParser) -> None:
                    help="of the daemons and mmxctl; default: those of this "
                         "package, then PATH")
     p.add_argument("--keep", action="store_true",
-                   help="leave configurations, key and logs in their folder")
+                   help="leave configurations, keys and logs in their folders, "
+                        "whose names are printed")
     p.add_argument("--resume", action="store_true",
                    help="the length is known at the last commit only")
     p.add_argument("--memory", default="host", metavar="KIND",
@@ -421,8 +449,10 @@ def main(args: argparse.Namespace) -> int:
         part = {"encode": encode, "language": language}[args.play]
         print(json.dumps(part(args)))
         return 0
-    # Ended from outside we end what we started, too.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    # Ended from outside we end what we started, too; nohup's choice stays.
+    for which in ENDS:
+        if signal.getsignal(which) != signal.SIG_IGN:
+            signal.signal(which, end)
     done, ways = "", []
     for way in WAYS:
         stage = Stage(args)
