@@ -8,6 +8,7 @@ from_bf16() convert.
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Tuple
@@ -57,6 +58,15 @@ class Field(NamedTuple):
     elements: int
     offset: int  # of the field's region in the map
     row_bytes: int
+
+
+class _Buffer(ctypes.Structure):
+    """The Py_buffer of Python's C API."""
+
+    _fields_ = [("buf", ctypes.c_void_p), ("obj", ctypes.c_void_p),
+                ("len", ctypes.c_ssize_t), ("itemsize", ctypes.c_ssize_t),
+                ("readonly", ctypes.c_int), ("ndim", ctypes.c_int),
+                ("more", ctypes.c_void_p * 5)]
 
 
 class _Map(mmap.mmap):
@@ -131,8 +141,6 @@ class Pool:
     def populate(self) -> None:
         """Has this process map a host pool's pages now, so that no row's
         first use takes a fault for each; other threads go on meanwhile."""
-        import ctypes
-
         advice = _POPULATE_WRITE if self.writable else _POPULATE_READ
         if isinstance(self._map, mmap.mmap):
             address, size = self.span()
@@ -141,10 +149,13 @@ class Pool:
 
     def span(self) -> Tuple[int, int]:
         """Returns address and size of the map of a host pool, to pin it."""
-        import numpy as np
-
-        flat = np.frombuffer(self._map, np.uint8)
-        return flat.ctypes.data, flat.nbytes
+        view, api = _Buffer(), ctypes.pythonapi
+        api.PyObject_GetBuffer(ctypes.py_object(self._map), ctypes.byref(view),
+                               0)
+        try:
+            return view.buf, view.len
+        finally:
+            api.PyBuffer_Release(ctypes.byref(view))
 
     def __repr__(self) -> str:
         return (f"<Pool {self.name} {self.blocks} x {self.block_rows} rows "
