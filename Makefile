@@ -305,8 +305,11 @@ fleet: $(COUNTED)
 	$(COUNTED) --fleet $(PAIRS) --rooms $(ROOMS) --limit 3600
 
 # The Python package with the programs in it, for pip install.
-.PHONY: wheel
-wheel: $(B)/libmmx.so.0 $(WHEEL)
+.PHONY: wheel wheel-programs
+wheel-programs: $(B)/libmmx.so.0 $(WHEEL)
+wheel:
+	@scripts/setup --wheel
+	@$(MAKE) --no-print-directory wheel-programs
 	@PYTHON=$(PYTHON) scripts/wheel $(B)
 
 # The Debian packages; scripts/setup --deb has what builds them.

@@ -15,6 +15,7 @@ from roots import SUITES, TOP, Lacking, Root, checked
 # Of what the daemons need: Python itself may bring libssl.
 NOT_THERE = ("libzmq", "libuv", "libyaml", "libsodium", "libucp",
              "libmicrohttpd", "libmmx")
+COMMANDS = {"mmx", "mmx-encoded", "mmx-exporter", "mmx-langd", "mmxctl"}
 USER = "someone"
 AT = f"/home/{USER}"
 
@@ -94,8 +95,10 @@ class Wheel:
         *lines, self.last = lines
         for line in lines:
             r.run("sh", "-c", f"cd {AT} && {line}", user=USER)
-        for path in glob.glob(r.at(AT, "venv/bin/mmx*")):
-            name = os.path.basename(path)
+        found = {os.path.basename(path)
+                 for path in glob.glob(r.at(AT, "venv/bin/mmx*"))}
+        check(found == COMMANDS, f"commands: {found}")
+        for name in sorted(found):
             said = r.run(f"{AT}/venv/bin/{name}", "--version", user=USER)
             check("0.1.0" in said, f"{name} --version: {said}")
             print(f"     {said.strip()}")
