@@ -53,9 +53,13 @@ class Relay:
         while not self.over:
             try:
                 a, _ = listener.accept()
+            except OSError:
+                continue
+            try:
                 b = nets.inside(far, lambda: socket.create_connection(
                     to, LIMIT))
             except OSError:
+                a.close()
                 continue
             for s in (a, b):
                 s.settimeout(None)
@@ -65,7 +69,8 @@ class Relay:
 
     def start(self, a, b, up, down):
         """Carries a's bytes to b as up(at, bytes) has them, b's as down:
-        bytes, or a list of pieces, of which None is the end of both."""
+        bytes, or a list of pieces, of which None is the end of both. The end of
+        one side's bytes is that of the other's, which may still say more."""
         for args in ((a, b, up), (b, a, down)):
             threading.Thread(target=self.carry, daemon=True, args=args).start()
 
@@ -75,7 +80,8 @@ class Relay:
             while None not in pieces:
                 data = a.recv(65536)
                 if not data:
-                    break
+                    b.shutdown(socket.SHUT_WR)
+                    return
                 pieces = change(at, data)
                 if not isinstance(pieces, list):
                     pieces = [pieces]
