@@ -5,6 +5,7 @@ import collections
 import os
 import random
 import struct
+import threading
 import unittest
 
 import mmx
@@ -17,6 +18,7 @@ GREETING = 64
 LONG, COMMAND = 2, 4
 NAMES = {m["number"]: m["name"].lower() for m in wire.tables.messages(
     os.path.join(ROOT, "lib/wire/peer.def"))}
+SEED = os.environ.get("MMX_SEED", "1")
 ROWS = 2000  # more than langd grants at first
 # Those of rooms whose rows are sent, which come whole or are ended.
 SAID = ("init", "resume", "length", "ack", "acked", "abort", "drained",
@@ -25,16 +27,18 @@ CHANCES = {"lost": 0.1, "twice": 0.2, "late": 0.2}
 
 
 class Between(Relay):
-    """Cuts what daemons say into frames. how(name) says what becomes of one:
-    it is lost, twice, late (it goes behind the next message), or neither.
-    What is in `wrong` under its name is said in the place of its body."""
+    """Cuts what daemons say into frames. how(name, draw) says what becomes of
+    one: it is lost, twice, late (it goes behind the next message), or neither;
+    each direction of each connection has its own draw of MMX_SEED. What is in
+    `wrong` under its name is said in the place of its body."""
 
     def __init__(self, address):
         super().__init__()
-        self.how = lambda _: ""
+        self.how = lambda _name, _draw: ""
+        self.lock = threading.Lock()  # of what follows: directions are threads
         self.did = collections.Counter()
         self.wrong = {}
-        self.late, self.heard = [], []  # of each direction
+        self.late, self.heard, self.draws = [], [], []  # of each direction
         host, port = address.replace("tcp://", "").split(":")
         self.port = self.door(("127.0.0.1", 0), (host, int(port)),
                               lambda a, b: self.start(
@@ -43,8 +47,10 @@ class Between(Relay):
     def reads(self):
         """The change of one direction of one connection."""
         rest, greeted, at = bytearray(), 0, len(self.late)
-        self.late.append([])
-        self.heard.append([])
+        with self.lock:
+            self.late.append([])
+            self.heard.append([])
+            self.draws.append(random.Random(f"{SEED} {at}"))
 
         def change(_, data):
             nonlocal greeted
@@ -55,8 +61,9 @@ class Between(Relay):
             size = self.whole(rest)
             while greeted == GREETING and size:
                 head = 9 if rest[0] & LONG else 2
-                out += bytes(rest[:size]) if rest[0] & COMMAND else \
-                    self.frames(bytes(rest[head:size]), at)
+                with self.lock:
+                    out += bytes(rest[:size]) if rest[0] & COMMAND else \
+                        self.frames(bytes(rest[head:size]), at)
                 del rest[:size]
                 size = self.whole(rest)
             return out
@@ -75,9 +82,10 @@ class Between(Relay):
     def again(self):
         """All that was said about rooms comes once more, behind what is said
         next. Returns how much that is."""
-        for late, heard in zip(self.late, self.heard):
-            late.extend(heard)
-        return sum(map(len, self.heard))
+        with self.lock:
+            for late, heard in zip(self.late, self.heard):
+                late.extend(heard)
+            return sum(map(len, self.heard))
 
     def frames(self, body, which):
         """What is said in the place of a message."""
@@ -92,7 +100,7 @@ class Between(Relay):
                 self.heard[which].append(frame)
             if name in self.wrong:
                 frame = frame[:HEADER.size] + self.wrong[name]
-            how = self.how(name)
+            how = self.how(name, self.draws[which])
             self.did[how, name] += 1
             if how == "late":
                 self.late[which].append(frame)
@@ -137,9 +145,7 @@ class Said(Case):
 
     # F18, F19, F20, F22
     def test_any_of_them_lost_twice_and_late(self):
-        draw = random.Random(int(os.environ.get("MMX_SEED", "1")))
-
-        def how(_):
+        def how(_, draw):
             at = draw.random()
             for name, chance in CHANCES.items():
                 if at < chance:
@@ -154,9 +160,11 @@ class Said(Case):
                 self.enc.encode(room, ROWS, known=False, aux="grid")
             for room in some:
                 self.comes(self.enc, self.lm, room, ROWS)
-        for how in CHANCES:
-            self.assertGreater(sum(n for (h, _), n in self.between.did.items()
-                                   if h == how), 20)
+        with self.between.lock:
+            for how in CHANCES:
+                self.assertGreater(sum(
+                    n for (h, _), n in self.between.did.items() if h == how),
+                    20)
         self.assertEqual(self.d.stats()["peers_lost"], 0)
 
     # F22
@@ -164,8 +172,8 @@ class Said(Case):
         room = 0
         for name in SAID:
             with self.subTest(name=name):
-                self.between.how = \
-                    lambda its, name=name: "lost" if its == name else ""
+                self.between.how = lambda its, _draw, name=name: \
+                    "lost" if its == name else ""
                 comes, there, here = rooms = range(room + 1, room + 4)
                 room += 3
                 for one in rooms:
@@ -176,7 +184,7 @@ class Said(Case):
                 ends = [self.ends(one) for one in rooms]
                 eventually(lambda name=name: self.between.did["lost", name] > 1,
                            "it is repeated")
-                self.between.how = lambda _: ""
+                self.between.how = lambda _name, _draw: ""
                 self.assertIn(ends[0], ("", "timeout"))
                 # Unknown: INIT came after the abort.
                 self.assertIn(ends[1], ("aborted", "timeout", "unknown-room"))
