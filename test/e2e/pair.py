@@ -39,7 +39,8 @@ UCX = {"UCX_HANDLE_ERRORS": "none", "UCX_VFS_ENABLE": "n",
 
 
 def sanitized(binary: str) -> bool:
-    """True if nothing can be preloaded into it."""
+    """True if it looks after its memory itself: AddressSanitizer, whose
+    functions no preloaded library may hide."""
     with open(binary, "rb") as f:
         return b"__asan_init" in f.read()
 
