@@ -9,12 +9,15 @@ import shutil
 import signal
 import socket
 import subprocess
+import time
 
 from engine import LIMIT
+from manager import Manager
 from pair import BUILD, Case, eventually
 
 SEIZE, INTERRUPT, DETACH, WALL = 0x4206, 0x4207, 17, 0x40000000
 LATE = "no answer within a second"
+BEAT = "WATCHDOG=1"
 
 
 @contextlib.contextmanager
@@ -118,15 +121,22 @@ class Health(Looks):
     def test_a_shard_that_hangs(self):
         """Its thread is stopped, as a carrier could stop it. One with a core of
         its own is never run by the loop."""
-        e = self.world.encoded(transfer={
+        manager = Manager(self)
+        e = self.world.encoded(start=False, transfer={
             "cpus": [min(os.sched_getaffinity(0))]})
+        e.start(manager.env(200))
         self.becomes(e, 0, "ready")
         with stopped_threads(e.pid) as threads:
             if not threads:
                 self.skipTest("no right to stop a thread")
             self.becomes(e, 1, "not ready: shard 0 has done nothing for", 30)
             self.assertEqual(self.health(e, "--live")[0], 0)
+            # Twenty times as long as one beat is due.
+            eventually(lambda: time.monotonic() - manager.times(BEAT)[-1] > 2,
+                       "the watchdog is not fed")
+            fed = len(manager.times(BEAT))
         self.becomes(e, 0, "ready", 30)
+        eventually(lambda: len(manager.times(BEAT)) > fed, "it is fed again")
 
     def test_no_daemon(self):
         e = self.world.encoded()
