@@ -229,6 +229,8 @@ class Local(Case):
         self.assertEqual([r["state"] for r in e.show("rooms")],
                          ["Bootstrapping"])
         release_rooms(owner, 1)
+        got, = call(owner, wire.RELEASE.encode(5, cell=0, tag=1, rows=wire.ALL))
+        self.assertNotEqual(got.values["err"], 0, got)
         for s in (owner, other):
             s.close()
 
