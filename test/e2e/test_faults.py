@@ -19,8 +19,9 @@ CLOCK = os.path.join(BUILD, "test", "preload", "wall_clock.so")
 # A folder of control groups, its limit of memory and what is in use, of the
 # first and the second version.
 GROUPS = (("/sys/fs/cgroup/memory", "memory.limit_in_bytes",
-           "memory.usage_in_bytes"),
-          ("/sys/fs/cgroup", "memory.max", "memory.current"))
+           "memory.usage_in_bytes", "memory.swappiness"),
+          ("/sys/fs/cgroup", "memory.max", "memory.current",
+           "memory.swap.max"))
 SPARE = 8 << 20
 HOG = "open(%r, 'w').write('0'); x = b'x' * (1 << 28)"
 HOUR_S, YEAR_S = 3600, 366 * 86400
@@ -177,6 +178,18 @@ class Kills(Case):
         lm.kill()
         d.all_free()
         enc.release(1)
+
+    # RULES 6.5; F08
+    def test_an_encoder_closes_its_connection_and_lives(self):
+        e, d = self.pair()
+        enc, lm = self.world.process(e), self.world.engine(d)
+        self.halfway(enc, lm)
+        enc.drop()
+        self.assertEqual(lm.failed(1), "engine-lost")
+        self.assertLess(e.free()[0], 64)
+        enc.kill()
+        e.all_free()
+        lm.release(1)
 
     # RULES 9.3; F04
     def test_a_restart_with_many_rooms_open(self):
@@ -377,8 +390,9 @@ class Clocks(Case):
 
 class Memory(Case):
     def group(self):
-        """A control group, its limit and what is in use: three paths."""
-        for folder, limit, used in GROUPS:
+        """A control group, its limit and what is in use: three paths. Nothing
+        of it is swapped out, where there is swap."""
+        for folder, limit, used, swap in GROUPS:
             path = os.path.join(folder, f"mmx{os.getpid()}")
             try:
                 os.mkdir(path)
@@ -386,6 +400,9 @@ class Memory(Case):
                 continue
             self.addCleanup(os.rmdir, path)
             if os.path.exists(os.path.join(path, limit)):
+                if os.path.exists(os.path.join(path, swap)):
+                    with open(os.path.join(path, swap), "w") as f:
+                        f.write("0")
                 return (path, os.path.join(path, limit),
                         os.path.join(path, used))
         raise unittest.SkipTest("no control group of memory can be made")
