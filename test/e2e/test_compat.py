@@ -44,7 +44,6 @@ class Beside(Case):
         self.deliver(enc, lm, room, 1500)
         return langd.show("peers")[0]
 
-    # F46
     def test_an_encoder_of_the_release(self):
         e = self.old(self.world.encoded(start=False))
         for room, conf in enumerate(({}, OFF), 1):
@@ -53,7 +52,6 @@ class Beside(Case):
         eventually(lambda: sorted(r["path"] for r in e.show("peers")) ==
                    ["copy", "sent"], "pools of the first are mapped")
 
-    # F46
     def test_a_langd_of_the_release(self):
         e = self.world.encoded()
         d = self.old(self.world.langd([e], "old", start=False))
@@ -74,7 +72,6 @@ class Beside(Case):
         e.ctl("undrain")
         self.served(e, d, 4)
 
-    # F46
     def test_a_fleet_of_each_kind(self):
         """At one encoder a langd that copies, one that has more than TCP in
         common with it, one that has TCP alone, and one of the release."""
