@@ -282,7 +282,8 @@ clean:
 setup:
 	@scripts/setup
 
-demo: setup
+demo:
+	@scripts/setup $(if $(IMAGE),--image)
 	@$(MAKE) --no-print-directory -s all
 	@MMX_LIBRARY=$(B)/libmmx.so.0 PYTHONPATH=lib/client/python \
 		$(PYTHON) -B -m mmx demo --verbose --programs $(B) \

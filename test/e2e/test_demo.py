@@ -73,12 +73,22 @@ class Demo(Case):
         out, said = demo.communicate()
         self.assertEqual((demo.returncode, said), (0, ""), out)
 
-    def test_kept_and_without_numpy(self):
-        none = os.path.join(self.world.dir, "none")
-        os.makedirs(none)
-        with open(os.path.join(none, "numpy.py"), "w") as f:
+    def without(self, module):
+        """A PYTHONPATH where it cannot be imported."""
+        at = os.path.join(self.world.dir, "none")
+        os.makedirs(at)
+        with open(os.path.join(at, module + ".py"), "w") as f:
             f.write("raise ImportError('none here')\n")
-        demo = self.start("--keep", PYTHONPATH=f"{none}:{PACKAGE}")
+        return f"{at}:{PACKAGE}"
+
+    def test_a_file_without_pillow(self):
+        demo = self.start("--image", "x.png", PYTHONPATH=self.without("PIL"))
+        out, said = demo.communicate()
+        self.assertEqual((demo.returncode, said), (1, ""))
+        self.assertRegex(out, "^demo: failed: .* python3-pil.*none here\n$")
+
+    def test_kept_and_without_numpy(self):
+        demo = self.start("--keep", PYTHONPATH=self.without("numpy"))
         out, said = demo.communicate()
         self.assertEqual((demo.returncode, said), (0, ""), out)
         *kept, last = out.splitlines()

@@ -50,13 +50,6 @@ class Failure(Exception):
     pass
 
 
-def end(number: int, _: Any) -> None:
-    """Ends the demo; what comes after the first signal changes nothing."""
-    for which in ENDS:
-        signal.signal(which, signal.SIG_IGN)
-    sys.exit(128 + number)
-
-
 def with_parent() -> None:
     """Has the kernel end a child, before its program starts, when the demo is
     killed."""
@@ -249,6 +242,18 @@ class Stage:
             print(f"demo: keeps {self.dir}", flush=True)
         self.processes: "Dict[str, subprocess.Popen[str]]" = {}
 
+        # Ended from outside we end what we started, too; nohup's choice stays.
+        for which in ENDS:
+            if signal.getsignal(which) != signal.SIG_IGN:
+                signal.signal(which, self.ended)
+
+    def ended(self, number: int, _: Any) -> None:
+        """No exception: Python drops those that are raised in a destructor."""
+        for which in ENDS:
+            signal.signal(which, signal.SIG_IGN)
+        self.close()
+        os._exit(128 + number)
+
     def start(self, name: str, words: List[str],
               stdout: int = subprocess.DEVNULL) -> "subprocess.Popen[str]":
         with open(os.path.join(self.dir, name + ".log"), "w") as log:
@@ -333,11 +338,7 @@ class Stage:
                     print(f"--- {name}\n{text}")
 
     def close(self) -> None:
-        """Ends all; a signal that comes meanwhile ends the demo then."""
-        late: List[int] = []
-        held = [which for which in ENDS if signal.getsignal(which) == end]
-        for which in held:
-            signal.signal(which, lambda number, _: late.append(number))
+        """Ends all; may be called again, also within itself."""
         for process in self.processes.values():
             if process.poll() is None:
                 process.terminate()
@@ -346,13 +347,8 @@ class Stage:
                 process.wait(5)
             except subprocess.TimeoutExpired:
                 process.kill()
-                process.wait()
         if not self.args.keep:
-            shutil.rmtree(self.dir)
-        for which in held:
-            signal.signal(which, end)
-        if late:
-            end(late[0], None)
+            shutil.rmtree(self.dir, ignore_errors=True)
 
 
 SENT = "transfer.same_host=off"
@@ -449,10 +445,13 @@ def main(args: argparse.Namespace) -> int:
         part = {"encode": encode, "language": language}[args.play]
         print(json.dumps(part(args)))
         return 0
-    # Ended from outside we end what we started, too; nohup's choice stays.
-    for which in ENDS:
-        if signal.getsignal(which) != signal.SIG_IGN:
-            signal.signal(which, end)
+    if args.image:
+        try:
+            from PIL import Image  # noqa: F401
+        except ImportError as e:
+            print("demo: failed: --image needs the package python3-pil, or "
+                  f"pip install pillow: {e}")
+            return 1
     done, ways = "", []
     for way in WAYS:
         stage = Stage(args)
