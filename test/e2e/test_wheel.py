@@ -146,6 +146,12 @@ class Wheel(Case):
             for name in sorted(COMMANDS):
                 got = said(name, "--version")
                 self.assertEqual(got.returncode, 0, got.stderr)
+            got = subprocess.run(
+                [os.path.join(at, "mmxctl"), "--version"], text=True,
+                env={**CLEAN, "PYTHONPATH": os.path.join(
+                    ROOT, "lib/client/python")}, capture_output=True)
+            self.assertEqual(got.returncode, 1)
+            self.assertRegex(got.stderr, r"^mmxctl: \S+ is missing: .*\n$")
             got = said("mmx", "demo")
             self.assertRegex(got.stdout, r"^demo: ok .*, copied, sent over "
                              r"TCP: \S+\n$", got.stderr)

@@ -92,8 +92,8 @@ class Release(unittest.TestCase):
     def git(self, *words):
         subprocess.run(["git", "-C", self.folder.name, *words], check=True)
 
-    def refused(self):
-        got = subprocess.run([self.at("scripts/release")], text=True,
+    def refused(self, *words):
+        got = subprocess.run([self.at("scripts/release"), *words], text=True,
                              capture_output=True)
         self.assertEqual(got.returncode, 1, got.stderr)
         self.assertFalse(os.path.exists(self.at("build")))
@@ -107,6 +107,14 @@ class Release(unittest.TestCase):
     def test_a_tag_of_another_version(self):
         self.git("tag", "v9.9.9")
         self.assertIn("tag v9.9.9, but the Makefile has", self.refused())
+
+    def test_a_folder_of_something_else(self):
+        with tempfile.TemporaryDirectory() as folder:
+            other = os.path.join(folder, "other")
+            with open(other, "w"):
+                pass
+            self.assertIn("no SHA256SUMS", self.refused(folder))
+            self.assertTrue(os.path.exists(other))
 
 
 if __name__ == "__main__":

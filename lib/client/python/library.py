@@ -18,6 +18,9 @@ import sys
 
 package = importlib.util.find_spec("mmx")
 path = os.path.join(os.path.dirname(package.origin), "bin", "{name}")
+if not os.path.exists(path):
+    sys.exit("{name}: " + path + " is missing: another mmx comes before the "
+             "wheel's, look at PYTHONPATH")
 os.execv(path, ["{name}", *sys.argv[1:]])
 """
 PACKAGE = """#!python
