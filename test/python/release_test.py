@@ -117,5 +117,23 @@ class Release(unittest.TestCase):
             self.assertTrue(os.path.exists(other))
 
 
+class Source(unittest.TestCase):
+    def test_packages_without_git(self):
+        with tempfile.TemporaryDirectory() as folder:
+            shutil.copytree(os.path.join(ROOT, "scripts/deb"),
+                            os.path.join(folder, "scripts/deb"))
+            shutil.copy(os.path.join(ROOT, "Makefile"), folder)
+            os.makedirs(os.path.join(folder, "build/old"))
+            tree = subprocess.run(
+                [os.path.join(folder, "scripts/deb/build"), "--tree"],
+                env={**os.environ, "SOURCE_DATE_EPOCH": "86400"}, check=True,
+                text=True, stdout=subprocess.PIPE).stdout.strip()
+            tree = os.path.join(folder, tree)
+            self.assertEqual(set(os.listdir(tree)),
+                             {"Makefile", "scripts", "debian"})
+            with open(os.path.join(tree, "debian/changelog")) as f:
+                self.assertIn("Fri, 02 Jan 1970 00:00:00 +0000", f.read())
+
+
 if __name__ == "__main__":
     unittest.main()
