@@ -54,8 +54,8 @@ static void usage(FILE *to)
         "  --help             print this and exit\n"
         "It serves /metrics for Prometheus, / for people, and /healthz: 200\n"
         "if all that are asked are ready, else 503 and why. A daemon that is\n"
-        "away, or has not answered within 4 s (1 s if it had not the last\n"
-        "time), is mmx_up 0, and the rest is served.\n"
+        "away, or has not greeted within 1 s and answered within 3 s more, is\n"
+        "mmx_up 0, and the rest is served.\n"
         "exit status: 0 success, 1 cannot start, 64 bad command line\n",
         to);
 }

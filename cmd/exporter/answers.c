@@ -1,7 +1,7 @@
 /* answers.c - asks the daemons for their reports, one after the other. One that
- * does not answer costs the others WAIT_S once, then SILENT_WAIT_S each time;
- * Prometheus waits for 10 s. Rejected: asking all at the same time, which takes
- * a second way to read reports. */
+ * hangs costs the others GREETING_S, one that hangs amid its reports REPORTS_S
+ * more; Prometheus waits for 10 s. Rejected: asking all at the same time, which
+ * takes a second way to read reports. */
 #include "exporter.h"
 
 #include "base/check.h"
@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WAIT_S = 4, SILENT_WAIT_S = 1 };
+enum { GREETING_S = 1, REPORTS_S = 3 };
 
 static const char *const words[SAID_COUNT] = {
     [SAID_STATUS] = "status",
@@ -43,6 +43,7 @@ static bool ask(struct daemon *d, struct ctl *c)
 
     if (!ctl_hello(c, 1, &m) || m.type != LOCAL_WELCOME)
         return false;
+    c->until_ns = clock_ns() + REPORTS_S * NS_PER_S;
     for (unsigned i = 0; i < SAID_COUNT; i++)
         if (ctl_ask(c, words[i], &m)) {
             if (!keep(d, i, c))
@@ -57,17 +58,16 @@ static bool ask(struct daemon *d, struct ctl *c)
 void daemons_ask(struct daemon *d, uint32_t count)
 {
     for (; count > 0; count--, d++) {
-        int wait_s = d->silent ? SILENT_WAIT_S : WAIT_S;
-        struct ctl *c = ctl_open(d->path, wait_s);
+        uint64_t until_ns = clock_ns() + GREETING_S * NS_PER_S;
+        struct ctl *c = ctl_open(d->path, GREETING_S);
 
         CHECK(!d->up, "%s is asked twice", d->label);
         if (c) {
-            c->until_ns = clock_ns() + (uint64_t)wait_s * NS_PER_S;
+            c->until_ns = until_ns;
             d->up = ask(d, c);
             ctl_close(c);
         }
-        d->silent = !d->up;
-        if (d->silent) /* do not show a part as the whole */
+        if (!d->up) /* do not show a part as the whole */
             daemon_forget(d);
     }
 }

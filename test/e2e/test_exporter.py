@@ -268,6 +268,40 @@ class Exporter(Scraped):
                 self.assertEqual(seen['mmx_up{daemon="encoded"}'], 0)
                 self.assertEqual(seen['mmx_up{daemon="langd"}'], 1)
 
+    def test_two_daemons_that_hang(self):
+        """The answer comes in Prometheus' time."""
+        with contextlib.ExitStack() as sockets:
+            paths = []
+            for _ in range(2):
+                folder = sockets.enter_context(tempfile.TemporaryDirectory())
+                s = sockets.enter_context(socket.socket(
+                    socket.AF_UNIX, socket.SOCK_SEQPACKET))
+                s.bind(os.path.join(folder, "s"))
+                s.listen()
+                paths.append(s.getsockname())
+            url = self.start("--encoded", paths[0], "--langd", paths[1])
+            with urllib.request.urlopen(url + "/metrics", timeout=10) as r:
+                seen = self.values(r.read().decode())
+            self.assertEqual([v for k, v in seen.items()
+                              if k.startswith("mmx_up")], [0, 0])
+
+    def test_a_slow_daemon_that_was_away(self):
+        def talk(s):
+            for seq in range(1, 11):
+                s.recv(wire.PACKET_MAX)
+                threading.Event().wait(0.15)
+                s.send(wire.WELCOME.encode(1, version=1, role=2, cells=1)
+                       if seq == 1 else
+                       wire.REPORT.encode(seq, text=b"", more=0))
+        path = self.fake(talk)
+        os.rename(path, path + ".away")
+        url = self.start("--langd", path)
+        for up in (0, 1):
+            seen = self.values(self.get(url + "/metrics"))
+            self.assertEqual(seen['mmx_up{daemon="langd"}'], up)
+            if not up:
+                os.rename(path + ".away", path)
+
     def test_a_port_that_is_taken(self):
         with socket.create_server(("127.0.0.1", 0)) as s:
             port = s.getsockname()[1]
