@@ -49,6 +49,23 @@ class Library(unittest.TestCase):
         self.assertTrue(os.path.samefile(got.stdout.strip(), build), got)
 
 
+class Reports(unittest.TestCase):
+    WHOLE = b"\1\2\1a\2\0\0\0hi\3\1b\7" + bytes(7)
+
+    def test_rows(self):
+        self.assertEqual(mmx.wire.rows(2 * self.WHOLE),
+                         2 * [{"a": "hi", "b": 7}])
+
+    def test_a_cut_or_unknown_cell_is_refused(self):
+        for size in range(2, len(self.WHOLE)):
+            if size != 10:  # between its cells
+                with self.assertRaises(mmx.errors.Malformed):
+                    mmx.wire.rows(self.WHOLE[:size])
+        for cell in (b"\4\1a", b"\0", self.WHOLE[1:]):
+            with self.assertRaises(mmx.errors.Malformed):
+                mmx.wire.rows(cell + bytes(8))
+
+
 class Ids(unittest.TestCase):
     def test_text_and_bytes(self):
         self.assertEqual(mmx.room_id("grün"), mmx.room_id("grün".encode()))

@@ -554,7 +554,8 @@ class Connection:
         raise errors.Stale(f"the daemon has no pool {number}")
 
     def query(self, what: str, timeout: Optional[float] = 10) -> Any:
-        """Returns the rows that `mmxctl <what> --json` prints."""
+        """Returns the rows of a report, as PROTOCOL.md lists them; mmxctl
+        adds columns of its own to some."""
         reply = self.send(wire.QUERY, what=what)
         self.wait(reply, timeout)
         return wire.rows(reply.text)

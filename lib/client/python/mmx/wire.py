@@ -14,6 +14,7 @@ import struct
 from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Tuple, \
     Union
 
+from . import errors
 from ._lib import call
 
 MAGIC = 0x4C584D4D  # the bytes MMXL
@@ -288,20 +289,28 @@ def regions(blob: bytes) -> List[Tuple[int, int]]:
 
 def rows(data: bytes) -> List[Dict[str, Any]]:
     """Returns the rows of a report: marks (1), texts (2) and numbers (3), each
-    of these with its column's name."""
+    of these with its column's name. Malformed: it ends amid a cell, or has one
+    of another kind, as a newer daemon's may."""
     found: List[Dict[str, Any]] = []
     at = 0
+
+    def take(size: int) -> bytes:
+        nonlocal at
+        at += size
+        if at > len(data):
+            raise errors.Malformed(f"a report of {len(data)} bytes is cut")
+        return data[at - size:at]
+
     while at < len(data):
-        kind, at = data[at], at + 1
+        kind, = take(1)
         if kind == 1:
             found.append({})
             continue
-        name = data[at + 1:at + 1 + data[at]].decode("utf-8", "replace")
-        at += 1 + data[at]
-        size, = struct.unpack_from("<I" if kind == 2 else "<Q", data, at)
-        at += 4 if kind == 2 else 8
-        found[-1][name] = size
+        if kind not in (2, 3) or not found:
+            raise errors.Malformed(f"a report with cell {kind} at {at - 1}")
+        name = take(take(1)[0]).decode("utf-8", "replace")
+        value: Any = int.from_bytes(take(4 if kind == 2 else 8), "little")
         if kind == 2:
-            found[-1][name] = data[at:at + size].decode("utf-8", "replace")
-            at += size
+            value = take(value).decode("utf-8", "replace")
+        found[-1][name] = value
     return found
