@@ -402,14 +402,21 @@ class Faults(Cuda):
         self.world.daemons.remove(e)
 
     @unittest.skipIf(REAL, "with the driver's double only")
-    def test_no_driver(self):
-        e = self.world.encoded(start=False, pools=[{
-            "name": "vit", "blocks": 64, "layout": FIELDS,
-            "memory": "cuda:0"}])
-        with self.assertRaises(AssertionError) as caught:
-            e.start({"LD_LIBRARY_PATH": "/nowhere"})
-        self.assertIn("no NVIDIA driver on this host", str(caught.exception))
-        self.world.daemons.remove(e)
+    def test_what_a_pool_needs(self):
+        for text, env in (
+                ("no NVIDIA driver on this host",
+                 {"LD_LIBRARY_PATH": "/nowhere"}),
+                ("it has no CUDA VMM by descriptors",
+                 {"LD_LIBRARY_PATH": os.path.dirname(DOUBLE),
+                  "CUDA_DOUBLE": "vmm=0"})):
+            e = self.world.encoded(start=False, pools=[{
+                "name": "vit", "blocks": 64, "layout": FIELDS,
+                "memory": "cuda:0"}])
+            with self.assertRaises(AssertionError) as caught:
+                e.start(env)
+            self.assertIn(f"GPU 0 cannot be used: {text}",
+                          str(caught.exception))
+            self.world.daemons.remove(e)
 
 
 class Arrays(Cuda):

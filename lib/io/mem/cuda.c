@@ -64,18 +64,24 @@ static void look_at_order(struct cuda *c)
     c->can_settle = (flush & CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST) != 0;
 }
 
+static bool vmm_there(struct cuda *c)
+{
+    return cuda_attribute(
+               c, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) &&
+           cuda_attribute(c,
+               CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED);
+}
+
 const char *cuda_lacks(uint32_t device)
 {
     const char *why = "";
-    const struct gpu_driver *d = gpu_driver(&why);
-    int count = 0;
+    struct cuda c = {.d = gpu_driver(&why)};
 
-    if (!d)
+    if (!c.d)
         return why;
-    return d->cuDeviceGetCount(&count) == CUDA_SUCCESS &&
-                   device < (uint32_t)count
-               ? NULL
-               : "the driver sees no GPU of this number";
+    if (c.d->cuDeviceGet(&c.handle, (int)device) != CUDA_SUCCESS)
+        return "the driver sees no GPU of this number";
+    return vmm_there(&c) ? NULL : "it has no CUDA VMM by descriptors";
 }
 
 static enum err gpu_make(struct cuda **out, const char *user, uint32_t device)

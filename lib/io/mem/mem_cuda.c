@@ -66,14 +66,6 @@ static CUmemAllocationProp props(struct cuda *c)
     return p;
 }
 
-static bool vmm_there(struct cuda *c)
-{
-    return cuda_attribute(
-               c, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) &&
-           cuda_attribute(c,
-               CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED);
-}
-
 static CUresult vmm_open(struct mem *m, const struct mem_opt *opt)
 {
     const struct gpu_driver *d = m->gpu->d;
@@ -140,8 +132,7 @@ static CUresult zero(const struct mem *m)
 
 static enum err allocate(struct mem *m, const struct mem_opt *opt)
 {
-    CUresult r =
-        vmm_there(m->gpu) ? vmm_open(m, opt) : CUDA_ERROR_NOT_SUPPORTED;
+    CUresult r = vmm_open(m, opt);
 
     if (r == CUDA_ERROR_OUT_OF_MEMORY)
         return too_little(m->gpu, opt->name, opt->bytes);

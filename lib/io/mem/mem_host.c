@@ -191,7 +191,7 @@ static enum err populate(struct mem *m, const struct mem_opt *opt)
         pthread_join(others[--n], NULL);
     errno = atomic_load(&c.error);
     if (errno != 0)
-        return failed(opt, "populate the memory", m->bytes);
+        return failed(opt, "populate the memory (as Linux 5.14 can)", m->bytes);
     return stopped(opt) ? ERR_ABORTED : OK;
 }
 
