@@ -297,6 +297,8 @@ int main(int argc, char **argv)
         return misused("this takes no more words");
     if (a.watch_s && strcmp(what, "top") != 0 && asking_of(what) != REPORT)
         return misused("--watch goes with reports, health and top");
+    if (a.json && !strcmp(what, "top"))
+        return misused("--json goes with reports: pools, peers, stats");
     if (a.waits && strcmp(what, "health") != 0 && strcmp(what, "drain") != 0)
         return misused("--wait goes with health and drain");
     if (!strcmp(what, "doctor"))

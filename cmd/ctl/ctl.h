@@ -143,6 +143,8 @@ void rows_json_end(const struct json *json);
 void rows_table(struct reader rows, bool upright);
 /* Clears a terminal before each repetition of --watch, and prints a title. */
 void rows_again(const struct asked *a, const char *what);
+/* Returns the lines of the terminal at stdout; 0: it is not a terminal. */
+uint32_t screen_lines(void);
 
 /* host.c: the daemons that are queried */
 

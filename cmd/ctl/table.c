@@ -265,15 +265,24 @@ static void print_head(struct table *t)
         print_row(t);
 }
 
-/* Returns the width of the terminal at stdout; 0: it is not a terminal. */
+/* Returns the size of the terminal at stdout; 0: it is not a terminal. */
+static struct winsize screen(void)
+{
+    struct winsize w = {0};
+
+    if (isatty(STDOUT_FILENO))
+        (void)ioctl(STDOUT_FILENO, TIOCGWINSZ, &w);
+    return w;
+}
+
 static int screen_width(void)
 {
-    struct winsize w;
+    return (int)min_u32(screen().ws_col, WIDTH_MAX);
+}
 
-    if (!isatty(STDOUT_FILENO) || ioctl(STDOUT_FILENO, TIOCGWINSZ, &w) != 0 ||
-        w.ws_col == 0)
-        return 0;
-    return w.ws_col < WIDTH_MAX ? w.ws_col : WIDTH_MAX;
+uint32_t screen_lines(void)
+{
+    return screen().ws_row;
 }
 
 void rows_again(const struct asked *a, const char *what)

@@ -201,14 +201,21 @@ static int by_rooms(const void *a, const void *b)
     return strcmp(x->name, y->name);
 }
 
-static void print_pools(struct lines *all)
+/* Says how many rows of a table were left out. */
+static void print_rest(const struct lines *all, uint32_t most)
+{
+    if (all->count > most)
+        printf("(%u more)\n", all->count - most);
+}
+
+static void print_pools(struct lines *all, uint32_t most)
 {
     char bytes[SIZE_TEXT];
 
     printf("\n%-16s %-10s %7s %7s %5s %5s %9s %11s\n", "POOL", "STATE",
         "BLOCKS", "USED", "", "WAITS", "ROOMS/S", "BYTES/S");
     sort(all, by_rooms);
-    for (uint32_t i = 0; i < all->count; i++) {
+    for (uint32_t i = 0; i < min_u32(all->count, most); i++) {
         const struct line *l = &all->of[i];
         uint64_t used = l->blocks > l->free ? l->blocks - l->free : 0;
         unsigned percent = l->blocks ? (unsigned)(used * 100 / l->blocks) : 0;
@@ -221,22 +228,24 @@ static void print_pools(struct lines *all)
             (unsigned long long)used, percent, (unsigned long long)l->waiting,
             l->rooms_s, bytes);
     }
+    print_rest(all, most);
 }
 
-static void print_peers(struct lines *all)
+static void print_peers(struct lines *all, uint32_t most)
 {
     char bytes[SIZE_TEXT];
 
     printf("\n%-30s %-8s %-6s %-9s %9s %11s\n", "PEER", "STATE", "PATH",
         "CARRIER", "ROOMS/S", "BYTES/S");
     sort(all, by_rooms);
-    for (uint32_t i = 0; i < all->count; i++) {
+    for (uint32_t i = 0; i < min_u32(all->count, most); i++) {
         const struct line *l = &all->of[i];
 
         size_text((uint64_t)(l->bytes_s + 0.5), bytes);
         printf("%-30.30s %-8.8s %-6.6s %-9.9s %9.1f %11s\n", l->name, l->state,
             l->path, l->carrier, l->rooms_s, bytes);
     }
+    print_rest(all, most);
 }
 
 static void print_head(const struct look *l, const struct look *was)
@@ -270,21 +279,40 @@ static bool look_again(
     return true;
 }
 
+/* Lines of a daemon, and of the title, that are not rows of its two tables. */
+enum { HEADS = 10, TITLE = 2 };
+
+/* Returns how many rows of each table fit the screen. */
+static uint32_t rows_most(const struct asked *a, uint32_t daemons)
+{
+    uint32_t lines = a->watch_s ? screen_lines() : 0;
+    uint32_t heads = TITLE + HEADS * daemons;
+
+    if (lines == 0)
+        return UINT32_MAX;
+    return lines > heads ? max_u32((lines - heads) / (2 * daemons), 1) : 1;
+}
+
 /* Prints the daemons one below the other, with a->watch_s again and again. */
 static int show(struct watched *all, uint32_t count, const struct asked *a)
 {
     struct local_msg m = {0};
     bool ok = look_again(all, count, 0, &m);
+    uint64_t pause_s = EVERY_S;
 
     for (int n = 1; ok; n = 1 - n) {
-        sleep((unsigned)(a->watch_s ? a->watch_s : EVERY_S));
+        uint32_t most = rows_most(a, count);
+
+        sleep((unsigned)pause_s);
+        pause_s = a->watch_s;
         ok = look_again(all, count, n, &m);
-        rows_again(a, "top");
+        if (ok)
+            rows_again(a, "top");
         for (uint32_t i = 0; i < count && ok; i++) {
             fputs(i > 0 ? "\n" : "", stdout);
             print_head(&all[i].looks[n], &all[i].looks[1 - n]);
-            print_pools(&all[i].looks[n].pools);
-            print_peers(&all[i].looks[n].peers);
+            print_pools(&all[i].looks[n].pools, most);
+            print_peers(&all[i].looks[n].peers, most);
         }
         if (fflush(stdout) != 0 || !a->watch_s)
             break;

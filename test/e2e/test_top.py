@@ -38,8 +38,7 @@ class Terminal:
         background of a shell ignores them."""
         os.setsid()
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-        for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP):
-            signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
 
     def close(self):
         if self.process.poll() is None:
@@ -182,6 +181,22 @@ class Tables(Case):
         head, row = d.ctl("peers").stdout.splitlines()[:2]
         at = head.index("  trouble  ") + 2
         self.assertRegex(row[at:at + 9], r"^\d+(\.\d)? (ms|s) ?")
+
+    def test_top_fits_its_terminal(self):
+        """The busiest come first, and stay in sight."""
+        d = self.world.langd([], pools=[
+            {"name": f"p{i}", "blocks": 8, "layout": "embedding:u8:64"}
+            for i in range(12)])
+        t = Terminal(self, d, 80, 20, "top", "--watch", "60")
+        t.read(lambda text: "PEER" in text and text.endswith("\n"))
+        picture = t.text[t.text.rindex("\x1b[2J"):]
+        self.assertLess(picture.count("\n"), 20)
+        self.assertIn("more)", picture)
+        t.key(b"\x03")
+        t.end()
+        got = d.ctl("--json", "top", check=False)
+        self.assertEqual(got.returncode, 64)
+        self.assertIn("--json goes with reports", got.stderr)
 
     def test_sizes(self):
         e, d = self.pair()
