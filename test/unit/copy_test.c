@@ -56,9 +56,9 @@ static void one(struct area *a, size_t to_at, size_t from_at, size_t n)
 
 TEST(every_alignment)
 {
-    static const size_t sizes[] = {0, 1, 300, COPY_STREAM_MIN,
-        COPY_STREAM_MIN + 1, COPY_STREAM_MIN + 15, COPY_STREAM_MIN + 31,
-        COPY_STREAM_MIN + 63, COPY_STREAM_MIN + 64, COPY_STREAM_MIN + 65};
+    static const size_t sizes[] = {300, COPY_STREAM_MIN, COPY_STREAM_MIN + 1,
+        COPY_STREAM_MIN + 15, COPY_STREAM_MIN + 31, COPY_STREAM_MIN + 63,
+        COPY_STREAM_MIN + 64, COPY_STREAM_MIN + 65};
     struct area a = area_make(COPY_STREAM_MIN + 4 * LINE);
 
     for (size_t to = 0; to < LINE; to++)
@@ -68,11 +68,11 @@ TEST(every_alignment)
     area_free(&a);
 }
 
-TEST(every_small_size)
+TEST(every_size_of_the_last_lines)
 {
-    struct area a = area_make(600 + 2 * LINE);
+    struct area a = area_make(COPY_STREAM_MIN + 600 + 2 * LINE);
 
-    for (size_t n = 0; n <= 600; n++)
+    for (size_t n = COPY_STREAM_MIN; n <= COPY_STREAM_MIN + 600; n++)
         for (size_t at = 0; at < LINE; at += 9)
             one(&a, at, LINE - 1 - at, n);
     area_free(&a);
