@@ -437,9 +437,9 @@ class Storm(Lend):
 class Arrays(Lend):
     """What a Python engine has made of rows that were lent to it."""
 
-    def reader(self, d, **how):
+    def reader(self, d, maps=2, **how):
         r = self.world.engine(d, **how)
-        r.until_maps(2)
+        r.until_maps(maps)
         return r
 
     def loses_langd(self, e, d, r):
