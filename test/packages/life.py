@@ -199,7 +199,8 @@ class Life:
 
     def page(self):
         got = self.fetched("http://127.0.0.1:9464/")
-        check("<svg" in got and "vit" in got, f"the page: {got[:2000]}")
+        check("<h2>mmx-encoded</h2>" in got and "vit" in got,
+              f"the page: {got[:2000]}")
 
     def upgrade_with_rooms_open(self):
         r = self.root
