@@ -140,7 +140,7 @@ TEST(a_vmm_that_fails_is_an_error)
 
 TEST(a_driver_that_fails_is_an_error)
 {
-    static const char *const steps[] = {"fail_cuInit", "fail_cuDeviceGetCount",
+    static const char *const steps[] = {"fail_cuInit", "fail_cuDeviceGet",
         "fail_cuDevicePrimaryCtxRetain", "fail_cuCtxPushCurrent",
         "fail_cuMemsetD8Async", "fail_cuStreamCreate",
         "fail_cuStreamSynchronize"};
