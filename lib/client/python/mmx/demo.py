@@ -54,6 +54,7 @@ def with_parent() -> None:
     """Has the kernel end a child, before its program starts, when the demo is
     killed."""
     LIBC.prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDS)
 
 
 # --- the picture -----------------------------------------------------------
@@ -248,18 +249,25 @@ class Stage:
                 signal.signal(which, self.ended)
 
     def ended(self, number: int, _: Any) -> None:
-        """No exception: Python drops those that are raised in a destructor."""
+        """No exception: Python drops those that are raised in a destructor.
+        No SIG_IGN: Python complains of a signal that came before it."""
         for which in ENDS:
-            signal.signal(which, signal.SIG_IGN)
+            signal.signal(which, lambda *_: None)
         self.close()
         os._exit(128 + number)
 
     def start(self, name: str, words: List[str],
               stdout: int = subprocess.DEVNULL) -> "subprocess.Popen[str]":
-        with open(os.path.join(self.dir, name + ".log"), "w") as log:
-            self.processes[name] = subprocess.Popen(
-                words, stdin=subprocess.DEVNULL, stdout=stdout, stderr=log,
-                text=True, env={**os.environ, **UCX}, preexec_fn=with_parent)
+        # None between its start and its place among those that are ended.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
+        try:
+            with open(os.path.join(self.dir, name + ".log"), "w") as log:
+                self.processes[name] = subprocess.Popen(
+                    words, stdin=subprocess.DEVNULL, stdout=stdout, stderr=log,
+                    text=True, env={**os.environ, **UCX},
+                    preexec_fn=with_parent)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return self.processes[name]
 
     def configure(self, role: str, *settings: str) -> str:
