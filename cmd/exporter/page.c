@@ -3,8 +3,8 @@
  * script or anything from other servers; fits a telephone's width. Only states
  * have colours.
  *
- * Rejected: graphs of the last minute, for which the daemons would be asked
- * each second although nobody looks. conf/grafana-dashboard.json has graphs. */
+ * Rejected: graphs of the last minute. The exporter would ask the daemons each
+ * second, also without a viewer. conf/grafana-dashboard.json has graphs. */
 #include "html.h"
 
 #include "base/check.h"

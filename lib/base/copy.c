@@ -9,9 +9,8 @@
  * depends on the machine's caches, and segments are smaller. Rejected: a
  * function pointer set at start. Asking the processor costs less than a cache
  * line, and needs no initialisation. Rejected: AVX-512, which copies no more a
- * second than AVX2. Rejected: streams by SSE2. Processors without AVX2, and
- * guests that hide it, copy at memcpy's rate, two thirds of this; nobody has
- * asked for more there. */
+ * second than AVX2. Rejected: SSE2, for processors without AVX2 and guests that
+ * hide it. There memcpy copies, two thirds as fast. */
 #include "base/copy.h"
 
 #include "base/check.h"

@@ -223,8 +223,8 @@ class StartUcx(Start):
 
 
 class Life(Walk):
-    """While both serve: the other daemon comes back, engines come, have a room
-    and go, somebody asks, the files are read again, with another key first."""
+    """While both serve: the other daemon restarts, engines connect, complete a
+    room and leave, mmxctl asks for reports, a reload changes the first key."""
 
     def setUp(self):
         super().setUp()
@@ -257,7 +257,7 @@ class Life(Walk):
             self.world.all_free()
 
         def quiet():
-            """What it holds when all is over."""
+            """The allocations, maps and descriptors that the daemon has."""
             return (*calls.held(), victim.fds())
         again()
         counts = {}

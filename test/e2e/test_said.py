@@ -143,6 +143,15 @@ class Said(Case):
             self.assertEqual(self.lm.state(room)[0], "FAILED", e)
             return e.reason
 
+    def agrees(self, room, end):
+        """encoded says of it what ends() returned; both sides release it."""
+        if end:
+            self.assertNotEqual(self.enc.state(room)[0], "SUCCESS")
+        else:
+            self.assertEqual(self.enc.done(room), [1, 0])
+        self.lm.release(room)
+        self.enc.release(room)
+
     # F18, F19, F20, F22
     def test_any_of_them_lost_twice_and_late(self):
         def how(_, draw):
@@ -190,12 +199,7 @@ class Said(Case):
                 self.assertIn(ends[1], ("aborted", "timeout", "unknown-room"))
                 self.assertEqual(ends[2], "aborted")
                 for one, end in zip(rooms, ends):
-                    if end:
-                        self.assertNotEqual(self.enc.state(one)[0], "SUCCESS")
-                    else:
-                        self.assertEqual(self.enc.done(one), [1, 0])
-                    self.lm.release(one)
-                    self.enc.release(one)
+                    self.agrees(one, end)
                 self.world.all_free()
                 room += 1
                 self.deliver(self.enc, self.lm, room, ROWS)
@@ -236,12 +240,7 @@ class Said(Case):
             self.enc.finish(room, ROWS // 2, ROWS)
             said = self.ends(room)
             self.between.wrong = {}
-            if said:
-                self.assertNotEqual(self.enc.state(room)[0], "SUCCESS")
-            else:
-                self.assertEqual(self.enc.done(room), [1, 0])
-            self.lm.release(room)
-            self.enc.release(room)
+            self.agrees(room, said)
             self.world.all_free()
         self.assertGreaterEqual(self.between.did["", "resume"], 7)
         self.deliver(self.enc, self.lm, 20, ROWS)

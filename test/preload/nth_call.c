@@ -47,7 +47,6 @@
     C(map, mmap, -1, ENOMEM, true)                                             \
     C(map, memfd_create, -1, EMFILE, true)                                     \
     C(map, ftruncate, -1, ENOSPC, true)                                        \
-    C(map, fallocate, -1, ENOSPC, true)                                        \
     C(map, madvise, -1, ENOMEM, true)                                          \
     C(map, mlock, -1, ENOMEM, true)                                            \
     C(socket, socket, -1, EMFILE, true)                                        \
