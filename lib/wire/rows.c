@@ -1,5 +1,5 @@
-/* rows.c - see rows.h. Rejected: JSON. A daemon would write numbers as text, and
- * each client would need a parser to read them. */
+/* rows.c - see rows.h. Rejected: JSON. A daemon would write numbers as text,
+ * and each client would need a parser to read them. */
 #include "wire/rows.h"
 
 #include "base/check.h"
