@@ -342,6 +342,9 @@ static void take_client(struct listener *p, int fd)
     fcntl(pidfd, F_SETFD, FD_CLOEXEC);
     list_remove(&c->free);
     if (!conn_start(c, fd, pidfd)) {
+        l->stats.refused++;
+        log_rated(
+            &refusals, "pid %d: no descriptor more is polled", (int)cred.pid);
         conn_leave(c);
         refuse(fd, ERR_BUSY, "the system polls no more descriptors");
         close(pidfd);
@@ -450,15 +453,17 @@ static enum err start_polls(struct local *l)
 {
     for (int i = 0; i < LISTENERS; i++) {
         struct listener *p = &l->listeners[i];
-        int e = p->fd < 0 ? 0 : uv_poll_init(l->loop, &p->poll, p->fd);
+        int e;
 
         if (p->fd < 0)
             continue;
+        e = uv_poll_init(l->loop, &p->poll, p->fd);
         if (e != 0) {
-            log_error("%s: cannot be polled: %s", p->path, uv_strerror(e));
+            log_error("listener %d cannot be polled: %s", i, uv_strerror(e));
             return ERR_INTERNAL;
         }
-        p->polled = uv_timer_init(l->loop, &p->backoff) == 0;
+        p->polled = true;
+        uv_timer_init(l->loop, &p->backoff);
         p->poll.data = p->backoff.data = p;
         listen_again(p);
     }

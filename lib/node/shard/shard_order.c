@@ -18,8 +18,8 @@
 
 #define ORDER_NOTES 3 /* room for those of an order, and one more */
 
-/* Returns memory for the addresses of a peer. The system may have none; for one
- * peer there is some from the start. */
+/* Returns memory for the addresses of a peer. If the system has none, one peer
+ * gets the spare, until its addresses change. */
 static uint8_t *blob_take(struct shard *s, uint32_t n)
 {
     uint8_t *p = malloc(n);
