@@ -43,6 +43,7 @@ MAX_ROWS = 64 * 128  # of the pool
 UCX = {"UCX_HANDLE_ERRORS": "none", "UCX_VFS_ENABLE": "n",
        "UCX_MEM_EVENTS": "n"}  # as in the units
 LIBC = ctypes.CDLL(None)
+PICTURE = "picture.png"
 ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -216,7 +217,7 @@ def language(args: argparse.Namespace) -> Dict[str, Any]:
         rows = read(room, room.total or 0)
         room.release()
     picture = decode_rows(rows, wide, high)
-    save(picture, args.picture)
+    save(picture, os.path.join(args.at, PICTURE))
     return summary(picture, rows)
 
 
@@ -304,7 +305,7 @@ class Stage:
 
     def engine(self, part: str) -> "subprocess.Popen[str]":
         words = [sys.executable, "-m", "mmx", "demo", "--play", part,
-                 "--at", self.dir, "--picture", self.args.picture]
+                 "--at", self.dir]
         if self.args.image:
             words += ["--image", self.args.image]
         if self.args.resume:
@@ -336,6 +337,16 @@ class Stage:
         if not rows:
             raise Failure(f"mmx-{role} does not show the room as ended")
         return rows[-1]
+
+    def kept(self) -> str:
+        """Copies the picture out of the folder; its path, by default a new
+        file's: no other user has made it."""
+        path: str = self.args.picture
+        if not path:
+            fd, path = tempfile.mkstemp(prefix="mmx-demo-", suffix=".png")
+            os.close(fd)
+        shutil.copyfile(os.path.join(self.dir, PICTURE), path)
+        return path
 
     def logs(self) -> None:
         for name in sorted(os.listdir(self.dir)):
@@ -444,8 +455,8 @@ def add_arguments(p: argparse.ArgumentParser) -> None:
     p.add_argument("--play", choices=("encode", "language"),
                    help=argparse.SUPPRESS)
     p.add_argument("--at", help=argparse.SUPPRESS)
-    p.add_argument("--picture", help=argparse.SUPPRESS, default=os.path.join(
-        tempfile.gettempdir(), f"mmx-demo-{os.getpid()}.png"))
+    p.add_argument("--picture", metavar="FILE",
+                   help="where the picture goes; default: a new file")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -460,11 +471,12 @@ def main(args: argparse.Namespace) -> int:
             print("demo: failed: --image needs the package python3-pil, or "
                   f"pip install pillow: {e}")
             return 1
-    done, ways = "", []
+    done, ways, picture = "", [], ""
     for way in WAYS:
         stage = Stage(args)
         try:
             said = play(stage, way)
+            picture = picture or stage.kept()
         except (Failure, OSError, ValueError, KeyError, errors.MmxError,
                 subprocess.SubprocessError) as e:
             stage.logs()
@@ -474,5 +486,5 @@ def main(args: argparse.Namespace) -> int:
             stage.close()
         if said:
             done, ways = said, [*ways, way]
-    print(f"demo: ok {done}, {', '.join(ways)}: {args.picture}")
+    print(f"demo: ok {done}, {', '.join(ways)}: {picture}")
     return 0
