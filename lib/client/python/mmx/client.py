@@ -125,8 +125,8 @@ class Connection:
         self.epoch = 0
         self.info: Dict[str, Any] = {}  # WELCOME
         self._want_cells = cells
-        self._held = dropped.Held()  # by it and by each map
-        self._ends = self._held.ends
+        self._ends = dropped.Ends()
+        self._held = dropped.Held(self._ends)  # by it and by each map
         self._out: Deque[bytes] = collections.deque()
         self._events: List[Event] = []
         self._seq = 0
@@ -372,17 +372,10 @@ class Connection:
 
     def _read(self) -> bool:
         assert self._socket
-        try:
-            packet, fds, _, _ = socket.recv_fds(
-                self._socket, wire.PACKET_MAX, 1, socket.MSG_CMSG_CLOEXEC)
-        except BlockingIOError:
+        got = lend.received(self._socket)
+        if got is None:
             return False
-        except OSError as e:
-            # A reset is reported once, before the packets received earlier.
-            if e.errno in (errno.EINTR, errno.ECONNRESET):
-                return True
-            self._lost(str(e))
-            return False
+        packet, fds = got
         if not packet:
             self._lost("the daemon closed the connection")
             return False

@@ -12,7 +12,7 @@ import os
 import select
 import socket
 import weakref
-from typing import List, Optional
+from typing import Any, List, Optional
 
 from . import wire
 
@@ -45,9 +45,9 @@ class Ends:
 
 
 class Held:
-    """Referred to by a connection and by the maps of its pools."""
+    """Referred to by a connection, or a lender, and by the maps of its pools.
+    With the last of them its ends are dropped."""
 
-    def __init__(self) -> None:
-        self.ends = Ends()
-        self.finalizer = weakref.finalize(self, self.ends.dropped)
+    def __init__(self, ends: Any) -> None:
+        self.finalizer = weakref.finalize(self, ends.dropped)
         self.finalizer.atexit = False  # the end of the process says it

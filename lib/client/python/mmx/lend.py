@@ -25,10 +25,9 @@ import socket
 import struct
 import threading
 import time
-import weakref
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Set
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Set, Tuple
 
-from . import errors, wire
+from . import dropped, errors, wire
 from .pool import Pool
 
 if TYPE_CHECKING:
@@ -51,6 +50,22 @@ def reached(path: str) -> socket.socket:
         s.close()
         raise
     return s
+
+
+def received(s: socket.socket) -> Optional[Tuple[bytes, List[int]]]:
+    """Returns a packet and its descriptors, nothing of a connection that has
+    ended; None: there is none."""
+    while True:
+        try:
+            return socket.recv_fds(s, wire.PACKET_MAX, 1,
+                                   socket.MSG_CMSG_CLOEXEC)[:2]
+        except BlockingIOError:
+            return None
+        except ConnectionResetError:
+            pass  # reported once, before the packets received earlier
+        except OSError as e:
+            log.debug("%s", e)
+            return b"", []
 
 
 class _Ends:
@@ -107,18 +122,11 @@ class _Ends:
         return True  # no answer: the encoder hangs, or has ended
 
 
-class _Held:
-    """Referred to by a lender and by the maps of its pools."""
-
-    def __init__(self, ends: _Ends) -> None:
-        weakref.finalize(self, ends.dropped).atexit = False
-
-
 class Lender:
     def __init__(self, conn: "Connection", said: Dict[str, Any]) -> None:
         self._conn, self._number = conn, said["lender"]
         self._ends = _Ends(said)
-        self._held: Optional[_Held] = _Held(self._ends)
+        self._held: Optional[dropped.Held] = dropped.Held(self._ends)
         self._pools: Dict[int, Pool] = {}  # by the encoder's numbers
         self._ready: Set[int] = set()  # of them: their pages are mapped
         self.told: Optional[int] = None  # langd, by MAPPED
@@ -162,16 +170,10 @@ class Lender:
         return its in (0, ours)
 
     def _read(self, s: socket.socket) -> bool:
-        try:
-            packet, fds, _, _ = socket.recv_fds(
-                s, wire.PACKET_MAX, 1, socket.MSG_CMSG_CLOEXEC)
-        except BlockingIOError:
+        got = received(s)
+        if got is None:
             return False
-        except OSError as e:
-            # A reset is reported once, before the packets received earlier.
-            if e.errno in (errno.EINTR, errno.ECONNRESET):
-                return True
-            packet, fds = b"", []
+        packet, fds = got
         try:
             for frame in wire.frames(packet):
                 if frame.message is wire.ANSWER and not frame.values["err"]:

@@ -8,6 +8,7 @@ wire.h. Pure: bytes in, values out.
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
 import re
 import struct
@@ -57,23 +58,16 @@ class Message:
         for name, kind, *limit in (word.split(":") for word in fields):
             self.fields.append((name, kind, int(*limit)))
         # Adjacent fields of fixed size are packed and unpacked together.
-        self._groups: List[Tuple[List[str], struct.Struct, str, int]] = []
-        names: List[str] = []
-        for field, kind, limit in self.fields:
-            if kind in _FIXED:
-                names.append(field)
+        self._groups: List[Tuple[Sequence[str], struct.Struct, str, int]] = []
+        for fixed, some in itertools.groupby(self.fields,
+                                             lambda f: f[1] in _FIXED):
+            if not fixed:
+                self._groups += [([name], _LENGTH[kind], kind, limit)
+                                 for name, kind, limit in some]
                 continue
-            if names:
-                self._group(names)
-                names = []
-            self._groups.append(([field], _LENGTH[kind], kind, limit))
-        if names:
-            self._group(names)
-
-    def _group(self, names: List[str]) -> None:
-        kinds = {field: kind for field, kind, _ in self.fields}
-        fmt = "<" + "".join(_FIXED[kinds[n]] for n in names)
-        self._groups.append((names, struct.Struct(fmt), "", 0))
+            names, kinds, _ = zip(*some)
+            self._groups.append((names, struct.Struct(
+                "<" + "".join(map(_FIXED.__getitem__, kinds))), "", 0))
 
     def encode(self, seq: int, /, **values: Any) -> bytes:
         """Returns one frame. Omitted fields are 0 or empty."""
@@ -101,7 +95,7 @@ class Message:
         body = b"".join(parts)
         return _HEADER.pack(self.number, 0, len(body), seq) + body
 
-    def _unfit(self, names: List[str], values: List[Any]) -> str:
+    def _unfit(self, names: Sequence[str], values: List[Any]) -> str:
         """Says which of the values does not fit its field."""
         kinds = {field: kind for field, kind, _ in self.fields}
         for name, value in zip(names, values):
