@@ -60,7 +60,7 @@ class Bench:
                         self.order(rng, half)))) for base in (0, half))
         self.size = self.load_from.rows * field.row_bytes
         for item, fill in ((self.load_from, True), (self.save_to, False)):
-            for _, part in item.pieces():
+            for _, part in item.pieces:
                 part.view("u2")[:] = rng.integers(
                     0, 2**16, part.shape, "u2") if fill else 0
 
@@ -72,7 +72,7 @@ class Bench:
     @property
     def rows(self):
         return np.concatenate([p.view("u2") for _, p in
-                               self.load_from.pieces()])
+                               self.load_from.pieces])
 
     def load(self):
         over = []
@@ -100,7 +100,7 @@ class Bench:
         want = self.rows
         good = np.array_equal(np.asarray(got).view("u2"), want)
         back = np.concatenate([p.view("u2") for _, p in
-                               self.save_to.pieces()])
+                               self.save_to.pieces])
         say(what="vLLM's rows, loaded", value=self.size, unit="bytes",
             passed=bool(good))
         say(what="vLLM's rows, saved", value=self.size, unit="bytes",
@@ -138,7 +138,7 @@ class Bench:
             self.batch, ways["ECCPU"] = swap_blocks_batch, self.theirs
             self.words = [torch.tensor(x) for x in zip(*(
                 (part.ctypes.data, self.into.data_ptr() + first * 2 * WIDTH,
-                 part.nbytes) for first, part in self.load_from.pieces()))]
+                 part.nbytes) for first, part in self.load_from.pieces))]
         took = {way: [] for way in ways}
         for n in range(rounds + 1):
             for way, work in ways.items():
