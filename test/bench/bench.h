@@ -147,7 +147,8 @@ struct bench_opt {
     unsigned rounds;
     bool json, pin, instructions, clear;
     const char *only, *out;
-    const char *ucx; /* NULL, or its transports: rows are sent by it */
+    const char *ucx;     /* NULL, or its transports: rows are sent by it */
+    const char *devices; /* NULL, or those of UCX */
     char dir[64], build[512];
 };
 extern struct bench_opt opt;

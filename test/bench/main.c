@@ -99,6 +99,7 @@ static void usage(FILE *f)
     fputs(" start\n"
           "  --ucx TLS       rows that are sent go by UCX, over these "
           "transports\n"
+          "  --devices D     of UCX, with --ucx (lo)\n"
           "  --free          not each side's processes on one core\n"
           "  --clear         daemons without a key, and nothing encrypted, as "
           "most yardsticks are\n"
@@ -123,6 +124,7 @@ static void parse(int argc, char **argv)
         {"rounds", required_argument, NULL, 'r'},
         {"case", required_argument, NULL, 'c'},
         {"ucx", required_argument, NULL, 'u'},
+        {"devices", required_argument, NULL, 'd'},
         {"out", required_argument, NULL, 'o'}, {"free", no_argument, NULL, 'f'},
         {"clear", no_argument, NULL, 'l'},
         {"instructions", no_argument, NULL, 'i'},
@@ -139,6 +141,8 @@ static void parse(int argc, char **argv)
             opt.out = optarg;
         else if (c == 'u')
             opt.ucx = optarg;
+        else if (c == 'd')
+            opt.devices = optarg;
         else if (c == 'f')
             opt.pin = false;
         else if (c == 'l')

@@ -90,6 +90,8 @@ void world_carrier(const struct world *w, int role, unsigned i, FILE *f)
         return;
     if (!opt.clear)
         fprintf(f, "  trusted_network: true\n"); /* or there is no UCX */
+    if (opt.devices)
+        fprintf(f, "  devices: \"%s\"\n", opt.devices);
     if (w->cases != chosen || i == BY_UCX)
         fprintf(f, "  carrier: ucx\n  tls: \"%s\"\n", tls);
     else if (i == BY_TCP || (i == BESIDE_UCX && role == LANG))
