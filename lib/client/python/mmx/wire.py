@@ -8,7 +8,6 @@ wire.h. Pure: bytes in, values out.
 from __future__ import annotations
 
 import ctypes
-import itertools
 import os
 import re
 import struct
@@ -38,8 +37,9 @@ GRANTED, HAVE, WANTED, DONE, LENGTH = 1, 2, 4, 8, 16  # bits of EVENT.what
 LANDED, READY, FAILED, GONE = 32, 64, 128, 256
 
 _HEADER = struct.Struct("<HHII")  # type, zero, length of the body, seq
-_FIXED = {"u8": "B", "u16": "H", "u32": "I", "u64": "Q", "key": "32s",
-          "secret": "16s"}
+_FIXED = {kind: struct.Struct("<" + form) for kind, form in (
+    ("u8", "B"), ("u16", "H"), ("u32", "I"), ("u64", "Q"), ("key", "32s"),
+    ("secret", "16s"))}
 _LENGTH = {"text": struct.Struct("<H"), "blob": struct.Struct("<I")}
 
 
@@ -57,17 +57,6 @@ class Message:
         self.fields: List[Tuple[str, str, int]] = []
         for name, kind, *limit in (word.split(":") for word in fields):
             self.fields.append((name, kind, int(*limit)))
-        # Adjacent fields of fixed size are packed and unpacked together.
-        self._groups: List[Tuple[Sequence[str], struct.Struct, str, int]] = []
-        for fixed, some in itertools.groupby(self.fields,
-                                             lambda f: f[1] in _FIXED):
-            if not fixed:
-                self._groups += [([name], _LENGTH[kind], kind, limit)
-                                 for name, kind, limit in some]
-                continue
-            names, kinds, _ = zip(*some)
-            self._groups.append((names, struct.Struct(
-                "<" + "".join(map(_FIXED.__getitem__, kinds))), "", 0))
 
     def encode(self, seq: int, /, **values: Any) -> bytes:
         """Returns one frame. Omitted fields are 0 or empty."""
@@ -75,55 +64,45 @@ class Message:
         if unknown:
             raise TypeError(f"{self.name} has no field {sorted(unknown)}")
         parts = []
-        for names, packer, kind, limit in self._groups:
-            if not kind:
-                some = [values.get(n, b"" if n in ("key", "secret") else 0)
-                        for n in names]
+        for name, kind, limit in self.fields:
+            if kind in _FIXED:
+                value = values.get(name, b"" if kind in ("key", "secret")
+                                   else 0)
                 try:
-                    parts.append(packer.pack(*some))
+                    parts.append(_FIXED[kind].pack(value))
                 except struct.error:
-                    raise ValueError(self._unfit(names, some)) from None
+                    what = value if isinstance(value, int) \
+                        else type(value).__name__
+                    raise ValueError(f"{self.name}.{name}: {what} is no "
+                                     f"{kind}") from None
                 continue
-            data = values.get(names[0], b"")
+            data = values.get(name, b"")
             if isinstance(data, str):
                 data = data.encode()
             if len(data) > limit:
-                raise ValueError(
-                    f"{self.name}.{names[0]}: {len(data)} bytes, "
-                    f"at most {limit} fit")
-            parts += (packer.pack(len(data)), data)
+                raise ValueError(f"{self.name}.{name}: {len(data)} bytes, "
+                                 f"at most {limit} fit")
+            parts += (_LENGTH[kind].pack(len(data)), data)
         body = b"".join(parts)
         return _HEADER.pack(self.number, 0, len(body), seq) + body
-
-    def _unfit(self, names: Sequence[str], values: List[Any]) -> str:
-        """Says which of the values does not fit its field."""
-        kinds = {field: kind for field, kind, _ in self.fields}
-        for name, value in zip(names, values):
-            try:
-                struct.pack("<" + _FIXED[kinds[name]], value)
-            except struct.error:
-                what = value if isinstance(value, int) else type(value).__name__
-                return f"{self.name}.{name}: {what} is no {kinds[name]}"
-        raise AssertionError("they fit")
 
     def decode(self, body: memoryview) -> Dict[str, Any]:
         """Returns values by name. Ignores unknown bytes at the end."""
         values: Dict[str, Any] = {}
         at = 0
-        for names, packer, kind, limit in self._groups:
+        for name, kind, limit in self.fields:
+            packer = _FIXED.get(kind) or _LENGTH[kind]
             if at + packer.size > len(body):
-                raise BadFrame(f"{self.name}: cut off at {names[0]}")
-            got = packer.unpack_from(body, at)
+                raise BadFrame(f"{self.name}: cut off at {name}")
+            value, = packer.unpack_from(body, at)
             at += packer.size
-            if not kind:
-                values.update(zip(names, got))
-                continue
-            if got[0] > limit or at + got[0] > len(body):
-                raise BadFrame(f"{self.name}.{names[0]}: length {got[0]}")
-            data = bytes(body[at:at + got[0]])
-            at += got[0]
-            values[names[0]] = (
-                data.decode("utf-8", "replace") if kind == "text" else data)
+            if kind in _LENGTH:
+                if value > limit or at + value > len(body):
+                    raise BadFrame(f"{self.name}.{name}: length {value}")
+                at, data = at + value, bytes(body[at:at + value])
+                value = data.decode("utf-8", "replace") if kind == "text" \
+                    else data
+            values[name] = value
         return values
 
 
