@@ -169,37 +169,25 @@ class Plan:
         to, kind = _writable(out)
         if to.ndim != 2:
             raise errors.Malformed(f"out is {to.shape}")
-        for view, at, rows in self._pieces(rooms, field, packed, to.shape,
-                                           kind, to.dtype):
-            view.copy(to[at:at + len(rows)], rows)
-
-    def _pieces(self, rooms: Sequence[Source], field: str, packed: bool,
-                shape: Sequence[int], kind: str, bits: Any = None) \
-            -> "List[Tuple[_View, int, Any]]":
-        """Checks everything. Returns what is to be copied: a room's view, a
-        place of an out of this shape and kind, rows. bits: numpy's dtype, of
-        which untagged bits are taken for the field's."""
         if (int(np.count_nonzero(self.mask)) != self.rows
                 or sum(s.rows for s in self.segments) != self.rows):
             raise errors.Malformed("the plan's mask and segments disagree")
         places = self.rows if packed else self.positions
-        if shape[0] < places:
-            raise errors.Malformed(f"out is {tuple(shape)}, the window has "
+        if len(to) < places:
+            raise errors.Malformed(f"out is {to.shape}, the window has "
                                    f"{places} places")
         views = {r: _View(rooms, r, field)
                  for r in dict.fromkeys(s.room for s in self.segments)}
         for view in views.values():
-            view.fits(shape[1], kind, bits)
+            view.fits(to, kind)
         for s in self.segments:
             views[s.room].check(s)
-        made, done = [], 0
+        at = 0
         for s in self.segments:
-            at = done if packed else s.at
-            made += [(views[s.room], at + first - s.row, rows)
-                     for first, rows in views[s.room].pieces(
-                         s.row, s.row + s.rows)]
-            done += s.rows
-        return made
+            at = at if packed else s.at
+            for rows in views[s.room].pieces(s.row, s.row + s.rows):
+                views[s.room].copy(to[at:at + len(rows)], rows)
+                at += len(rows)
 
 
 class _View:
@@ -246,25 +234,24 @@ class _View:
         raise kind(f"room {self.index}: rows {first}..{end} {what}",
                    first, end - first)
 
-    def fits(self, elements: int, kind: str, bits: Any) -> None:
-        if elements != self.elements:
+    def fits(self, to: "Array", kind: str) -> None:
+        if to.shape[1] != self.elements:
             raise errors.IncompatibleLayout(
                 f"room {self.index}: rows of {self.elements} elements, out "
-                f"has {elements}")
+                f"has {to.shape[1]}")
         if kind == self.dtype or (kind == "f32" and
                                   self.dtype in ("bf16", "f16")):
             return
-        if kind not in ("uint16", "u8") or numpy_dtype(self.dtype) != bits:
+        if kind not in ("uint16", "u8") or numpy_dtype(self.dtype) != to.dtype:
             raise errors.IncompatibleLayout(
                 f"room {self.index}: {self.dtype} does not become {kind}")
 
-    def pieces(self, first: int, end: int) -> "Iterator[Tuple[int, Array]]":
+    def pieces(self, first: int, end: int) -> "Iterator[Array]":
         if self.room is None:
-            yield first, self.array[first:end]
+            yield self.array[first:end]
             return
         for run in self.room.pieces(first, end):
-            yield run.first, self.room.pool.rows(self.field, run.place,
-                                                 run.rows)
+            yield self.room.pool.rows(self.field, run.place, run.rows)
 
     def copy(self, to: "Array", rows: "Array") -> None:
         if self.dtype == "bf16" and to.dtype == np.float32:
