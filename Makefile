@@ -20,6 +20,7 @@
 #   make lint          format, layers, docs, cppcheck, clang-tidy
 #   make llama LLAMA=prefix   hosts for an installed llama.cpp
 #   make samples   conf/*.yaml from the table of keys
+#   make book      pages and manuals as HTML, in build/book
 #   make manuals   manual pages and completions, from the tables and --help
 #   make install DESTDIR=... PREFIX=/usr
 #
@@ -390,6 +391,10 @@ samples: all
 .PHONY: manuals
 manuals: all
 	@$(PYTHON) scripts/manuals --build $(B) --out $(B)/man
+
+.PHONY: book
+book: manuals
+	@$(PYTHON) scripts/book --build $(B)
 
 # Install.
 SHARE = $(DESTDIR)$(PREFIX)/share
