@@ -135,6 +135,8 @@ static inline struct rig *encoded(const char *a, const char *b)
     return e;
 }
 
+#define TEST_ENCODED(id) TEST_WITH(id, struct rig *e, encoded(NULL, NULL))
+
 /* What came last was neither refused nor failed; its answer may come later. */
 static inline void is_taken(struct rig *e)
 {

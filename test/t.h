@@ -36,6 +36,15 @@ void t_register(struct t_case *c);
     }                                                                          \
     static void t_run_##id(void)
 #define TEST(id) TEST_LIMIT(id, T_LIMIT_S)
+/* The body has the variable `of`, for example `struct rig *e`; `made` is its
+ * value. */
+#define TEST_WITH(id, of, made)                                                \
+    static void t_with_##id(of);                                               \
+    TEST(id)                                                                   \
+    {                                                                          \
+        t_with_##id(made);                                                     \
+    }                                                                          \
+    static void t_with_##id(of)
 
 /* Runs n cases of this program side by side: for cases that mostly wait. */
 #define TESTS_AT_ONCE(n)                                                       \

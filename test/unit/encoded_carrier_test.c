@@ -68,9 +68,8 @@ TEST(addresses_of_16000_bytes_are_passed_on)
     T_EQ_U64(brain_shown(e, "peers", "data_addresses", 0), 2);
 }
 
-TEST(nothing_in_common_fails_the_room)
+TEST_ENCODED(nothing_in_common_fails_the_room)
 {
-    struct rig *e = encoded(NULL, NULL);
     const struct peer_failed *f;
 
     brain_hear(e, 0, hello_of("ucx 1.18 rc", CARRIER_UCX));

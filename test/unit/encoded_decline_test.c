@@ -17,10 +17,8 @@ static struct peer_msg abort_of(
 /* before the announce */
 
 /* RULES 5.19 */
-TEST(a_decline_is_one_destination_of_two)
+TEST_ENCODED(a_decline_is_one_destination_of_two)
 {
-    struct rig *e = encoded(NULL, NULL);
-
     brain_hear(e, 0, about(1, 0, PEER_DECLINE));
     T_OK(brain_say(e, 0, announce_for(2, 1, 0, 16)));
     brain_hear(e, 1, two(init(e, 1, 71, 0)));
@@ -34,10 +32,8 @@ TEST(a_decline_is_one_destination_of_two)
     T_EQ_U64(e->event.event.b, 1); /* failed */
 }
 
-TEST(the_other_may_ask_before_the_announce)
+TEST_ENCODED(the_other_may_ask_before_the_announce)
 {
-    struct rig *e = encoded(NULL, NULL);
-
     brain_hear(e, 0, about(1, 0, PEER_DECLINE));
     brain_hear(e, 1, two(init(e, 1, 71, 0)));
     T_OK(brain_say(e, 0, announce_for(2, 1, 0, 16)));
@@ -45,9 +41,8 @@ TEST(the_other_may_ask_before_the_announce)
 }
 
 /* RULES 5.19 */
-TEST(an_open_room_ignores_declines)
+TEST_ENCODED(an_open_room_ignores_declines)
 {
-    struct rig *e = encoded(NULL, NULL);
     struct local_msg a = announce_for(0, 1, 0, 16);
 
     brain_hear(e, 0, about(1, 0, PEER_DECLINE));
@@ -79,9 +74,8 @@ TEST(a_room_that_was_given_up_ends_when_it_is_announced)
 }
 
 /* RULES 5.21 */
-TEST(a_room_that_was_given_up_takes_no_blocks_of_kept_ones)
+TEST_ENCODED(a_room_that_was_given_up_takes_no_blocks_of_kept_ones)
 {
-    struct rig *e = encoded(NULL, NULL);
     struct local_msg a = announce(1, 0, 128, 128);
 
     a.announce.flags = FLAG_KEEP;
@@ -108,10 +102,8 @@ TEST(so_does_one_whose_engine_died)
 }
 
 /* RULES 5.18 */
-TEST(one_of_two_gave_up)
+TEST_ENCODED(one_of_two_gave_up)
 {
-    struct rig *e = encoded(NULL, NULL);
-
     brain_hear(e, 0, two(init(e, 1, 70, 0)));
     brain_hear(e, 0, abort_of(1, 70, ERR_ABORTED));
     brain_hear(e, 0, about(1, 0, PEER_DECLINE)); /* it counts once */
@@ -125,20 +117,16 @@ TEST(one_of_two_gave_up)
     T_TRUE(brain_said(e, PEER_WANT, 0) != NULL);
 }
 
-TEST(an_init_that_did_not_get_in_counts_too)
+TEST_ENCODED(an_init_that_did_not_get_in_counts_too)
 {
-    struct rig *e = encoded(NULL, NULL);
-
     brain_hear(e, 0, abort_of(1, 70, ERR_ABORTED));
     T_OK(brain_say(e, 0, announce_for(1, 1, 0, 16)));
     T_EQ_U64(brain_reason(e, 0, 0), ERR_ABORTED);
 }
 
 /* RULES 5.19 */
-TEST(to_ask_again_takes_it_back)
+TEST_ENCODED(to_ask_again_takes_it_back)
 {
-    struct rig *e = encoded(NULL, NULL);
-
     brain_hear(e, 0, init(e, 1, 70, 16));
     brain_hear(e, 0, abort_of(1, 70, ERR_TIMEOUT));
     brain_hear(e, 0, init(e, 1, 71, 16));
@@ -148,10 +136,8 @@ TEST(to_ask_again_takes_it_back)
     T_EQ_U64(brain_state(e, 0, 0), ROOM_SUCCESS);
 }
 
-TEST(also_as_one_of_two)
+TEST_ENCODED(also_as_one_of_two)
 {
-    struct rig *e = encoded(NULL, NULL);
-
     brain_hear(e, 0, two(init(e, 1, 70, 0)));
     brain_hear(e, 0, abort_of(1, 70, ERR_TIMEOUT));
     brain_hear(e, 0, two(init(e, 1, 71, 0)));
@@ -162,9 +148,8 @@ TEST(also_as_one_of_two)
 }
 
 /* RULES 5.19 */
-TEST(a_langd_that_is_lost_has_given_nothing_up)
+TEST_ENCODED(a_langd_that_is_lost_has_given_nothing_up)
 {
-    struct rig *e = encoded(NULL, NULL);
     struct event down = {.type = EV_LINK_DOWN};
 
     brain_hear(e, 0, init(e, 1, 70, 16));
@@ -189,10 +174,8 @@ TEST(declines_are_forgotten_in_time)
 
 /* A room that has ended: nothing of it is held against the next of its id. */
 /* RULES 5.19 */
-TEST(what_a_room_counted_ends_with_it)
+TEST_ENCODED(what_a_room_counted_ends_with_it)
 {
-    struct rig *e = encoded(NULL, NULL);
-
     T_OK(brain_say(e, 0, announce_for(2, 1, 0, 16)));
     brain_hear(e, 0, about(1, 0, PEER_DECLINE));
     T_OK(brain_say(e, 0, release(0)));
@@ -217,9 +200,8 @@ TEST(what_is_said_of_the_next_room_counts_there)
 /* after it */
 
 /* RULES 5.19 */
-TEST(a_langd_counts_once)
+TEST_ENCODED(a_langd_counts_once)
 {
-    struct rig *e = encoded(NULL, NULL);
     struct local_msg a = announce_for(3, 1, 0, 16);
     struct peer_msg m = init(e, 1, 70, 0);
 
@@ -309,9 +291,8 @@ TEST(a_user_that_withdraws_much_evicts_its_own)
 }
 
 /* RULES 5.19 */
-TEST(another_user_of_this_host_declines_nothing)
+TEST_ENCODED(another_user_of_this_host_declines_nothing)
 {
-    struct rig *e = encoded(NULL, NULL);
     struct peer_msg m = about(1, 0, PEER_DECLINE);
 
     m.decline.who = ENGINE_UID + 2;
@@ -333,9 +314,8 @@ TEST(another_user_of_this_host_declines_nothing)
 /* open rooms */
 
 /* RULES 4.11 */
-TEST(an_open_room_may_be_asked_for_before_it_is_announced)
+TEST_ENCODED(an_open_room_may_be_asked_for_before_it_is_announced)
 {
-    struct rig *e = encoded(NULL, NULL);
     struct local_msg a = announce_for(0, 1, 0, 16);
 
     brain_hear(e, 0, init(e, 1, 70, 16));
@@ -353,9 +333,8 @@ TEST(an_open_room_may_be_asked_for_before_it_is_announced)
 }
 
 /* RULES 4.11 */
-TEST(the_first_that_fits_has_a_room_of_one)
+TEST_ENCODED(the_first_that_fits_has_a_room_of_one)
 {
-    struct rig *e = encoded(NULL, NULL);
     struct peer_msg m = init(e, 1, 70, 16);
 
     m.init.layout++;
@@ -375,10 +354,8 @@ TEST(the_first_that_fits_has_a_room_of_one)
 /* An INIT that was lost, or is late, and what gives it up. */
 
 /* RULES 5.19 */
-TEST(to_give_up_an_announced_room_is_heard_without_its_init)
+TEST_ENCODED(to_give_up_an_announced_room_is_heard_without_its_init)
 {
-    struct rig *e = encoded(NULL, NULL);
-
     T_OK(brain_say(e, 0, announce_for(1, 1, 0, 16)));
     brain_hear(e, 0, abort_of(1, 71, ERR_ENGINE_LOST));
     T_TRUE(brain_said(e, PEER_DRAINED, 0) != NULL);
@@ -387,10 +364,8 @@ TEST(to_give_up_an_announced_room_is_heard_without_its_init)
 }
 
 /* RULES 5.19 */
-TEST(each_langd_gives_up_once_and_may_ask_again)
+TEST_ENCODED(each_langd_gives_up_once_and_may_ask_again)
 {
-    struct rig *e = encoded(NULL, NULL);
-
     T_OK(brain_say(e, 0, announce_for(2, 1, 0, 16)));
     brain_hear(e, 0, abort_of(1, 71, ERR_ABORTED));
     brain_hear(e, 0, abort_of(1, 72, ERR_ABORTED));
@@ -407,9 +382,8 @@ TEST(each_langd_gives_up_once_and_may_ask_again)
 }
 
 /* RULES 5.19 */
-TEST(what_a_langd_that_has_the_rows_gave_up_before_is_not_heard)
+TEST_ENCODED(what_a_langd_that_has_the_rows_gave_up_before_is_not_heard)
 {
-    struct rig *e = encoded(NULL, NULL);
     struct event quiet = {
         .type = EV_NOTE, .note = {.type = NOTE_SEND_QUIET, .generation = 73}};
 

@@ -3,9 +3,8 @@
 #include "test/here.h"
 
 /* RULES 9.5 */
-TEST(by_order_it_refuses_new_rooms_and_may_be_taken_back)
+TEST_ENCODED(by_order_it_refuses_new_rooms_and_may_be_taken_back)
 {
-    struct rig *e = encoded(NULL, NULL);
     struct event drain = {.type = EV_DRAIN}, undrain = {.type = EV_UNDRAIN};
 
     T_OK(brain_say(e, 0, announce(1, 0, 16, 16)));
@@ -24,9 +23,8 @@ TEST(by_order_it_refuses_new_rooms_and_may_be_taken_back)
 }
 
 /* RULES 9.5 */
-TEST(a_room_that_was_asked_for_is_announced_in_a_drain)
+TEST_ENCODED(a_room_that_was_asked_for_is_announced_in_a_drain)
 {
-    struct rig *e = encoded(NULL, NULL);
     struct event drain = {.type = EV_DRAIN};
 
     brain_hear(e, 0, init(e, 1, 70, 8));
@@ -41,9 +39,8 @@ TEST(a_room_that_was_asked_for_is_announced_in_a_drain)
 }
 
 /* RULES 9.5 */
-TEST(one_that_is_given_up_is_not_waited_for)
+TEST_ENCODED(one_that_is_given_up_is_not_waited_for)
 {
-    struct rig *e = encoded(NULL, NULL);
     struct event drain = {.type = EV_DRAIN};
 
     brain_hear(e, 0, init(e, 1, 70, 8));
@@ -54,9 +51,8 @@ TEST(one_that_is_given_up_is_not_waited_for)
 }
 
 /* RULES 9.5 */
-TEST(an_end_is_not_taken_back)
+TEST_ENCODED(an_end_is_not_taken_back)
 {
-    struct rig *e = encoded(NULL, NULL);
     struct event ending = {.type = EV_ENDING}, undrain = {.type = EV_UNDRAIN};
 
     rig_step(e, &ending);
@@ -87,9 +83,8 @@ static void answers(struct rig *e, uint32_t link, const char *name)
 }
 
 /* RULES 9.5 */
-TEST(langds_are_told_until_they_have_answered)
+TEST_ENCODED(langds_are_told_until_they_have_answered)
 {
-    struct rig *e = encoded(NULL, NULL);
     struct event drain = {.type = EV_DRAIN}, undrain = {.type = EV_UNDRAIN};
 
     T_EQ_U64(says(e, false), 1);
@@ -112,9 +107,8 @@ TEST(langds_are_told_until_they_have_answered)
 }
 
 /* RULES 9.5 */
-TEST(an_answer_to_what_was_said_before_ends_no_news)
+TEST_ENCODED(an_answer_to_what_was_said_before_ends_no_news)
 {
-    struct rig *e = encoded(NULL, NULL);
     struct event drain = {.type = EV_DRAIN}, undrain = {.type = EV_UNDRAIN};
 
     rig_step(e, &drain);
@@ -136,9 +130,8 @@ TEST(an_answer_to_what_was_said_before_ends_no_news)
 }
 
 /* RULES 9.5 */
-TEST(one_that_ends_says_so)
+TEST_ENCODED(one_that_ends_says_so)
 {
-    struct rig *e = encoded(NULL, NULL);
     struct event ending = {.type = EV_ENDING};
 
     T_OK(brain_say(e, 0, announce(1, 0, 8, 8)));

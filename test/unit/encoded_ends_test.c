@@ -23,10 +23,8 @@ static void under_way(struct rig *e, uint64_t room, uint32_t cell, uint64_t g)
 /* who decides */
 
 /* RULES 4.6 */
-TEST(a_failed_room_asks_langd_first)
+TEST_ENCODED(a_failed_room_asks_langd_first)
 {
-    struct rig *e = encoded(NULL, NULL);
-
     under_way(e, 1, 0, 70);
     T_OK(brain_say(e, 0, attach(1, 1, RIGHT_WATCH)));
     T_OK(brain_say(e, 0, release(0)));
@@ -39,10 +37,8 @@ TEST(a_failed_room_asks_langd_first)
 }
 
 /* RULES 4.6 */
-TEST(or_takes_its_failure)
+TEST_ENCODED(or_takes_its_failure)
 {
-    struct rig *e = encoded(NULL, NULL);
-
     under_way(e, 1, 0, 70);
     T_OK(brain_say(e, 0, attach(1, 1, RIGHT_WATCH)));
     T_OK(brain_say(e, 0, release(0)));
@@ -84,9 +80,8 @@ TEST(langd_gone_means_outcome_unknown)
 }
 
 /* RULES 4.6 */
-TEST(a_short_absence_changes_nothing)
+TEST_ENCODED(a_short_absence_changes_nothing)
 {
-    struct rig *e = encoded(NULL, NULL);
     struct event ev = down(0);
 
     under_way(e, 1, 0, 70);
@@ -115,9 +110,8 @@ TEST(a_new_epoch_ends_the_rooms_of_the_old)
 }
 
 /* RULES 1.1 */
-TEST(messages_for_another_epoch)
+TEST_ENCODED(messages_for_another_epoch)
 {
-    struct rig *e = encoded(NULL, NULL);
     struct peer_msg m = init(e, 1, 70, 8);
 
     T_OK(brain_say(e, 0, announce(1, 0, 8, 8)));
@@ -134,10 +128,8 @@ TEST(messages_for_another_epoch)
 }
 
 /* RULES 1.9 */
-TEST(a_name_is_one_daemons)
+TEST_ENCODED(a_name_is_one_daemons)
 {
-    struct rig *e = encoded(NULL, NULL);
-
     under_way(e, 1, 0, 70);
     brain_hello(e, 2, "a", 0x9999); /* while the first is connected */
     T_EQ_U64(brain_said_count(e, PEER_NACK), 1);
@@ -153,9 +145,8 @@ TEST(a_name_is_one_daemons)
 }
 
 /* RULES 1.1 */
-TEST(a_run_has_one_link_while_it_lives)
+TEST_ENCODED(a_run_has_one_link_while_it_lives)
 {
-    struct rig *e = encoded(NULL, NULL);
     struct event ev = down(0);
 
     under_way(e, 1, 0, 70);
@@ -196,10 +187,8 @@ TEST(a_link_has_one_name_at_a_time)
 }
 
 /* RULES 2.4 */
-TEST(hellos_that_are_none)
+TEST_ENCODED(hellos_that_are_none)
 {
-    struct rig *e = encoded(NULL, NULL);
-
     brain_hello(e, 4, "", 0x77);
     T_EQ_U64(brain_said(e, PEER_NACK, 0)->nack.reason, ERR_MALFORMED);
     brain_hello(e, 4, "c", 0);
@@ -240,10 +229,8 @@ TEST(init_after_the_source_is_gone)
 }
 
 /* RULES 1.6 */
-TEST(a_new_announce_serves_no_old_generation)
+TEST_ENCODED(a_new_announce_serves_no_old_generation)
 {
-    struct rig *e = encoded(NULL, NULL);
-
     under_way(e, 1, 0, 70);
     T_OK(brain_say(e, 0, release(0)));
     brain_hear(e, 0, state(1, 70, PEER_FAILED, ROOM_FAILED));
@@ -258,10 +245,8 @@ TEST(a_new_announce_serves_no_old_generation)
 }
 
 /* RULES 4.10 */
-TEST(a_newer_generation_of_one_langd_takes_its_place)
+TEST_ENCODED(a_newer_generation_of_one_langd_takes_its_place)
 {
-    struct rig *e = encoded(NULL, NULL);
-
     under_way(e, 1, 0, 70);
     brain_hear(e, 0, init(e, 1, 71, 16));
     T_TRUE(brain_cmd(e, SEND_CLOSE) != NULL);
@@ -274,10 +259,8 @@ TEST(a_newer_generation_of_one_langd_takes_its_place)
 }
 
 /* RULES 1.2; F18, F20 */
-TEST(a_late_init_of_an_older_generation_changes_nothing)
+TEST_ENCODED(a_late_init_of_an_older_generation_changes_nothing)
 {
-    struct rig *e = encoded(NULL, NULL);
-
     T_OK(brain_say(e, 0, announce(1, 0, 16, 16)));
     brain_hear(e, 0, init(e, 1, 80, 16));
     brain_hear(e, 0, init(e, 1, 70, 16)); /* older, delayed */
@@ -323,9 +306,8 @@ static void serve(struct rig *e, uint64_t room, uint32_t cell)
 }
 
 /* RULES 2.1 */
-TEST(acks_are_answered_together)
+TEST_ENCODED(acks_are_answered_together)
 {
-    struct rig *e = encoded(NULL, NULL);
     const struct peer_msg *m;
 
     serve(e, 1, 0);
@@ -348,9 +330,8 @@ TEST(acks_are_answered_together)
 
 /* The loop ends with the last room: what waits is said before. */
 /* RULES 2.1 */
-TEST(a_drain_leaves_no_ack_without_answer)
+TEST_ENCODED(a_drain_leaves_no_ack_without_answer)
 {
-    struct rig *e = encoded(NULL, NULL);
     struct event drain = {.type = EV_ENDING};
 
     serve(e, 1, 0);
@@ -413,10 +394,8 @@ TEST(generations_of_another_run_are_others)
     is_taken(e);
 }
 
-TEST(abort_is_answered_drained_and_outruns_init)
+TEST_ENCODED(abort_is_answered_drained_and_outruns_init)
 {
-    struct rig *e = encoded(NULL, NULL);
-
     brain_hear(e, 0, about(1, 70, PEER_ABORT));
     T_EQ_U64(brain_said(e, PEER_DRAINED, 0)->generation, 70);
     brain_hear(e, 0, init(e, 1, 70, 8));
@@ -437,10 +416,8 @@ TEST(abort_is_answered_drained_and_outruns_init)
 /* source blocks */
 
 /* RULES 6.2 */
-TEST(source_waits_for_sends)
+TEST_ENCODED(source_waits_for_sends)
 {
-    struct rig *e = encoded(NULL, NULL);
-
     e->noisy = true;
     under_way(e, 1, 0, 70);
     T_OK(brain_say(e, 0, final(0, 16)));
@@ -474,10 +451,8 @@ TEST(source_waits_for_writers_or_their_death)
     T_EQ_U64(brain_free(e), 16);
 }
 
-TEST(session_end_fails_the_room)
+TEST_ENCODED(session_end_fails_the_room)
 {
-    struct rig *e = encoded(NULL, NULL);
-
     under_way(e, 1, 0, 70);
     brain_end(e, 0);
     T_EQ_U64(brain_said(e, PEER_FAILED, 0)->failed.reason, ERR_ENGINE_LOST);
@@ -505,10 +480,8 @@ static void serves(struct rig *e, uint64_t room, uint64_t generation)
 }
 
 /* RULES 6.3 */
-TEST(rows_of_a_final_commit_outlive_their_engine)
+TEST_ENCODED(rows_of_a_final_commit_outlive_their_engine)
 {
-    struct rig *e = encoded(NULL, NULL);
-
     written(e, 1, 0);
     brain_end(e, 0);
     T_EQ_U64(brain_acts(e, ACT_CONN_CLOSE), 1); /* it writes no more */
@@ -520,10 +493,8 @@ TEST(rows_of_a_final_commit_outlive_their_engine)
 }
 
 /* RULES 6.3 */
-TEST(or_its_bye)
+TEST_ENCODED(or_its_bye)
 {
-    struct rig *e = encoded(NULL, NULL);
-
     written(e, 1, 0);
     T_OK(brain_say(e, 0, (struct local_msg){.type = LOCAL_BYE}));
     brain_dead(e, 0);
@@ -545,10 +516,8 @@ TEST(and_end_by_their_deadline)
 }
 
 /* RULES 6.3 */
-TEST(rows_that_are_not_final_or_not_all_there_die)
+TEST_ENCODED(rows_that_are_not_final_or_not_all_there_die)
 {
-    struct rig *e = encoded(NULL, NULL);
-
     T_OK(brain_say(e, 0, announce(1, 0, 16, 16)));
     T_OK(brain_say(e, 0, commit(0, 0, 16))); /* might be written again */
     T_OK(brain_say(e, 0, announce(2, 1, 16, 16)));
@@ -561,10 +530,8 @@ TEST(rows_that_are_not_final_or_not_all_there_die)
 
 /* Its process lives; it said itself, or by another, that it writes no more. */
 /* RULES 6.3 */
-TEST(a_closed_connection_holds_no_final_rows)
+TEST_ENCODED(a_closed_connection_holds_no_final_rows)
 {
-    struct rig *e = encoded(NULL, NULL);
-
     brain_conn(e, 1, "s");
     T_OK(brain_say(e, 1, attach(1, 5, RIGHT_WRITE)));
     T_OK(brain_say(e, 0, announce(1, 0, 16, 16)));
@@ -580,10 +547,8 @@ TEST(a_closed_connection_holds_no_final_rows)
     T_EQ_U64(brain_free(e), 16);
 }
 
-TEST(bye_withdraws_what_the_connection_announced)
+TEST_ENCODED(bye_withdraws_what_the_connection_announced)
 {
-    struct rig *e = encoded(NULL, NULL);
-
     brain_conn(e, 1, "s"); /* the session goes on */
     T_OK(brain_say(e, 0, announce(1, 0, 16, 16)));
     (void)brain_events(e, 0, 0);
@@ -715,9 +680,8 @@ TEST(more_destinations_than_places_are_refused)
 }
 
 /* RULES 9.5 */
-TEST(drain_takes_no_new_rooms)
+TEST_ENCODED(drain_takes_no_new_rooms)
 {
-    struct rig *e = encoded(NULL, NULL);
     struct event drain = {.type = EV_ENDING};
 
     under_way(e, 1, 0, 70);
@@ -730,9 +694,8 @@ TEST(drain_takes_no_new_rooms)
     T_EQ_U64(brain_open_rooms(e->is), 0);
 }
 
-TEST(many_writers_of_one_room_are_refused_not_fatal)
+TEST_ENCODED(many_writers_of_one_room_are_refused_not_fatal)
 {
-    struct rig *e = encoded(NULL, NULL);
     uint32_t ok = 0;
 
     for (uint32_t conn = 1; conn < 8; conn++) {
@@ -759,10 +722,8 @@ static void names(struct rig *e, uint32_t first, uint32_t count)
 }
 
 /* RULES 1.9 */
-TEST(a_full_table_of_idle_names_lets_a_new_one_in)
+TEST_ENCODED(a_full_table_of_idle_names_lets_a_new_one_in)
 {
-    struct rig *e = encoded(NULL, NULL);
-
     T_OK(brain_say(e, 0, announce(1, 0, 16, 16)));
     brain_hear(e, 0, init(e, 1, 70, 16)); /* link 0 has a room */
     names(e, 2, 2);                       /* limits.peers is 4 */

@@ -18,10 +18,8 @@ static uint64_t mean(struct rig *e, uint32_t row)
     return brain_shown(e, "histograms", "mean", row);
 }
 
-TEST(the_moments_of_a_room)
+TEST_ENCODED(the_moments_of_a_room)
 {
-    struct rig *e = encoded(NULL, NULL);
-
     T_OK(brain_say(e, 0, announce(1, 0, 16, 16)));
     T_EQ_U64(count(e, SOURCE_WAIT), 1);
     T_EQ_U64(mean(e, SOURCE_WAIT), 0);
@@ -48,10 +46,8 @@ TEST(the_moments_of_a_room)
 }
 
 /* Rows that wait for their request are not what takes long. */
-TEST(a_request_that_comes_last)
+TEST_ENCODED(a_request_that_comes_last)
 {
-    struct rig *e = encoded(NULL, NULL);
-
     T_OK(brain_say(e, 0, announce(1, 0, 16, 16)));
     T_OK(brain_say(e, 0, commit(0, 0, 16)));
     brain_pass(e, 400);
@@ -62,9 +58,8 @@ TEST(a_request_that_comes_last)
 }
 
 /* Each destination of a room by itself; the room is one. */
-TEST(two_destinations)
+TEST_ENCODED(two_destinations)
 {
-    struct rig *e = encoded(NULL, NULL);
     struct local_msg m = announce(1, 0, 16, 16);
     struct peer_msg i = init(e, 1, 77, 16);
 
@@ -86,10 +81,8 @@ TEST(two_destinations)
     T_EQ_U64(mean(e, SIZE), 16 * 4096);
 }
 
-TEST(items_that_wait_for_blocks)
+TEST_ENCODED(items_that_wait_for_blocks)
 {
-    struct rig *e = encoded(NULL, NULL);
-
     T_OK(brain_say(e, 0, announce(1, 0, 128, 128)));
     T_OK(brain_say(e, 0, announce(2, 1, 64, 64)));
     T_OK(brain_say(e, 0, announce(3, 2, 64, 64)));
@@ -108,9 +101,8 @@ TEST(items_that_wait_for_blocks)
     T_EQ_U64(count(e, FIRST_ROW), 0);
 }
 
-TEST(buckets_are_cumulative)
+TEST_ENCODED(buckets_are_cumulative)
 {
-    struct rig *e = encoded(NULL, NULL);
     uint32_t row = HISTOGRAM_BUCKETS * SIZE;
 
     for (uint32_t i = 0; i < 3; i++) {

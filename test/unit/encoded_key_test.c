@@ -21,9 +21,8 @@ static struct peer_msg keyed_init(struct rig *e, uint64_t room, uint64_t gen)
 /* The length of an item may be told after rooms were announced under its key:
  * they are held against it then. */
 /* RULES 1.7 */
-TEST(a_length_is_compared_when_it_is_known)
+TEST_ENCODED(a_length_is_compared_when_it_is_known)
 {
-    struct rig *e = encoded(NULL, NULL);
     struct local_msg m;
 
     T_OK(brain_say(e, 0, keyed(1, 0, 16, ROWS_UNKNOWN)));

@@ -7,9 +7,8 @@
 /* who may read */
 
 /* RULES 6.7 */
-TEST(a_reader_has_the_token_of_its_langd)
+TEST_WITH(a_reader_has_the_token_of_its_langd, struct rig *e, mapped(NULL))
 {
-    struct rig *e = mapped(NULL);
     uint64_t lend = lend_of(e, L_EPOCH);
     const struct {
         const char *name;
@@ -33,9 +32,8 @@ TEST(a_reader_has_the_token_of_its_langd)
 }
 
 /* RULES 6.7 */
-TEST(the_langd_s_own_token_makes_no_reader)
+TEST_WITH(the_langd_s_own_token_makes_no_reader, struct rig *e, lent())
 {
-    struct rig *e = lent();
     uint64_t token = token_of(e, 0, hello("a", L_EPOCH, 1));
 
     open_as(e, 2, 7, 50); /* it is the langd that maps now, and untrusted */
@@ -86,9 +84,8 @@ TEST(a_pool_is_given_to_readers_that_may_use_it_where_it_is_lent)
     }
 }
 
-TEST(a_reader_only_reads)
+TEST_WITH(a_reader_only_reads, struct rig *e, mapped(NULL))
 {
-    struct rig *e = mapped(NULL);
     bool found = false;
 
     reads(e, 2, 50);
@@ -122,9 +119,8 @@ TEST(a_pool_that_gets_its_layout_later_is_given_then_once)
     T_EQ_U64(pools_given(e, 2), 0);
 }
 
-TEST(of_a_lost_langd_only_who_parts_is_heard)
+TEST_WITH(of_a_lost_langd_only_who_parts_is_heard, struct rig *e, mapped(NULL))
 {
-    struct rig *e = mapped(NULL);
     struct local_msg m = {.type = LOCAL_MAP};
 
     m.map.token = lend_of(e, L_EPOCH);
@@ -143,9 +139,8 @@ TEST(of_a_lost_langd_only_who_parts_is_heard)
 /* LEND */
 
 /* RULES 6.7 */
-TEST(rows_are_lent_after_the_final_commit)
+TEST_WITH(rows_are_lent_after_the_final_commit, struct rig *e, mapped(NULL))
 {
-    struct rig *e = mapped(NULL);
     struct local_msg last = commit(0, 8, 8);
     struct reader r;
     struct peer_lend n;
@@ -177,10 +172,8 @@ TEST(rows_are_lent_after_the_final_commit)
 }
 
 /* RULES 6.7 */
-TEST(lend_is_said_until_the_room_ends)
+TEST_WITH(lend_is_said_until_the_room_ends, struct rig *e, lent())
 {
-    struct rig *e = lent();
-
     brain_pass(e, 3000);
     T_TRUE(brain_said_count(e, PEER_LEND) >= 2);
     brain_hear(e, 0, hopes(e, 1, 70)); /* a repeated INIT changes nothing */
@@ -209,9 +202,8 @@ TEST(another_run_of_the_langd_is_lent_what_it_maps_itself)
 }
 
 /* RULES 6.7 */
-TEST(who_has_granted_gets_the_rows)
+TEST_WITH(who_has_granted_gets_the_rows, struct rig *e, mapped(NULL))
 {
-    struct rig *e = mapped(NULL);
     struct peer_msg m = hopes(e, 1, 70);
 
     m.init.granted = 16;

@@ -17,10 +17,8 @@ static struct peer_msg asked(uint8_t st, uint8_t flags)
 /* the fence */
 
 /* RULES 6.7 */
-TEST(return_lifts_the_fence_and_ack_does_not)
+TEST_WITH(return_lifts_the_fence_and_ack_does_not, struct rig *e, lent())
 {
-    struct rig *e = lent();
-
     ack(e, 0, 1, 70);
     T_EQ_U64(brain_state(e, 0, 0), ROOM_SUCCESS);
     T_OK(brain_say(e, 0, release(0)));
@@ -41,10 +39,8 @@ TEST(return_lifts_the_fence_and_ack_does_not)
 }
 
 /* RULES 6.7 */
-TEST(return_says_that_ready_was_published)
+TEST_WITH(return_says_that_ready_was_published, struct rig *e, lent())
 {
-    struct rig *e = lent();
-
     brain_hear(e, 0, about(1, 70, PEER_RETURN)); /* its ACK was lost */
     T_EQ_U64(brain_said_count(e, PEER_DRAINED), 1);
     T_EQ_U64(brain_state(e, 0, 0), ROOM_SUCCESS);
@@ -109,10 +105,8 @@ TEST(a_langd_that_does_not_take_them_gets_the_rows_by_a_grant)
 /* ends */
 
 /* RULES 6.7 */
-TEST(without_readers_langd_s_death_frees)
+TEST_WITH(without_readers_langd_s_death_frees, struct rig *e, lent())
 {
-    struct rig *e = lent();
-
     loses_langd(e);
     T_FALSE(orphaned(e));
     T_EQ_U64(brain_free(e), 16);
@@ -135,10 +129,8 @@ TEST(nothing_is_lent_to_a_langd_whose_process_is_dead)
 }
 
 /* RULES 6.7 */
-TEST(a_reader_keeps_what_a_dead_langd_was_lent)
+TEST_WITH(a_reader_keeps_what_a_dead_langd_was_lent, struct rig *e, lent())
 {
-    struct rig *e = lent();
-
     reads(e, 2, 50);
     loses_langd(e);
     T_TRUE(orphaned(e));
@@ -169,10 +161,8 @@ TEST(the_last_reader_s_death_frees_and_its_connection_s_end_does_not)
 
 /* One connection of its process, since others are of other handles there. */
 /* RULES 6.7 */
-TEST(who_parts_takes_the_place_of_one_connection)
+TEST_WITH(who_parts_takes_the_place_of_one_connection, struct rig *e, lent())
 {
-    struct rig *e = lent();
-
     reads(e, 2, 50);
     reads(e, 3, 50);
     T_TRUE(stays(e, 2));
@@ -194,10 +184,8 @@ TEST(who_parts_takes_the_place_of_one_connection)
 }
 
 /* RULES 6.7 */
-TEST(connections_that_are_open_are_both_readers)
+TEST_WITH(connections_that_are_open_are_both_readers, struct rig *e, lent())
 {
-    struct rig *e = lent();
-
     reads(e, 2, 50);
     reads(e, 3, 50);
     says_bye(e, 3);
@@ -209,9 +197,8 @@ TEST(connections_that_are_open_are_both_readers)
 
 /* A process may read rooms of two langds. */
 /* RULES 6.7 */
-TEST(readers_hold_what_their_own_langd_was_lent)
+TEST_WITH(readers_hold_what_their_own_langd_was_lent, struct rig *e, lent())
 {
-    struct rig *e = lent();
     struct peer_msg m = hopes(e, 2, 90);
     uint64_t lend, token = token_of(e, 1, hello("b", L_EPOCH + 1, 0));
 
@@ -266,9 +253,8 @@ TEST(a_process_without_a_number_takes_nobody_s_place)
 }
 
 /* RULES 6.7 */
-TEST(a_reader_of_another_run_holds_nothing)
+TEST_WITH(a_reader_of_another_run_holds_nothing, struct rig *e, lent())
 {
-    struct rig *e = lent();
     uint64_t lend;
 
     lend = lend_of(e, NEXT_EPOCH);
@@ -284,10 +270,8 @@ TEST(a_reader_of_another_run_holds_nothing)
 }
 
 /* RULES 6.7 */
-TEST(a_langd_that_is_back_is_asked_what_it_reads)
+TEST_WITH(a_langd_that_is_back_is_asked_what_it_reads, struct rig *e, lent())
 {
-    struct rig *e = lent();
-
     link_down(e, 0);
     T_EQ_U64(brain_reason(e, 0, 0), ERR_PEER_LOST);
     T_OK(brain_say(e, 0, release(0)));

@@ -37,9 +37,8 @@ static struct rig *mapped(const char *a)
 /* who may map */
 
 /* RULES 3.4 */
-TEST(each_langd_of_the_host_has_its_token)
+TEST_ENCODED(each_langd_of_the_host_has_its_token)
 {
-    struct rig *e = encoded(NULL, NULL);
     uint64_t a = token_of(e, 0, hello("a", L_EPOCH, 0));
     uint64_t b = token_of(e, 1, hello("b", L_EPOCH + 1, 0));
 
@@ -48,9 +47,8 @@ TEST(each_langd_of_the_host_has_its_token)
     T_TRUE(token_of(e, 0, hello("a", L_EPOCH + 7, 0)) != a);
 }
 
-TEST(another_host_has_none)
+TEST_ENCODED(another_host_has_none)
 {
-    struct rig *e = encoded(NULL, NULL);
     struct peer_msg m = hello("a", L_EPOCH, 0);
 
     m.hello.boot.b[31] = 1;
@@ -60,9 +58,8 @@ TEST(another_host_has_none)
 }
 
 /* RULES 3.4 */
-TEST(token_name_and_epoch_must_be_one_daemons)
+TEST_ENCODED(token_name_and_epoch_must_be_one_daemons)
 {
-    struct rig *e = encoded(NULL, NULL);
     uint64_t a = token_of(e, 0, hello("a", L_EPOCH, 0));
     uint64_t b = token_of(e, 1, hello("b", L_EPOCH + 1, 0));
     const struct {
@@ -85,9 +82,8 @@ TEST(token_name_and_epoch_must_be_one_daemons)
     T_EQ_U64(brain_stat(e, "refused"), ARRAY_LEN(bad));
 }
 
-TEST(a_peer_that_is_lost_has_no_token)
+TEST_ENCODED(a_peer_that_is_lost_has_no_token)
 {
-    struct rig *e = encoded(NULL, NULL);
     uint64_t a = token_of(e, 0, hello("a", L_EPOCH, 0));
 
     link_down(e, 0);
@@ -113,9 +109,8 @@ TEST(one_whose_place_was_anothers_gets_another_token)
     T_TRUE(token_of(e, 0, hello("a", L_EPOCH, 1)) != token);
 }
 
-TEST(an_engine_is_no_daemon_and_the_reverse)
+TEST_ENCODED(an_engine_is_no_daemon_and_the_reverse)
 {
-    struct rig *e = encoded(NULL, NULL);
     uint64_t a = token_of(e, 0, hello("a", L_EPOCH, 0));
     struct local_msg m = {.type = LOCAL_HELLO};
 
@@ -155,12 +150,11 @@ TEST(pools_are_for_their_users)
 
 /* Who maps holds other users' rows: a pool for all names nobody. */
 /* RULES 6.4 */
-TEST(a_pool_for_all_is_mapped_by_its_own_user_and_root)
+TEST_ENCODED(a_pool_for_all_is_mapped_by_its_own_user_and_root)
 {
     static const struct {
         uint32_t uid, pools;
     } who[] = {{BRAIN_UID, 1}, {0, 1}, {1000, 0}};
-    struct rig *e = encoded(NULL, NULL);
     uint64_t a = token_of(e, 0, hello("a", L_EPOCH, 0));
 
     for (uint32_t i = 0; i < ARRAY_LEN(who); i++) {
@@ -191,9 +185,8 @@ TEST(a_pool_without_a_layout_comes_later)
 /* what is copied */
 
 /* RULES 3.4 */
-TEST(rows_are_copied_when_langd_has_mapped)
+TEST_ENCODED(rows_are_copied_when_langd_has_mapped)
 {
-    struct rig *e = encoded(NULL, NULL);
     uint64_t a;
 
     brain_hear(e, 0, hello("a", L_EPOCH, 1)); /* never asked */
@@ -210,10 +203,8 @@ TEST(rows_are_copied_when_langd_has_mapped)
     T_FALSE(goes(e, 5, 4, 74)); /* no longer */
 }
 
-TEST(the_connection_s_end_breaks_the_attempt)
+TEST_WITH(the_connection_s_end_breaks_the_attempt, struct rig *e, mapped(NULL))
 {
-    struct rig *e = mapped(NULL);
-
     brain_end(e, 1);
     T_EQ_U64(brain_said(e, PEER_BROKEN, 0)->broken.attempt, 0);
     T_EQ_U64(brain_acts(e, ACT_CONN_CLOSE), 0); /* it may still read */
@@ -225,10 +216,8 @@ TEST(the_connection_s_end_breaks_the_attempt)
     T_EQ_U64(brain_free(e), 16);
 }
 
-TEST(another_connection_takes_its_place)
+TEST_WITH(another_connection_takes_its_place, struct rig *e, mapped(NULL))
 {
-    struct rig *e = mapped(NULL);
-
     maps(e, 2);
     brain_hear(e, 0, resume(1, 70, 1, 16, 0));
     T_TRUE(brain_cmd(e, SEND_REWIND)->copy);
@@ -244,10 +233,8 @@ TEST(another_connection_takes_its_place)
 /* until when rows stay */
 
 /* RULES 6.2 */
-TEST(an_answer_frees_them)
+TEST_WITH(an_answer_frees_them, struct rig *e, mapped(NULL))
 {
-    struct rig *e = mapped(NULL);
-
     brain_hear(e, 0, state(1, 70, PEER_LENGTH, ROOM_TRANSFERRING));
     T_EQ_U64(brain_free(e), 14);
     ack(e, 0, 1, 70);
@@ -262,10 +249,8 @@ TEST(an_answer_frees_them)
 }
 
 /* RULES 6.2 */
-TEST(silence_does_not)
+TEST_WITH(silence_does_not, struct rig *e, mapped(NULL))
 {
-    struct rig *e = mapped(NULL);
-
     link_down(e, 0);
     T_EQ_U64(brain_reason(e, 0, 0), ERR_PEER_LOST);
     T_OK(brain_say(e, 0, release(0)));
@@ -284,10 +269,8 @@ TEST(silence_does_not)
 }
 
 /* RULES 6.2 */
-TEST(its_death_does)
+TEST_WITH(its_death_does, struct rig *e, mapped(NULL))
 {
-    struct rig *e = mapped(NULL);
-
     link_down(e, 0);
     T_OK(brain_say(e, 0, release(0)));
     brain_end(e, 1);
@@ -298,10 +281,8 @@ TEST(its_death_does)
     T_EQ_U64(brain_free(e), 16);
 }
 
-TEST(another_run_s_word_does_not_count)
+TEST_WITH(another_run_s_word_does_not_count, struct rig *e, mapped(NULL))
 {
-    struct rig *e = mapped(NULL);
-
     brain_hear(e, 0, hello("a", L_EPOCH + 9, 0)); /* restarted */
     T_EQ_U64(brain_reason(e, 0, 0), ERR_PEER_LOST);
     T_OK(brain_say(e, 0, release(0)));
@@ -345,10 +326,8 @@ TEST(a_newer_generation_frees_nothing_of_the_older)
     T_EQ_U64(brain_free(e), 16);
 }
 
-TEST(sends_are_waited_for_too)
+TEST_WITH(sends_are_waited_for_too, struct rig *e, mapped(NULL))
 {
-    struct rig *e = mapped(NULL);
-
     e->noisy = true;
     brain_hear(e, 0, about(1, 70, PEER_ABORT));
     T_EQ_U64(brain_free(e), 14);
@@ -430,9 +409,8 @@ TEST(a_langd_that_says_nothing_holds_its_share)
 }
 
 /* RULES 10.5 */
-TEST(several_leave_a_part_to_others)
+TEST_WITH(several_leave_a_part_to_others, struct rig *e, silent_one())
 {
-    struct rig *e = silent_one();
     uint64_t b = token_of(e, 1, hello("b", L_EPOCH + 1, 0));
     struct local_msg a = announce(7, 6, 16, 16);
 
@@ -450,10 +428,8 @@ TEST(several_leave_a_part_to_others)
 }
 
 /* RULES 10.5 */
-TEST(a_room_alone_may_be_as_large_as_the_pool)
+TEST_ENCODED(a_room_alone_may_be_as_large_as_the_pool)
 {
-    struct rig *e = encoded(NULL, NULL);
-
     maps(e, 1);
     T_OK(brain_say(e, 0, announce(1, 0, 128, 128)));
     (void)brain_events(e, 0, 0);

@@ -43,10 +43,8 @@ static struct rig *many(void)
 }
 
 /* RULES 1.9 */
-TEST(names_of_one_address_leave_places_to_others)
+TEST_WITH(names_of_one_address_leave_places_to_others, struct rig *e, many())
 {
-    struct rig *e = many();
-
     T_EQ_U64(come(e, 1, 0, 17), 16);
     T_EQ_U64(come(e, 2, 20, 3), 2);
     T_EQ_U64(come(e, 3, 25, 2), 1);
@@ -56,9 +54,8 @@ TEST(names_of_one_address_leave_places_to_others)
 }
 
 /* RULES 1.9 */
-TEST(a_refusal_says_whose_limit_it_is)
+TEST_WITH(a_refusal_says_whose_limit_it_is, struct rig *e, many())
 {
-    struct rig *e = many();
     char text[160];
 
     T_EQ_U64(come(e, 1, 0, 17), 16);
@@ -125,10 +122,9 @@ TEST(a_name_that_is_away_is_not_taken_from_another_address)
 }
 
 /* RULES 1.9 */
-TEST(a_restart_at_its_own_address_takes_it_at_once)
+TEST_WITH(a_restart_at_its_own_address_takes_it_at_once, struct rig *e, many())
 {
     struct event ev = {.type = EV_LINK_DOWN};
-    struct rig *e = many();
 
     T_EQ_U64(come(e, 1, 0, 1), 1);
     rig_step(e, &ev);
@@ -261,9 +257,8 @@ static const struct peer_msg *says(
 }
 
 /* RULES 1.9 */
-TEST(a_name_is_the_owners_of_its_key)
+TEST_WITH(a_name_is_the_owners_of_its_key, struct rig *e, many())
 {
-    struct rig *e = many();
     const struct peer_msg *nack = says(e, "langd-2", "langd-1", ROLE_LANGD);
     char text[160];
 

@@ -10,9 +10,8 @@ static void kill_room(struct rig *e, uint64_t room)
 }
 
 /* RULES 9.8 */
-TEST(a_room_is_killed_by_its_id)
+TEST_ENCODED(a_room_is_killed_by_its_id)
 {
-    struct rig *e = encoded(NULL, NULL);
     const struct peer_msg *m;
 
     T_OK(brain_say(e, 0, announce(1, 0, 16, 16)));
@@ -33,10 +32,8 @@ TEST(a_room_is_killed_by_its_id)
 }
 
 /* RULES 9.8 */
-TEST(so_is_one_that_no_engine_has_announced)
+TEST_ENCODED(so_is_one_that_no_engine_has_announced)
 {
-    struct rig *e = encoded(NULL, NULL);
-
     brain_hear(e, 0, init(e, 1, 70, 16));
     kill_room(e, 1);
     T_EQ_U64(brain_said(e, PEER_FAILED, 0)->failed.reason, ERR_ABORTED);
@@ -44,10 +41,8 @@ TEST(so_is_one_that_no_engine_has_announced)
 }
 
 /* RULES 9.8 */
-TEST(all_rooms_of_a_process_are_killed)
+TEST_ENCODED(all_rooms_of_a_process_are_killed)
 {
-    struct rig *e = encoded(NULL, NULL);
-
     brain_conn(e, 1, "other");
     T_OK(brain_say(e, 0, announce(1, 0, 16, 16)));
     T_OK(brain_say(e, 0, announce(2, 1, 16, 16)));
@@ -85,9 +80,8 @@ static bool found(struct rig *e, uint64_t room, uint32_t cell, uint8_t b)
 }
 
 /* RULES 9.8 */
-TEST(rows_are_dropped_by_their_key)
+TEST_ENCODED(rows_are_dropped_by_their_key)
 {
-    struct rig *e = encoded(NULL, NULL);
     struct key key = {.b = {1}};
 
     kept(e, 1, 0, 1);
@@ -103,9 +97,8 @@ TEST(rows_are_dropped_by_their_key)
 }
 
 /* RULES 9.8 */
-TEST(all_that_is_kept_is_dropped_and_its_blocks_are_free)
+TEST_ENCODED(all_that_is_kept_is_dropped_and_its_blocks_are_free)
 {
-    struct rig *e = encoded(NULL, NULL);
     uint32_t all = e->is->ops->blocks_free(e->is, 0);
 
     kept(e, 1, 0, 1);
@@ -124,9 +117,8 @@ TEST(all_that_is_kept_is_dropped_and_its_blocks_are_free)
 
 /* A room that has the rows completes; one that is announced later encodes. */
 /* RULES 9.8 */
-TEST(rows_that_are_asked_for_are_not_dropped_but_their_key_is)
+TEST_ENCODED(rows_that_are_asked_for_are_not_dropped_but_their_key_is)
 {
-    struct rig *e = encoded(NULL, NULL);
     struct peer_msg ask = init(e, 1, 70, 16);
 
     T_FALSE(found(e, 1, 0, 1));

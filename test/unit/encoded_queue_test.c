@@ -32,10 +32,8 @@ static void leaves(struct rig *e, uint32_t cell)
 }
 
 /* RULES 5.11 */
-TEST(rooms_with_all_their_grants_come_first)
+TEST_ENCODED(rooms_with_all_their_grants_come_first)
 {
-    struct rig *e = encoded(NULL, NULL);
-
     fill_pool(e, 1, 0);
     T_OK(brain_say(e, 0, announce(2, 1, 64, 64)));
     T_OK(brain_say(e, 0, announce(3, 2, 64, 64)));
@@ -61,10 +59,8 @@ static struct peer_msg asks_at(
 /* Room 2 is the oldest here, and of langd `a` the youngest: its turn is for
  * room 4. `b` gets no more turns, however early it says that its room is. */
 /* RULES 5.11 */
-TEST(a_langds_rooms_come_in_its_order)
+TEST_ENCODED(a_langds_rooms_come_in_its_order)
 {
-    struct rig *e = encoded(NULL, NULL);
-
     fill_pool(e, 1, 0);
     for (uint32_t cell = 1; cell < 5; cell++)
         T_OK(brain_say(e, 0, announce(1 + cell, cell, 128, 128)));
@@ -87,10 +83,8 @@ TEST(a_langds_rooms_come_in_its_order)
 
 /* Of two destinations the first that asked counts. */
 /* RULES 5.11 */
-TEST(a_room_of_two_langds_comes_in_the_order_of_the_first)
+TEST_ENCODED(a_room_of_two_langds_comes_in_the_order_of_the_first)
 {
-    struct rig *e = encoded(NULL, NULL);
-
     fill_pool(e, 1, 0);
     T_OK(brain_say(e, 0, announce(2, 1, 128, 128)));
     T_OK(brain_say(e, 0, announce(3, 2, 128, 128)));
@@ -113,9 +107,8 @@ TEST(a_room_of_two_langds_comes_in_the_order_of_the_first)
 /* The oldest that is passed over asks for its grant before its rows are there,
  * and so comes to be one of those that pass. */
 /* RULES 5.14 */
-TEST(a_room_that_was_overtaken_asks_ahead)
+TEST_ENCODED(a_room_that_was_overtaken_asks_ahead)
 {
-    struct rig *e = encoded(NULL, NULL);
     const struct peer_msg *m;
 
     fill_pool(e, 1, 0);
@@ -140,10 +133,8 @@ TEST(a_room_that_was_overtaken_asks_ahead)
 
 /* It needs no blocks of its langd, so none wait for it. */
 /* RULES 5.11 */
-TEST(a_room_without_rows_passes_no_other)
+TEST_ENCODED(a_room_without_rows_passes_no_other)
 {
-    struct rig *e = encoded(NULL, NULL);
-
     fill_pool(e, 1, 0);
     brain_hear(e, 0, asks(e, 1, 71));
     T_OK(brain_say(e, 0, commit(0, 0, 128)));
@@ -210,9 +201,8 @@ TEST(langds_word_stands_also_for_a_room_that_is_ended)
 }
 
 /* RULES 5.13 */
-TEST(a_room_is_ended_so_at_most_once)
+TEST_WITH(a_room_is_ended_so_at_most_once, struct rig *e, stuck(NULL))
 {
-    struct rig *e = stuck(NULL);
     const struct peer_msg *m;
 
     brain_pass(e, 110);
@@ -244,9 +234,8 @@ TEST(a_room_is_ended_so_at_most_once)
 }
 
 /* RULES 5.13 */
-TEST(the_same_content_is_remembered_by_its_key)
+TEST_ENCODED(the_same_content_is_remembered_by_its_key)
 {
-    struct rig *e = encoded(NULL, NULL);
     struct local_msg a = announce(1, 0, 128, 128);
     struct peer_msg m = asks(e, 1, 71);
 
@@ -277,10 +266,8 @@ TEST(the_same_content_is_remembered_by_its_key)
 }
 
 /* RULES 5.12 */
-TEST(rows_that_go_out_are_waited_for)
+TEST_ENCODED(rows_that_go_out_are_waited_for)
 {
-    struct rig *e = encoded(NULL, NULL);
-
     T_OK(brain_say(e, 0, announce(1, 0, 64, 64)));
     brain_hear(e, 0, asks(e, 1, 71));
     brain_hear(e, 0, grants(1, 71, 64, FIRM_NO));
@@ -332,10 +319,8 @@ static struct rig *two_stand(uint32_t rows)
 }
 
 /* RULES 5.12 */
-TEST(blocks_that_come_back_are_waited_for)
+TEST_WITH(blocks_that_come_back_are_waited_for, struct rig *e, two_stand(64))
 {
-    struct rig *e = two_stand(64);
-
     brain_pass(e, 20000); /* neither langd nor engine has answered */
     T_EQ_U64(brain_stat(e, "sources_revoked"), 1);
     brain_pass(e, 20000); /* for timeouts.progress, no longer */
@@ -343,10 +328,8 @@ TEST(blocks_that_come_back_are_waited_for)
 }
 
 /* RULES 5.12 */
-TEST(the_youngest_is_ended_first)
+TEST_WITH(the_youngest_is_ended_first, struct rig *e, two_stand(128))
 {
-    struct rig *e = two_stand(128);
-
     brain_pass(e, 110);
     T_EQ_U64(brain_said(e, PEER_FAILED, 0)->generation, 72);
     T_EQ_U64(brain_stat(e, "sources_revoked"), 1);
@@ -358,9 +341,8 @@ TEST(the_youngest_is_ended_first)
 
 /* Its word may be on its way: nothing is ended for want of a message. */
 /* RULES 5.12 */
-TEST(a_langd_that_has_not_heard_of_the_rows_is_waited_for)
+TEST_ENCODED(a_langd_that_has_not_heard_of_the_rows_is_waited_for)
 {
-    struct rig *e = encoded(NULL, NULL);
     struct peer_msg m = state(1, 71, PEER_WANT, ROOM_WAITING);
 
     fill_pool(e, 1, 0);
@@ -377,9 +359,8 @@ TEST(a_langd_that_has_not_heard_of_the_rows_is_waited_for)
 }
 
 /* RULES 5.13 */
-TEST(a_batch_is_ended_and_comes_back_item_by_item)
+TEST_ENCODED(a_batch_is_ended_and_comes_back_item_by_item)
 {
-    struct rig *e = encoded(NULL, NULL);
     struct local_msg a = announce(1, 0, 64, 64);
 
     a.announce.batch = 1;
@@ -402,9 +383,8 @@ TEST(a_batch_is_ended_and_comes_back_item_by_item)
 }
 
 /* RULES 5.12 */
-TEST(all_rooms_of_an_item_are_ended_with_it)
+TEST_ENCODED(all_rooms_of_an_item_are_ended_with_it)
 {
-    struct rig *e = encoded(NULL, NULL);
     struct local_msg a = announce(1, 0, 128, 128);
     struct peer_msg m = asks(e, 1, 71);
 
@@ -432,9 +412,8 @@ TEST(all_rooms_of_an_item_are_ended_with_it)
 }
 
 /* RULES 5.15 */
-TEST(a_kept_room_that_waits_for_its_langd_gives_way)
+TEST_ENCODED(a_kept_room_that_waits_for_its_langd_gives_way)
 {
-    struct rig *e = encoded(NULL, NULL);
     struct local_msg a = announce(1, 0, 128, 128);
 
     a.announce.flags = FLAG_KEEP;
@@ -456,9 +435,8 @@ TEST(a_kept_room_that_waits_for_its_langd_gives_way)
 
 /* Its engines encode and ask again: what is asked for is the next announce. */
 /* RULES 5.7 */
-TEST(a_room_whose_group_lost_its_place_is_not_kept)
+TEST_ENCODED(a_room_whose_group_lost_its_place_is_not_kept)
 {
-    struct rig *e = encoded(NULL, NULL);
     struct local_msg a = announce(1, 0, 128, 128);
     struct peer_msg m = about(1, 71, PEER_ABORT);
 
@@ -481,9 +459,8 @@ TEST(a_room_whose_group_lost_its_place_is_not_kept)
 
 /* Destinations that have the rows are not waited for again. */
 /* RULES 5.13 */
-TEST(a_room_that_comes_again_needs_those_only_that_failed)
+TEST_ENCODED(a_room_that_comes_again_needs_those_only_that_failed)
 {
-    struct rig *e = encoded(NULL, NULL);
     struct local_msg a = announce(1, 0, 128, 128);
     struct peer_msg m = asks(e, 1, 71);
 
@@ -515,9 +492,8 @@ TEST(a_room_that_comes_again_needs_those_only_that_failed)
 /* One of two langds has the rows, which is heard when the room has been ended
  * for others: its engine will not ask again. */
 /* RULES 5.13 */
-TEST(a_room_that_comes_again_does_not_wait_for_those_that_had_the_rows)
+TEST_ENCODED(a_room_that_comes_again_does_not_wait_for_those_that_had_the_rows)
 {
-    struct rig *e = encoded(NULL, NULL);
     struct local_msg a = announce(1, 0, 128, 128);
     struct peer_msg m = asks(e, 1, 71);
 
@@ -548,9 +524,8 @@ TEST(a_room_that_comes_again_does_not_wait_for_those_that_had_the_rows)
 
 /* One of two langds declined it: that holds when it is announced again. */
 /* RULES 5.13 */
-TEST(a_room_that_comes_again_does_not_wait_for_those_that_declined)
+TEST_ENCODED(a_room_that_comes_again_does_not_wait_for_those_that_declined)
 {
-    struct rig *e = encoded(NULL, NULL);
     struct local_msg a = announce(1, 0, 128, 128);
     struct peer_msg m = asks(e, 1, 71);
     struct peer_msg no = {.type = PEER_DECLINE, .room = 1};
@@ -579,9 +554,8 @@ TEST(a_room_that_comes_again_does_not_wait_for_those_that_declined)
 
 /* Nor for one that declines before it is announced again. */
 /* RULES 5.13 */
-TEST(a_room_that_comes_again_may_be_declined_before)
+TEST_ENCODED(a_room_that_comes_again_may_be_declined_before)
 {
-    struct rig *e = encoded(NULL, NULL);
     struct local_msg a = announce(1, 0, 128, 128);
     struct peer_msg no = {.type = PEER_DECLINE, .room = 1};
 
@@ -615,10 +589,8 @@ static struct rig *shared(void)
 
 /* A langd may have blocks for one of them only until the other has gone. */
 /* RULES 5.11 */
-TEST(one_room_with_its_grants_makes_the_item_full)
+TEST_WITH(one_room_with_its_grants_makes_the_item_full, struct rig *e, shared())
 {
-    struct rig *e = shared();
-
     full_room(e, 1, 4, 3, 84, 128);
     brain_hear(e, 0, grants(3, 73, 64, FIRM_YES));
     leaves(e, 0);
@@ -704,9 +676,8 @@ TEST(what_is_left_of_a_batch_waits_as_any_other)
 
 /* WANT 2 says more than WANT 1; what answers WANT 1 answers not it. */
 /* RULES 5.14 */
-TEST(an_answer_to_an_older_want_is_none_to_the_newer)
+TEST_ENCODED(an_answer_to_an_older_want_is_none_to_the_newer)
 {
-    struct rig *e = encoded(NULL, NULL);
     struct peer_msg m = state(2, 72, PEER_WANT, ROOM_WAITING);
 
     fill_pool(e, 1, 0);

@@ -48,10 +48,8 @@ static void served(struct rig *e, uint64_t generation)
 }
 
 /* RULES 10.1 */
-TEST(who_has_not_the_secret_learns_nothing)
+TEST_ENCODED(who_has_not_the_secret_learns_nothing)
 {
-    struct rig *e = encoded(NULL, NULL);
-
     T_OK(brain_say(e, 0, secret_announce(1, 0)));
     T_OK(brain_say(e, 0, commit(0, 0, 16)));
     learns_nothing(e, 1, 70, NULL);
@@ -62,9 +60,8 @@ TEST(who_has_not_the_secret_learns_nothing)
 }
 
 /* RULES 10.1 */
-TEST(nor_when_it_asks_before_the_announce)
+TEST_ENCODED(nor_when_it_asks_before_the_announce)
 {
-    struct rig *e = encoded(NULL, NULL);
     struct peer_msg m = secret_init(e, 1, 70, &other);
 
     m.init.required_dst = 3; /* binds nothing */
@@ -78,19 +75,15 @@ TEST(nor_when_it_asks_before_the_announce)
 }
 
 /* RULES 10.1 */
-TEST(a_secret_opens_no_room_that_has_none)
+TEST_ENCODED(a_secret_opens_no_room_that_has_none)
 {
-    struct rig *e = encoded(NULL, NULL);
-
     T_OK(brain_say(e, 0, announce(1, 0, 16, 16)));
     learns_nothing(e, 1, 70, &key);
 }
 
 /* RULES 10.1 */
-TEST(the_end_of_a_room_is_told_to_none_without_it)
+TEST_ENCODED(the_end_of_a_room_is_told_to_none_without_it)
 {
-    struct rig *e = encoded(NULL, NULL);
-
     T_OK(brain_say(e, 0, secret_announce(1, 0)));
     T_OK(brain_say(e, 0, release(0)));
     learns_nothing(e, 1, 70, NULL);
@@ -100,9 +93,8 @@ TEST(the_end_of_a_room_is_told_to_none_without_it)
 }
 
 /* RULES 10.1 */
-TEST(an_open_room_has_its_secret_for_all)
+TEST_ENCODED(an_open_room_has_its_secret_for_all)
 {
-    struct rig *e = encoded(NULL, NULL);
     struct local_msg a = secret_announce(1, 0);
 
     a.announce.flags = FLAG_OPEN;
@@ -116,9 +108,8 @@ TEST(an_open_room_has_its_secret_for_all)
 }
 
 /* RULES 10.1 */
-TEST(a_key_is_no_secret)
+TEST_ENCODED(a_key_is_no_secret)
 {
-    struct rig *e = encoded(NULL, NULL);
     struct local_msg a = secret_announce(1, 0);
     struct peer_msg m = secret_init(e, 1, 70, NULL);
 
@@ -140,9 +131,8 @@ TEST(a_key_is_no_secret)
 /* giving up */
 
 /* RULES 10.3 */
-TEST(a_decline_says_the_secret)
+TEST_ENCODED(a_decline_says_the_secret)
 {
-    struct rig *e = encoded(NULL, NULL);
     struct peer_msg m = about(1, 0, PEER_DECLINE);
 
     brain_hear(e, 1, m); /* before the announce, and after it */
@@ -194,9 +184,8 @@ TEST(what_a_stranger_says_of_a_room_costs_it_nothing)
 }
 
 /* RULES 10.3 */
-TEST(so_does_an_abort_whose_init_did_not_come)
+TEST_ENCODED(so_does_an_abort_whose_init_did_not_come)
 {
-    struct rig *e = encoded(NULL, NULL);
     struct peer_msg m = about(1, 80, PEER_ABORT);
 
     m.abort.secret = key;
@@ -208,9 +197,8 @@ TEST(so_does_an_abort_whose_init_did_not_come)
 /* engines of its own host */
 
 /* RULES 10.1 */
-TEST(a_room_of_another_secret_is_another_room)
+TEST_ENCODED(a_room_of_another_secret_is_another_room)
 {
-    struct rig *e = encoded(NULL, NULL);
     struct local_msg m = secret_announce(1, 1);
 
     T_OK(brain_say(e, 0, announce(1, 0, 16, 16)));
@@ -221,9 +209,8 @@ TEST(a_room_of_another_secret_is_another_room)
 }
 
 /* RULES 10.1 */
-TEST(to_attach_names_the_secret)
+TEST_ENCODED(to_attach_names_the_secret)
 {
-    struct rig *e = encoded(NULL, NULL);
     struct local_msg m = attach(1, 1, RIGHT_WATCH);
 
     T_OK(brain_say(e, 0, m)); /* waits for one without */
@@ -247,9 +234,8 @@ TEST(to_attach_names_the_secret)
 /* a langd that lies */
 
 /* RULES 10.6 */
-TEST(a_langd_speaks_of_its_own_generations_alone)
+TEST_ENCODED(a_langd_speaks_of_its_own_generations_alone)
 {
-    struct rig *e = encoded(NULL, NULL);
     struct peer_msg m = resume(1, 70, 1, 16, 0);
 
     T_OK(brain_say(e, 0, announce(1, 0, 16, 16)));
@@ -271,7 +257,7 @@ TEST(a_langd_speaks_of_its_own_generations_alone)
 }
 
 /* RULES 10.6 */
-TEST(lengths_and_grants_that_are_none_cost_their_room)
+TEST_ENCODED(lengths_and_grants_that_are_none_cost_their_room)
 {
     static const struct {
         uint32_t granted, from, unit, part;
@@ -280,7 +266,6 @@ TEST(lengths_and_grants_that_are_none_cost_their_room)
         {16, 0, 0, 64, 1}, {16, 0, 8, 0, 1}, {16, 0, 8, 12, 1},
         {16, 0, 8, 64, 0}, {16, 0, UINT32_MAX, UINT32_MAX, 1},
         {ROWS_UNKNOWN - 1, ROWS_UNKNOWN - 1, 8, 64, 65535}};
-    struct rig *e = encoded(NULL, NULL);
 
     T_OK(brain_say(e, 0, announce(1, 0, 16, 16)));
     T_OK(brain_say(e, 0, announce(2, 1, 16, 16)));
@@ -305,10 +290,8 @@ TEST(lengths_and_grants_that_are_none_cost_their_room)
 }
 
 /* RULES 10.6 */
-TEST(all_rows_of_no_known_number_are_none)
+TEST_ENCODED(all_rows_of_no_known_number_are_none)
 {
-    struct rig *e = encoded(NULL, NULL);
-
     T_OK(brain_say(e, 0, announce(1, 0, 16, ROWS_UNKNOWN)));
     brain_hear(e, 0, init(e, 1, 70, 16));
     ack(e, 0, 1, 70);

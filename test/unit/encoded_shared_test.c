@@ -47,10 +47,8 @@ TEST(a_room_waits_for_anothers_rows_until_its_deadline_and_the_next_one_writes)
 }
 
 /* RULES 1.7 */
-TEST(the_deadline_of_a_room_ends_with_the_last_row)
+TEST_ENCODED(the_deadline_of_a_room_ends_with_the_last_row)
 {
-    struct rig *e = encoded(NULL, NULL);
-
     T_FALSE(waits(e, 1, 0));
     T_TRUE(waits(e, 2, 1));
     brain_pass(e, 2900);
@@ -136,10 +134,8 @@ static uint32_t keys_seen_by(struct rig *e, uint32_t uid)
 
 /* Engine 0 is of user 7. */
 /* RULES 10.4 */
-TEST(a_key_is_shown_to_its_own_user)
+TEST_ENCODED(a_key_is_shown_to_its_own_user)
 {
-    struct rig *e = encoded(NULL, NULL);
-
     T_OK(brain_say(e, 0, announce(5, 4, 8, 8))); /* without a key */
     T_FALSE(waits(e, 1, 0));
     T_TRUE(waits(e, 2, 1)); /* the same one */

@@ -6,9 +6,8 @@
 /* a room */
 
 /* RULES 4.2 */
-TEST(announce_then_init)
+TEST_ENCODED(announce_then_init)
 {
-    struct rig *e = encoded(NULL, NULL);
     struct local_msg a = announce(1, 0, 24, 20);
     const struct peer_msg *m;
 
@@ -46,9 +45,8 @@ TEST(announce_then_init)
 }
 
 /* RULES 2.1 */
-TEST(length_answers_init)
+TEST_ENCODED(length_answers_init)
 {
-    struct rig *e = encoded(NULL, NULL);
     const struct peer_msg *m;
 
     T_OK(brain_say(e, 0, announce(2, 1, 16, 16)));
@@ -72,10 +70,8 @@ TEST(length_answers_init)
     T_EQ_U64(brain_said_count(e, PEER_STATE), 0);
 }
 
-TEST(a_new_length_goes_at_once)
+TEST_ENCODED(a_new_length_goes_at_once)
 {
-    struct rig *e = encoded(NULL, NULL);
-
     T_OK(brain_say(e, 0, announce(1, 0, 24, ROWS_UNKNOWN)));
     brain_hear(e, 0, init(e, 1, 77, 16));
     T_EQ_U64(brain_said_count(e, PEER_LENGTH), 1);
@@ -97,9 +93,8 @@ TEST(an_init_is_answered_soon)
 }
 
 /* RULES 4.12 */
-TEST(a_room_that_should_be_announced_is_unknown_at_once)
+TEST_ENCODED(a_room_that_should_be_announced_is_unknown_at_once)
 {
-    struct rig *e = encoded(NULL, NULL);
     struct peer_msg m = init(e, 1, 70, 0);
 
     m.init.flags = FLAG_ANNOUNCED;
@@ -121,10 +116,8 @@ TEST(a_room_that_should_be_announced_is_unknown_at_once)
 }
 
 /* RULES 4.2 */
-TEST(init_then_announce)
+TEST_ENCODED(init_then_announce)
 {
-    struct rig *e = encoded(NULL, NULL);
-
     brain_hear(e, 0, init(e, 1, 77, 16));
     is_taken(e);
     T_TRUE(brain_said(e, PEER_LENGTH, 0) == NULL);
@@ -137,9 +130,8 @@ TEST(init_then_announce)
 
 /* Also when its WANT is answered after its LENGTH. */
 /* RULES 2.2 */
-TEST(a_length_whose_aux_waits_is_seldom_said)
+TEST_ENCODED(a_length_whose_aux_waits_is_seldom_said)
 {
-    struct rig *e = encoded(NULL, NULL);
     struct peer_msg m = state(1, 77, PEER_LENGTH, ROOM_BOOTSTRAPPING);
 
     T_OK(brain_say(e, 0, announce(1, 0, 16, 16)));
@@ -159,9 +151,8 @@ TEST(a_length_whose_aux_waits_is_seldom_said)
 }
 
 /* RULES 2.2 */
-TEST(aux_that_finds_no_space_is_sent_when_it_is_asked_for)
+TEST_ENCODED(aux_that_finds_no_space_is_sent_when_it_is_asked_for)
 {
-    struct rig *e = encoded(NULL, NULL);
     struct peer_msg m = about(1, 77, PEER_STATE);
 
     T_OK(brain_say(e, 0, announce(1, 0, 16, 16)));
@@ -188,9 +179,8 @@ TEST(aux_that_finds_no_space_is_sent_when_it_is_asked_for)
 }
 
 /* RULES 4.4 */
-TEST(length_unknown_until_the_last_commit)
+TEST_ENCODED(length_unknown_until_the_last_commit)
 {
-    struct rig *e = encoded(NULL, NULL);
     struct local_msg m;
 
     T_OK(brain_say(e, 0, announce(1, 0, 64, ROWS_UNKNOWN)));
@@ -210,9 +200,8 @@ TEST(length_unknown_until_the_last_commit)
 }
 
 /* RULES 4.4 */
-TEST(commits_that_change_nothing)
+TEST_ENCODED(commits_that_change_nothing)
 {
-    struct rig *e = encoded(NULL, NULL);
     struct local_msg m;
 
     T_OK(brain_say(e, 0, announce(1, 0, 16, ROWS_UNKNOWN)));
@@ -236,10 +225,8 @@ TEST(commits_that_change_nothing)
 }
 
 /* RULES 1.6, 4.2; F29 */
-TEST(too_large_and_duplicate_announces)
+TEST_ENCODED(too_large_and_duplicate_announces)
 {
-    struct rig *e = encoded(NULL, NULL);
-
     T_ERR(brain_say(e, 0, announce(1, 0, 1000, 1000)), ERR_TOO_LARGE);
     T_EQ_U64(brain_answer(e)->a, 1000);
     T_EQ_U64(brain_answer(e)->b, 128);
@@ -251,10 +238,8 @@ TEST(too_large_and_duplicate_announces)
 }
 
 /* RULES 4.8 */
-TEST(total_zero)
+TEST_ENCODED(total_zero)
 {
-    struct rig *e = encoded(NULL, NULL);
-
     T_OK(brain_say(e, 0, announce(1, 0, 0, 0)));
     brain_hear(e, 0, init(e, 1, 77, 16));
     T_EQ_U64(brain_said(e, PEER_LENGTH, 0)->length.total, 0);
@@ -264,10 +249,8 @@ TEST(total_zero)
 }
 
 /* RULES 5.11 */
-TEST(blocks_are_first_come_first_served)
+TEST_ENCODED(blocks_are_first_come_first_served)
 {
-    struct rig *e = encoded(NULL, NULL);
-
     T_OK(brain_say(e, 0, announce(1, 0, 80, 80)));
     T_OK(brain_say(e, 0, announce(2, 1, 80, 80)));
     T_OK(brain_say(e, 0, announce(3, 2, 8, 8))); /* would fit, and waits */
@@ -279,9 +262,8 @@ TEST(blocks_are_first_come_first_served)
 }
 
 /* RULES 4.2 */
-TEST(a_batch_gets_all_or_nothing)
+TEST_ENCODED(a_batch_gets_all_or_nothing)
 {
-    struct rig *e = encoded(NULL, NULL);
     struct local_msg m = announce(2, 1, 40, 40);
 
     T_OK(brain_say(e, 0, announce(1, 0, 80, 80)));
@@ -303,10 +285,8 @@ TEST(a_batch_gets_all_or_nothing)
 /* grants */
 
 /* RULES 2.1; F19, F20 */
-TEST(grants_that_say_nothing_new)
+TEST_ENCODED(grants_that_say_nothing_new)
 {
-    struct rig *e = encoded(NULL, NULL);
-
     T_OK(brain_say(e, 0, announce(1, 0, 64, 64)));
     brain_hear(e, 0, init(e, 1, 77, 16));
     brain_hear(e, 0, init(e, 1, 77, 16));
@@ -329,10 +309,8 @@ TEST(grants_that_say_nothing_new)
 }
 
 /* RULES 1.4 */
-TEST(a_new_attempt_starts_again)
+TEST_ENCODED(a_new_attempt_starts_again)
 {
-    struct rig *e = encoded(NULL, NULL);
-
     T_OK(brain_say(e, 0, announce(1, 0, 32, 32)));
     brain_hear(e, 0, init(e, 1, 77, 32));
     T_OK(brain_say(e, 0, commit(0, 0, 32)));
@@ -346,9 +324,8 @@ TEST(a_new_attempt_starts_again)
 }
 
 /* RULES 3.1, 10.6; F27 */
-TEST(numbers_of_a_hostile_langd)
+TEST_ENCODED(numbers_of_a_hostile_langd)
 {
-    struct rig *e = encoded(NULL, NULL);
     struct peer_msg m = init(e, 1, 77, 16);
 
     T_OK(brain_say(e, 0, announce(1, 0, 32, 32)));
@@ -391,9 +368,8 @@ TEST(units_out_of_a_gpu_are_bounded)
     T_EQ_U64(brain_said(e, PEER_LENGTH, 0)->length.granted, 32);
 }
 
-TEST(broken_is_said_until_the_attempt_is_raised)
+TEST_ENCODED(broken_is_said_until_the_attempt_is_raised)
 {
-    struct rig *e = encoded(NULL, NULL);
     struct event ev = {.type = EV_NOTE, .note = {.type = NOTE_PEER_BROKEN}};
 
     T_OK(brain_say(e, 0, announce(1, 0, 32, 32)));
@@ -414,9 +390,8 @@ TEST(broken_is_said_until_the_attempt_is_raised)
 }
 
 /* RULES 1.5 */
-TEST(a_break_is_of_rooms_that_go_by_that_shard)
+TEST_ENCODED(a_break_is_of_rooms_that_go_by_that_shard)
 {
-    struct rig *e = encoded(NULL, NULL);
     struct event ev = {.type = EV_NOTE, .note = {.type = NOTE_PEER_BROKEN}};
 
     T_OK(brain_say(e, 0, announce(1, 0, 16, 16)));
@@ -436,9 +411,8 @@ TEST(a_break_is_of_rooms_that_go_by_that_shard)
 /* what does not fit */
 
 /* RULES 1.7, 1.8 */
-TEST(layouts_keys_and_storage_must_agree)
+TEST_ENCODED(layouts_keys_and_storage_must_agree)
 {
-    struct rig *e = encoded(NULL, NULL);
     struct local_msg a = announce(1, 0, 8, 8);
     struct peer_msg m;
 
@@ -487,10 +461,8 @@ TEST(a_refused_destination_does_not_stop_the_clock)
 }
 
 /* RULES 4.11 */
-TEST(destinations_disagree)
+TEST_ENCODED(destinations_disagree)
 {
-    struct rig *e = encoded(NULL, NULL);
-
     T_OK(brain_say(e, 0, announce_for(2, 1, 0, 8)));
     brain_hear(e, 0, init(e, 1, 70, 0)); /* says 1 */
     T_EQ_U64(brain_said(e, PEER_FAILED, 0)->failed.reason,
@@ -508,9 +480,8 @@ TEST(destinations_disagree)
 }
 
 /* RULES 5.16 */
-TEST(several_destinations_are_asked_in_order_of_name)
+TEST_ENCODED(several_destinations_are_asked_in_order_of_name)
 {
-    struct rig *e = encoded(NULL, NULL);
     struct peer_msg m = about(1, 71, PEER_ABORT);
 
     T_OK(brain_say(e, 0, announce_for(2, 1, 0, 16)));
@@ -540,10 +511,8 @@ TEST(several_destinations_are_asked_in_order_of_name)
 /* Blocks are taken in one order: a destination that begins anew is asked
  * again, and until it has its grant no later one keeps its own. */
 /* RULES 5.16 */
-TEST(later_grants_go_back_when_an_earlier_one_is_lost)
+TEST_ENCODED(later_grants_go_back_when_an_earlier_one_is_lost)
 {
-    struct rig *e = encoded(NULL, NULL);
-
     T_OK(brain_say(e, 0, announce_for(2, 1, 0, 16)));
     brain_hear(e, 0, two(init(e, 1, 70, 0)));
     brain_hear(e, 1, two(init(e, 1, 71, 0)));
@@ -567,10 +536,8 @@ TEST(later_grants_go_back_when_an_earlier_one_is_lost)
     T_EQ_U64(brain_state(e, 0, 0), ROOM_SUCCESS);
 }
 
-TEST(the_last_word_may_be_a_decline)
+TEST_ENCODED(the_last_word_may_be_a_decline)
 {
-    struct rig *e = encoded(NULL, NULL);
-
     T_OK(brain_say(e, 0, announce_for(2, 1, 0, 16)));
     brain_hear(e, 0, two(init(e, 1, 70, 0)));
     T_TRUE(brain_said(e, PEER_WANT, 0) == NULL);
@@ -618,9 +585,8 @@ TEST(open_room_takes_any_number_until_released_or_late)
 }
 
 /* RULES 4.8 */
-TEST(a_commit_that_says_what_is_known_comes_late)
+TEST_ENCODED(a_commit_that_says_what_is_known_comes_late)
 {
-    struct rig *e = encoded(NULL, NULL);
     struct local_msg last = commit(0, 0, 0);
 
     T_OK(brain_say(e, 0, announce(1, 0, 16, 0)));
@@ -634,10 +600,8 @@ TEST(a_commit_that_says_what_is_known_comes_late)
     T_ERR(brain_say(e, 0, commit(0, 0, 1)), ERR_GONE);
 }
 
-TEST(rows_are_counted_once_for_the_engine_that_commits_them)
+TEST_ENCODED(rows_are_counted_once_for_the_engine_that_commits_them)
 {
-    struct rig *e = encoded(NULL, NULL);
-
     T_OK(brain_say(e, 0, announce(1, 0, 16, 16)));
     T_OK(brain_say(e, 0, commit(0, 8, 8))); /* none before it yet */
     T_EQ_U64(brain_shown(e, "engines", "bytes", 0), 0);

@@ -140,9 +140,8 @@ TEST(an_open_room_gives_way_until_it_was_served)
 
 /* A queue that is never empty but moves on is no fault. */
 /* RULES 9.6 */
-TEST(a_pool_that_gives_no_blocks_is_named)
+TEST_ENCODED(a_pool_that_gives_no_blocks_is_named)
 {
-    struct rig *e = encoded(NULL, NULL);
     struct event look = {.type = EV_SEEK};
     struct health h;
 

@@ -77,10 +77,8 @@ static void is_served(struct rig *e, uint32_t link, struct peer_msg m)
 }
 
 /* RULES 10.2 */
-TEST(rows_are_for_the_users_that_the_pool_names)
+TEST_WITH(rows_are_for_the_users_that_the_pool_names, struct rig *e, here())
 {
-    struct rig *e = here();
-
     T_OK(brain_say(e, 0, announce(1, 0, 16, 16)));
     is_refused(e, 0, init_of(e, 70, 1001));
     is_refused(e, 0, init_of(e, 71, 0));  /* root maps no pool of others */
@@ -96,10 +94,9 @@ TEST(rows_are_for_the_users_that_the_pool_names)
 }
 
 /* RULES 10.2 */
-TEST(and_for_its_groups)
+TEST_WITH(and_for_its_groups, struct rig *e, here())
 {
     static const uint8_t groups[] = {49, 0, 0, 0, 50, 0, 0, 0};
-    struct rig *e = here();
     struct peer_msg m = init_of(e, 70, 1001);
 
     T_OK(brain_say(e, 0, announce(1, 0, 16, 16)));
@@ -111,9 +108,8 @@ TEST(and_for_its_groups)
 }
 
 /* RULES 10.2 */
-TEST(a_user_needs_the_secret_as_well)
+TEST_WITH(a_user_needs_the_secret_as_well, struct rig *e, here())
 {
-    struct rig *e = here();
     struct peer_msg m = init_of(e, 71, 1001);
 
     T_OK(brain_say(e, 0, secret_announce()));
@@ -127,9 +123,8 @@ TEST(a_user_needs_the_secret_as_well)
 }
 
 /* RULES 10.2 */
-TEST(from_another_host_the_secret_decides)
+TEST_WITH(from_another_host_the_secret_decides, struct rig *e, here())
 {
-    struct rig *e = here();
     struct peer_msg m = init_of(e, 70, 1000);
 
     T_OK(brain_say(e, 0, announce(1, 0, 16, 16)));
@@ -156,10 +151,8 @@ TEST(a_langd_is_believed_that_could_take_the_rows_itself)
 }
 
 /* RULES 10.2 */
-TEST(one_that_has_just_come_is_waited_for)
+TEST_WITH(one_that_has_just_come_is_waited_for, struct rig *e, fenced())
 {
-    struct rig *e = fenced();
-
     T_OK(brain_say(e, 0, announce(1, 0, 16, 16)));
     brain_hear(e, 0, init_of(e, 70, 1000));
     T_EQ_U64(brain_said(e, PEER_NACK, 0)->nack.reason, ERR_BUSY);
@@ -183,10 +176,8 @@ TEST(where_that_decides)
 }
 
 /* RULES 10.2 */
-TEST(but_not_for_long)
+TEST_WITH(but_not_for_long, struct rig *e, fenced())
 {
-    struct rig *e = fenced();
-
     T_OK(brain_say(e, 0, announce(1, 0, 16, 16)));
     brain_pass(e, 5100);
     is_refused(e, 0, init_of(e, 70, 1000));
@@ -206,9 +197,8 @@ TEST(one_that_says_it_will_map_nothing_is_not_waited_for)
 
 /* A stranger that asks before the announce, for other numbers. */
 /* RULES 10.2 */
-TEST(a_stranger_that_asks_first_binds_nothing)
+TEST_WITH(a_stranger_that_asks_first_binds_nothing, struct rig *e, here())
 {
-    struct rig *e = here();
     struct peer_msg m = init_of(e, 70, 1001);
     struct local_msg a = announce(1, 0, 16, 16);
 
@@ -232,10 +222,9 @@ static struct peer_msg decline_of(uint32_t uid)
 }
 
 /* RULES 10.3 */
-TEST(to_decline_takes_the_right_to_ask)
+TEST_WITH(to_decline_takes_the_right_to_ask, struct rig *e, here())
 {
     static const uint8_t group[] = {50, 0, 0, 0};
-    struct rig *e = here();
     struct peer_msg m = decline_of(1001);
 
     brain_hear(e, 0, m); /* before the announce, and after it */
@@ -260,10 +249,8 @@ static struct local_msg withdraw(const struct secret *secret)
 }
 
 /* RULES 10.3 */
-TEST(who_has_the_secret_withdraws_the_room)
+TEST_WITH(who_has_the_secret_withdraws_the_room, struct rig *e, here())
 {
-    struct rig *e = here();
-
     brain_user(e, 2, 4002, "router");
     T_OK(brain_say(e, 0, secret_announce()));
     T_ERR(brain_say(e, 2, withdraw(NULL)), ERR_NOT_OWNER);
@@ -276,9 +263,8 @@ TEST(who_has_the_secret_withdraws_the_room)
 }
 
 /* RULES 10.3 */
-TEST(also_before_its_announce)
+TEST_WITH(also_before_its_announce, struct rig *e, here())
 {
-    struct rig *e = here();
     struct local_msg a = secret_announce();
 
     brain_user(e, 2, 4002, "router");
@@ -358,10 +344,8 @@ TEST(a_drain_is_said_to_all)
 }
 
 /* RULES 7.3 */
-TEST(a_later_session_is_not_told_of_rooms_of_an_earlier_one)
+TEST_ENCODED(a_later_session_is_not_told_of_rooms_of_an_earlier_one)
 {
-    struct rig *e = encoded(NULL, NULL);
-
     T_OK(brain_say(e, 0, announce(1, 0, 8, 8)));
     T_OK(brain_say(e, 0, release(0)));
     T_EQ_U64(brain_state(e, 0, 0), ROOM_FAILED);
