@@ -106,10 +106,8 @@ TEST(a_key_is_drawn_for_the_pair_and_told_first)
     is_told(l, told_key(l, 0), 0);
 }
 
-TEST(a_new_run_has_a_new_key)
+TEST_WITH(a_new_run_has_a_new_key, struct rig *l, keyed(false))
 {
-    struct rig *l = keyed(false);
-
     hello_of(l, PEER_EPOCH);
     hello_of(l, PEER_EPOCH + 1);
     T_EQ_U64(told_key(l, 0)->len, 0);
@@ -119,10 +117,8 @@ TEST(a_new_run_has_a_new_key)
     T_TRUE(told_key(l, 0) == NULL);
 }
 
-TEST(a_link_that_comes_back_keeps_it)
+TEST_WITH(a_link_that_comes_back_keeps_it, struct rig *l, keyed(false))
 {
-    struct rig *l = keyed(false);
-
     is_told(l, told_key(l, 0), 0);
     hello_of(l, PEER_EPOCH);
     rig_step(l, &(struct event){.type = EV_LINK_DOWN});
@@ -149,10 +145,8 @@ TEST(another_run_hears_no_key_of_the_one_before)
     is_said(l, PEER_EPOCH + 1, 0);
 }
 
-TEST(a_peer_that_is_lost_has_none)
+TEST_WITH(a_peer_that_is_lost_has_none, struct rig *l, keyed(false))
 {
-    struct rig *l = keyed(false);
-
     hello_of(l, PEER_EPOCH);
     rig_step(l, &(struct event){.type = EV_LINK_DOWN});
     brain_pass(l, (uint32_t)(l->conf.control_lost_after / NS_PER_MS) + 1);

@@ -105,9 +105,8 @@ TEST(frames_that_break_the_protocol_are_counted)
 
 /* What is wrong is said to the sender, by either wire. */
 /* RULES 2.3 */
-TEST(unknown_bits_are_answered)
+TEST_LANGD(unknown_bits_are_answered)
 {
-    struct rig *l = langd_up(NULL, NULL);
     struct peer_msg m = {.type = PEER_LENGTH,
         .seq = 9,
         .from_epoch = PEER_EPOCH,
@@ -143,9 +142,8 @@ TEST(unknown_bits_are_answered)
 }
 
 /* RULES 7.3 */
-TEST(cells_and_tags)
+TEST_LANGD(cells_and_tags)
 {
-    struct rig *l = langd_up(NULL, NULL);
     struct local_msg r = request(1, 512, MODE_WHOLE);
 
     T_ERR(brain_say(l, 0, r), ERR_MALFORMED); /* so many were granted */
@@ -171,9 +169,8 @@ TEST(cells_and_tags)
 
 /* A tag that comes again in an idle cell finds no word of its last use. */
 /* RULES 7.3 */
-TEST(a_released_cell_is_cleared)
+TEST_LANGD(a_released_cell_is_cleared)
 {
-    struct rig *l = langd_up(NULL, NULL);
     struct there t = ask_room(l, 1, 0);
 
     fill(l, &t, 8);
@@ -185,9 +182,8 @@ TEST(a_released_cell_is_cleared)
 }
 
 /* Who asks for none has one: a file of no bytes cannot be mapped. */
-TEST(at_least_one_cell)
+TEST_WITH(at_least_one_cell, struct rig *l, BRAIN(ROLE_LANGD, "log=info"))
 {
-    struct rig *l = BRAIN(ROLE_LANGD, "log=info");
     struct local_msg m = hello(LOCAL_MAGIC, WIRE_VERSION, 0), w;
     struct reader r;
 
@@ -202,11 +198,10 @@ TEST(at_least_one_cell)
 
 /* What one program writes for people reaches others as clean UTF-8. */
 /* RULES 2.4 */
-TEST(texts_of_others_are_clean)
+TEST_LANGD(texts_of_others_are_clean)
 {
     static const char dirty[] = "\x1b[2J gr\xc3\xbc\xc3\x9f \xff\xfe\n";
     static const char clean[] = "?[2J gr\xc3\xbc\xc3\x9f ???";
-    struct rig *l = langd_up(NULL, NULL);
     struct peer_msg failed = {.type = PEER_FAILED};
     struct local_msg m = abort_of(0);
     struct there t = ask_room(l, 1, 0);
@@ -277,9 +272,8 @@ TEST(a_bad_hello_changes_nothing)
 }
 
 /* RULES 7.1 */
-TEST(rooms_belong_to_their_session)
+TEST_LANGD(rooms_belong_to_their_session)
 {
-    struct rig *l = langd_up(NULL, NULL);
     struct event ev = {.type = EV_CONN_OPEN, .conn = 2, .uid = 8};
 
     (void)ask_room(l, 1, 0);
@@ -292,9 +286,8 @@ TEST(rooms_belong_to_their_session)
 }
 
 /* RULES 7.1 */
-TEST(attach_waits_and_fails_by_its_deadline)
+TEST_LANGD(attach_waits_and_fails_by_its_deadline)
 {
-    struct rig *l = langd_up(NULL, NULL);
     struct local_msg a = attach(1, 5, RIGHT_READ);
 
     a.attach.deadline_ms = 500;
@@ -312,9 +305,8 @@ TEST(attach_waits_and_fails_by_its_deadline)
 }
 
 /* RULES 7.3 */
-TEST(events_fold_and_wait_for_whoever_is_slow)
+TEST_LANGD(events_fold_and_wait_for_whoever_is_slow)
 {
-    struct rig *l = langd_up(NULL, NULL);
     struct there t = ask_room(l, 1, 0);
     struct writer w = writer_of(l->event_bytes, 60);
 
@@ -333,9 +325,8 @@ TEST(events_fold_and_wait_for_whoever_is_slow)
 }
 
 /* RULES 7.1 */
-TEST(session_end_ends_rooms_not_a_connections)
+TEST_LANGD(session_end_ends_rooms_not_a_connections)
 {
-    struct rig *l = langd_up(NULL, NULL);
     struct local_msg r = request(1, 0, MODE_WHOLE);
     struct there t;
 
@@ -359,9 +350,8 @@ TEST(session_end_ends_rooms_not_a_connections)
     T_EQ_U64(brain_shown(l, "status", "attachments", 0), 0);
 }
 
-TEST(bye_releases_all_of_the_connection)
+TEST_LANGD(bye_releases_all_of_the_connection)
 {
-    struct rig *l = langd_up(NULL, NULL);
     struct there a = ask_room(l, 1, 0), b = ask_room(l, 2, 1);
 
     (void)b;
@@ -492,9 +482,8 @@ TEST(any_group_of_a_process_counts)
     }
 }
 
-TEST(a_room_is_in_so_many_cells_at_most)
+TEST_LANGD(a_room_is_in_so_many_cells_at_most)
 {
-    struct rig *l = langd_up(NULL, NULL);
     uint32_t shown = 0, conns = 7;
 
     for (uint32_t conn = 1; conn <= conns; conn++)
@@ -510,9 +499,8 @@ TEST(a_room_is_in_so_many_cells_at_most)
     T_EQ_U64(shown, ROOM_ATTACHMENTS_MAX - 1);
 }
 
-TEST(what_each_connection_has_is_shown)
+TEST_LANGD(what_each_connection_has_is_shown)
 {
-    struct rig *l = langd_up(NULL, NULL);
     uint64_t before = brain_shown(l, "engines", "rooms_total", 0);
     struct there t = ask_room(l, 1, 0);
 

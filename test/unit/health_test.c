@@ -143,14 +143,13 @@ TEST(an_encoder_that_is_away_says_since_when_and_why)
 }
 
 /* RULES 9.6 */
-TEST(an_encoder_elsewhere_does_not_reach_loopback)
+TEST_LANGD(an_encoder_elsewhere_does_not_reach_loopback)
 {
     static const char says[] = "on another network, and transfer.devices is lo";
     struct own_addresses a = {.carrier = CARRIER_TCP,
         .data = span_of("\3\0xyz", 5),
         .loopback = true};
     struct event ev = {.type = EV_ADDRESSES, .addresses = &a};
-    struct rig *l = langd_up(NULL, NULL);
 
     rig_step(l, &ev);
     is_ready(l, "ready");
@@ -235,10 +234,8 @@ static void hear_path(struct rig *l, enum path path, enum trouble t)
 }
 
 /* RULES 9.6 */
-TEST(an_encoder_whose_rows_cannot_come_is_none)
+TEST_LANGD(an_encoder_whose_rows_cannot_come_is_none)
 {
-    struct rig *l = langd_up(NULL, NULL);
-
     hear_path(l, PATH_TRIED, TROUBLE_NONE);
     is_not(l, "the data path from encoder enc is being tried");
     hear_path(l, PATH_OPEN, TROUBLE_NONE);
@@ -255,10 +252,8 @@ TEST(an_encoder_whose_rows_cannot_come_is_none)
 }
 
 /* RULES 9.6 */
-TEST(trouble_of_rows_does_not_make_a_lost_connection_older)
+TEST_LANGD(trouble_of_rows_does_not_make_a_lost_connection_older)
 {
-    struct rig *l = langd_up(NULL, NULL);
-
     hear_path(l, PATH_SHUT, TROUBLE_DATA_REFUSED);
     brain_pass(l, 60000);
     link_event(l, EV_LINK_DOWN, 0);

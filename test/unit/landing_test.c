@@ -168,9 +168,8 @@ static void bad(struct landing *l, struct segment s, enum err e, uint32_t slot)
     T_EQ_U64(landing_active(l), 0);
 }
 
-TEST(lands_where_granted)
+TEST_WITH(lands_where_granted, struct landing *l, make_one())
 {
-    struct landing *l = make_one();
     struct begun b;
 
     open_use(l, 11, 0);
@@ -189,9 +188,8 @@ TEST(lands_where_granted)
     T_EQ_U64(b.pieces[0].rows, 20);
 }
 
-TEST(straddles_runs)
+TEST_WITH(straddles_runs, struct landing *l, make_one())
 {
-    struct landing *l = make_one();
     struct begun b;
 
     open_use(l, 3, 0);
@@ -213,9 +211,8 @@ TEST(straddles_runs)
 }
 
 /* RULES 3.1 */
-TEST(stale_refusals)
+TEST_WITH(stale_refusals, struct landing *l, make_one())
 {
-    struct landing *l = make_one();
     struct segment s = seg(11, 2, 0, 4);
     struct data_cmd c = cmd_of(LAND_OPEN, 11);
 
@@ -231,9 +228,8 @@ TEST(stale_refusals)
     bad(l, seg(11, 2, 8, 8), ERR_STALE, NONE); /* partly again */
 }
 
-TEST(stale_uses)
+TEST_WITH(stale_uses, struct landing *l, make_one())
 {
-    struct landing *l = make_one();
     struct segment s;
 
     open_use(l, 11, 2);
@@ -257,9 +253,8 @@ TEST(stale_uses)
 }
 
 /* RULES 3.1 */
-TEST(malformed_refusals)
+TEST_WITH(malformed_refusals, struct landing *l, with_blocks(4))
 {
-    struct landing *l = with_blocks(4);
     struct segment s;
 
     bad(l, seg(11, 0, 2, 4), ERR_MALFORMED, NONE);  /* not at a unit */
@@ -366,9 +361,8 @@ TEST(unknown_layout_takes_units_later)
 /* What landed under an older attempt does not stand in the way of a new one,
  * and what ends under it counts nothing. */
 /* RULES 3.2 */
-TEST(new_attempt)
+TEST_WITH(new_attempt, struct landing *l, with_blocks(2))
 {
-    struct landing *l = with_blocks(2);
     struct begun b;
 
     T_OK(land(l, seg(11, 0, 0, 4)));
@@ -385,9 +379,8 @@ TEST(new_attempt)
 }
 
 /* RULES 3.2 */
-TEST(failed_landing_counts_nothing)
+TEST_WITH(failed_landing_counts_nothing, struct landing *l, with_blocks(2))
 {
-    struct landing *l = with_blocks(2);
     struct begun b;
     uint32_t quiets;
 
@@ -398,9 +391,8 @@ TEST(failed_landing_counts_nothing)
 }
 
 /* RULES 4.3 */
-TEST(trim_takes_rows_back)
+TEST_WITH(trim_takes_rows_back, struct landing *l, with_blocks(2))
 {
-    struct landing *l = with_blocks(2);
     struct begun b;
 
     run(l, 11, 10, 3);
@@ -414,9 +406,8 @@ TEST(trim_takes_rows_back)
     close_use(l, 11);
 }
 
-TEST(trim_to_nothing)
+TEST_WITH(trim_to_nothing, struct landing *l, with_blocks(2))
 {
-    struct landing *l = with_blocks(2);
     struct begun b;
 
     T_TRUE(trim(l, 11, 0));
@@ -427,9 +418,8 @@ TEST(trim_to_nothing)
 }
 
 /* A landing that goes on in a trimmed block neither counts nor is forgotten. */
-TEST(trim_with_a_landing)
+TEST_WITH(trim_with_a_landing, struct landing *l, with_blocks(4))
 {
-    struct landing *l = with_blocks(4);
     struct begun in, out, half;
 
     T_OK(begin(l, seg(11, 0, 8, 4), &in));
@@ -449,9 +439,8 @@ TEST(trim_with_a_landing)
 }
 
 /* TRIM and CLOSE are answered once each, by the last landing before them. */
-TEST(every_fence_is_answered)
+TEST_WITH(every_fence_is_answered, struct landing *l, with_blocks(4))
 {
-    struct landing *l = with_blocks(4);
     struct begun a, b, c;
 
     T_OK(begin(l, seg(11, 0, 0, 4), &a));
@@ -465,9 +454,8 @@ TEST(every_fence_is_answered)
     T_TRUE(close_use(l, 11)); /* unknown now: quiet at once */
 }
 
-TEST(two_fences_on_one_landing)
+TEST_WITH(two_fences_on_one_landing, struct landing *l, with_blocks(4))
 {
-    struct landing *l = with_blocks(4);
     struct begun a;
 
     T_OK(begin(l, seg(11, 0, 0, 4), &a));
@@ -477,9 +465,8 @@ TEST(two_fences_on_one_landing)
 }
 
 /* The slot is used again before the old landings are over. */
-TEST(quiet_of_an_older_generation)
+TEST_WITH(quiet_of_an_older_generation, struct landing *l, with_blocks(2))
 {
-    struct landing *l = with_blocks(2);
     struct begun a, b;
     uint64_t next = 11 + SLOTS;
 
@@ -496,9 +483,8 @@ TEST(quiet_of_an_older_generation)
     T_EQ_U64(quiet.generation, 11);
 }
 
-TEST(close_without_reply_is_silent)
+TEST_WITH(close_without_reply_is_silent, struct landing *l, make_one())
 {
-    struct landing *l = make_one();
     bool answered;
 
     open_use(l, 11, 0);
@@ -526,9 +512,8 @@ TEST(landings_are_bounded)
 }
 
 /* A stream gives back what was read: blocks wholly below the base. */
-TEST(base_moves)
+TEST_WITH(base_moves, struct landing *l, with_blocks(4))
 {
-    struct landing *l = with_blocks(4);
     struct data_cmd c = cmd_of(LAND_BASE, 11);
     struct begun b;
 
@@ -554,9 +539,8 @@ TEST(base_moves)
 }
 
 /* A new attempt of a stream starts behind what was read. */
-TEST(open_with_a_base)
+TEST_WITH(open_with_a_base, struct landing *l, make_one())
 {
-    struct landing *l = make_one();
     struct data_cmd c = cmd_of(LAND_OPEN, 11);
     struct begun b;
 
@@ -675,9 +659,8 @@ TEST(every_row_lands_once)
 }
 
 /* Who sends to a use, and whether what is copied for it is still wanted. */
-TEST(peers_and_what_counts)
+TEST_WITH(peers_and_what_counts, struct landing *l, make_one())
 {
-    struct landing *l = make_one();
     struct data_cmd c = cmd_of(LAND_OPEN, 5);
     uint32_t peer = 77, pool = 77;
     struct begun b[2];
@@ -704,9 +687,8 @@ TEST(peers_and_what_counts)
 /* A sender that is known lands rows of its own rooms alone, and takes nothing
  * from those of others. */
 /* RULES 10.6 */
-TEST(rows_come_from_the_peer_of_the_room)
+TEST_WITH(rows_come_from_the_peer_of_the_room, struct landing *l, make_one())
 {
-    struct landing *l = make_one();
     struct data_cmd c = cmd_of(LAND_OPEN, 5);
     struct begun b;
 

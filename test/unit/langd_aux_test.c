@@ -51,9 +51,8 @@ static void done(struct rig *l, const struct there *t, uint32_t cell)
 }
 
 /* RULES 2.2, 5.8 */
-TEST(aux_waits_by_age_and_is_asked_for)
+TEST_WITH(aux_waits_by_age_and_is_asked_for, struct rig *l, small_arena(NULL))
 {
-    struct rig *l = small_arena(NULL);
     struct there t[4];
     const struct peer_msg *m;
 

@@ -65,10 +65,8 @@ TEST(three_addresses_of_5000_bytes_are_said)
     T_EQ_U64(h->addresses.len, 3 * 5002);
 }
 
-TEST(a_question_is_answered_once)
+TEST_WITH(a_question_is_answered_once, struct rig *l, langd_up(BOTH, NULL))
 {
-    struct rig *l = langd_up(BOTH, NULL);
-
     says(l, "ucx 1.18 rc; tcp", PEER_EPOCH, true);
     T_EQ_U64(brain_said_count(l, PEER_HELLO), 1);
     is_for(brain_said(l, PEER_HELLO, 0), CARRIER_UCX);
@@ -99,9 +97,8 @@ static void breaks(
     brain_hear(l, 0, m);
 }
 
-TEST(two_breaks_make_it_the_next_one)
+TEST_WITH(two_breaks_make_it_the_next_one, struct rig *l, langd_up(BOTH, NULL))
 {
-    struct rig *l = langd_up(BOTH, NULL);
     struct there t;
 
     says(l, "ucx 1.18 rc; tcp", PEER_EPOCH, false);
@@ -125,10 +122,8 @@ TEST(two_breaks_make_it_the_next_one)
     is_for(brain_said(l, PEER_HELLO, -1), CARRIER_UCX);
 }
 
-TEST(a_restart_demotes_nothing)
+TEST_WITH(a_restart_demotes_nothing, struct rig *l, langd_up(BOTH, NULL))
 {
-    struct rig *l = langd_up(BOTH, NULL);
-
     for (uint32_t run = 0; run < 4; run++) {
         struct peer_msg m;
         struct there t;

@@ -143,10 +143,8 @@ TEST(where_requests_may_name_others_it_is_said_beside)
 
 /* One that has left the configuration takes none either. */
 /* RULES 9.6 */
-TEST(an_encoder_that_leaves_makes_none_ready)
+TEST_LANGD(an_encoder_that_leaves_makes_none_ready)
 {
-    struct rig *l = langd_up(NULL, NULL);
-
     (void)ask_room(l, 1, 0);
     is(l, true, "ready");
     l->conf.peers_count = 0;
@@ -157,9 +155,8 @@ TEST(an_encoder_that_leaves_makes_none_ready)
 
 /* The encoder alone knows whether it was announced before. */
 /* RULES 9.5 */
-TEST(a_room_is_asked_for_all_the_same)
+TEST_LANGD(a_room_is_asked_for_all_the_same)
 {
-    struct rig *l = langd_up(NULL, NULL);
     struct there t;
 
     says(l, 0, "enc", true);

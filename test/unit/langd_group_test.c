@@ -34,9 +34,8 @@ TEST(group_that_grows_as_its_endpoints_break_is_too_large)
 }
 
 /* RULES 5.5, 5.11 */
-TEST(encoders_hear_the_age_of_a_room_or_of_its_group)
+TEST_LANGD(encoders_hear_the_age_of_a_room_or_of_its_group)
 {
-    struct rig *l = langd_up(NULL, NULL);
     struct local_msg m[] = {request_in(1, 0, 9, 2), request(2, 1, MODE_WHOLE),
         request_in(3, 2, 9, 2)};
     uint64_t turn[3];
@@ -50,9 +49,8 @@ TEST(encoders_hear_the_age_of_a_room_or_of_its_group)
 }
 
 /* RULES 9.5 */
-TEST(a_group_that_is_begun_is_completed_in_a_drain)
+TEST_LANGD(a_group_that_is_begun_is_completed_in_a_drain)
 {
-    struct rig *l = langd_up(NULL, NULL);
     struct event drain = {.type = EV_DRAIN}, undrain = {.type = EV_UNDRAIN};
     struct there t = member(l, 1, 2);
 
@@ -111,9 +109,8 @@ TEST(group_waits_in_a_pool_too_scattered_for_one_of_it)
 }
 
 /* RULES 5.6 */
-TEST(max_rows_do_not_shrink_below_what_is_held)
+TEST_WITH(max_rows_do_not_shrink_below_what_is_held, struct rig *l, scattered())
 {
-    struct rig *l = scattered();
     struct there a = member(l, 1, 2), b = member(l, 2, 2);
 
     brain_hear(l, 0, length(&a, ROWS_UNKNOWN, 320, true));

@@ -115,9 +115,8 @@ TEST(each_pool_has_its_own)
 }
 
 /* A room of no encoder has no time of its own, and no pool's rows. */
-TEST(a_null_room_is_not_counted)
+TEST_LANGD(a_null_room_is_not_counted)
 {
-    struct rig *l = langd_up(NULL, NULL);
     uint64_t before = count(l, WAIT);
     struct local_msg r = request(1, 0, MODE_WHOLE);
 

@@ -29,10 +29,8 @@ static void told_once(
 }
 
 /* RULES 6.7 */
-TEST(engines_that_can_are_told_of_a_lender_once)
+TEST_LANGD(engines_that_can_are_told_of_a_lender_once)
 {
-    struct rig *l = langd_up(NULL, NULL);
-
     able(l, 1, "able");
     T_TRUE(told_of(l, 1) == NULL);
     lends(l, LEND);

@@ -4,9 +4,8 @@
 #include "test/there.h"
 
 /* RULES 2.1 */
-TEST(a_length_confirms_its_grant)
+TEST_LANGD(a_length_confirms_its_grant)
 {
-    struct rig *l = langd_up(NULL, NULL);
     struct there t = {.room = 1};
     struct peer_msg m;
 
@@ -31,9 +30,8 @@ TEST(a_length_confirms_its_grant)
 }
 
 /* RULES 2.1 */
-TEST(a_length_is_answered_late_or_by_ack)
+TEST_LANGD(a_length_is_answered_late_or_by_ack)
 {
-    struct rig *l = langd_up(NULL, NULL);
     struct there a = ask_room(l, 1, 0), b = ask_room(l, 2, 1);
 
     brain_hear(l, 0, length(&a, 16, 16, true));
@@ -64,9 +62,8 @@ TEST(a_length_is_answered_soon)
     T_EQ_U64(brain_said_count(l, PEER_STATE), 1);
 }
 
-TEST(a_pool_says_for_how_long_its_oldest_rows_are_ready)
+TEST_LANGD(a_pool_says_for_how_long_its_oldest_rows_are_ready)
 {
-    struct rig *l = langd_up(NULL, NULL);
     struct there a = ask_room(l, 1, 0), b = ask_room(l, 2, 1);
 
     brain_pass(l, 5000);
@@ -79,9 +76,8 @@ TEST(a_pool_says_for_how_long_its_oldest_rows_are_ready)
 }
 
 /* RULES 2.1 */
-TEST(acked_answers_acks)
+TEST_LANGD(acked_answers_acks)
 {
-    struct rig *l = langd_up(NULL, NULL);
     struct there t[3];
     struct peer_msg m = {.type = PEER_ACKED};
     uint8_t bytes[32];
@@ -253,9 +249,8 @@ TEST(a_declared_reader_of_no_rows_for_several_may_be_late)
 }
 
 /* RULES 7.2 */
-TEST(more_readers_than_cells_are_refused)
+TEST_LANGD(more_readers_than_cells_are_refused)
 {
-    struct rig *l = langd_up(NULL, NULL);
     struct local_msg r = request(1, 0, MODE_STREAM);
 
     r.request.readers = 128;
@@ -266,9 +261,8 @@ TEST(more_readers_than_cells_are_refused)
 }
 
 /* RULES 5.20 */
-TEST(a_stream_that_no_process_reads_any_more_ends)
+TEST_LANGD(a_stream_that_no_process_reads_any_more_ends)
 {
-    struct rig *l = langd_up(NULL, NULL);
     struct local_msg a = attach(1, 5, RIGHT_READ | RIGHT_WATCH);
     struct there s;
 
@@ -311,9 +305,8 @@ static struct local_msg last_release(uint32_t cell, uint32_t rows)
 
 /* It would be told READY, and shown no rows. */
 /* RULES 7.2 */
-TEST(a_reader_that_was_not_declared_finds_no_rows_that_went)
+TEST_LANGD(a_reader_that_was_not_declared_finds_no_rows_that_went)
 {
-    struct rig *l = langd_up(NULL, NULL);
     struct there t;
 
     brain_conn(l, 1, "s");
@@ -349,9 +342,8 @@ TEST(readers_that_do_not_attach_in_time_are_not_waited_for)
 }
 
 /* RULES 7.2 */
-TEST(the_requester_may_say_that_no_more_readers_come)
+TEST_LANGD(the_requester_may_say_that_no_more_readers_come)
 {
-    struct rig *l = langd_up(NULL, NULL);
     struct there t = half_attached(l, MODE_WHOLE);
 
     brain_hear(l, 0, acked(&t));
@@ -366,9 +358,8 @@ TEST(the_requester_may_say_that_no_more_readers_come)
     T_OK(brain_say(l, 2, attach(1, 6, RIGHT_READ)));
 }
 
-TEST(a_new_room_of_the_id_has_readers_of_its_own)
+TEST_LANGD(a_new_room_of_the_id_has_readers_of_its_own)
 {
-    struct rig *l = langd_up(NULL, NULL);
     struct there t = half_attached(l, MODE_WHOLE);
 
     brain_hear(l, 0, acked(&t));
@@ -378,9 +369,8 @@ TEST(a_new_room_of_the_id_has_readers_of_its_own)
     T_OK(brain_say(l, 2, attach(1, 6, RIGHT_READ)));
 }
 
-TEST(a_stream_goes_on_when_no_more_readers_come)
+TEST_LANGD(a_stream_goes_on_when_no_more_readers_come)
 {
-    struct rig *l = langd_up(NULL, NULL);
     struct local_msg r = request(1, 0, MODE_STREAM);
     struct there t;
 
@@ -436,9 +426,8 @@ TEST(groups_end_with_their_session)
 /* memory that is taken away */
 
 /* RULES 6.6 */
-TEST(rows_without_memory_end_their_room_and_no_other)
+TEST_LANGD(rows_without_memory_end_their_room_and_no_other)
 {
-    struct rig *l = langd_up(NULL, NULL);
     struct there t = ask_room(l, 1, 0), other = ask_room(l, 2, 1);
     struct event ev = {.type = EV_NOTE, .note = {.type = NOTE_LAND_GONE}};
 
@@ -484,9 +473,8 @@ TEST(an_encoder_that_never_comes_holds_no_room)
 }
 
 /* RULES 9.4 */
-TEST(an_encoder_that_connects_and_says_nothing_is_not_waited_for_longer)
+TEST_LANGD(an_encoder_that_connects_and_says_nothing_is_not_waited_for_longer)
 {
-    struct rig *l = langd_up(NULL, NULL);
     struct there t = ask_room(l, 1, 0);
 
     fill(l, &t, 8);
@@ -520,10 +508,8 @@ static uint32_t declines_said(struct rig *l)
 }
 
 /* RULES 9.4 */
-TEST(declines_wait_for_their_encoder)
+TEST_WITH(declines_wait_for_their_encoder, struct rig *l, langd(NULL, NULL))
 {
-    struct rig *l = langd(NULL, NULL);
-
     T_OK(brain_say(l, 0, decline(7)));
     T_EQ_U64(brain_acts(l, ACT_CONNECT), 1);
     T_OK(brain_say(l, 0, decline(8)));
@@ -680,9 +666,8 @@ TEST(an_answer_about_a_smaller_grant_confirms_no_larger_one)
     T_EQ_U64(brain_said_count(l, PEER_RESUME), 0);
 }
 
-TEST(a_room_whose_key_is_taken_waits_for_no_readers)
+TEST_LANGD(a_room_whose_key_is_taken_waits_for_no_readers)
 {
-    struct rig *l = langd_up(NULL, NULL);
     struct local_msg r = request(1, 0, MODE_WHOLE);
     struct there t;
 

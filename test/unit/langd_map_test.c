@@ -33,9 +33,8 @@ static struct rig *mapping(void)
 
 /* mapping */
 
-TEST(pools_of_an_encoder_of_this_host_are_mapped)
+TEST_LANGD(pools_of_an_encoder_of_this_host_are_mapped)
 {
-    struct rig *l = langd_up(NULL, NULL);
     const struct action *a;
 
     brain_hear(l, 0, near_hello(TOKEN));
@@ -53,9 +52,8 @@ TEST(pools_of_an_encoder_of_this_host_are_mapped)
     T_EQ_U64(brain_said(l, PEER_HELLO, -1)->hello.mapped, 3);
 }
 
-TEST(others_are_not)
+TEST_LANGD(others_are_not)
 {
-    struct rig *l = langd_up(NULL, NULL);
     struct peer_msg m = near_hello(0);
 
     brain_hear(l, 0, m);
@@ -74,9 +72,8 @@ TEST(others_are_not)
     T_EQ_U64(brain_said(l, PEER_HELLO, -1)->hello.mapped, MAPS_NONE);
 }
 
-TEST(the_report_says_why_rows_are_not_copied)
+TEST_WITH(the_report_says_why_rows_are_not_copied, struct rig *l, mapping())
 {
-    struct rig *l = mapping();
     struct event ev = {.type = EV_MAP, .static_why = "lies elsewhere"};
 
     T_EQ_STR(
@@ -92,10 +89,8 @@ TEST(the_report_says_why_rows_are_not_copied)
         brain_text(l, "peers", "not_by", 0), "copy: not mapped, ucx: not here");
 }
 
-TEST(a_hello_that_is_said_again_changes_nothing)
+TEST_WITH(a_hello_that_is_said_again_changes_nothing, struct rig *l, mapping())
 {
-    struct rig *l = mapping();
-
     brain_hear(l, 0, near_hello(TOKEN));
     T_EQ_U64(brain_acts(l, ACT_MAP) + brain_acts(l, ACT_UNMAP), 0);
     heard_map(l, 1, OK);
@@ -122,9 +117,8 @@ TEST(what_cannot_be_mapped_is_tried_with_the_next_hello)
 }
 
 /* RULES 9.2 */
-TEST(a_lost_encoder_is_unmapped)
+TEST_WITH(a_lost_encoder_is_unmapped, struct rig *l, mapping())
 {
-    struct rig *l = mapping();
     struct event ev = {.type = EV_LINK_DOWN, .link = 0};
 
     heard_map(l, 1, OK);
@@ -140,9 +134,8 @@ TEST(a_lost_encoder_is_unmapped)
 }
 
 /* RULES 9.2 */
-TEST(another_run_of_it_is_another_mapping)
+TEST_WITH(another_run_of_it_is_another_mapping, struct rig *l, mapping())
 {
-    struct rig *l = mapping();
     struct peer_msg m = near_hello(TOKEN + 5);
 
     heard_map(l, 1, OK);
@@ -155,9 +148,8 @@ TEST(another_run_of_it_is_another_mapping)
 
 /* ends of rooms */
 
-TEST(abort_waits_until_nothing_can_land)
+TEST_WITH(abort_waits_until_nothing_can_land, struct rig *l, mapping())
 {
-    struct rig *l = mapping();
     struct there t = ask_room(l, 1, 0);
 
     brain_hear(l, 0, length(&t, 16, 16, true));
@@ -175,9 +167,8 @@ TEST(abort_waits_until_nothing_can_land)
 }
 
 /* RULES 6.2 */
-TEST(failed_is_answered_when_nothing_can_land)
+TEST_WITH(failed_is_answered_when_nothing_can_land, struct rig *l, mapping())
 {
-    struct rig *l = mapping();
     struct there t = ask_room(l, 1, 0);
     struct peer_msg m = about(&t, PEER_FAILED);
     struct event ev = {.type = EV_NOTE};
@@ -201,9 +192,8 @@ TEST(failed_is_answered_when_nothing_can_land)
     T_EQ_U64(brain_said(l, PEER_STATE, 0)->state.state, ROOM_FAILED);
 }
 
-TEST(a_trim_under_way_is_waited_for)
+TEST_WITH(a_trim_under_way_is_waited_for, struct rig *l, mapping())
 {
-    struct rig *l = mapping();
     struct there t = ask_room(l, 1, 0); /* two blocks */
 
     l->noisy = true;
@@ -236,9 +226,8 @@ TEST(a_new_attempt_is_told_when_the_old_one_is_quiet)
     T_EQ_U64(brain_said(l, PEER_RESUME, -1)->resume.attempt, 1);
 }
 
-TEST(silence_of_the_encoder_closes_too)
+TEST_WITH(silence_of_the_encoder_closes_too, struct rig *l, mapping())
 {
-    struct rig *l = mapping();
     struct event ev = {.type = EV_LINK_DOWN, .link = 0};
     struct there t = ask_room(l, 1, 0);
     struct peer_msg m = about(&t, PEER_FAILED);
@@ -258,9 +247,8 @@ TEST(silence_of_the_encoder_closes_too)
     T_EQ_U64(brain_free(l), 16);
 }
 
-TEST(ready_is_told_at_once_all_has_been_copied)
+TEST_WITH(ready_is_told_at_once_all_has_been_copied, struct rig *l, mapping())
 {
-    struct rig *l = mapping();
     struct there t = ask_room(l, 1, 0);
     struct peer_msg m = about(&t, PEER_FAILED);
 

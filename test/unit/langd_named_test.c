@@ -34,9 +34,8 @@ static uint64_t peers(struct rig *l)
 }
 
 /* RULES 9.7 */
-TEST(one_that_has_left_completes_its_room_and_takes_no_other)
+TEST_LANGD(one_that_has_left_completes_its_room_and_takes_no_other)
 {
-    struct rig *l = langd_up(NULL, NULL);
     struct there t = ask_room(l, 1, 0);
 
     name_it(l, false);
@@ -50,10 +49,8 @@ TEST(one_that_has_left_completes_its_room_and_takes_no_other)
     T_EQ_U64(brain_state(l, 1, 0), ROOM_SUCCESS);
 }
 
-TEST(without_rooms_it_is_forgotten_at_once)
+TEST_LANGD(without_rooms_it_is_forgotten_at_once)
 {
-    struct rig *l = langd_up(NULL, NULL);
-
     name_it(l, false);
     T_EQ_U64(brain_acts(l, ACT_DISCONNECT), 1);
     T_TRUE(!peers(l));
@@ -64,9 +61,8 @@ TEST(without_rooms_it_is_forgotten_at_once)
 }
 
 /* RULES 9.7 */
-TEST(named_again_it_goes_on_where_it_was)
+TEST_LANGD(named_again_it_goes_on_where_it_was)
 {
-    struct rig *l = langd_up(NULL, NULL);
     struct there t = ask_room(l, 1, 0), u;
 
     name_it(l, false);
@@ -80,9 +76,8 @@ TEST(named_again_it_goes_on_where_it_was)
 }
 
 /* RULES 9.7 */
-TEST(another_name_of_one_address_is_the_same_encoder)
+TEST_LANGD(another_name_of_one_address_is_the_same_encoder)
 {
-    struct rig *l = langd_up(NULL, NULL);
     struct there t = ask_room(l, 1, 0);
     struct local_msg m = request(2, 1, MODE_WHOLE);
 
@@ -106,10 +101,8 @@ static enum err decline(struct rig *l, uint64_t room)
 }
 
 /* RULES 9.7 */
-TEST(one_without_rooms_stays_the_same_under_another_name)
+TEST_LANGD(one_without_rooms_stays_the_same_under_another_name)
 {
-    struct rig *l = langd_up(NULL, NULL);
-
     snprintf(l->conf.peers[0].name, 8, "other");
     take(l);
     T_EQ_U64(brain_acts(l, ACT_DISCONNECT), 0);
@@ -155,9 +148,8 @@ TEST(one_that_is_named_again_too_late_hears_none)
 }
 
 /* RULES 7.2 */
-TEST(a_reader_that_is_late_hears_so_wherever_the_encoder_is_now)
+TEST_LANGD(a_reader_that_is_late_hears_so_wherever_the_encoder_is_now)
 {
-    struct rig *l = langd_up(NULL, NULL);
     struct local_msg r = request(1, 0, MODE_WHOLE);
     struct local_msg a = attach(1, 1, RIGHT_READ);
     struct conf_peer *other = &l->conf.peers[0], enc = *other;
@@ -201,10 +193,8 @@ static struct local_msg request_at(
 }
 
 /* RULES 9.7 */
-TEST(an_encoder_leaves_before_it_is_known_to_be_lost)
+TEST_LANGD(an_encoder_leaves_before_it_is_known_to_be_lost)
 {
-    struct rig *l = langd_up(NULL, NULL);
-
     rig_step(l, &(struct event){.type = EV_LINK_DOWN});
     name_it(l, false);
     brain_pass(l, 10000);
@@ -263,10 +253,8 @@ TEST(an_encoder_that_leaves_and_is_allowed_stays_one)
 }
 
 /* RULES 9.7 */
-TEST(an_encoder_that_is_leaving_may_be_allowed_again)
+TEST_LANGD(an_encoder_that_is_leaving_may_be_allowed_again)
 {
-    struct rig *l = langd_up(NULL, NULL);
-
     T_OK(brain_say(l, 0, request_at("enc", 1, 0)));
     name_it(l, false);
     T_ERR(brain_say(l, 0, request_at(ENC, 2, 1)), ERR_NOT_READY);
@@ -278,9 +266,8 @@ TEST(an_encoder_that_is_leaving_may_be_allowed_again)
 
 /* The room may be announced there, and wait for this langd. */
 /* RULES 9.7 */
-TEST(one_that_is_leaving_hears_declines_until_it_is_forgotten)
+TEST_LANGD(one_that_is_leaving_hears_declines_until_it_is_forgotten)
 {
-    struct rig *l = langd_up(NULL, NULL);
     struct there t = ask_room(l, 1, 0);
 
     name_it(l, false);
@@ -358,9 +345,8 @@ static uint32_t up(struct rig *l)
 
 /* One of 16 places is the encoder's of the configuration. */
 /* RULES 1.9 */
-TEST(encoders_of_one_user_leave_places_to_others)
+TEST_WITH(encoders_of_one_user_leave_places_to_others, struct rig *l, many())
 {
-    struct rig *l = many();
     const struct peer_msg *nack;
     char text[160];
 
@@ -462,9 +448,8 @@ TEST(addresses_that_never_answer_take_no_place_of_one_that_has)
 }
 
 /* RULES 1.9 */
-TEST(the_oldest_that_has_not_answered_gives_way)
+TEST_WITH(the_oldest_that_has_not_answered_gives_way, struct rig *l, many())
 {
-    struct rig *l = many();
     uint32_t first = 27; /* 16 places, 4 in reserve, 8 more, but one of `enc` */
 
     T_EQ_U64(ask_many(l, 0, 0, first), first);
@@ -498,10 +483,8 @@ TEST(one_that_gave_way_hears_declines_when_it_is_named_again)
 
 /* Those that leave while they have rooms count, and may be more than there are
  * places for. */
-TEST(a_reload_may_leave_more_than_have_a_place)
+TEST_WITH(a_reload_may_leave_more_than_have_a_place, struct rig *l, many())
 {
-    struct rig *l = many();
-
     T_EQ_U64(ask_many(l, 0, 0, 27), 27);
     allow(l, "tcp://127.0.0.1:8026"); /* the last of them */
     answer(l, 27);
@@ -540,9 +523,8 @@ TEST(an_encoder_whose_room_is_waited_for_keeps_its_place)
 }
 
 /* RULES 1.9 */
-TEST(one_that_waits_for_a_room_of_none_hears_so)
+TEST_WITH(one_that_waits_for_a_room_of_none_hears_so, struct rig *l, many())
 {
-    struct rig *l = many();
     struct local_msg a = attach(1, 63, RIGHT_READ);
 
     a.attach.encoder = span_str("tcp://127.0.0.1:7999");

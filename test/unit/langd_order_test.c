@@ -3,10 +3,8 @@
 #include "test/there.h"
 
 /* RULES 9.8 */
-TEST(a_room_is_killed_by_its_id_and_its_encoder_is_told)
+TEST_LANGD(a_room_is_killed_by_its_id_and_its_encoder_is_told)
 {
-    struct rig *l = langd_up(NULL, NULL);
-
     T_OK(brain_say(l, 0, request(1, 0, MODE_WHOLE)));
     T_OK(brain_say(l, 0, request(2, 1, MODE_WHOLE)));
     rig_step(l, &(struct event){.type = EV_KILL, .room = 1});
@@ -18,10 +16,8 @@ TEST(a_room_is_killed_by_its_id_and_its_encoder_is_told)
 }
 
 /* RULES 9.8 */
-TEST(all_rooms_of_a_process_are_killed)
+TEST_LANGD(all_rooms_of_a_process_are_killed)
 {
-    struct rig *l = langd_up(NULL, NULL);
-
     brain_conn(l, 1, "other");
     T_OK(brain_say(l, 0, request(1, 0, MODE_WHOLE)));
     T_OK(brain_say(l, 0, request(2, 1, MODE_WHOLE)));

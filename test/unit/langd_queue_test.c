@@ -277,9 +277,8 @@ TEST(a_broken_endpoint_leaves_grants_of_several_destinations_firm)
 }
 
 /* RULES 5.16 */
-TEST(a_grant_goes_back_when_its_encoder_asks_for_that)
+TEST_LANGD(a_grant_goes_back_when_its_encoder_asks_for_that)
 {
-    struct rig *l = langd_up(NULL, NULL);
     struct local_msg r = request(1, 0, MODE_WHOLE);
     struct peer_msg back;
     struct there a;
@@ -305,9 +304,8 @@ TEST(a_grant_goes_back_when_its_encoder_asks_for_that)
 
 /* Only of rooms with several destinations: a group would not get them again. */
 /* RULES 5.5 */
-TEST(a_group_keeps_its_blocks_whatever_its_encoder_asks)
+TEST_LANGD(a_group_keeps_its_blocks_whatever_its_encoder_asks)
 {
-    struct rig *l = langd_up(NULL, NULL);
     struct there a = member(l, 1, 1);
     struct peer_msg back;
 
@@ -418,9 +416,8 @@ TEST(group_is_admitted_whole_when_its_lengths_are_known)
 }
 
 /* RULES 5.5 */
-TEST(group_takes_no_more_members_than_it_has)
+TEST_LANGD(group_takes_no_more_members_than_it_has)
 {
-    struct rig *l = langd_up(NULL, NULL);
     struct local_msg stream = request_in(4, 3, 8, 2);
 
     (void)member(l, 1, 2);
@@ -454,9 +451,8 @@ TEST(group_waits_for_its_turn_and_then_is_firm)
 
 /* Unknown lengths count as max_rows, and what is not needed goes back. */
 /* RULES 5.6 */
-TEST(group_of_unknown_lengths_holds_max_rows_until_they_are_known)
+TEST_LANGD(group_of_unknown_lengths_holds_max_rows_until_they_are_known)
 {
-    struct rig *l = langd_up(NULL, NULL);
     struct there a = member(l, 1, 2), b = member(l, 2, 2), c;
 
     brain_hear(l, 0, length(&a, ROWS_UNKNOWN, 56, false));
@@ -555,9 +551,8 @@ TEST(group_that_grows_beyond_the_pool_is_too_large)
 }
 
 /* RULES 5.7 */
-TEST(group_fails_whole_when_a_member_lost_its_place)
+TEST_LANGD(group_fails_whole_when_a_member_lost_its_place)
 {
-    struct rig *l = langd_up(NULL, NULL);
     struct there a = member(l, 1, 2), b = member(l, 2, 2);
     struct peer_msg m = about(&a, PEER_FAILED);
 
@@ -573,9 +568,8 @@ TEST(group_fails_whole_when_a_member_lost_its_place)
 }
 
 /* RULES 5.7 */
-TEST(a_member_that_comes_after_one_lost_its_place_fails_too)
+TEST_LANGD(a_member_that_comes_after_one_lost_its_place_fails_too)
 {
-    struct rig *l = langd_up(NULL, NULL);
     struct there a = member(l, 1, 2);
     struct peer_msg m = about(&a, PEER_FAILED);
 
@@ -592,9 +586,8 @@ TEST(a_member_that_comes_after_one_lost_its_place_fails_too)
 /* What is asked for ahead of its rows waits for its turn, also with enough
  * blocks: it may lose them until then. */
 /* RULES 5.2, 5.14 */
-TEST(a_grant_that_is_asked_for_ahead_becomes_firm_in_its_turn)
+TEST_LANGD(a_grant_that_is_asked_for_ahead_becomes_firm_in_its_turn)
 {
-    struct rig *l = langd_up(NULL, NULL);
     struct there a = ask_room(l, 1, 0), b = ask_room(l, 2, 1);
     struct peer_msg m;
 
@@ -618,9 +611,8 @@ TEST(a_grant_that_is_asked_for_ahead_becomes_firm_in_its_turn)
 }
 
 /* RULES 2.1, 5.2 */
-TEST(firmness_is_said_until_it_is_known)
+TEST_LANGD(firmness_is_said_until_it_is_known)
 {
-    struct rig *l = langd_up(NULL, NULL);
     struct there a = ask_room(l, 1, 0);
     struct peer_msg m;
 
@@ -700,9 +692,8 @@ TEST(full_tables_refuse_and_recover)
     T_OK(brain_say(l, 0, attach(1, 30, RIGHT_WATCH)));
 }
 
-TEST(many_views_of_one_room_are_refused_not_fatal)
+TEST_LANGD(many_views_of_one_room_are_refused_not_fatal)
 {
-    struct rig *l = langd_up(NULL, NULL);
     uint32_t ok = 0;
 
     brain_conn(l, 1, "s");
@@ -772,9 +763,8 @@ TEST(an_attach_keeps_the_place_of_its_encoder)
 }
 
 /* RULES 7.5 */
-TEST(null_encoder_is_ready_at_once)
+TEST_WITH(null_encoder_is_ready_at_once, struct rig *l, langd(NULL, NULL))
 {
-    struct rig *l = langd(NULL, NULL);
     struct local_msg r = request(1, 0, MODE_WHOLE);
 
     r.request.encoder = span_str("null");
@@ -787,9 +777,8 @@ TEST(null_encoder_is_ready_at_once)
 }
 
 /* RULES 9.5 */
-TEST(drain_takes_no_new_rooms)
+TEST_LANGD(drain_takes_no_new_rooms)
 {
-    struct rig *l = langd_up(NULL, NULL);
     struct there t = ask_room(l, 1, 0);
     struct event drain = {.type = EV_DRAIN};
 

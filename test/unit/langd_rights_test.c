@@ -29,10 +29,8 @@ static void greet(struct rig *l, bool same_host)
 }
 
 /* RULES 10.1 */
-TEST(an_init_says_the_secret)
+TEST_LANGD(an_init_says_the_secret)
 {
-    struct rig *l = langd_up(NULL, NULL);
-
     greet(l, false);
     T_OK(brain_say(l, 0, secret_request(7, 0, &key)));
     T_TRUE(secret_eq(&brain_said(l, PEER_INIT, 0)->init.secret, &key));
@@ -42,9 +40,8 @@ TEST(an_init_says_the_secret)
 }
 
 /* RULES 10.3 */
-TEST(a_decline_says_it_too)
+TEST_LANGD(a_decline_says_it_too)
 {
-    struct rig *l = langd_up(NULL, NULL);
     struct local_msg m = {.type = LOCAL_DECLINE};
 
     m.decline.room = 7;
@@ -60,9 +57,8 @@ TEST(a_decline_says_it_too)
 }
 
 /* RULES 4.12 */
-TEST(an_init_says_announced)
+TEST_LANGD(an_init_says_announced)
 {
-    struct rig *l = langd_up(NULL, NULL);
     struct local_msg m = request(7, 0, MODE_WHOLE);
 
     m.request.flags = FLAG_KEEP | FLAG_ANNOUNCED;
@@ -73,7 +69,7 @@ TEST(an_init_says_announced)
 }
 
 /* RULES 10.2 */
-TEST(users_are_named_on_one_host)
+TEST_LANGD(users_are_named_on_one_host)
 {
     static const struct groups groups = {2, {1001, 1002}};
     struct event ev = {.type = EV_CONN_OPEN,
@@ -82,7 +78,6 @@ TEST(users_are_named_on_one_host)
         .gid = 90,
         .pid = 17,
         .groups = &groups};
-    struct rig *l = langd_up(NULL, NULL);
     struct local_msg m = {.type = LOCAL_HELLO};
     const struct peer_init *n;
 
@@ -105,9 +100,8 @@ TEST(users_are_named_on_one_host)
 }
 
 /* The connection that asked may end before the room. */
-TEST(a_user_is_named_when_the_connection_that_asked_is_gone)
+TEST_LANGD(a_user_is_named_when_the_connection_that_asked_is_gone)
 {
-    struct rig *l = langd_up(NULL, NULL);
     struct peer_msg m;
 
     brain_user(l, 3, 900, "u");
@@ -131,10 +125,8 @@ TEST(a_user_is_named_when_the_connection_that_asked_is_gone)
 /* Asking first under a known id takes nothing from an engine with the secret.
  */
 /* RULES 10.1 */
-TEST(a_place_is_not_taken_without_the_secret)
+TEST_LANGD(a_place_is_not_taken_without_the_secret)
 {
-    struct rig *l = langd_up(NULL, NULL);
-
     brain_user(l, 1, 4002, "thief");
     T_OK(brain_say(l, 1, request(7, 0, MODE_WHOLE)));
     T_OK(brain_say(l, 1, secret_request(7, 1, &other)));
@@ -144,9 +136,8 @@ TEST(a_place_is_not_taken_without_the_secret)
 }
 
 /* RULES 10.1 */
-TEST(readers_attach_with_the_secret)
+TEST_LANGD(readers_attach_with_the_secret)
 {
-    struct rig *l = langd_up(NULL, NULL);
     struct local_msg m = attach(7, 1, RIGHT_READ), q;
 
     brain_conn(l, 1, "s");

@@ -178,9 +178,8 @@ static struct seen rooms_for(struct rig *l, uint32_t uid)
 }
 
 /* RULES 10.4 */
-TEST(room_ids_are_shown_to_their_users)
+TEST_WITH(room_ids_are_shown_to_their_users, struct rig *l, langd(NULL, NULL))
 {
-    struct rig *l = langd(NULL, NULL);
     struct local_msg m = request(UINT64_C(0x123456780b0b), 0, MODE_WHOLE);
 
     m.request.encoder = span_str("null");

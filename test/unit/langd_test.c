@@ -6,9 +6,8 @@
 /* a room */
 
 /* RULES 4.1, 4.3 */
-TEST(request_then_announce_widened_ready)
+TEST_LANGD(request_then_announce_widened_ready)
 {
-    struct rig *l = langd_up(NULL, NULL);
     struct there t = ask_room(l, 1, 0);
     const struct peer_msg *m;
 
@@ -48,9 +47,8 @@ TEST(request_then_announce_widened_ready)
 }
 
 /* RULES 4.3 */
-TEST(trim_at_length_is_local)
+TEST_LANGD(trim_at_length_is_local)
 {
-    struct rig *l = langd_up(NULL, NULL);
     struct there t = ask_room(l, 1, 0);
 
     l->noisy = true;
@@ -65,9 +63,8 @@ TEST(trim_at_length_is_local)
 }
 
 /* RULES 4.8 */
-TEST(total_zero_is_ready_at_length)
+TEST_LANGD(total_zero_is_ready_at_length)
 {
-    struct rig *l = langd_up(NULL, NULL);
     struct there t = ask_room(l, 1, 0);
 
     brain_hear(l, 0, length(&t, 0, 0, true));
@@ -79,9 +76,8 @@ TEST(total_zero_is_ready_at_length)
 }
 
 /* RULES 4.6 */
-TEST(ready_needs_rows_and_aux_in_any_order)
+TEST_LANGD(ready_needs_rows_and_aux_in_any_order)
 {
-    struct rig *l = langd_up(NULL, NULL);
     struct there t = ask_room(l, 1, 0);
 
     brain_landed(l, &t.open, 0, 8); /* data overtakes LENGTH */
@@ -93,9 +89,8 @@ TEST(ready_needs_rows_and_aux_in_any_order)
 }
 
 /* RULES 2.1, 4.5 */
-TEST(want_is_granted_and_repetitions_change_nothing)
+TEST_LANGD(want_is_granted_and_repetitions_change_nothing)
 {
-    struct rig *l = langd_up(NULL, NULL);
     struct there t = ask_room(l, 1, 0);
     uint32_t left;
 
@@ -114,10 +109,8 @@ TEST(want_is_granted_and_repetitions_change_nothing)
 }
 
 /* RULES 2.1 */
-TEST(init_is_repeated_until_answered)
+TEST_LANGD(init_is_repeated_until_answered)
 {
-    struct rig *l = langd_up(NULL, NULL);
-
     T_OK(brain_say(l, 0, request(1, 0, MODE_WHOLE)));
     brain_pass(l, 1000);
     T_TRUE(brain_said_count(l, PEER_INIT) >= 3);
@@ -125,9 +118,8 @@ TEST(init_is_repeated_until_answered)
 }
 
 /* RULES 4.4 */
-TEST(total_never_changes)
+TEST_LANGD(total_never_changes)
 {
-    struct rig *l = langd_up(NULL, NULL);
     struct there t = ask_room(l, 1, 0);
 
     brain_hear(l, 0, length(&t, 12, 16, false));
@@ -138,9 +130,8 @@ TEST(total_never_changes)
 }
 
 /* RULES 4.4 */
-TEST(total_below_what_came_is_malformed)
+TEST_LANGD(total_below_what_came_is_malformed)
 {
-    struct rig *l = langd_up(NULL, NULL);
     struct there t = ask_room(l, 1, 0);
 
     brain_landed(l, &t.open, 8, 8);
@@ -149,9 +140,8 @@ TEST(total_below_what_came_is_malformed)
 }
 
 /* F27 */
-TEST(rows_beyond_the_total_do_not_count)
+TEST_LANGD(rows_beyond_the_total_do_not_count)
 {
-    struct rig *l = langd_up(NULL, NULL);
     struct there t = ask_room(l, 1, 0);
 
     brain_hear(l, 0, length(&t, 12, 16, true));
@@ -160,9 +150,8 @@ TEST(rows_beyond_the_total_do_not_count)
     T_EQ_U64(brain_reason(l, 0, 0), ERR_MALFORMED);
 }
 
-TEST(absurd_lengths_are_refused)
+TEST_LANGD(absurd_lengths_are_refused)
 {
-    struct rig *l = langd_up(NULL, NULL);
     struct there t = ask(l, 0, request(1, 0, MODE_STREAM));
 
     brain_hear(l, 0, length(&t, 0xfffffffe, 0xfffffffe, true));
@@ -170,9 +159,8 @@ TEST(absurd_lengths_are_refused)
     T_EQ_U64(brain_free(l), 16);
 }
 
-TEST(too_large_says_both_numbers)
+TEST_LANGD(too_large_says_both_numbers)
 {
-    struct rig *l = langd_up(NULL, NULL);
     struct there t = ask_room(l, 1, 0);
 
     brain_hear(l, 0, length(&t, 1000, 1000, false));
@@ -189,9 +177,8 @@ TEST(too_large_says_both_numbers)
 /* identity */
 
 /* RULES 1.7, 1.8 */
-TEST(key_and_storage_must_agree)
+TEST_LANGD(key_and_storage_must_agree)
 {
-    struct rig *l = langd_up(NULL, NULL);
     struct local_msg r = request(1, 0, MODE_WHOLE);
     struct there t;
     struct peer_msg m;
@@ -215,9 +202,8 @@ TEST(key_and_storage_must_agree)
 }
 
 /* RULES 1.6; F29 */
-TEST(second_owner_of_a_key_is_refused)
+TEST_LANGD(second_owner_of_a_key_is_refused)
 {
-    struct rig *l = langd_up(NULL, NULL);
     struct there t = ask_room(l, 1, 0);
 
     brain_conn(l, 1, "other");
@@ -229,9 +215,8 @@ TEST(second_owner_of_a_key_is_refused)
 }
 
 /* RULES 1.2; F21 */
-TEST(unknown_generation_is_stale)
+TEST_LANGD(unknown_generation_is_stale)
 {
-    struct rig *l = langd_up(NULL, NULL);
     struct there t = {.room = 5, .generation = 12345};
     const struct peer_msg *m;
 
@@ -244,9 +229,8 @@ TEST(unknown_generation_is_stale)
 }
 
 /* RULES 4.6 */
-TEST(ready_wins_over_failed)
+TEST_LANGD(ready_wins_over_failed)
 {
-    struct rig *l = langd_up(NULL, NULL);
     struct there t = ask_room(l, 1, 0);
     struct peer_msg m = about(&t, PEER_FAILED);
 
@@ -261,9 +245,8 @@ TEST(ready_wins_over_failed)
     T_EQ_U64(brain_said(l, PEER_STATE, 0)->state.state, ROOM_SUCCESS);
 }
 
-TEST(failed_ends_the_room_and_is_answered)
+TEST_LANGD(failed_ends_the_room_and_is_answered)
 {
-    struct rig *l = langd_up(NULL, NULL);
     struct there t = ask_room(l, 1, 0);
     struct peer_msg m = about(&t, PEER_FAILED);
 
@@ -277,9 +260,8 @@ TEST(failed_ends_the_room_and_is_answered)
 }
 
 /* RULES 1.1 */
-TEST(another_epoch_changes_nothing)
+TEST_LANGD(another_epoch_changes_nothing)
 {
-    struct rig *l = langd_up(NULL, NULL);
     struct there t = ask_room(l, 1, 0);
     struct peer_msg m = length(&t, 8, 8, true);
 
@@ -341,9 +323,8 @@ TEST(a_hello_that_is_refused_is_told_once_and_names_why_rooms_fail)
 }
 
 /* RULES 1.1, 9.2 */
-TEST(new_epoch_ends_rooms_ready_rows_stay)
+TEST_LANGD(new_epoch_ends_rooms_ready_rows_stay)
 {
-    struct rig *l = langd_up(NULL, NULL);
     struct there a = ask_room(l, 1, 0), b = ask_room(l, 2, 1);
 
     (void)b;
@@ -357,9 +338,8 @@ TEST(new_epoch_ends_rooms_ready_rows_stay)
     T_EQ_U64(brain_said(l, PEER_INIT, 0)->to_epoch, PEER_EPOCH + 1);
 }
 
-TEST(silence_is_lost_only_after_a_while)
+TEST_LANGD(silence_is_lost_only_after_a_while)
 {
-    struct rig *l = langd_up(NULL, NULL);
     struct event down = {.type = EV_LINK_DOWN, .link = 0};
     struct there t = ask_room(l, 1, 0);
 
@@ -377,9 +357,8 @@ TEST(silence_is_lost_only_after_a_while)
 }
 
 /* RULES 1.3 */
-TEST(what_is_forgotten_there_is_not_begun_anew)
+TEST_LANGD(what_is_forgotten_there_is_not_begun_anew)
 {
-    struct rig *l = langd_up(NULL, NULL);
     struct there t = ask_room(l, 1, 0);
     struct peer_msg nack = about(&t, PEER_NACK);
 
@@ -395,9 +374,8 @@ TEST(what_is_forgotten_there_is_not_begun_anew)
 
 /* Its INIT came after younger ones had ended and were forgotten there. */
 /* RULES 1.3 */
-TEST(what_is_never_begun_there_is_given_up)
+TEST_LANGD(what_is_never_begun_there_is_given_up)
 {
-    struct rig *l = langd_up(NULL, NULL);
     struct peer_msg nack;
     struct there t;
 
@@ -413,9 +391,8 @@ TEST(what_is_never_begun_there_is_given_up)
     T_EQ_U64(brain_reason(l, 0, 0), ERR_STALE);
 }
 
-TEST(a_refusal_without_a_reason_has_one)
+TEST_LANGD(a_refusal_without_a_reason_has_one)
 {
-    struct rig *l = langd_up(NULL, NULL);
     struct there t = ask_room(l, 1, 0);
     struct peer_msg nack = about(&t, PEER_NACK);
 
@@ -426,9 +403,8 @@ TEST(a_refusal_without_a_reason_has_one)
 }
 
 /* RULES 6.4 */
-TEST(an_abort_that_is_not_answered_is_said_no_more)
+TEST_LANGD(an_abort_that_is_not_answered_is_said_no_more)
 {
-    struct rig *l = langd_up(NULL, NULL);
     uint32_t said = 0;
 
     (void)ask_room(l, 1, 0);
@@ -446,9 +422,8 @@ TEST(an_abort_that_is_not_answered_is_said_no_more)
 /* attempts */
 
 /* RULES 1.5; F43 */
-TEST(broken_endpoint_raises_the_attempt_three_times)
+TEST_LANGD(broken_endpoint_raises_the_attempt_three_times)
 {
-    struct rig *l = langd_up(NULL, NULL);
     struct there t = ask_room(l, 1, 0);
     struct peer_msg m = about(&t, PEER_BROKEN);
 
@@ -500,10 +475,9 @@ static void breaks(
 }
 
 /* RULES 1.5 */
-TEST(one_outage_is_one_attempt_and_has_patience)
+TEST_LANGD(one_outage_is_one_attempt_and_has_patience)
 {
     static const uint32_t pauses[] = {0, 100, 200, 400, 800, 1600, 2000, 2000};
-    struct rig *l = langd_up(NULL, NULL);
     struct there t = ask_room(l, 1, 0);
 
     brain_hear(l, 0, length(&t, 16, 16, true));
@@ -556,9 +530,8 @@ TEST(or_by_rows_that_do_not_come)
 }
 
 /* F21 */
-TEST(rows_of_another_generation_do_not_count)
+TEST_LANGD(rows_of_another_generation_do_not_count)
 {
-    struct rig *l = langd_up(NULL, NULL);
     struct there t = ask_room(l, 1, 0);
     struct data_cmd old;
 
@@ -573,9 +546,8 @@ TEST(rows_of_another_generation_do_not_count)
 }
 
 /* RULES 1.4, 3.2 */
-TEST(rows_of_an_older_attempt_do_not_count)
+TEST_LANGD(rows_of_an_older_attempt_do_not_count)
 {
-    struct rig *l = langd_up(NULL, NULL);
     struct there t = ask_room(l, 1, 0);
     struct data_cmd old = t.open;
     struct peer_msg m = about(&t, PEER_BROKEN);
@@ -621,9 +593,8 @@ TEST(stream_shows_and_frees_a_prefix)
     T_EQ_U64(brain_shown(l, "rooms", "blocks", 0), 4);
 }
 
-TEST(stream_prefix_ends_where_the_item_does)
+TEST_LANGD(stream_prefix_ends_where_the_item_does)
 {
-    struct rig *l = langd_up(NULL, NULL);
     struct there t = ask(l, 0, request(1, 0, MODE_STREAM));
 
     brain_hear(l, 0, length(&t, ROWS_UNKNOWN, 64, false));
@@ -635,9 +606,8 @@ TEST(stream_prefix_ends_where_the_item_does)
 }
 
 /* RULES 5.20 */
-TEST(stream_waits_for_the_slowest_reader_while_it_lives)
+TEST_LANGD(stream_waits_for_the_slowest_reader_while_it_lives)
 {
-    struct rig *l = langd_up(NULL, NULL);
     struct local_msg r = request(1, 0, MODE_STREAM);
     struct there t;
 
@@ -660,9 +630,8 @@ TEST(stream_waits_for_the_slowest_reader_while_it_lives)
     T_EQ_U64(brain_cmd(l, LAND_BASE)->a, 24);
 }
 
-TEST(exposed_rows_stay_when_the_endpoint_breaks)
+TEST_LANGD(exposed_rows_stay_when_the_endpoint_breaks)
 {
-    struct rig *l = langd_up(NULL, NULL);
     struct there t = ask(l, 0, request(1, 0, MODE_STREAM));
     struct peer_msg m = about(&t, PEER_BROKEN);
 
@@ -678,9 +647,8 @@ TEST(exposed_rows_stay_when_the_endpoint_breaks)
 /* fences */
 
 /* RULES 6.1 */
-TEST(blocks_wait_for_owner_and_readers)
+TEST_LANGD(blocks_wait_for_owner_and_readers)
 {
-    struct rig *l = langd_up(NULL, NULL);
     struct local_msg r = request(1, 0, MODE_WHOLE);
     struct there t;
 
@@ -701,9 +669,8 @@ TEST(blocks_wait_for_owner_and_readers)
 }
 
 /* RULES 6.1 */
-TEST(no_deadline_or_abort_takes_blocks_from_a_reader)
+TEST_LANGD(no_deadline_or_abort_takes_blocks_from_a_reader)
 {
-    struct rig *l = langd_up(NULL, NULL);
     struct there t = ask(l, 0, request(1, 0, MODE_STREAM));
 
     brain_hear(l, 0, length(&t, 64, 64, true));
@@ -722,10 +689,8 @@ TEST(no_deadline_or_abort_takes_blocks_from_a_reader)
 }
 
 /* RULES 6.1 */
-TEST(blocks_of_a_failed_room_wait_for_landings)
+TEST_LANGD(blocks_of_a_failed_room_wait_for_landings)
 {
-    struct rig *l = langd_up(NULL, NULL);
-
     (void)ask_room(l, 1, 0);
     l->noisy = true;
     T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
@@ -807,9 +772,8 @@ TEST(consumer_deadline_only_counts)
 /* several destinations */
 
 /* RULES 5.16 */
-TEST(one_of_several_gets_no_default_grant)
+TEST_LANGD(one_of_several_gets_no_default_grant)
 {
-    struct rig *l = langd_up(NULL, NULL);
     struct local_msg r = request(1, 0, MODE_WHOLE);
     struct there t;
 

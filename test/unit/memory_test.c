@@ -55,10 +55,8 @@ TEST(what_has_expired_is_evicted_before_what_has_not)
     T_EQ_U64(m->forgotten, 1);
 }
 
-TEST(an_entry_expires_and_is_put_anew)
+TEST_WITH(an_entry_expires_and_is_put_anew, struct memory *m, memory())
 {
-    struct memory *m = memory();
-
     (void)tomb_put(m, 0, 1, 7, 1, 3, 4);
     T_TRUE(memory_get(m, 99, 1, 7) && !memory_get(m, 99, 1, 8));
     T_TRUE(!memory_get(m, 100, 1, 7));

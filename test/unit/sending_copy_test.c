@@ -13,9 +13,8 @@ static void copy_job(struct sending *d, uint32_t slot, uint64_t g,
     limit(d, slot, g, rows, rows);
 }
 
-TEST(copies_are_large)
+TEST_WITH(copies_are_large, struct sending *d, make())
 {
-    struct sending *d = make();
     uint32_t token, rows = 0;
 
     copy_job(d, 1, 1, 88, 1408, true);
@@ -32,9 +31,8 @@ TEST(copies_are_large)
     T_FALSE(sending_next(d, &batch, &token));
 }
 
-TEST(kinds_have_messages_of_their_own)
+TEST_WITH(kinds_have_messages_of_their_own, struct sending *d, make())
 {
-    struct sending *d = make();
     uint32_t tokens[3], copies = 0;
 
     copy_job(d, 1, 1, 1, 16, true);
@@ -47,9 +45,8 @@ TEST(kinds_have_messages_of_their_own)
     T_EQ_U64(copies, 2);
 }
 
-TEST(a_rewind_changes_the_kind)
+TEST_WITH(a_rewind_changes_the_kind, struct sending *d, make())
 {
-    struct sending *d = make();
     struct data_cmd c = cmd_of(SEND_REWIND, 1, 1);
     uint32_t token;
 

@@ -2,17 +2,14 @@
  * closes. */
 #include "test/unit/sending_side.h"
 
-TEST(nothing_to_send)
+TEST_WITH(nothing_to_send, struct sending *d, make())
 {
-    struct sending *d = make();
-
     nothing(d);
     T_EQ_U64(sending_active(d), 0);
 }
 
-TEST(segments_of_one_job)
+TEST_WITH(segments_of_one_job, struct sending *d, make())
 {
-    struct sending *d = make();
     uint32_t t;
 
     job(d, 3, 9, 8, 100, ROWS_UNKNOWN);
@@ -41,10 +38,8 @@ TEST(segments_of_one_job)
     T_EQ_U64(sending_active(d), 0);
 }
 
-TEST(only_whole_units_until_the_end)
+TEST_WITH(only_whole_units_until_the_end, struct sending *d, make())
 {
-    struct sending *d = make();
-
     job(d, 0, 9, 4, 7, ROWS_UNKNOWN);
     done(d, expect(d, 0, 0, 4));
     nothing(d);
@@ -55,9 +50,8 @@ TEST(only_whole_units_until_the_end)
     nothing(d);
 }
 
-TEST(limit_needs_generation_and_attempt)
+TEST_WITH(limit_needs_generation_and_attempt, struct sending *d, make())
 {
-    struct sending *d = make();
     struct data_cmd c = cmd_of(SEND_LIMIT, 0, 9);
 
     job(d, 0, 9, 4, 4, ROWS_UNKNOWN);
@@ -74,9 +68,8 @@ TEST(limit_needs_generation_and_attempt)
     done(d, expect(d, 0, 4, 4));
 }
 
-TEST(source_runs)
+TEST_WITH(source_runs, struct sending *d, make())
 {
-    struct sending *d = make();
     uint32_t t;
 
     T_FALSE(give(d, cmd_of(SEND_OPEN, 0, 9)));
@@ -164,9 +157,8 @@ TEST(peers_are_served_as_their_carriers_read)
 }
 
 /* Two destinations of one extent: the same runs come twice. */
-TEST(two_jobs_share_an_extent)
+TEST_WITH(two_jobs_share_an_extent, struct sending *d, make())
 {
-    struct sending *d = make();
     uint32_t t;
 
     sending_peer(d, 2, 1, 52 * KIB);
@@ -189,9 +181,8 @@ TEST(two_jobs_share_an_extent)
 }
 
 /* RULES 5.9 */
-TEST(window_holds)
+TEST_WITH(window_holds, struct sending *d, make())
 {
-    struct sending *d = make();
     uint32_t t[8], n = 0;
     uint64_t bytes = 0;
 
@@ -210,9 +201,8 @@ TEST(window_holds)
 
 /* A window of one endpoint says nothing about another. */
 /* RULES 5.9 */
-TEST(windows_are_per_endpoint)
+TEST_WITH(windows_are_per_endpoint, struct sending *d, make())
 {
-    struct sending *d = make();
     struct data_cmd c = cmd_of(SEND_OPEN, 5, 9);
     uint32_t t;
 
@@ -275,10 +265,8 @@ TEST(units_larger_than_a_message_are_few_at_once)
     nothing(d);
 }
 
-TEST(peers_message_size_counts)
+TEST_WITH(peers_message_size_counts, struct sending *d, make())
 {
-    struct sending *d = make();
-
     sending_peer(d, 1, 1, 10 * KIB);
     job(d, 0, 9, 4, 64, ROWS_UNKNOWN);
     done(d, expect(d, 0, 0, 8));
@@ -287,9 +275,8 @@ TEST(peers_message_size_counts)
 /* A huge room and small ones: each turn of the endpoint has one segment of
  * each, so the small ones are gone after the first message or two. */
 /* RULES 5.9 */
-TEST(jobs_take_turns)
+TEST_WITH(jobs_take_turns, struct sending *d, make())
 {
-    struct sending *d = make();
     uint32_t t, small = 0, messages = 0;
 
     job(d, 0, 9, 64, 1024, ROWS_UNKNOWN);
@@ -308,9 +295,8 @@ TEST(jobs_take_turns)
 }
 
 /* RULES 5.9 */
-TEST(two_large_jobs_share_evenly)
+TEST_WITH(two_large_jobs_share_evenly, struct sending *d, make())
 {
-    struct sending *d = make();
     uint32_t t, rows[2] = {0};
 
     job(d, 0, 9, 8, 128, ROWS_UNKNOWN);
@@ -436,9 +422,8 @@ TEST(segments_have_few_units)
 }
 
 /* RULES 1.4 */
-TEST(rewind_goes_back)
+TEST_WITH(rewind_goes_back, struct sending *d, make())
 {
-    struct sending *d = make();
     struct data_cmd c = cmd_of(SEND_REWIND, 0, 9);
 
     job(d, 0, 9, 8, 128, ROWS_UNKNOWN);
@@ -460,9 +445,8 @@ TEST(rewind_goes_back)
 }
 
 /* The length became known while the peer was away. */
-TEST(rewind_tells_the_total)
+TEST_WITH(rewind_tells_the_total, struct sending *d, make())
 {
-    struct sending *d = make();
     struct data_cmd c = cmd_of(SEND_REWIND, 0, 9);
 
     job(d, 0, 9, 8, 4, ROWS_UNKNOWN);
@@ -474,10 +458,8 @@ TEST(rewind_tells_the_total)
     T_EQ_U64(batch.segments[0].total, 7);
 }
 
-TEST(close_when_nothing_is_out)
+TEST_WITH(close_when_nothing_is_out, struct sending *d, make())
 {
-    struct sending *d = make();
-
     job(d, 0, 9, 8, 128, ROWS_UNKNOWN);
     T_TRUE(give(d, cmd_of(SEND_CLOSE, 0, 9)));
     nothing(d);
@@ -488,9 +470,8 @@ TEST(close_when_nothing_is_out)
     T_TRUE(give(d, cmd_of(SEND_CLOSE, 7, 1)));
 }
 
-TEST(close_waits_for_what_is_out)
+TEST_WITH(close_waits_for_what_is_out, struct sending *d, make())
 {
-    struct sending *d = make();
     uint32_t a, b;
 
     job(d, 0, 9, 64, 1024, ROWS_UNKNOWN);
@@ -509,9 +490,8 @@ TEST(close_waits_for_what_is_out)
 }
 
 /* The slot serves another generation before the old messages are done. */
-TEST(close_of_an_older_generation)
+TEST_WITH(close_of_an_older_generation, struct sending *d, make())
 {
-    struct sending *d = make();
     uint32_t a, b, c;
 
     job(d, 0, 9, 64, 1024, ROWS_UNKNOWN);
@@ -534,9 +514,8 @@ TEST(close_of_an_older_generation)
     T_TRUE(give(d, cmd_of(SEND_CLOSE, 0, 9)));
 }
 
-TEST(broken_peer_stands_still)
+TEST_WITH(broken_peer_stands_still, struct sending *d, make())
 {
-    struct sending *d = make();
     struct data_cmd c = cmd_of(SEND_REWIND, 0, 9);
     uint32_t t;
 
@@ -558,9 +537,8 @@ TEST(broken_peer_stands_still)
     done(d, expect(d, 2, 0, 4));
 }
 
-TEST(closed_peer)
+TEST_WITH(closed_peer, struct sending *d, make())
 {
-    struct sending *d = make();
     struct data_cmd c = cmd_of(SEND_REWIND, 0, 9);
     uint32_t t;
 
@@ -582,11 +560,10 @@ TEST(closed_peer)
 }
 
 /* A peer that asks for nonsense gets nothing, and nobody is hurt. */
-TEST(hostile_geometry)
+TEST_WITH(hostile_geometry, struct sending *d, make())
 {
     static const uint32_t odd[] = {0, 1, 3, 4, 16, 240, 241, 0x7fffffff,
         0x80000000, 0xfffffffc, 0xffffffff};
-    struct sending *d = make();
     uint32_t t;
 
     for (size_t u = 0; u < ARRAY_LEN(odd); u++)

@@ -30,10 +30,8 @@ static uint32_t all(struct share *s, uint64_t who)
 }
 
 /* RULES 7.6 */
-TEST(one_user_gets_the_limit_and_no_more)
+TEST_WITH(one_user_gets_the_limit_and_no_more, struct share *s, make(100, 25))
 {
-    struct share *s = make(100, 25);
-
     T_EQ_U64(all(s, 1000), 100);
     T_TRUE(strstr(s->why, "limits.rooms: 1 asked, 100 of 100 in use, 100 of "
                           "them by user 1000 (limits.reserve: 25% more)"));
@@ -42,9 +40,8 @@ TEST(one_user_gets_the_limit_and_no_more)
 }
 
 /* RULES 5.1 */
-TEST(users_take_turns)
+TEST_WITH(users_take_turns, struct share *s, make(100, 25))
 {
-    struct share *s = make(100, 25);
     uint64_t a[8], b[2], c;
     uint32_t n = ARRAY_LEN(a);
 
@@ -109,10 +106,8 @@ TEST(a_user_that_has_something_gets_more_beside_a_hog)
     T_EQ_U64(all(s, 2), 11); /* 21 of his are as many as are left */
 }
 
-TEST(amounts_are_taken_whole)
+TEST_WITH(amounts_are_taken_whole, struct share *s, make(100, 25))
 {
-    struct share *s = make(100, 25);
-
     T_TRUE(!share_take(s, 1, 101));
     T_TRUE(share_take(s, 1, 100));
     T_TRUE(!share_take(s, 2, 13)); /* 12 would be left */

@@ -208,9 +208,8 @@ TEST(same_hash)
     T_TRUE(ask(t, s, b).held);
 }
 
-TEST(exhaustion_and_fifo)
+TEST_WITH(exhaustion_and_fifo, struct tickets *t, make(1, 16))
 {
-    struct tickets *t = make(1, 16);
     uint32_t s = space(t, 5, "ctx", 2);
     struct ticket_state a = ask(t, s, "a"), b = ask(t, s, "b"), c, q;
 
@@ -240,9 +239,8 @@ TEST(exhaustion_and_fifo)
     T_EQ_U64(t->spaces[s].idle_count, 1);
 }
 
-TEST(longest_idle_first)
+TEST_WITH(longest_idle_first, struct tickets *t, make(1, 16))
 {
-    struct tickets *t = make(1, 16);
     uint32_t s = space(t, 5, "ctx", 4), order[] = {2, 0, 3, 1};
     struct ticket_state got[4];
     char name[8];
@@ -262,9 +260,8 @@ TEST(longest_idle_first)
     }
 }
 
-TEST(late_release)
+TEST_WITH(late_release, struct tickets *t, make(1, 16))
 {
-    struct tickets *t = make(1, 16);
     uint32_t s = space(t, 5, "ctx", 1);
     struct ticket_state old = ask(t, s, "a"), now;
 
@@ -298,9 +295,8 @@ TEST(generations_wrap)
     T_OK(release(t, s, "a", 1));
 }
 
-TEST(deadline)
+TEST_WITH(deadline, struct tickets *t, make(1, 16))
 {
-    struct tickets *t = make(1, 16);
     uint32_t s = space(t, 5, "ctx", 1);
     struct ticket_state a = ask(t, s, "a"), q;
     struct local_ticket m = ask_of(s, "b");
@@ -328,9 +324,8 @@ TEST(deadline)
     T_EQ_U64(t->expired, 1);
 }
 
-TEST(lease)
+TEST_WITH(lease, struct tickets *t, make(1, 16))
 {
-    struct tickets *t = make(1, 16);
     uint32_t s = space(t, 5, "ctx", 1);
     struct local_ticket m = ask_of(s, "a");
     struct ticket_state a;
@@ -354,9 +349,8 @@ TEST(lease)
     T_TRUE(heap_first(&t->timers) == NULL);
 }
 
-TEST(room)
+TEST_WITH(room, struct tickets *t, make(1, 16))
 {
-    struct tickets *t = make(1, 16);
     uint32_t s = space(t, 5, "ctx", 2);
     struct list room, other;
     struct local_ticket a = ask_of(s, "a"), b = ask_of(s, "b"),
@@ -408,9 +402,8 @@ TEST(session_end)
     T_EQ_U64(listen(t), 0);
 }
 
-TEST(conn_end)
+TEST_WITH(conn_end, struct tickets *t, make(1, 16))
 {
-    struct tickets *t = make(1, 16);
     uint32_t s = space(t, 5, "ctx", 2);
     struct local_ticket m = ask_of(s, "gone");
     struct ticket_state a = ask(t, s, "a"), b = ask(t, s, "b"), out;
@@ -440,9 +433,8 @@ TEST(conn_end)
 }
 
 /* Two processes of one engine ask for the same request. */
-TEST(asked_by_two)
+TEST_WITH(asked_by_two, struct tickets *t, make(1, 16))
 {
-    struct tickets *t = make(1, 16);
     uint32_t s = space(t, 5, "ctx", 1);
     struct ticket_state a = ask(t, s, "a"), out;
     struct local_ticket m = ask_of(s, "b");
@@ -464,9 +456,8 @@ TEST(asked_by_two)
     T_OK(query(t, s, "c", &out));
 }
 
-TEST(asked_again_before_the_loss_was_heard)
+TEST_WITH(asked_again_before_the_loss_was_heard, struct tickets *t, make(1, 16))
 {
-    struct tickets *t = make(1, 16);
     uint32_t s = space(t, 5, "ctx", 1);
 
     (void)ask(t, s, "a");
@@ -479,9 +470,8 @@ TEST(asked_again_before_the_loss_was_heard)
 }
 
 /* The turn has come, but who waits has not heard it and goes away. */
-TEST(given_up_before_the_grant_was_heard)
+TEST_WITH(given_up_before_the_grant_was_heard, struct tickets *t, make(1, 16))
 {
-    struct tickets *t = make(1, 16);
     uint32_t s = space(t, 5, "ctx", 1);
     struct ticket_state a = ask(t, s, "a");
 
@@ -515,9 +505,8 @@ TEST(caps)
 }
 
 /* The seed's hang: the ninth to eleventh request of eight ids. */
-TEST(eleven_requests_on_eight_ids)
+TEST_WITH(eleven_requests_on_eight_ids, struct tickets *t, make(1, 16))
 {
-    struct tickets *t = make(1, 16);
     uint32_t s = space(t, 5, "ctx", 8), done = 0, waiting = 0;
     struct ticket_state got[11];
     char name[16];
@@ -545,9 +534,8 @@ TEST(eleven_requests_on_eight_ids)
     T_EQ_U64(t->requests.len, 0);
 }
 
-TEST(cycle_of_10000)
+TEST_WITH(cycle_of_10000, struct tickets *t, make(1, 16))
 {
-    struct tickets *t = make(1, 16);
     uint32_t s = space(t, 5, "ctx", 8), uses[8] = {0};
     char name[16];
 

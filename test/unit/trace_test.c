@@ -52,10 +52,8 @@ static const char *seen_by(struct rig *b, uint32_t uid, uint64_t from)
     return k.text;
 }
 
-TEST(a_user_sees_the_ids_of_his_own_rooms)
+TEST_ENCODED(a_user_sees_the_ids_of_his_own_rooms)
 {
-    struct rig *e = encoded(NULL, NULL);
-
     brain_hear(e, 0, init(e, 99, 5, 8)); /* of no user here */
     T_OK(brain_say(e, 0, announce(4660, 0, 8, 8)));
     T_TRUE(strstr(seen_by(e, 7, 0), "room=4660 ") != NULL);
@@ -66,9 +64,8 @@ TEST(a_user_sees_the_ids_of_his_own_rooms)
     T_TRUE(strstr(seen_by(e, 0, 0), "room=99 ") != NULL);
 }
 
-TEST(a_report_begins_where_it_is_asked_to)
+TEST_ENCODED(a_report_begins_where_it_is_asked_to)
 {
-    struct rig *e = encoded(NULL, NULL);
     uint64_t count = e->recorder.count;
 
     T_OK(brain_say(e, 0, announce(1, 0, 8, 8)));
@@ -79,10 +76,8 @@ TEST(a_report_begins_where_it_is_asked_to)
     T_EQ_STR(seen_by(e, 0, UINT64_MAX), "");
 }
 
-TEST(what_was_overwritten_is_left_out)
+TEST_ENCODED(what_was_overwritten_is_left_out)
 {
-    struct rig *e = encoded(NULL, NULL);
-
     T_OK(brain_say(e, 0, announce(1, 0, 8, 8)));
     while (e->recorder.count < RECORDER_SIZE + 2000)
         happened_here((struct brain *)e->is, HAPPENED_DRAINING, NULL);
@@ -105,9 +100,8 @@ TEST(a_context_goes_to_the_langd)
         brain_said(e, PEER_LENGTH, -1)->length.traceparent, span_str(CONTEXT)));
 }
 
-TEST(an_engine_s_bad_context_is_refused)
+TEST_ENCODED(an_engine_s_bad_context_is_refused)
 {
-    struct rig *e = encoded(NULL, NULL);
     struct local_msg m = announce(1, 0, 8, 8);
 
     m.announce.traceparent = span_str("00-11-22-01");
@@ -115,9 +109,8 @@ TEST(an_engine_s_bad_context_is_refused)
 }
 
 /* One of a peer that breaks the form is left out, the room goes on. */
-TEST(a_peer_s_bad_context_is_left)
+TEST_ENCODED(a_peer_s_bad_context_is_left)
 {
-    struct rig *e = encoded(NULL, NULL);
     struct peer_msg m = init(e, 1, 5, 8);
 
     m.init.traceparent = span_str("00-11-22-01");
