@@ -122,6 +122,26 @@ class Kubernetes(Case):
         for (rule,) in rules:  # of the other role's daemons
             self.assertEqual(list(rule["from"][0]), ["podSelector"])
 
+    def test_spans_have_a_program_and_a_way_to_the_collector(self):
+        found = self.found(os.path.join(EXAMPLES, "spans.yaml"))
+        otel = [c for x in found if x["kind"] == "DaemonSet"
+                for c in x["spec"]["template"]["spec"]["containers"]
+                if c["name"] == "mmx-otel"]
+        self.assertEqual(len(otel), 2)
+        for container in otel:
+            # The daemon's user, whose rooms are all that it is shown.
+            self.assertNotIn("runAsUser", container["securityContext"])
+            port = int(container["args"][-1].rpartition(":")[2])
+            got = subprocess.run(
+                [os.path.join(BUILD, container["command"][0]),
+                 *container["command"][1:], *container["args"], "--version"],
+                stdout=subprocess.DEVNULL)
+            self.assertEqual(got.returncode, 0)
+        for rules in (x["spec"]["egress"] for x in found
+                      if x["kind"] == "NetworkPolicy"):
+            self.assertIn([{"protocol": "TCP", "port": port}],
+                          [r["ports"] for r in rules])
+
     def test_every_pod_has_the_secrets_of_the_registry(self):
         secrets = [{"name": "registry"}]
         _, pods = self.pods(self.values(imagePullSecrets=secrets,

@@ -106,7 +106,8 @@ class Container:
         check(config["User"] == "990:990", f"its user: {config['User']}")
         check("org.opencontainers.image.title" in config["Labels"], "labels")
         check("mmxctl" in self.podman("run", "--rm", "mmx"), "CMD")
-        for program in ("mmx-encoded", "mmx-langd", "mmx-exporter"):
+        for program in ("mmx-encoded", "mmx-langd", "mmx-exporter",
+                        "mmx-otel"):
             self.podman("run", "--rm", "mmx", program, "--version")
         has = self.status("run", "--rm", "mmx", "sh", "-c", "for p; do "
                           "command -v $p; done", "sh", *NOT_IN_IT)[1]
