@@ -46,6 +46,17 @@ void t_register(struct t_case *c);
     }                                                                          \
     static void t_with_##id(of)
 
+/* `begin` comes before the body, `end` when it has run to its last line. */
+#define TEST_AROUND(id, begin, end)                                            \
+    static void t_around_##id(void);                                           \
+    TEST(id)                                                                   \
+    {                                                                          \
+        begin;                                                                 \
+        t_around_##id();                                                       \
+        end;                                                                   \
+    }                                                                          \
+    static void t_around_##id(void)
+
 /* Runs n cases of this program side by side: for cases that mostly wait. */
 #define TESTS_AT_ONCE(n)                                                       \
     __attribute__((constructor)) static void t_all_at_once(void)               \

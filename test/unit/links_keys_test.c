@@ -221,13 +221,11 @@ TEST(none_there)
     refused("key (the other side");
 }
 
-TEST(none_here)
+TEST_AROUND(none_here, start("", "0"), stop())
 {
-    start("", "0");
     wait_for(&b.refused);
     T_TRUE(strstr(b.why, "key (the other side"));
     T_EQ_U64(b.up + a.up, 0);
-    stop();
 }
 
 /* a recorded handshake */

@@ -56,14 +56,12 @@ static void expect_refusal(int s, enum err err)
 }
 
 /* RULES 6.5 */
-TEST(a_process_that_closed_but_lives_keeps_its_place)
+TEST_AROUND(a_process_that_closed_but_lives_keeps_its_place, start(), stop())
 {
     struct until refused = {NULL, 1};
-    pid_t pid;
     int others[CONNS];
+    pid_t pid = child(true);
 
-    start();
-    pid = child(true);
     wait_for(&seen.ended, 1);
     T_EQ_STR(seen.order, "ome");
     for (uint32_t i = 0; i < CONNS - 1; i++) {
@@ -81,15 +79,12 @@ TEST(a_process_that_closed_but_lives_keeps_its_place)
     others[CONNS - 1] = known_client(1 + CONNS);
     for (int i = 0; i < CONNS; i++)
         close(others[i]);
-    stop();
 }
 
-TEST(a_process_that_holds_nothing_is_forgotten)
+TEST_AROUND(a_process_that_holds_nothing_is_forgotten, start(), stop())
 {
-    unsigned before;
+    unsigned before = open_fds();
 
-    start();
-    before = open_fds();
     for (uint32_t i = 1; i <= 10 * CONNS; i++) {
         int s = client();
 
@@ -102,23 +97,19 @@ TEST(a_process_that_holds_nothing_is_forgotten)
         pump();
     }
     T_EQ_U64(open_fds(), before);
-    stop();
 }
 
 /* RULES 6.5 */
-TEST(a_killed_process_is_ended_then_dead)
+TEST_AROUND(a_killed_process_is_ended_then_dead, start(), stop())
 {
-    pid_t pid;
+    pid_t pid = child(false);
 
-    start();
-    pid = child(false);
     wait_for(&seen.messages, 1);
     T_EQ_U64(seen.ended, 0);
     kill(pid, SIGKILL);
     wait_for(&seen.dead, 1);
     T_EQ_STR(seen.order, "omed");
     waitpid(pid, NULL, 0);
-    stop();
 }
 
 /* RULES 6.5 */
@@ -150,12 +141,11 @@ TEST(a_process_whose_child_has_its_socket_is_dead_all_the_same)
 }
 
 /* What it has sent meanwhile does not cost it the answer. */
-TEST(one_client_too_many_is_told)
+TEST_AROUND(one_client_too_many_is_told, start(), stop())
 {
     struct until refused = {NULL, 1};
     int s[CONNS + 1];
 
-    start();
     for (uint32_t i = 0; i < CONNS; i++)
         s[i] = known_client(i + 1);
     s[CONNS] = client();
@@ -165,16 +155,14 @@ TEST(one_client_too_many_is_told)
     expect_refusal(s[CONNS], ERR_QUOTA);
     T_EQ_U64(seen.opened, CONNS);
     T_EQ_U64(seen.ended, 0);
-    stop();
 }
 
 /* RULES 7.7 */
-TEST(silent_clients_give_way_the_oldest_first)
+TEST_AROUND(silent_clients_give_way_the_oldest_first, start(), stop())
 {
     int known, s[2 * SLOTS];
     uint32_t first = 0;
 
-    start();
     seen.forgets = true;
     known = known_client(1);
     for (uint32_t i = 0; i < ARRAY_LEN(s); i++)
@@ -192,7 +180,6 @@ TEST(silent_clients_give_way_the_oldest_first)
     for (uint32_t i = first; i < ARRAY_LEN(s); i++)
         send_frames(s[i], 1, 1);
     wait_for(&seen.messages, CONNS);
-    stop();
 }
 
 /* The end and its reason wait for the flush when its place is wanted.
@@ -375,13 +362,12 @@ static bool all_taken(void *ud)
 }
 
 /* What a client does not read is in flight, and that is everybody's. */
-TEST(unread_descriptors_are_few_and_the_rest_follows)
+TEST_AROUND(unread_descriptors_are_few_and_the_rest_follows, start(), stop())
 {
     struct reading r;
     unsigned before;
     int s, fd = memfd_create("pool", MFD_CLOEXEC);
 
-    start();
     s = known_client(1);
     T_EQ_I64(fcntl(s, F_SETFL, O_NONBLOCK), 0);
     before = open_fds();
@@ -398,7 +384,6 @@ TEST(unread_descriptors_are_few_and_the_rest_follows)
     wait_for(&seen.messages, 1);
     close(s);
     wait_for(&seen.ended, 1);
-    stop();
 }
 
 /* Puts descriptors in flight until the system lets none pass. */
@@ -455,14 +440,13 @@ TEST(a_client_waits_for_room_for_its_descriptor)
     local_stop(server);
 }
 
-TEST(cells_are_shared_and_cannot_be_written)
+TEST_AROUND(cells_are_shared_and_cannot_be_written, start(), stop())
 {
     uint8_t p[1024];
     _Atomic uint64_t *cells;
     int s, fd = -1, got;
     void *writable;
 
-    start();
     s = client();
     wait_for(&seen.opened, 1);
     T_OK(local_cells(server, 0, 1000, &fd));
@@ -496,7 +480,6 @@ TEST(cells_are_shared_and_cannot_be_written)
     /* Our map outlives the connection; stores go nowhere. */
     local_cell(server, 0, 999, 1);
     T_EQ_U64(atomic_load(&cells[999]), cell_word(3, 0, 5, 77));
-    stop();
 }
 
 TEST(a_dead_socket_is_replaced_and_a_live_one_is_not)
@@ -562,7 +545,7 @@ static bool is_told(void *ud)
     return poll(&p, 1, 0) == 1;
 }
 
-TEST(without_descriptors_it_neither_spins_nor_stops)
+TEST_AROUND(without_descriptors_it_neither_spins_nor_stops, start(), stop())
 {
     struct rlimit old, few;
     struct sockaddr_un a = {.sun_family = AF_UNIX};
@@ -570,7 +553,6 @@ TEST(without_descriptors_it_neither_spins_nor_stops)
     int s[3];
     uint64_t turns = 0, until;
 
-    start();
     memcpy(a.sun_path, path, sizeof(path));
     for (int i = 0; i < 3; i++)
         s[i] = socket(AF_UNIX, SOCK_SEQPACKET, 0);
@@ -592,5 +574,4 @@ TEST(without_descriptors_it_neither_spins_nor_stops)
     T_TRUE(recv(s[0], p, sizeof(p), 0) > 0);
     setrlimit(RLIMIT_NOFILE, &old);
     wait_for(&seen.opened, 2);
-    stop();
 }

@@ -4,13 +4,11 @@
 
 #include "base/fds.h"
 
-TEST(frames_of_one_packet_are_answered_in_order)
+TEST_AROUND(frames_of_one_packet_are_answered_in_order, start(), stop())
 {
     struct reading r;
-    int s;
+    int s = client();
 
-    start();
-    s = client();
     send_frames(s, 1, 100);
     r = (struct reading){s, 1, 101};
     T_WAIT(all_read, &r);
@@ -23,46 +21,38 @@ TEST(frames_of_one_packet_are_answered_in_order)
     close(s);
     wait_for(&seen.ended, 1);
     T_EQ_U64(seen.dead, 0);
-    stop();
 }
 
 /* RULES 7.8 */
-TEST(what_was_sent_before_the_end_is_read)
+TEST_AROUND(what_was_sent_before_the_end_is_read, start(), stop())
 {
-    int s;
+    int s = client();
 
-    start();
-    s = client();
     send_frames(s, 1, 3);
     close(s); /* answers stay unread: the server meets a reset */
     wait_for(&seen.ended, 1);
     T_EQ_STR(seen.order, "ommme");
-    stop();
 }
 
-TEST(many_small_packets_before_the_end_are_read)
+TEST_AROUND(many_small_packets_before_the_end_are_read, start(), stop())
 {
-    int s;
+    int s = client();
 
-    start();
-    s = client();
     for (uint32_t i = 0; i < 150; i++)
         send_frames(s, i + 1, 1);
     close(s);
     wait_for(&seen.ended, 1);
     T_EQ_U64(seen.messages, 150);
-    stop();
 }
 
 /* A packet of thousands of frames is nobody's turn but its own, and all of it
  * is taken although its sender has gone. */
 /* RULES 7.8 */
-TEST(frames_of_one_packet_wait_for_other_connections)
+TEST_AROUND(frames_of_one_packet_wait_for_other_connections, start(), stop())
 {
     struct reading r;
     int a, b;
 
-    start();
     a = client();
     wait_for(&seen.opened, 1);
     b = client();
@@ -77,7 +67,6 @@ TEST(frames_of_one_packet_wait_for_other_connections)
     wait_for(&seen.ended, 1);
     T_EQ_U64(seen.messages, 5001);
     close(b);
-    stop();
 }
 
 static void expect_malformed_end(int s, uint32_t seq)
@@ -100,30 +89,23 @@ static void expect_malformed_end(int s, uint32_t seq)
     close(s);
 }
 
-TEST(a_cut_frame_ends_the_connection_after_an_answer)
+TEST_AROUND(a_cut_frame_ends_the_connection_after_an_answer, start(), stop())
 {
     uint8_t p[64];
-    size_t n;
-    int s;
+    int s = client();
+    size_t n = frames(p, sizeof(p), 77, 1);
 
-    start();
-    s = client();
-    n = frames(p, sizeof(p), 77, 1);
     p[4] = 1; /* one byte of body that is not there */
     T_EQ_I64(send(s, p, n, 0), (ssize_t)n);
     expect_malformed_end(s, 77);
-    stop();
 }
 
-TEST(a_packet_that_is_no_frame_ends_the_connection)
+TEST_AROUND(a_packet_that_is_no_frame_ends_the_connection, start(), stop())
 {
-    int s;
+    int s = client();
 
-    start();
-    s = client();
     T_EQ_I64(send(s, "hello", 5, 0), 5);
     expect_malformed_end(s, 0);
-    stop();
 }
 
 TEST(an_unknown_type_is_refused_and_the_connection_stands)
@@ -243,13 +225,11 @@ TEST(an_engine_that_does_not_read_is_not_read_and_not_ended)
     stop();
 }
 
-TEST(a_blocked_engine_that_goes_is_ended)
+TEST_AROUND(a_blocked_engine_that_goes_is_ended, start(), stop())
 {
     uint32_t sent = 0;
-    int s;
+    int s = client();
 
-    start();
-    s = client();
     wait_for(&seen.opened, 1);
     for (unsigned idle = 0; idle < 50; pump()) {
         uint8_t p[12000];
@@ -262,16 +242,13 @@ TEST(a_blocked_engine_that_goes_is_ended)
     wait_for(&seen.ended, 1);
     /* What it had said before counts. */
     T_EQ_U64(seen.messages, sent);
-    stop();
 }
 
-TEST(a_full_owner_gets_the_rest_later)
+TEST_AROUND(a_full_owner_gets_the_rest_later, start(), stop())
 {
     struct reading r;
-    int s;
+    int s = client();
 
-    start();
-    s = client();
     wait_for(&seen.opened, 1);
     seen.full = true;
     send_frames(s, 1, 10);
@@ -283,16 +260,13 @@ TEST(a_full_owner_gets_the_rest_later)
     r = (struct reading){s, 1, 11};
     T_WAIT(all_read, &r);
     close(s);
-    stop();
 }
 
-TEST(a_held_connection_waits)
+TEST_AROUND(a_held_connection_waits, start(), stop())
 {
     struct reading r;
-    int s;
+    int s = client();
 
-    start();
-    s = client();
     wait_for(&seen.opened, 1);
     local_hold(server, 0, true);
     send_frames(s, 1, 10);
@@ -304,17 +278,14 @@ TEST(a_held_connection_waits)
     r = (struct reading){s, 1, 11};
     T_WAIT(all_read, &r);
     close(s);
-    stop();
 }
 
-TEST(the_end_comes_after_what_is_queued)
+TEST_AROUND(the_end_comes_after_what_is_queued, start(), stop())
 {
     struct reading r;
     uint8_t p[16];
-    int s;
+    int s = client();
 
-    start();
-    s = client();
     send_frames(s, 1, 5);
     wait_for(&seen.messages, 5);
     answer(0, 6, OK);
@@ -327,7 +298,6 @@ TEST(the_end_comes_after_what_is_queued)
     (void)recv(s, p, sizeof(p), 0); /* a reset: our last frame was not read */
     T_EQ_I64(recv(s, p, sizeof(p), 0), 0);
     close(s);
-    stop();
 }
 
 /* A buffer for one descriptor has room for two. */

@@ -197,22 +197,19 @@ TEST(a_link_comes_up_at_both_ends_and_carries_frames)
     stop();
 }
 
-TEST(frames_of_one_turn_travel_together)
+TEST_AROUND(frames_of_one_turn_travel_together, start_joined(), stop())
 {
-    start_joined();
     for (uint32_t i = 0; i < 1000; i++)
         say(&b, 0, i);
     wait_for(&a.messages, 1000);
     T_EQ_U64(links_stats(b.links)->packets_out, 1);
     T_EQ_U64(links_stats(b.links)->frames_out, 1000);
     T_EQ_U64(links_stats(a.links)->packets_in, 1);
-    stop();
 }
 
 /* What may wait goes with the next frame, or with the flush after the next. */
-TEST(frames_that_may_wait_do)
+TEST_AROUND(frames_that_may_wait_do, start_joined(), stop())
 {
-    start_joined();
     say_by(&b, 0, 0, true);
     say(&b, 0, 1);
     T_FALSE(links_flush(b.links));
@@ -224,7 +221,6 @@ TEST(frames_that_may_wait_do)
     T_FALSE(links_flush(b.links));
     T_EQ_U64(links_stats(b.links)->packets_out, 2);
     wait_for(&a.messages, 3);
-    stop();
 }
 
 TEST(many_packets_come_in_order_and_a_turn_is_bounded)
@@ -241,9 +237,8 @@ TEST(many_packets_come_in_order_and_a_turn_is_bounded)
 }
 
 /* RULES 3.5 */
-TEST(a_full_owner_gets_the_rest_of_a_packet_later)
+TEST_AROUND(a_full_owner_gets_the_rest_of_a_packet_later, start_met(), stop())
 {
-    start_met();
     a.most = 10;
     for (uint32_t i = 1; i < 50; i++)
         say(&b, 0, i);
@@ -254,31 +249,25 @@ TEST(a_full_owner_gets_the_rest_of_a_packet_later)
     a.most = UINT32_MAX;
     turn(&a);
     T_EQ_U64(a.messages, 20);
-    stop();
 }
 
-TEST(a_link_that_is_down_takes_nothing)
+TEST_AROUND(a_link_that_is_down_takes_nothing, start_two(), stop())
 {
-    start_two();
     T_OK(links_connect(b.links, 1, span_str("tcp://127.0.0.1:1"), any));
     say(&b, 1, 0);
     pump();
     T_EQ_U64(links_stats(b.links)->dropped_frames, 1);
     T_EQ_U64(b.up, 0);
-    stop();
 }
 
-TEST(an_address_that_is_none_is_refused)
+TEST_AROUND(an_address_that_is_none_is_refused, start_two(), stop())
 {
-    start_two();
     T_ERR(links_connect(b.links, 0, span_str("127.0.0.1"), any), ERR_MALFORMED);
     join(0); /* the number is free again */
-    stop();
 }
 
-TEST(disconnecting_is_seen_at_the_other_end)
+TEST_AROUND(disconnecting_is_seen_at_the_other_end, start_joined(), stop())
 {
-    start_joined();
     say(&b, 0, 0);
     wait_for(&a.up, 1);
     links_disconnect(b.links, 0);
@@ -294,7 +283,6 @@ TEST(disconnecting_is_seen_at_the_other_end)
     say(&b, 0, 0);
     wait_for(&a.up, 2);
     T_EQ_U64(a.last_link, 0);
-    stop();
 }
 
 TEST(a_forgotten_link_of_the_router_is_ended_and_comes_back)
@@ -313,9 +301,8 @@ TEST(a_forgotten_link_of_the_router_is_ended_and_comes_back)
     stop();
 }
 
-TEST(a_restarted_router_is_found_again)
+TEST_AROUND(a_restarted_router_is_found_again, start_met(), stop())
 {
-    start_met();
     links_stop(a.links);
     for (int i = 0; i < 10; i++)
         uv_run(&loop, UV_RUN_NOWAIT);
@@ -326,7 +313,6 @@ TEST(a_restarted_router_is_found_again)
     wait_for(&b.up, 2);
     say(&b, 0, 0);
     wait_for(&a.messages, 2);
-    stop();
 }
 
 /* A process that connects, speaks once, and waits to be killed. It is this
@@ -390,25 +376,21 @@ static bool dropped(void *ud)
 }
 
 /* Before the link is known to be down: no route, nothing waits. */
-TEST(frames_for_a_lost_peer_are_dropped)
+TEST_AROUND(frames_for_a_lost_peer_are_dropped, start(), stop())
 {
-    pid_t pid;
+    pid_t pid = peer_process();
 
-    start();
-    pid = peer_process();
     wait_for(&a.up, 1);
     kill(pid, SIGKILL);
     waitpid(pid, NULL, 0);
     T_WAIT(dropped, NULL);
     T_EQ_U64(a.down, 0);
     wait_for(&a.down, 1);
-    stop();
 }
 
 /* Descriptor numbers are used again; links must not be mixed up. */
-TEST(many_processes_come_and_go)
+TEST_AROUND(many_processes_come_and_go, start(), stop())
 {
-    start();
     for (uint32_t i = 1; i <= 40; i++) {
         pid_t pid = peer_process();
 
@@ -421,7 +403,6 @@ TEST(many_processes_come_and_go)
         wait_for(&a.down, i);
     }
     T_EQ_U64(links_stats(a.links)->dropped_packets, 0);
-    stop();
 }
 
 /* True if a counter of links, ud, is not 0. */
@@ -661,11 +642,10 @@ static void use_up_descriptors(struct rlimit *before)
     T_TRUE(setrlimit(RLIMIT_NOFILE, &low) == 0);
 }
 
-TEST(a_link_that_cannot_be_made_is_made_later)
+TEST_AROUND(a_link_that_cannot_be_made_is_made_later, start_two(), stop())
 {
     struct rlimit before;
 
-    start_two();
     use_up_descriptors(&before);
     T_OK(links_connect(b.links, 2, span_str(address), any));
     T_EQ_U64(links_stats(b.links)->dials_failed, 1);
@@ -674,7 +654,6 @@ TEST(a_link_that_cannot_be_made_is_made_later)
     T_EQ_U64(b.last_link, 2);
     say(&b, 2, 0);
     wait_for(&a.messages, 1);
-    stop();
 }
 
 static uint64_t cpu_ns(void)
@@ -769,14 +748,12 @@ TEST(an_ipv6_address_is_bound_and_connected_to)
     stop();
 }
 
-TEST(a_name_without_an_address_is_asked_for_again)
+TEST_AROUND(a_name_without_an_address_is_asked_for_again, start_two(), stop())
 {
-    start_two();
     T_OK(
         links_connect(b.links, 1, span_str("tcp://nowhere.invalid:7601"), any));
     T_WAIT(is_counted, (void *)&links_stats(b.links)->dials_failed);
     T_EQ_U64(links_stats(b.links)->dials_failed, 1);
     links_disconnect(b.links, 1);
     join(1);
-    stop();
 }

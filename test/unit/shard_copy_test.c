@@ -119,9 +119,8 @@ TEST(two_to_three)
 }
 
 /* The same shards take rows of either kind, and small rooms among large. */
-TEST(kinds_side_by_side)
+TEST_AROUND(kinds_side_by_side, begin(1, 1), end())
 {
-    begin(1, 1);
     for (uint64_t g = 1; g < 30; g++) {
         uint32_t block = (uint32_t)g * 8 % 200, to = (uint32_t)g * 16 + 16;
         uint32_t rows = g == 7 ? 50 : 1 + (uint32_t)g;
@@ -133,19 +132,16 @@ TEST(kinds_side_by_side)
     }
     T_TRUE(SUM(w.l, segments_copied) > 0);
     T_TRUE(SUM(w.l, segments_copied) < SUM(w.l, segments_landed));
-    end();
 }
 
 /* Nothing is mapped, or of another peer only: nothing lands. */
-TEST(no_source)
+TEST_AROUND(no_source, begin(1, 1), end())
 {
-    begin(1, 1);
     sources(NULL);
     T_TRUE(shard_source(w.l.shards[0], 1, 0, source));
     T_TRUE(shard_source(w.l.shards[0], 2, 1, source));
     room(1, 3, 100, 40);
     nothing_lands();
-    end();
 }
 
 /* What comes to langd's shard is from `who`. */
@@ -229,26 +225,22 @@ TEST(a_key_that_was_replaced_lands_nothing)
 }
 
 /* Rows that lie beyond what is mapped. */
-TEST(runs_outside)
+TEST_AROUND(runs_outside, begin_by(&data_mem, 1, 1, 20), end())
 {
-    begin_by(&data_mem, 1, 1, 20);
     room(1, 17, 100, 40); /* blocks 17, 19 and 21 */
     nothing_lands();
-    end();
 }
 
-TEST(another_layout)
+TEST_AROUND(another_layout, begin(1, 1), end())
 {
     uint32_t at;
 
-    begin(1, 1);
     sources(NULL);
     T_OK(layout_parse(span_str("embedding:u8:4708,ids:i32:1,pos:i32:2"),
         &source->layout, &at));
     sources(source);
     room(1, 3, 100, 10);
     nothing_lands();
-    end();
 }
 
 /* Takes the pages from this row's on away, as a hole in a file of huge pages
@@ -295,9 +287,8 @@ TEST(pages_taken_out_of_our_pool_cost_their_room)
 }
 
 /* A source goes while copies out of it wait; those end well. */
-TEST(source_goes)
+TEST_AROUND(source_goes, begin(1, 1), end())
 {
-    begin(1, 1);
     room(1, 3, 400, 1901);
     sources(NULL);
     /* What came before it went is copied; the rest is refused. */
@@ -306,7 +297,6 @@ TEST(source_goes)
     push(&w.l, cmd_of(LAND_CLOSE, 1));
     WAIT(w.seen[1].land_quiet, 1);
     T_TRUE(source_alone(source)); /* the shard reads it no more */
-    end();
 }
 
 /* The fence: from the moment a closed room is quiet nothing of its source is

@@ -234,11 +234,10 @@ static bool have_gone(void *ud)
 }
 
 /* A landing is not told before its copy is over. */
-TEST(nothing_has_landed_before_it_is_on_the_gpu)
+TEST_AROUND(nothing_has_landed_before_it_is_on_the_gpu, gpu_use(), stop())
 {
     uint64_t wanted = 500 * 528;
 
-    gpu_use();
     gpu_double_only();
     open_world("host", "cuda:0", 64 * KIB);
     source_fill(1, 0, 500);
@@ -254,19 +253,16 @@ TEST(nothing_has_landed_before_it_is_on_the_gpu)
     T_EQ_U64(w.seen[1].land_quiet, 0); /* the blocks are not free either */
     gpu_set("hold", 0);
     WAIT(w.seen[1].land_quiet, 1);
-    stop();
 }
 
-TEST(rows_larger_than_pinned_memory_are_refused)
+TEST_AROUND(rows_larger_than_pinned_memory_are_refused, gpu_use(), world_stop())
 {
-    gpu_use();
     gpu_double_only();
     how.layout = "embedding:f32:800000"; /* 3 MB */
     conf();
     make(&w.e, "cuda:0", 2);
     begin(&w.e, 256 * KIB);
     WAIT(w.lost, 1);
-    world_stop();
 }
 
 static void lose(const char *from, const char *to)

@@ -85,12 +85,11 @@ static enum err no_carrier(struct data **out, const struct data_conf *c,
     return ERR_INTERNAL;
 }
 
-TEST(start_fails_with_its_carrier)
+TEST_AROUND(start_fails_with_its_carrier, conf(), world_stop())
 {
     struct shard *s = (struct shard *)&w;
     struct shard_conf c;
 
-    conf();
     ops.open = no_carrier;
     c = w.conf;
     c.role = ROLE_LANGD;
@@ -98,7 +97,6 @@ TEST(start_fails_with_its_carrier)
     c.pools = &w.l.pool;
     T_ERR(shard_start(&s, &c), ERR_INTERNAL);
     T_TRUE(s == (struct shard *)&w);
-    world_stop();
 }
 
 static void moves(uint32_t es, uint32_t ls)
@@ -289,23 +287,20 @@ BOTH(receiver_restarts)
 }
 
 /* A HELLO repeated on a living epoch loses nothing. */
-TEST(peer_says_the_same_again)
+TEST_AROUND(peer_says_the_same_again, begin(1, 1), world_stop())
 {
-    begin(1, 1);
     room(1, 0, 7, 4000);
     for (int i = 0; i < 5; i++)
         peer_open();
     WAIT(w.seen[1].landed, 4000);
     T_EQ_U64(w.broken, 0);
-    world_stop();
 }
 
-TEST(addresses_that_cannot_be_read)
+TEST_AROUND(addresses_that_cannot_be_read, conf(), world_stop())
 {
     static const uint8_t bad[] = {9, 0, 'm', 'e', 'm'};
     static const uint8_t nobody[] = {5, 0, 'm', 'e', 'm', ':', 'x'};
 
-    conf();
     world_start(1, 1);
     T_TRUE(shard_peer(w.e.shards[0], 1, span_of(bad, sizeof(bad)), SEGMENT));
     push(&w.e, (struct data_cmd){.type = PEER_OPEN, .peer = 1});
@@ -320,7 +315,6 @@ TEST(addresses_that_cannot_be_read)
     WAIT(w.broken, 1);
     push(&w.e, cmd_of(SEND_CLOSE, 2));
     WAIT(w.seen[2].send_quiet, 1);
-    world_stop();
 }
 
 BOTH(layout_comes_later)
@@ -443,13 +437,11 @@ static bool they_sleep(void *ud)
 }
 
 /* What an idle shard costs, once it has come to rest: it does not poll. */
-TEST(idle_shards_sleep)
+TEST_AROUND(idle_shards_sleep, begin(1, 1), world_stop())
 {
-    begin(1, 1);
     room(1, 3, 7, 321);
     WAIT(w.seen[1].landed, 321);
     T_WAIT(they_sleep, NULL);
-    world_stop();
 }
 
 BOTH(stop_with_everything_in_flight)

@@ -224,11 +224,10 @@ TEST(a_length_that_wraps_behind_rows_ends_the_connection)
 
 /* However large it is: the connection has other messages, too. */
 /* RULES 3.3 */
-TEST(a_refused_segment_alone_is_only_dropped)
+TEST_AROUND(a_refused_segment_alone_is_only_dropped, start(), stop())
 {
     struct segment s = bogus(ROW_BYTES);
 
-    start();
     grant();
     send_head(&s, 1, s.bytes);
     send_bytes(s.bytes);
@@ -237,7 +236,6 @@ TEST(a_refused_segment_alone_is_only_dropped)
     send_bytes(s.bytes);
     expect_landed();
     T_EQ_U64(atomic_load(&shard_stats(w.shard)->segments_dropped), 1);
-    stop();
 }
 
 /* senders with keys */

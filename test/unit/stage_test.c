@@ -107,9 +107,8 @@ static void check(uint32_t gpu, uint32_t at, uint8_t value, uint32_t n)
     T_EQ_MEM(got, want, n);
 }
 
-TEST(bytes_arrive_and_entries_are_told_in_order)
+TEST_AROUND(bytes_arrive_and_entries_are_told_in_order, start(3), stop())
 {
-    start(3);
     in(10, 0, 0, 1, 1000);
     in(11, 1, 500, 2, 1000);
     in(12, 0, 1000, 3, 1000);
@@ -125,7 +124,6 @@ TEST(bytes_arrive_and_entries_are_told_in_order)
     check(0, 0, 1, 1000);
     check(1, 500, 2, 1000);
     check(0, 1000, 3, 1000);
-    stop();
 }
 
 TEST(neighbours_become_one_copy)
@@ -152,9 +150,8 @@ TEST(neighbours_become_one_copy)
 
 /* Slots go round: while one is copied the next is filled, and when all are
  * under way there is no room until the oldest is over. */
-TEST(a_ring_of_slow_copies)
+TEST_AROUND(a_ring_of_slow_copies, start(3), stop())
 {
-    start(3);
     gpu_set("delay_us", 2000);
     for (uint64_t i = 0; i < 12; i++) {
         while (!stage_room(w.s, SLOT, 1))
@@ -169,14 +166,12 @@ TEST(a_ring_of_slow_copies)
     T_FALSE(stage_wait(w.s));
     for (uint32_t i = 0; i < 12; i++)
         check(i % 2, i * SLOT % 61440, (uint8_t)i, SLOT);
-    stop();
 }
 
-TEST(no_room_while_all_slots_are_held)
+TEST_AROUND(no_room_while_all_slots_are_held, start(2), stop())
 {
     uint32_t a, b;
 
-    start(2);
     in(1, 0, 0, 1, 10);
     a = stage_hold(w.s);
     stage_push(w.s);
@@ -196,12 +191,10 @@ TEST(no_room_while_all_slots_are_held)
     stage_drop(w.s, a);
     T_TRUE(stage_room(w.s, 10, 1));
     stage_drop(w.s, b);
-    stop();
 }
 
-TEST(a_full_slot_is_pushed_by_itself)
+TEST_AROUND(a_full_slot_is_pushed_by_itself, start(2), stop())
 {
-    start(2);
     in(1, 0, 0, 1, 3000);
     T_EQ_U64(stage_copying(w.s), 0);
     T_TRUE(stage_room(w.s, 3000, 1));
@@ -210,15 +203,13 @@ TEST(a_full_slot_is_pushed_by_itself)
         in(2 + i, 0, (uint32_t)i * 20, 2, 10);
     stage_push(w.s);
     wait_for(10);
-    stop();
 }
 
-TEST(bytes_that_come_late_hold_their_slot_only)
+TEST_AROUND(bytes_that_come_late_hold_their_slot_only, start(3), stop())
 {
     uint8_t *p;
     uint32_t slot, entry;
 
-    start(3);
     T_TRUE(stage_room_fill(w.s, 100, 1));
     p = stage_take(w.s, 100);
     stage_copy(w.s, w.mem[0].gpu, device(0, 0), p, 100);
@@ -243,7 +234,6 @@ TEST(bytes_that_come_late_hold_their_slot_only)
     T_EQ_U64(w.told[2], 2);
     T_TRUE(w.ok[1] && !w.ok[2]);
     check(0, 0, 9, 100);
-    stop();
 }
 
 /* Bytes of 4 KiB that are still to come; their slot. */
@@ -258,11 +248,10 @@ static uint32_t awaited(uint64_t cookie)
     return stage_fill(w.s);
 }
 
-TEST(one_slot_never_waits_for_bytes)
+TEST_AROUND(one_slot_never_waits_for_bytes, start(3), stop())
 {
     uint32_t a, b;
 
-    start(3);
     a = awaited(1);
     b = awaited(2);
     T_TRUE(a != b);
@@ -283,7 +272,6 @@ TEST(one_slot_never_waits_for_bytes)
     stage_filled(w.s, b);
     stage_push(w.s);
     wait_for(5);
-    stop();
 }
 
 TEST(a_failed_copy_fails_its_slot_and_what_follows)
@@ -310,9 +298,8 @@ TEST(a_failed_copy_fails_its_slot_and_what_follows)
     wake_fini(&w.wake);
 }
 
-TEST(a_lost_gpu_takes_only_its_own_entries_along)
+TEST_AROUND(a_lost_gpu_takes_only_its_own_entries_along, start(3), stop())
 {
-    start(3);
     in(1, 0, 0, 1, 100);
     in(2, 1, 0, 2, 100);
     in(3, 1, 200, 3, 100);
@@ -329,13 +316,11 @@ TEST(a_lost_gpu_takes_only_its_own_entries_along)
     wait_for(5);
     T_TRUE(!w.ok[3] && w.ok[4]);
     check(1, 0, 4, 100);
-    stop();
 }
 
 /* While two slots are under way small things gather in the third. */
-TEST(small_things_gather_behind_large_ones)
+TEST_AROUND(small_things_gather_behind_large_ones, start(4), stop())
 {
-    start(4);
     gpu_set("hold", 1);
     in(1, 0, 0, 1, 100);
     stage_push_due(w.s);
@@ -363,7 +348,6 @@ TEST(small_things_gather_behind_large_ones)
     gpu_set("hold", 0);
     wait_for(9);
     T_FALSE(stage_due(w.s));
-    stop();
 }
 
 static bool one_is_lost(void *ud)
