@@ -57,6 +57,18 @@ void rig_no_event(mmx *m);
 void rig_pool(struct rig *g);
 void rig_open(struct rig *g, uint8_t role);
 void rig_close(struct rig *g);
+/* A case with a rig `g`, which it closes. */
+#define TEST_RIG(id, role)                                                     \
+    static void t_rig_##id(struct rig *g);                                     \
+    TEST(id)                                                                   \
+    {                                                                          \
+        struct rig rig;                                                        \
+                                                                               \
+        rig_open(&rig, role);                                                  \
+        t_rig_##id(&rig);                                                      \
+        rig_close(&rig);                                                       \
+    }                                                                          \
+    static void t_rig_##id(struct rig *g)
 mmx_room rig_announce(struct rig *g, uint64_t id, uint32_t rows);
 mmx_room rig_request(struct rig *g, uint64_t id, int mode);
 void rig_event(struct rig *g, mmx_room r, struct local_event e,

@@ -40,85 +40,70 @@ static uint32_t asked(struct rig *g)
 TESTS_AT_ONCE(4);
 
 /* RULES 8.5 */
-TEST(a_room_ends_by_its_deadline)
+TEST_RIG(a_room_ends_by_its_deadline, ROLE_LANGD)
 {
-    struct rig g;
     struct mmx_event ev;
     struct mmx_state s;
     mmx_room r, other;
 
-    rig_open(&g, ROLE_LANGD);
-    r = request_by(&g, 1, 1);
-    other = request_by(&g, 2, 60000);
-    rig_word(&g, r, MMX_TRANSFERRING, 3);
-    (void)asked(&g);
-    ev = rig_one_event(g.m); /* mmx_fd wakes for it, too */
+    r = request_by(g, 1, 1);
+    other = request_by(g, 2, 60000);
+    rig_word(g, r, MMX_TRANSFERRING, 3);
+    (void)asked(g);
+    ev = rig_one_event(g->m); /* mmx_fd wakes for it, too */
     T_EQ_U64(ev.what, MMX_FAILED);
     T_EQ_U64(ev.id, 1);
     T_EQ_I64(ev.reason, MMX_E_DAEMON_SILENT);
     T_EQ_I64(ev.advice, MMX_ADVICE_RETRY);
-    T_EQ_I64(mmx_poll(g.m, &r, 1, &s), MMX_FAILED_STATE);
+    T_EQ_I64(mmx_poll(g->m, &r, 1, &s), MMX_FAILED_STATE);
     T_EQ_I64(s.reason, MMX_E_DAEMON_SILENT);
-    T_EQ_I64(mmx_wait_room(g.m, r, MMX_READY, -1), -MMX_E_DAEMON_SILENT);
-    T_TRUE(fake_idle(&g.f)); /* one question is enough */
+    T_EQ_I64(mmx_wait_room(g->m, r, MMX_READY, -1), -MMX_E_DAEMON_SILENT);
+    T_TRUE(fake_idle(&g->f)); /* one question is enough */
 
     /* It goes on: what it says now is too late. */
-    rig_event(&g, r,
+    rig_event(g, r,
         (struct local_event){
             .what = EVENT_READY, .state = MMX_SUCCESS, .rows = 3, .total = 3},
         (uint32_t[]){1, 1}, 1);
-    rig_no_event(g.m);
-    T_EQ_I64(mmx_poll(g.m, &r, 1, NULL), MMX_FAILED_STATE);
-    T_EQ_I64(mmx_release(g.m, r, MMX_ALL, 0), 0);
-    T_EQ_U64(fake_want(&g.f, LOCAL_RELEASE).release.cell, r.cell);
-    T_EQ_I64(mmx_poll(g.m, &other, 1, NULL), MMX_BOOTSTRAPPING);
-    rig_close(&g);
+    rig_no_event(g->m);
+    T_EQ_I64(mmx_poll(g->m, &r, 1, NULL), MMX_FAILED_STATE);
+    T_EQ_I64(mmx_release(g->m, r, MMX_ALL, 0), 0);
+    T_EQ_U64(fake_want(&g->f, LOCAL_RELEASE).release.cell, r.cell);
+    T_EQ_I64(mmx_poll(g->m, &other, 1, NULL), MMX_BOOTSTRAPPING);
 }
 
-TEST(who_only_waits_for_a_room_hears_it_as_well)
+TEST_RIG(who_only_waits_for_a_room_hears_it_as_well, ROLE_LANGD)
 {
-    struct rig g;
-    mmx_room r;
+    mmx_room r = request_by(g, 1, 1);
 
-    rig_open(&g, ROLE_LANGD);
-    r = request_by(&g, 1, 1);
-    T_EQ_I64(mmx_wait_room(g.m, r, MMX_READY, -1), -MMX_E_DAEMON_SILENT);
-    rig_close(&g);
+    T_EQ_I64(mmx_wait_room(g->m, r, MMX_READY, -1), -MMX_E_DAEMON_SILENT);
 }
 
 /* RULES 8.5 */
-TEST(a_daemon_that_answers_judges_by_itself)
+TEST_RIG(a_daemon_that_answers_judges_by_itself, ROLE_LANGD)
 {
-    struct rig g;
     struct mmx_event ev;
-    mmx_room r;
     char text[64];
+    mmx_room r = request_by(g, 1, 1);
 
-    rig_open(&g, ROLE_LANGD);
-    r = request_by(&g, 1, 1);
-    fake_answer(&g.f, asked(&g), ERR_MALFORMED, "no pool `?` here");
-    T_EQ_I64(mmx_wait(g.m, &ev, 1, 2 * LONG_MS), 0);
-    T_EQ_I64(mmx_poll(g.m, &r, 1, NULL), MMX_BOOTSTRAPPING);
-    T_TRUE(fake_idle(&g.f)); /* nor is it asked again */
-    T_EQ_I64(mmx_error_text(g.m, text, sizeof text), 0);
+    fake_answer(&g->f, asked(g), ERR_MALFORMED, "no pool `?` here");
+    T_EQ_I64(mmx_wait(g->m, &ev, 1, 2 * LONG_MS), 0);
+    T_EQ_I64(mmx_poll(g->m, &r, 1, NULL), MMX_BOOTSTRAPPING);
+    T_TRUE(fake_idle(&g->f)); /* nor is it asked again */
+    T_EQ_I64(mmx_error_text(g->m, text, sizeof text), 0);
     T_EQ_STR(text, "");
-    rig_close(&g);
 }
 
-TEST(a_room_that_has_ended_is_not_looked_at)
+TEST_RIG(a_room_that_has_ended_is_not_looked_at, ROLE_LANGD)
 {
-    struct rig g;
     struct mmx_event ev;
-    mmx_room r;
+    mmx_room r = request_by(g, 1, 1);
 
-    rig_open(&g, ROLE_LANGD);
-    r = request_by(&g, 1, 1);
     rig_event(
-        &g, r, (struct local_event){.what = EVENT_READY, .state = 4}, NULL, 0);
-    T_EQ_U64(rig_one_event(g.m).what, MMX_READY);
-    T_EQ_I64(mmx_wait(g.m, &ev, 1, LONG_MS), 0);
-    T_TRUE(fake_idle(&g.f));
-    rig_close(&g);
+        g, r, (struct local_event){.what = EVENT_READY, .state = 4}, NULL, 0);
+    T_EQ_U64(rig_one_event(g->m).what, MMX_READY);
+    T_EQ_I64(mmx_wait(g->m, &ev, 1, LONG_MS), 0);
+    T_TRUE(fake_idle(&g->f));
 }
 
 /* Answers the one question of a wait. */
@@ -131,26 +116,23 @@ static void *answer(void *arg)
 }
 
 /* RULES 8.5 */
-TEST(a_wait_that_ends_says_whether_the_daemon_lives)
+TEST_RIG(a_wait_that_ends_says_whether_the_daemon_lives, ROLE_ENCODED)
 {
-    struct rig g;
     struct mmx_pool p = {.size = sizeof p};
     char text[128];
     pthread_t t;
-    mmx_room r;
+    mmx_room r = rig_announce(g, 1, 5);
 
-    rig_open(&g, ROLE_ENCODED);
-    r = rig_announce(&g, 1, 5);
-    T_EQ_I64(mmx_wait_room(g.m, r, MMX_GRANTED, 10), -MMX_E_TIMEOUT);
-    T_TRUE(fake_idle(&g.f)); /* too short to ask */
-    T_EQ_I64(pthread_create(&t, NULL, answer, &g.f), 0);
-    T_EQ_I64(mmx_wait_room(g.m, r, MMX_GRANTED, LONG_MS), -MMX_E_TIMEOUT);
+    T_EQ_I64(mmx_wait_room(g->m, r, MMX_GRANTED, 10), -MMX_E_TIMEOUT);
+    T_TRUE(fake_idle(&g->f)); /* too short to ask */
+    T_EQ_I64(pthread_create(&t, NULL, answer, &g->f), 0);
+    T_EQ_I64(mmx_wait_room(g->m, r, MMX_GRANTED, LONG_MS), -MMX_E_TIMEOUT);
     pthread_join(t, NULL);
-    T_EQ_I64(mmx_wait_room(g.m, r, MMX_GRANTED, LONG_MS), -MMX_E_DAEMON_SILENT);
-    T_EQ_I64(mmx_pool(g.m, "q", NULL, LONG_MS, &p), -MMX_E_DAEMON_SILENT);
-    T_EQ_I64(mmx_error_text(g.m, text, sizeof text), 0);
+    T_EQ_I64(
+        mmx_wait_room(g->m, r, MMX_GRANTED, LONG_MS), -MMX_E_DAEMON_SILENT);
+    T_EQ_I64(mmx_pool(g->m, "q", NULL, LONG_MS, &p), -MMX_E_DAEMON_SILENT);
+    T_EQ_I64(mmx_error_text(g->m, text, sizeof text), 0);
     T_HAS(text, "no answer in 800 ms");
-    rig_close(&g);
 }
 
 TEST(a_daemon_that_takes_no_hello_is_silent)

@@ -166,127 +166,110 @@ TEST(welcome_without_cells)
     mmx_close(&m);
 }
 
-TEST(info_and_pool)
+TEST_RIG(info_and_pool, ROLE_ENCODED)
 {
-    struct rig g;
     struct mmx_info i = {.size = sizeof i};
     struct mmx_pool again = {.size = sizeof again};
 
-    rig_open(&g, ROLE_ENCODED);
-    T_EQ_I64(mmx_info(g.m, &i), 0);
+    T_EQ_I64(mmx_info(g->m, &i), 0);
     T_EQ_I64(i.up, 1);
     T_EQ_I64(i.role, MMX_ENCODED);
     T_EQ_STR(i.advertise, "tcp://127.0.0.1:1");
     T_EQ_U64(i.cells, CELLS);
-    T_EQ_STR(g.pool.name, "p");
-    T_EQ_U64(g.pool.fields_count, 2);
-    T_EQ_STR(g.pool.fields[1].name, "b");
-    T_EQ_U64(g.pool.fields[1].row_bytes, 4);
-    T_EQ_I64((char *)g.pool.fields[1].data - (char *)g.pool.base,
+    T_EQ_STR(g->pool.name, "p");
+    T_EQ_U64(g->pool.fields_count, 2);
+    T_EQ_STR(g->pool.fields[1].name, "b");
+    T_EQ_U64(g->pool.fields[1].row_bytes, 4);
+    T_EQ_I64((char *)g->pool.fields[1].data - (char *)g->pool.base,
         BLOCKS * BLOCK_ROWS * ROW);
-    T_TRUE(g.pool.writable);
-    fake_pool(&g.f, ++g.seq, "p", g.f.pool_fd);
-    T_EQ_I64(mmx_pool(g.m, NULL, NULL, T_WAIT_MS, &again), 0);
-    T_TRUE(again.base == g.pool.base);
-    T_EQ_I64(again.id, g.pool.id);
-    rig_close(&g);
+    T_TRUE(g->pool.writable);
+    fake_pool(&g->f, ++g->seq, "p", g->f.pool_fd);
+    T_EQ_I64(mmx_pool(g->m, NULL, NULL, T_WAIT_MS, &again), 0);
+    T_TRUE(again.base == g->pool.base);
+    T_EQ_I64(again.id, g->pool.id);
 }
 
-TEST(pool_refused)
+TEST_RIG(pool_refused, ROLE_ENCODED)
 {
-    struct rig g;
     struct mmx_pool p = {.size = sizeof p};
     char text[128];
     void *map;
     int small = fake_memory(64, &map);
 
-    rig_open(&g, ROLE_ENCODED);
-    fake_answer(&g.f, ++g.seq, ERR_INCOMPATIBLE_LAYOUT, "a:f32:2 against c");
+    fake_answer(&g->f, ++g->seq, ERR_INCOMPATIBLE_LAYOUT, "a:f32:2 against c");
     T_EQ_I64(
-        mmx_pool(g.m, "q", "c", T_WAIT_MS, &p), -MMX_E_INCOMPATIBLE_LAYOUT);
-    T_EQ_I64(mmx_error_text(g.m, text, sizeof text), 0);
+        mmx_pool(g->m, "q", "c", T_WAIT_MS, &p), -MMX_E_INCOMPATIBLE_LAYOUT);
+    T_EQ_I64(mmx_error_text(g->m, text, sizeof text), 0);
     T_EQ_STR(text, "pool: incompatible-layout: a:f32:2 against c");
     /* A descriptor that is smaller than the pool would be SIGBUS later. */
-    fake_pool(&g.f, ++g.seq, "q", small);
-    T_EQ_I64(mmx_pool(g.m, "q", NULL, T_WAIT_MS, &p), -MMX_E_MALFORMED);
-    T_EQ_I64(mmx_pool(g.m, "q", NULL, 10, &p), -MMX_E_TIMEOUT);
+    fake_pool(&g->f, ++g->seq, "q", small);
+    T_EQ_I64(mmx_pool(g->m, "q", NULL, T_WAIT_MS, &p), -MMX_E_MALFORMED);
+    T_EQ_I64(mmx_pool(g->m, "q", NULL, 10, &p), -MMX_E_TIMEOUT);
     /* An answer that comes too late changes nothing. */
-    fake_pool(&g.f, ++g.seq, "q", g.f.pool_fd);
-    rig_no_event(g.m);
-    rig_close(&g);
+    fake_pool(&g->f, ++g->seq, "q", g->f.pool_fd);
+    rig_no_event(g->m);
 }
 
 /* What one call took off the socket makes the handle readable, by its wakeup
  * fd, for the loop that steps. */
-TEST(events_survive_a_blocking_call)
+TEST_RIG(events_survive_a_blocking_call, ROLE_ENCODED)
 {
-    struct rig g;
     struct pollfd p = {.events = POLLIN};
     mmx_room a, b;
 
-    rig_open(&g, ROLE_ENCODED);
-    p.fd = mmx_fd(g.m);
-    a = rig_announce(&g, 1, 5);
-    b = rig_announce(&g, 2, 5);
-    T_EQ_I64(mmx_wait_room(g.m, a, MMX_GRANTED, 1), -MMX_E_TIMEOUT);
+    p.fd = mmx_fd(g->m);
+    a = rig_announce(g, 1, 5);
+    b = rig_announce(g, 2, 5);
+    T_EQ_I64(mmx_wait_room(g->m, a, MMX_GRANTED, 1), -MMX_E_TIMEOUT);
     T_EQ_I64(poll(&p, 1, 0), 0);
-    rig_event(&g, b, (struct local_event){.what = EVENT_GRANTED, .state = 1},
-        NULL, 0);
-    rig_event(&g, a, (struct local_event){.what = EVENT_GRANTED, .state = 1},
-        NULL, 0);
-    T_EQ_I64(mmx_wait_room(g.m, a, MMX_GRANTED, T_WAIT_MS), 0);
+    rig_event(
+        g, b, (struct local_event){.what = EVENT_GRANTED, .state = 1}, NULL, 0);
+    rig_event(
+        g, a, (struct local_event){.what = EVENT_GRANTED, .state = 1}, NULL, 0);
+    T_EQ_I64(mmx_wait_room(g->m, a, MMX_GRANTED, T_WAIT_MS), 0);
     T_EQ_I64(poll(&p, 1, 0), 1);
-    T_EQ_U64(rig_one_event(g.m).id, 2);
-    T_EQ_U64(rig_one_event(g.m).id, 1);
-    rig_no_event(g.m);
+    T_EQ_U64(rig_one_event(g->m).id, 2);
+    T_EQ_U64(rig_one_event(g->m).id, 1);
+    rig_no_event(g->m);
     T_EQ_I64(poll(&p, 1, 0), 0);
-    rig_close(&g);
 }
 
-TEST(cork)
+TEST_RIG(cork, ROLE_ENCODED)
 {
-    struct rig g;
-    mmx_room r;
+    mmx_room r = rig_announce(g, 1, 50);
 
-    rig_open(&g, ROLE_ENCODED);
-    r = rig_announce(&g, 1, 50);
-    g.f.packets = 0;
-    T_EQ_I64(mmx_cork(g.m), 0);
+    g->f.packets = 0;
+    T_EQ_I64(mmx_cork(g->m), 0);
     for (uint32_t i = 0; i < 20; i++)
-        T_EQ_I64(mmx_commit(g.m, r, i, 1), 0);
-    T_TRUE(fake_idle(&g.f));
-    T_EQ_I64(mmx_uncork(g.m), 0);
+        T_EQ_I64(mmx_commit(g->m, r, i, 1), 0);
+    T_TRUE(fake_idle(&g->f));
+    T_EQ_I64(mmx_uncork(g->m), 0);
     for (uint32_t i = 0; i < 20; i++)
-        T_EQ_U64(fake_want(&g.f, LOCAL_COMMIT).commit.first, i);
-    T_EQ_U64(g.f.packets, 1);
-    rig_close(&g);
+        T_EQ_U64(fake_want(&g->f, LOCAL_COMMIT).commit.first, i);
+    T_EQ_U64(g->f.packets, 1);
 }
 
-TEST(back_pressure)
+TEST_RIG(back_pressure, ROLE_ENCODED)
 {
-    struct rig g;
     uint32_t sent = 0;
     static const uint8_t aux[20000];
     int err;
-    mmx_room r;
+    mmx_room r = rig_announce(g, 1, 5);
 
-    rig_open(&g, ROLE_ENCODED);
-    r = rig_announce(&g, 1, 5);
     do {
-        err = mmx_commit_final(g.m, r, sent, 0, 5, aux, sizeof aux);
+        err = mmx_commit_final(g->m, r, sent, 0, 5, aux, sizeof aux);
         sent += err == 0;
     } while (err == 0);
     T_EQ_I64(err, -MMX_E_BUSY);
     T_CHECK(sent > 10, "only %u messages were taken", sent);
     /* Nothing that was taken is lost, and nothing that was refused is sent. */
     for (uint32_t i = 0; i < sent; i++) {
-        T_EQ_U64(fake_want(&g.f, LOCAL_COMMIT).commit.first, i);
-        rig_no_event(g.m);
+        T_EQ_U64(fake_want(&g->f, LOCAL_COMMIT).commit.first, i);
+        rig_no_event(g->m);
     }
-    T_TRUE(fake_idle(&g.f));
-    T_EQ_I64(mmx_commit(g.m, r, 1, 1), 0);
-    T_EQ_U64(fake_want(&g.f, LOCAL_COMMIT).commit.first, 1);
-    rig_close(&g);
+    T_TRUE(fake_idle(&g->f));
+    T_EQ_I64(mmx_commit(g->m, r, 1, 1), 0);
+    T_EQ_U64(fake_want(&g->f, LOCAL_COMMIT).commit.first, 1);
 }
 
 /* What on_map was told, as text: +N mapped, -N unmapped, N the pool's id. */
@@ -381,27 +364,24 @@ TEST(daemon_returns)
     T_EQ_STR(told, "+0-0+0-0");
 }
 
-TEST(daemon_returns_silently)
+TEST_RIG(daemon_returns_silently, ROLE_ENCODED)
 {
-    struct rig g;
     struct mmx_event ev[8];
     int n;
 
-    rig_open(&g, ROLE_ENCODED);
-    (void)rig_announce(&g, 1, 5);
-    end_of_daemon(&g);
-    fake_listen(&g.f, ROLE_ENCODED);
+    (void)rig_announce(g, 1, 5);
+    end_of_daemon(g);
+    fake_listen(&g->f, ROLE_ENCODED);
     /* The new daemon is there at once; the order of events is the same. */
-    n = mmx_wait(g.m, ev, 8, T_WAIT_MS);
+    n = mmx_wait(g->m, ev, 8, T_WAIT_MS);
     T_EQ_I64(n, 2);
     T_EQ_U64(ev[0].what, MMX_FAILED);
     T_EQ_U64(ev[1].what, MMX_DOWN);
     while (
-        poll(&(struct pollfd){.fd = g.f.listen, .events = POLLIN}, 1, 0) == 0)
-        T_EQ_I64(mmx_wait(g.m, ev, 8, 100), 0);
-    fake_welcome(&g.f, g.f.cells_fd);
-    T_EQ_U64(rig_one_event(g.m).what, MMX_UP);
-    rig_close(&g);
+        poll(&(struct pollfd){.fd = g->f.listen, .events = POLLIN}, 1, 0) == 0)
+        T_EQ_I64(mmx_wait(g->m, ev, 8, 100), 0);
+    fake_welcome(&g->f, g->f.cells_fd);
+    T_EQ_U64(rig_one_event(g->m).what, MMX_UP);
 }
 
 /* a daemon that answers by itself */
@@ -496,32 +476,27 @@ TEST(threads)
     T_EQ_I64(pthread_join(daemon, NULL), 0);
 }
 
-TEST(child)
+TEST_RIG(child, ROLE_ENCODED)
 {
-    struct rig g;
     struct mmx_event ev;
-    mmx_room r;
-    pid_t pid;
     int status;
+    mmx_room r = rig_announce(g, 1, 5);
+    pid_t pid = fork();
 
-    rig_open(&g, ROLE_ENCODED);
-    r = rig_announce(&g, 1, 5);
-    pid = fork();
     if (pid == 0) {
-        T_EQ_I64(mmx_step(g.m, &ev, 1), -MMX_E_FORKED);
-        T_EQ_I64(mmx_commit(g.m, r, 0, 1), -MMX_E_FORKED);
-        T_EQ_I64(mmx_release(g.m, r, MMX_ALL, 0), -MMX_E_FORKED);
-        mmx_close(&g.m);
-        T_TRUE(g.m == NULL);
+        T_EQ_I64(mmx_step(g->m, &ev, 1), -MMX_E_FORKED);
+        T_EQ_I64(mmx_commit(g->m, r, 0, 1), -MMX_E_FORKED);
+        T_EQ_I64(mmx_release(g->m, r, MMX_ALL, 0), -MMX_E_FORKED);
+        mmx_close(&g->m);
+        T_TRUE(g->m == NULL);
         _exit(0);
     }
     T_EQ_I64(waitpid(pid, &status, 0), pid);
     T_EQ_I64(status, 0);
     /* The parent's connection has not felt it. */
-    T_TRUE(fake_idle(&g.f));
-    T_EQ_I64(mmx_commit(g.m, r, 0, 1), 0);
-    (void)fake_want(&g.f, LOCAL_COMMIT);
-    rig_close(&g);
+    T_TRUE(fake_idle(&g->f));
+    T_EQ_I64(mmx_commit(g->m, r, 0, 1), 0);
+    (void)fake_want(&g->f, LOCAL_COMMIT);
 }
 
 /* True if nothing is to be done; it may have been time to dial. */
@@ -536,76 +511,62 @@ static bool is_quiet(void *ud)
 
 /* A child that lives on holds copies of the descriptors; the parent must
  * still see its daemon's end, and see it once. */
-TEST(daemon_ends_while_a_child_lives)
+TEST_RIG(daemon_ends_while_a_child_lives, ROLE_ENCODED)
 {
-    struct rig g;
-    pid_t pid;
     int status;
+    pid_t pid = fork();
 
-    rig_open(&g, ROLE_ENCODED);
-    pid = fork();
     if (pid == 0) {
-        close(g.f.conn);
-        close(g.f.listen);
+        close(g->f.conn);
+        close(g->f.listen);
         pause();
         _exit(0);
     }
-    end_of_daemon(&g);
-    unlink(g.f.path);
-    T_EQ_U64(rig_one_event(g.m).what, MMX_DOWN);
-    T_WAIT(is_quiet, g.m);
+    end_of_daemon(g);
+    unlink(g->f.path);
+    T_EQ_U64(rig_one_event(g->m).what, MMX_DOWN);
+    T_WAIT(is_quiet, g->m);
     kill(pid, SIGKILL);
     waitpid(pid, &status, 0);
-    rig_close(&g);
 }
 
-TEST(frames_that_make_no_sense)
+TEST_RIG(frames_that_make_no_sense, ROLE_ENCODED)
 {
-    struct rig g;
     uint8_t junk[64];
     uint64_t seed = 1;
     struct mmx_event ev;
 
-    rig_open(&g, ROLE_ENCODED);
     for (int i = 0; i < 200; i++) {
         t_rand_bytes(&seed, junk, sizeof junk);
-        T_TRUE(send(g.f.conn, junk, 1 + t_rand_below(&seed, 64), 0) > 0);
-        T_EQ_I64(mmx_step(g.m, &ev, 1), 0);
+        T_TRUE(send(g->f.conn, junk, 1 + t_rand_below(&seed, 64), 0) > 0);
+        T_EQ_I64(mmx_step(g->m, &ev, 1), 0);
     }
-    fake_answer(&g.f, 12345, ERR_MALFORMED, "answers nothing");
-    rig_no_event(g.m);
-    (void)rig_announce(&g, 1, 5);
-    rig_close(&g);
+    fake_answer(&g->f, 12345, ERR_MALFORMED, "answers nothing");
+    rig_no_event(g->m);
+    (void)rig_announce(g, 1, 5);
 }
 
-static void heard(int sig)
-{
-    (void)sig;
-}
+static void heard(int sig) {}
 
 /* Interpreters and profilers send signals all the time. */
-TEST(a_signal_ends_no_timed_call)
+TEST_RIG(a_signal_ends_no_timed_call, ROLE_ENCODED)
 {
     struct itimerval often = {{0, 2000}, {0, 2000}}, never = {{0, 0}, {0, 0}};
     struct sigaction a = {.sa_handler = heard};
     struct mmx_pool p = {.size = sizeof p};
     struct mmx_opt o;
     struct fake f;
-    struct rig g;
     mmx *m = NULL;
-    mmx_room r;
+    mmx_room r = rig_announce(g, 1, 5);
 
-    rig_open(&g, ROLE_ENCODED);
-    r = rig_announce(&g, 1, 5);
     T_EQ_I64(sigaction(SIGALRM, &a, NULL), 0);
     T_EQ_I64(setitimer(ITIMER_REAL, &often, NULL), 0);
-    T_EQ_I64(mmx_wait_room(g.m, r, MMX_GRANTED, 50), -MMX_E_TIMEOUT);
-    T_EQ_I64(mmx_pool(g.m, "q", NULL, 50, &p), -MMX_E_TIMEOUT);
+    T_EQ_I64(mmx_wait_room(g->m, r, MMX_GRANTED, 50), -MMX_E_TIMEOUT);
+    T_EQ_I64(mmx_pool(g->m, "q", NULL, 50, &p), -MMX_E_TIMEOUT);
     fake_listen(&f, ROLE_LANGD);
     o = fake_opt(&f, 50);
     T_EQ_I64(mmx_open(&o, &m), -MMX_E_TIMEOUT);
     T_EQ_I64(setitimer(ITIMER_REAL, &never, NULL), 0);
-    rig_close(&g);
 }
 
 TEST(why_there_is_no_socket_is_said)

@@ -46,27 +46,23 @@ static void landed(struct rig *g, mmx_room r, uint32_t rows)
     (void)rig_one_event(g->m);
 }
 
-TEST(run_over_several_runs)
+TEST_RIG(run_over_several_runs, ROLE_LANGD)
 {
-    struct rig g;
     float out[12 * 2];
     struct mmx_tensor t = tensor_of(out, 12);
-    mmx_room r;
+    mmx_room r = rig_request(g, 7, MMX_STREAM);
 
-    rig_open(&g, ROLE_LANGD);
-    r = rig_request(&g, 7, MMX_STREAM);
-    fake_answer(&g.f, g.seq, OK, "");
-    landed(&g, r, 10);
+    fake_answer(&g->f, g->seq, OK, "");
+    landed(g, r, 10);
     memset(out, 0, sizeof out);
-    T_EQ_I64(mmx_plan_run(g.m, plan_of(0, 12), &r, "a", &t, NULL), 0);
+    T_EQ_I64(mmx_plan_run(g->m, plan_of(0, 12), &r, "a", &t, NULL), 0);
     for (uint32_t i = 0; i < 24; i++)
         T_CHECK(out[i] == (i < 4 ? 0 : (float)(i - 4)), "%u: %f", i,
             (double)out[i]);
     t.packed = 1;
     t.rows = 10;
-    T_EQ_I64(mmx_plan_run(g.m, plan_of(0, 12), &r, NULL, &t, NULL), 0);
+    T_EQ_I64(mmx_plan_run(g->m, plan_of(0, 12), &r, NULL, &t, NULL), 0);
     T_CHECK(out[19] == 19, "%f", (double)out[19]);
-    rig_close(&g);
 }
 
 static void refused(struct rig *g, mmx_room r, uint32_t computed,
@@ -87,41 +83,35 @@ static void refused(struct rig *g, mmx_room r, uint32_t computed,
     T_EQ_I64(mmx_plan_check(g->m, plan, &r, "a", NULL, NULL), want);
 }
 
-TEST(not_landed_gone_and_stale)
+TEST_RIG(not_landed_gone_and_stale, ROLE_LANGD)
 {
-    struct rig g;
     mmx_room r, none = {0, 0};
 
-    rig_open(&g, ROLE_LANGD);
-    refused(&g, none, 0, 12, -MMX_E_STALE, 0, 10);
-    r = rig_request(&g, 7, MMX_STREAM);
-    refused(&g, r, 0, 12, -MMX_E_NOT_READY, 0, 10);
-    fake_answer(&g.f, g.seq, OK, "");
-    landed(&g, r, 6);
-    refused(&g, r, 0, 12, -MMX_E_NOT_READY, 6, 4);
-    T_EQ_I64(mmx_plan_check(g.m, plan_of(0, 8), &r, "a", NULL, NULL), 0);
-    T_EQ_I64(mmx_release(g.m, r, 5, 0), 0);
-    refused(&g, r, 0, 8, -MMX_E_GONE, 0, 5);
-    T_EQ_I64(mmx_plan_check(g.m, plan_of(7, 1), &r, "a", NULL, NULL), 0);
+    refused(g, none, 0, 12, -MMX_E_STALE, 0, 10);
+    r = rig_request(g, 7, MMX_STREAM);
+    refused(g, r, 0, 12, -MMX_E_NOT_READY, 0, 10);
+    fake_answer(&g->f, g->seq, OK, "");
+    landed(g, r, 6);
+    refused(g, r, 0, 12, -MMX_E_NOT_READY, 6, 4);
+    T_EQ_I64(mmx_plan_check(g->m, plan_of(0, 8), &r, "a", NULL, NULL), 0);
+    T_EQ_I64(mmx_release(g->m, r, 5, 0), 0);
+    refused(g, r, 0, 8, -MMX_E_GONE, 0, 5);
+    T_EQ_I64(mmx_plan_check(g->m, plan_of(7, 1), &r, "a", NULL, NULL), 0);
     /* Everything that was there is released: still gone, not late. */
-    T_EQ_I64(mmx_release(g.m, r, 6, 0), 0);
-    refused(&g, r, 4, 4, -MMX_E_GONE, 2, 4);
-    T_EQ_I64(mmx_release(g.m, r, MMX_ALL, 0), 0);
-    refused(&g, r, 0, 12, -MMX_E_STALE, 0, 10);
-    rig_close(&g);
+    T_EQ_I64(mmx_release(g->m, r, 6, 0), 0);
+    refused(g, r, 4, 4, -MMX_E_GONE, 2, 4);
+    T_EQ_I64(mmx_release(g->m, r, MMX_ALL, 0), 0);
+    refused(g, r, 0, 12, -MMX_E_STALE, 0, 10);
 }
 
-TEST(windows_that_need_nothing_need_no_room)
+TEST_RIG(windows_that_need_nothing_need_no_room, ROLE_LANGD)
 {
-    struct rig g;
     mmx_room none = {0, 0};
     struct mmx_tensor t = tensor_of(NULL, 2);
 
-    rig_open(&g, ROLE_LANGD);
-    T_EQ_I64(mmx_plan_run(g.m, plan_of(0, 2), &none, "a", &t, NULL), 0);
+    T_EQ_I64(mmx_plan_run(g->m, plan_of(0, 2), &none, "a", &t, NULL), 0);
     T_EQ_U64(plan_of(0, 2)->needs[0].state, MMX_LATER);
     T_EQ_U64(plan_of(12, 2)->needs[0].state, MMX_SKIP);
-    rig_close(&g);
 }
 
 TEST(arguments)

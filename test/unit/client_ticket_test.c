@@ -85,129 +85,112 @@ static void released(struct rig *g, int space, const char *request,
     answer(&g->f, m.seq, e, 0, 0);
 }
 
-TEST(held_at_once)
+TEST_RIG(held_at_once, ROLE_LANGD)
 {
-    struct rig g;
     struct mmx_event ev;
     struct mmx_seq id;
     struct local_msg m;
-    int s;
+    int s = rig_space(g, "ctx");
 
-    rig_open(&g, ROLE_LANGD);
-    s = rig_space(&g, "ctx");
     T_EQ_I64(s, 0);
-    m = asked(&g, s, "r-1");
+    m = asked(g, s, "r-1");
     T_EQ_U64(m.ticket.cell, NONE);
-    rig_no_event(g.m);
-    answer(&g.f, m.seq, OK, 3, 77);
-    ev = rig_one_event(g.m);
+    rig_no_event(g->m);
+    answer(&g->f, m.seq, OK, 3, 77);
+    ev = rig_one_event(g->m);
     T_EQ_U64(ev.what, MMX_TICKET);
     T_EQ_STR(ev.request, "r-1");
     T_EQ_I64(ev.space, s);
     T_EQ_U64(ev.a, 3);
     T_EQ_U64(ev.generation, 77);
-    T_TRUE(ev.user == &g);
+    T_TRUE(ev.user == g);
     T_EQ_I64(ev.reason, 0);
-    T_EQ_I64(mmx_ticket_wait(g.m, s, "r-1", 0, &id), 0);
+    T_EQ_I64(mmx_ticket_wait(g->m, s, "r-1", 0, &id), 0);
     T_EQ_U64(id.id, 3);
     T_EQ_U64(id.generation, 77);
-    released(&g, s, "r-1", 76, ERR_STALE); /* an older holder's */
-    T_EQ_I64(mmx_ticket_wait(g.m, s, "r-1", 0, &id), 0);
-    released(&g, s, "r-1", 77, OK);
-    T_EQ_I64(mmx_ticket_wait(g.m, s, "r-1", 0, &id), -MMX_E_STALE);
-    rig_no_event(g.m);
-    rig_close(&g);
+    released(g, s, "r-1", 76, ERR_STALE); /* an older holder's */
+    T_EQ_I64(mmx_ticket_wait(g->m, s, "r-1", 0, &id), 0);
+    released(g, s, "r-1", 77, OK);
+    T_EQ_I64(mmx_ticket_wait(g->m, s, "r-1", 0, &id), -MMX_E_STALE);
+    rig_no_event(g->m);
 }
 
-TEST(waits_for_its_turn)
+TEST_RIG(waits_for_its_turn, ROLE_LANGD)
 {
-    struct rig g;
     struct mmx_event ev;
     struct mmx_seq id = {9, 9, 9};
-    int s;
+    int s = rig_space(g, "ctx");
 
-    rig_open(&g, ROLE_LANGD);
-    s = rig_space(&g, "ctx");
-    answer(&g.f, asked(&g, s, "a").seq, OK, NONE, 0);
-    answer(&g.f, asked(&g, s, "b").seq, OK, NONE, 0);
-    rig_no_event(g.m);
-    T_EQ_I64(mmx_ticket_wait(g.m, s, "a", 0, &id), -MMX_E_TIMEOUT);
+    answer(&g->f, asked(g, s, "a").seq, OK, NONE, 0);
+    answer(&g->f, asked(g, s, "b").seq, OK, NONE, 0);
+    rig_no_event(g->m);
+    T_EQ_I64(mmx_ticket_wait(g->m, s, "a", 0, &id), -MMX_E_TIMEOUT);
     T_EQ_U64(id.id, 9);
-    tell(&g, "b", true, 0, 5, 1);
-    T_EQ_I64(mmx_ticket_wait(g.m, s, "b", T_WAIT_MS, &id), 0);
+    tell(g, "b", true, 0, 5, 1);
+    T_EQ_I64(mmx_ticket_wait(g->m, s, "b", T_WAIT_MS, &id), 0);
     T_EQ_U64(id.id, 5);
-    rig_no_event(g.m); /* waiting took it */
-    tell(&g, "a", true, 0, 6, 2);
-    ev = rig_one_event(g.m);
+    rig_no_event(g->m); /* waiting took it */
+    tell(g, "a", true, 0, 6, 2);
+    ev = rig_one_event(g->m);
     T_EQ_STR(ev.request, "a");
     T_EQ_U64(ev.a, 6);
     /* The lease is over. */
-    tell(&g, "a", false, MMX_E_TIMEOUT, 6, 2);
-    ev = rig_one_event(g.m);
+    tell(g, "a", false, MMX_E_TIMEOUT, 6, 2);
+    ev = rig_one_event(g->m);
     T_EQ_U64(ev.what, MMX_TICKET_LOST);
     T_EQ_STR(ev.request, "a");
     T_EQ_I64(ev.reason, MMX_E_TIMEOUT);
     T_EQ_U64(ev.generation, 0);
-    T_EQ_I64(mmx_ticket_wait(g.m, s, "a", 0, &id), -MMX_E_STALE);
+    T_EQ_I64(mmx_ticket_wait(g->m, s, "a", 0, &id), -MMX_E_STALE);
     /* The wait is. */
-    answer(&g.f, asked(&g, s, "a").seq, OK, NONE, 0);
-    tell(&g, "a", false, MMX_E_TIMEOUT, 0, 0);
-    T_EQ_I64(mmx_ticket_wait(g.m, s, "a", T_WAIT_MS, &id), -MMX_E_TIMEOUT);
-    T_EQ_I64(mmx_ticket_wait(g.m, s, "a", 0, &id), -MMX_E_STALE);
-    rig_no_event(g.m);
-    rig_close(&g);
+    answer(&g->f, asked(g, s, "a").seq, OK, NONE, 0);
+    tell(g, "a", false, MMX_E_TIMEOUT, 0, 0);
+    T_EQ_I64(mmx_ticket_wait(g->m, s, "a", T_WAIT_MS, &id), -MMX_E_TIMEOUT);
+    T_EQ_I64(mmx_ticket_wait(g->m, s, "a", 0, &id), -MMX_E_STALE);
+    rig_no_event(g->m);
 }
 
-TEST(never_a_negative_id)
+TEST_RIG(never_a_negative_id, ROLE_LANGD)
 {
-    struct rig g;
     struct mmx_seq id;
-    int s;
+    int s = rig_space(g, "ctx");
 
-    rig_open(&g, ROLE_LANGD);
-    s = rig_space(&g, "ctx");
-    answer(&g.f, asked(&g, s, "a").seq, OK, NONE, 0);
-    tell(&g, "a", true, 0, NONE, 4);
-    T_EQ_I64(mmx_ticket_wait(g.m, s, "a", 0, &id), -MMX_E_TIMEOUT);
-    rig_no_event(g.m);
-    rig_close(&g);
+    answer(&g->f, asked(g, s, "a").seq, OK, NONE, 0);
+    tell(g, "a", true, 0, NONE, 4);
+    T_EQ_I64(mmx_ticket_wait(g->m, s, "a", 0, &id), -MMX_E_TIMEOUT);
+    rig_no_event(g->m);
 }
 
-TEST(what_comes_before_the_answer_is_old)
+TEST_RIG(what_comes_before_the_answer_is_old, ROLE_LANGD)
 {
-    struct rig g;
     struct mmx_event ev;
     struct mmx_seq id;
     struct local_msg m;
-    int s;
+    int s = rig_space(g, "ctx");
 
-    rig_open(&g, ROLE_LANGD);
-    s = rig_space(&g, "ctx");
-    answer(&g.f, asked(&g, s, "a").seq, OK, NONE, 0);
-    T_EQ_I64(mmx_ticket_wait(g.m, s, "a", 0, &id), -MMX_E_TIMEOUT);
-    m = asked(&g, s, "a");
-    tell(&g, "a", false, MMX_E_TIMEOUT, 0, 0); /* crossed the second ask */
-    answer(&g.f, m.seq, OK, 2, 5);
-    ev = rig_one_event(g.m);
+    answer(&g->f, asked(g, s, "a").seq, OK, NONE, 0);
+    T_EQ_I64(mmx_ticket_wait(g->m, s, "a", 0, &id), -MMX_E_TIMEOUT);
+    m = asked(g, s, "a");
+    tell(g, "a", false, MMX_E_TIMEOUT, 0, 0); /* crossed the second ask */
+    answer(&g->f, m.seq, OK, 2, 5);
+    ev = rig_one_event(g->m);
     T_EQ_U64(ev.what, MMX_TICKET);
     T_EQ_U64(ev.a, 2);
-    rig_no_event(g.m);
+    rig_no_event(g->m);
     /* Released while an ask is on its way: its answer finds nobody. */
-    m = asked(&g, s, "a");
-    released(&g, s, "a", MMX_UNKNOWN, OK);
-    answer(&g.f, m.seq, OK, 2, 5);
-    rig_no_event(g.m);
-    m = asked(&g, s, "a");
-    tell(&g, "a", true, 0, 2, 5);
-    answer(&g.f, m.seq, OK, 2, 6);
-    T_EQ_I64(mmx_ticket_wait(g.m, s, "a", T_WAIT_MS, &id), 0);
+    m = asked(g, s, "a");
+    released(g, s, "a", MMX_UNKNOWN, OK);
+    answer(&g->f, m.seq, OK, 2, 5);
+    rig_no_event(g->m);
+    m = asked(g, s, "a");
+    tell(g, "a", true, 0, 2, 5);
+    answer(&g->f, m.seq, OK, 2, 6);
+    T_EQ_I64(mmx_ticket_wait(g->m, s, "a", T_WAIT_MS, &id), 0);
     T_EQ_U64(id.generation, 6);
-    rig_close(&g);
 }
 
-TEST(refused)
+TEST_RIG(refused, ROLE_LANGD)
 {
-    struct rig g;
     struct mmx_event ev;
     struct mmx_seq id;
     struct mmx_ticket t = {.size = sizeof t, .request = "x"};
@@ -215,128 +198,114 @@ TEST(refused)
     char text[65];
     int s;
 
-    rig_open(&g, ROLE_LANGD);
-    T_EQ_I64(ask(&g, 0, "a"), -MMX_E_MALFORMED); /* no such space */
-    s = rig_space(&g, "ctx");
+    T_EQ_I64(ask(g, 0, "a"), -MMX_E_MALFORMED); /* no such space */
+    s = rig_space(g, "ctx");
     memset(text, 'x', sizeof text);
     text[64] = 0;
-    T_EQ_I64(ask(&g, s, text), -MMX_E_MALFORMED);
-    T_EQ_I64(ask(&g, s, ""), -MMX_E_MALFORMED);
-    T_EQ_I64(ask(&g, s, NULL), -MMX_E_MALFORMED);
-    T_EQ_I64(ask(&g, -1, "a"), -MMX_E_MALFORMED);
-    T_EQ_I64(mmx_space(g.m, text, 8, 0), -MMX_E_MALFORMED);
-    answer(&g.f, ++g.seq, ERR_MALFORMED, 0, 0);
-    T_EQ_I64(mmx_space(g.m, "ctx", 9, T_WAIT_MS), -MMX_E_MALFORMED);
-    (void)fake_want(&g.f, LOCAL_SPACE);
+    T_EQ_I64(ask(g, s, text), -MMX_E_MALFORMED);
+    T_EQ_I64(ask(g, s, ""), -MMX_E_MALFORMED);
+    T_EQ_I64(ask(g, s, NULL), -MMX_E_MALFORMED);
+    T_EQ_I64(ask(g, -1, "a"), -MMX_E_MALFORMED);
+    T_EQ_I64(mmx_space(g->m, text, 8, 0), -MMX_E_MALFORMED);
+    answer(&g->f, ++g->seq, ERR_MALFORMED, 0, 0);
+    T_EQ_I64(mmx_space(g->m, "ctx", 9, T_WAIT_MS), -MMX_E_MALFORMED);
+    (void)fake_want(&g->f, LOCAL_SPACE);
 
-    answer(&g.f, asked(&g, s, "a").seq, ERR_QUOTA, 0, 0);
-    ev = rig_one_event(g.m);
+    answer(&g->f, asked(g, s, "a").seq, ERR_QUOTA, 0, 0);
+    ev = rig_one_event(g->m);
     T_EQ_U64(ev.what, MMX_TICKET_LOST);
     T_EQ_I64(ev.reason, MMX_E_QUOTA);
     T_EQ_STR(ev.op, "ticket");
-    answer(&g.f, asked(&g, s, "a").seq, ERR_QUOTA, 0, 0);
-    T_EQ_I64(mmx_ticket_wait(g.m, s, "a", T_WAIT_MS, &id), -MMX_E_QUOTA);
-    rig_no_event(g.m);
+    answer(&g->f, asked(g, s, "a").seq, ERR_QUOTA, 0, 0);
+    T_EQ_I64(mmx_ticket_wait(g->m, s, "a", T_WAIT_MS, &id), -MMX_E_QUOTA);
+    rig_no_event(g->m);
 
     /* Bound to a room, which must be one. */
-    room = rig_request(&g, 7, MMX_WHOLE);
+    room = rig_request(g, 7, MMX_WHOLE);
     t.space = s;
     t.room = room;
-    T_EQ_I64(mmx_ticket(g.m, &t), 0);
-    T_EQ_U64(fake_want(&g.f, LOCAL_TICKET).ticket.tag, room.tag);
-    g.seq++;
+    T_EQ_I64(mmx_ticket(g->m, &t), 0);
+    T_EQ_U64(fake_want(&g->f, LOCAL_TICKET).ticket.tag, room.tag);
+    g->seq++;
     t.room.tag++;
-    T_EQ_I64(mmx_ticket(g.m, &t), -MMX_E_STALE);
+    T_EQ_I64(mmx_ticket(g->m, &t), -MMX_E_STALE);
     /* A refused second ask takes nothing away. */
-    answer(&g.f, g.seq, OK, 1, 1);
-    T_EQ_U64(rig_one_event(g.m).what, MMX_TICKET);
-    answer(&g.f, asked(&g, s, "x").seq, ERR_UNKNOWN_ROOM, 0, 0);
-    ev = rig_one_event(g.m);
+    answer(&g->f, g->seq, OK, 1, 1);
+    T_EQ_U64(rig_one_event(g->m).what, MMX_TICKET);
+    answer(&g->f, asked(g, s, "x").seq, ERR_UNKNOWN_ROOM, 0, 0);
+    ev = rig_one_event(g->m);
     T_EQ_U64(ev.what, MMX_TICKET);
     T_EQ_U64(ev.a, 1);
-    rig_close(&g);
 }
 
-TEST(query)
+TEST_RIG(query, ROLE_LANGD)
 {
-    struct rig g;
     struct mmx_seq id;
-    int s;
+    int s = rig_space(g, "ctx");
 
-    rig_open(&g, ROLE_LANGD);
-    s = rig_space(&g, "ctx");
-    answer(&g.f, ++g.seq, OK, 4, 9);
-    T_EQ_I64(mmx_ticket_query(g.m, s, "other's", T_WAIT_MS, &id), 0);
-    T_EQ_U64(fake_want(&g.f, LOCAL_TICKET_QUERY).ticket_query.space, 21);
+    answer(&g->f, ++g->seq, OK, 4, 9);
+    T_EQ_I64(mmx_ticket_query(g->m, s, "other's", T_WAIT_MS, &id), 0);
+    T_EQ_U64(fake_want(&g->f, LOCAL_TICKET_QUERY).ticket_query.space, 21);
     T_TRUE(id.held);
     T_EQ_U64(id.id, 4);
     T_EQ_U64(id.generation, 9);
-    answer(&g.f, ++g.seq, OK, NONE, 0);
-    T_EQ_I64(mmx_ticket_query(g.m, s, "other's", T_WAIT_MS, &id), 0);
+    answer(&g->f, ++g->seq, OK, NONE, 0);
+    T_EQ_I64(mmx_ticket_query(g->m, s, "other's", T_WAIT_MS, &id), 0);
     T_FALSE(id.held);
     T_EQ_U64(id.id, 0);
-    answer(&g.f, ++g.seq, ERR_UNKNOWN_ROOM, 0, 0);
-    T_EQ_I64(mmx_ticket_query(g.m, s, "other's", T_WAIT_MS, &id),
+    answer(&g->f, ++g->seq, ERR_UNKNOWN_ROOM, 0, 0);
+    T_EQ_I64(mmx_ticket_query(g->m, s, "other's", T_WAIT_MS, &id),
         -MMX_E_UNKNOWN_ROOM);
-    rig_close(&g);
 }
 
-TEST(daemon_lost)
+TEST_RIG(daemon_lost, ROLE_LANGD)
 {
-    struct rig g;
     struct mmx_event ev;
     struct mmx_seq id;
-    int s;
+    int s = rig_space(g, "ctx");
 
-    rig_open(&g, ROLE_LANGD);
-    s = rig_space(&g, "ctx");
-    answer(&g.f, asked(&g, s, "a").seq, OK, 0, 1);
-    T_EQ_U64(rig_one_event(g.m).what, MMX_TICKET);
-    answer(&g.f, asked(&g, s, "b").seq, OK, NONE, 0);
-    T_EQ_I64(mmx_ticket_wait(g.m, s, "b", 0, &id), -MMX_E_TIMEOUT);
-    T_EQ_I64(ask(&g, s, "c"), 0);
-    close(g.f.conn);
+    answer(&g->f, asked(g, s, "a").seq, OK, 0, 1);
+    T_EQ_U64(rig_one_event(g->m).what, MMX_TICKET);
+    answer(&g->f, asked(g, s, "b").seq, OK, NONE, 0);
+    T_EQ_I64(mmx_ticket_wait(g->m, s, "b", 0, &id), -MMX_E_TIMEOUT);
+    T_EQ_I64(ask(g, s, "c"), 0);
+    close(g->f.conn);
     for (uint32_t i = 0; i < 3; i++) {
-        ev = rig_one_event(g.m);
+        ev = rig_one_event(g->m);
         T_EQ_U64(ev.what, MMX_TICKET_LOST);
         T_EQ_STR(ev.request, ((const char *[]){"a", "b", "c"})[i]);
         T_EQ_I64(ev.reason, MMX_E_DAEMON_LOST);
     }
-    T_EQ_U64(rig_one_event(g.m).what, MMX_DOWN);
-    T_EQ_I64(ask(&g, s, "a"), -MMX_E_NOT_READY);
-    T_EQ_I64(mmx_ticket_wait(g.m, s, "a", 0, &id), -MMX_E_STALE);
+    T_EQ_U64(rig_one_event(g->m).what, MMX_DOWN);
+    T_EQ_I64(ask(g, s, "a"), -MMX_E_NOT_READY);
+    T_EQ_I64(mmx_ticket_wait(g->m, s, "a", 0, &id), -MMX_E_STALE);
     (void)poll(
-        &(struct pollfd){.fd = mmx_fd(g.m), .events = POLLIN}, 1, T_WAIT_MS);
-    rig_no_event(g.m); /* dials */
-    fake_welcome(&g.f, g.f.cells_fd);
-    T_EQ_U64(rig_one_event(g.m).what, MMX_UP);
-    T_EQ_I64(ask(&g, s, "a"), -MMX_E_STALE);
-    g.seq = g.f.hello_seq;
-    T_EQ_I64(rig_space(&g, "ctx"), s);
-    answer(&g.f, asked(&g, s, "a").seq, OK, 0, 1);
-    T_EQ_U64(rig_one_event(g.m).what, MMX_TICKET);
-    rig_close(&g);
+        &(struct pollfd){.fd = mmx_fd(g->m), .events = POLLIN}, 1, T_WAIT_MS);
+    rig_no_event(g->m); /* dials */
+    fake_welcome(&g->f, g->f.cells_fd);
+    T_EQ_U64(rig_one_event(g->m).what, MMX_UP);
+    T_EQ_I64(ask(g, s, "a"), -MMX_E_STALE);
+    g->seq = g->f.hello_seq;
+    T_EQ_I64(rig_space(g, "ctx"), s);
+    answer(&g->f, asked(g, s, "a").seq, OK, 0, 1);
+    T_EQ_U64(rig_one_event(g->m).what, MMX_TICKET);
 }
 
-TEST(every_request_of_a_handle)
+TEST_RIG(every_request_of_a_handle, ROLE_LANGD)
 {
-    struct rig g;
     char name[16];
-    int s;
+    int s = rig_space(g, "ctx");
 
-    rig_open(&g, ROLE_LANGD);
-    s = rig_space(&g, "ctx");
-    T_EQ_I64(mmx_cork(g.m), 0);
+    T_EQ_I64(mmx_cork(g->m), 0);
     for (uint32_t i = 0; i < 4096; i++) {
         snprintf(name, sizeof name, "r%u", i);
-        T_EQ_I64(ask(&g, s, name), 0);
+        T_EQ_I64(ask(g, s, name), 0);
     }
-    T_EQ_I64(ask(&g, s, "one more"), -MMX_E_QUOTA);
-    T_EQ_I64(ask(&g, s, "r17"), 0);
-    T_EQ_I64(mmx_ticket_release(g.m, s, "r4095", MMX_UNKNOWN), 0);
-    T_EQ_I64(ask(&g, s, "one more"), 0);
-    T_EQ_I64(mmx_uncork(g.m), 0);
-    rig_close(&g);
+    T_EQ_I64(ask(g, s, "one more"), -MMX_E_QUOTA);
+    T_EQ_I64(ask(g, s, "r17"), 0);
+    T_EQ_I64(mmx_ticket_release(g->m, s, "r4095", MMX_UNKNOWN), 0);
+    T_EQ_I64(ask(g, s, "one more"), 0);
+    T_EQ_I64(mmx_uncork(g->m), 0);
 }
 
 /* eight threads on one handle */
