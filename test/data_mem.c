@@ -474,7 +474,6 @@ static enum err mem_connect(
 {
     struct endpoint *ep;
 
-    (void)key;
     CHECK(i < d->conf.endpoints_max && !d->eps[i].open, "endpoint %u", i);
     if (address.len < 5 || address.len >= sizeof(d->name) ||
         memcmp(address.p, "mem:", 4) != 0)
@@ -600,19 +599,10 @@ static enum trouble mem_state(struct data *d, uint32_t ep, const char **text)
 static bool mem_memory(
     struct data *d, const void *base, uint64_t bytes, bool gpu)
 {
-    (void)d;
-    (void)base;
-    (void)bytes;
-    (void)gpu;
     return false;
 }
 
-static void mem_admit(struct data *d, uint32_t who, struct span key)
-{
-    (void)d;
-    (void)who;
-    (void)key;
-}
+static void mem_admit(struct data *d, uint32_t who, struct span key) {}
 
 void data_mem_fault(
     struct data *d, uint32_t ep, enum data_fault fault, uint32_t count)

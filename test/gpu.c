@@ -78,10 +78,7 @@ long gpu_get(const char *name)
     return get(name);
 }
 
-static void nothing(void *ud)
-{
-    (void)ud;
-}
+static void nothing(void *ud) {}
 
 static void copy(struct cuda *c, cuda_address to, cuda_address from, size_t n)
 {

@@ -132,7 +132,6 @@ static void on_connected(void *ud, uint32_t ep)
 {
     struct side *s = ud;
 
-    (void)ep;
     T_FALSE(s->posting);
     s->made_count++;
 }

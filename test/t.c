@@ -195,9 +195,6 @@ const char *t_dir(void)
 static int remove_one(
     const char *path, const struct stat *st, int flag, struct FTW *f)
 {
-    (void)st;
-    (void)flag;
-    (void)f;
     return remove(path);
 }
 

@@ -33,12 +33,6 @@ static void ucx(ucs_status_t s, const char *what)
 static ucs_status_t arrived(void *arg, const void *header, size_t header_len,
     void *data, size_t len, const ucp_am_recv_param_t *param)
 {
-    (void)arg;
-    (void)header;
-    (void)header_len;
-    (void)data;
-    (void)len;
-    (void)param;
     am.got++;
     return UCS_OK;
 }

@@ -213,7 +213,6 @@ static void spread(struct side *x, unsigned at, uint32_t n, int series)
 
 void spread_round(struct side *x, unsigned round)
 {
-    (void)round;
     for (int i = 0; i < SPREADS_SHARDS; i++) {
         x->e = &x->ends[i];
         one_room(x, POOL_ROWS, SPREAD_ROWS, round == 0, S_SPREAD + i);
@@ -254,7 +253,6 @@ const uint32_t size_rows[SIZES] = {1, 4, 16, 64, 512, 4096, BULK_ROWS};
 
 void sizes_round(struct side *x, unsigned round)
 {
-    (void)round;
     for (int i = 0; i < SIZES; i++) {
         one_room(x, POOL_ROWS, size_rows[i], false, S_SIZE + i);
         tcp_move(x, (size_t)size_rows[i] * ROW_BYTES, 1 << 20, S_SIZE_TCP + i);

@@ -23,7 +23,6 @@ static size_t out_len;
 
 static int put(BIO *b, const char *p, size_t n, size_t *done)
 {
-    (void)b;
     if (n > sizeof out - out_len)
         die("a record of %zu bytes behind %zu", n, out_len);
     memcpy(out + out_len, p, n);
@@ -36,7 +35,6 @@ static int get(BIO *b, char *p, size_t n, size_t *done)
 {
     ssize_t r = recv(fd, p, n, 0);
 
-    (void)b;
     *done = r > 0 ? (size_t)r : 0;
     return r > 0;
 }

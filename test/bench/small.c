@@ -18,7 +18,6 @@ static void pings(struct side *x, unsigned n, int series)
 
 void latency_round(struct side *x, unsigned round)
 {
-    (void)round;
     for (unsigned i = 0; i < PINGS; i++) {
         one_room(x, POOL_SMALL, 1, false, S_ROOM);
         am_ping(x, false, S_AM);
@@ -34,7 +33,6 @@ void latency_round(struct side *x, unsigned round)
 
 void block_copied_round(struct side *x, unsigned round)
 {
-    (void)round;
     for (unsigned i = 0; i < PINGS; i++) {
         one_room(x, POOL_BLOCK, BLOCK_ROWS, false, S_BLOCK_COPIED);
         am_ping(x, false, S_AM_COPIED);
@@ -43,7 +41,6 @@ void block_copied_round(struct side *x, unsigned round)
 
 void rate_round(struct side *x, unsigned round)
 {
-    (void)round;
     rate(x, POOL_SMALL, RATE_ROOMS, S_RATE);
     chain(x, RATE_ROOMS);
     if (x->which == LANG)
@@ -53,7 +50,6 @@ void rate_round(struct side *x, unsigned round)
 
 void middle_round(struct side *x, unsigned round)
 {
-    (void)round;
     rate(x, POOL_MIDDLE, MIDDLE_ROOMS, S_MIDDLE);
     tcp_move(x, (size_t)MIDDLE_ROOMS * MIDDLE_BYTES, 1 << 20, S_MIDDLE_TCP);
 }
@@ -65,7 +61,6 @@ void beside_round(struct side *x, unsigned round)
     mmx_room r;
     bool over = false;
 
-    (void)round;
     pings(x, 100, S_ALONE);
     next_room(x);
     x->s->go_on = true;
@@ -157,7 +152,6 @@ static void tp_room(
 
 void tp_round(struct side *x, unsigned round)
 {
-    (void)round;
     tp_room(x, POOL_ROWS, TP_ROWS, 1, S_TP);
     tp_room(x, POOL_ROWS, TP_ROWS, RANKS, S_TP + 2);
     for (int i = 0; i < 50; i++) {
@@ -268,6 +262,5 @@ unsigned counted_rooms;
 
 void count_round(struct side *x, unsigned round)
 {
-    (void)round;
     rate(x, POOL_SMALL, counted_rooms, S_COUNTED);
 }

@@ -67,7 +67,6 @@ void poll_round(struct side *x, unsigned round)
     mmx_room r;
     uint64_t t;
 
-    (void)round;
     next_room(x);
     if (x->which == LANG) {
         r = request(x->e, POOL_SMALL, x->s->id, 1);
@@ -124,7 +123,6 @@ void idle_round(struct side *x, unsigned round)
     struct wakes a[SIDES], b[SIDES];
     uint64_t used[SIDES];
 
-    (void)round;
     one_room(x, POOL_SMALL, 1, false, S_ALONE); /* so that all is connected */
     meet(x);
     for (int i = 0; x->which == LANG && i < SIDES; i++) {

@@ -31,8 +31,6 @@
 static __attribute__((constructor)) void again(
     int argc, char **argv, char **environment)
 {
-    (void)argc;
-    (void)environment;
     if (!HOOKS || getenv("UCX_CMA_MEMORY_INVALIDATE"))
         return;
     setenv("UCX_CMA_MEMORY_INVALIDATE", "y", 1);
@@ -168,7 +166,6 @@ static ucs_status_t unheard(void *arg, const void *header, size_t header_len,
     void *data, size_t len, const ucp_am_recv_param_t *param)
 {
     (void)arg, (void)header, (void)header_len, (void)data, (void)len;
-    (void)param;
     return UCS_OK;
 }
 

@@ -481,10 +481,7 @@ TEST(a_failed_copy_loses_the_gpu)
 
 #define SMALL 300
 
-static void ignore(void *ud)
-{
-    (void)ud;
-}
+static void ignore(void *ud) {}
 
 /* Copies of 1 to 600 bytes, at every alignment, from pinned memory. */
 static void small_copies(bool old, long batches)

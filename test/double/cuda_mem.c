@@ -105,7 +105,6 @@ static void from_environment(void)
 
 SHOWN CUresult cuInit(unsigned int flags)
 {
-    (void)flags;
     if (!inited)
         from_environment();
     inited = true;
@@ -193,7 +192,6 @@ SHOWN CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice dev)
 SHOWN CUresult cuDeviceGetAttribute(
     int *out, CUdevice_attribute a, CUdevice dev)
 {
-    (void)dev;
     FAULT();
     switch ((int)a) {
     case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
@@ -222,7 +220,6 @@ SHOWN CUresult cuFlushGPUDirectRDMAWrites(
     CUflushGPUDirectRDMAWritesTarget target,
     CUflushGPUDirectRDMAWritesScope scope)
 {
-    (void)scope;
     CURRENT();
     FAULT();
     if (target != CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX)
@@ -427,7 +424,6 @@ SHOWN CUresult cuMemHostAlloc(void **out, size_t bytes, unsigned int flags)
 {
     struct map *m;
 
-    (void)flags;
     CURRENT();
     FAULT();
     pthread_mutex_lock(&lock);
@@ -448,9 +444,6 @@ SHOWN CUresult cuMemFreeHost(void *p)
 
 SHOWN CUresult cuMemHostRegister_v2(void *p, size_t bytes, unsigned int flags)
 {
-    (void)p;
-    (void)bytes;
-    (void)flags;
     CURRENT();
     FAULT();
     return CUDA_SUCCESS;
@@ -458,7 +451,6 @@ SHOWN CUresult cuMemHostRegister_v2(void *p, size_t bytes, unsigned int flags)
 
 SHOWN CUresult cuMemHostUnregister(void *p)
 {
-    (void)p;
     CURRENT();
     FAULT();
     return CUDA_SUCCESS;
@@ -469,8 +461,6 @@ SHOWN CUresult cuMemHostUnregister(void *p)
 SHOWN CUresult cuMemGetAllocationGranularity(size_t *out,
     const CUmemAllocationProp *prop, CUmemAllocationGranularity_flags option)
 {
-    (void)prop;
-    (void)option;
     FAULT();
     *out = GRAIN;
     return CUDA_SUCCESS;
@@ -481,7 +471,6 @@ SHOWN CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t bytes,
 {
     int fd;
 
-    (void)flags;
     CURRENT();
     FAULT();
     if (bytes % GRAIN || prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
@@ -514,9 +503,6 @@ SHOWN CUresult cuMemAddressReserve(CUdeviceptr *out, size_t bytes,
 {
     struct map *m;
 
-    (void)alignment;
-    (void)address;
-    (void)flags;
     CURRENT();
     FAULT();
     if (bytes % GRAIN)
@@ -545,7 +531,6 @@ SHOWN CUresult cuMemMap(CUdeviceptr a, size_t bytes, size_t offset,
 {
     struct map *m = map_at(a);
 
-    (void)flags;
     CURRENT();
     FAULT();
     if (!m || m->bytes != bytes || offset || m->mapped)
@@ -598,7 +583,6 @@ SHOWN CUresult cuMemExportToShareableHandle(void *out,
 {
     int fd;
 
-    (void)flags;
     CURRENT();
     FAULT();
     if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)

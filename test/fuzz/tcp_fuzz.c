@@ -52,7 +52,6 @@ static bool on_arrived(void *ud, struct data *d, const struct data_in *in)
     uint32_t header = get_u32(&r), body = get_u32(&r);
     const uint8_t *h = get_bytes(&r, header);
 
-    (void)d;
     CHECK(!r.failed && header == in->header.len && body == in->len,
         "a frame of %u and %u bytes", in->header.len, (unsigned)in->len);
     CHECK(body <= BODY_MAX, "a body of %u bytes", body);

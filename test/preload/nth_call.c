@@ -303,8 +303,6 @@ static int look(struct dl_phdr_info *info, size_t size, void *ud)
     ElfW(Addr) at[DT_JMPREL + 1] = {0};
     const ElfW(Dyn) *d = NULL;
 
-    (void)size;
-    (void)ud;
     program = info->dlpi_addr;
     for (int i = 0; i < info->dlpi_phnum; i++)
         if (info->dlpi_phdr[i].p_type == PT_DYNAMIC)

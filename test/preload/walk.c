@@ -29,7 +29,6 @@ void __cyg_profile_func_exit(void *function, void *from);
 
 static int first(struct dl_phdr_info *i, size_t size, void *base)
 {
-    (void)size;
     *(uint64_t *)base = i->dlpi_addr;
     return 1;
 }
@@ -56,7 +55,6 @@ void __cyg_profile_func_enter(void *function, void *from)
 {
     uint64_t key = (uint64_t)(uintptr_t)function;
 
-    (void)from;
     if (!walk || !walk->on)
         return;
     if (key - walk->base == walk->ends) {
@@ -75,8 +73,4 @@ void __cyg_profile_func_enter(void *function, void *from)
     }
 }
 
-void __cyg_profile_func_exit(void *function, void *from)
-{
-    (void)function;
-    (void)from;
-}
+void __cyg_profile_func_exit(void *function, void *from) {}

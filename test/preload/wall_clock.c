@@ -42,7 +42,6 @@ int gettimeofday(struct timeval *restrict t, void *restrict zone)
 {
     struct timespec now;
 
-    (void)zone;
     clock_gettime(CLOCK_REALTIME, &now);
     t->tv_sec = now.tv_sec;
     t->tv_usec = now.tv_nsec / 1000;

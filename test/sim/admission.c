@@ -6,9 +6,6 @@
 
 static void breaks_now(void *p, uint64_t a, uint64_t b)
 {
-    (void)p;
-    (void)a;
-    (void)b;
     for (uint32_t i = 0; i < LINKS_MAX; i++)
         if (e0->shards[0].peers[i].count > 0 &&
             e0->shards[0].peers[i].to == l0->index)
@@ -91,7 +88,6 @@ void coupled_breaks(void)
 
 static void restart(void *p, uint64_t up, uint64_t b)
 {
-    (void)b;
     (up ? daemon_start : daemon_crash)(p);
 }
 
@@ -182,8 +178,6 @@ static void end_of_twins(void *p, uint64_t a, uint64_t b)
 {
     struct cons *c = p;
 
-    (void)a;
-    (void)b;
     HOLDS(W.succeeded == 1 && W.failed == 0 && !c->over && !c->twin->over,
         "the rooms of one engine wait for each other", "%u succeeded, %u not",
         W.succeeded, W.failed);
@@ -332,7 +326,6 @@ void victim_at_work(void)
 
 static void cut(void *p, uint64_t from_langd, uint64_t for_ms)
 {
-    (void)p;
     net_partition(
         from_langd ? l0 : e0, from_langd ? e0 : l0, for_ms * MS, false);
 }

@@ -518,7 +518,6 @@ static void conn_closed(void *p, uint64_t life, uint64_t conn)
 {
     struct daemon *d = p;
 
-    (void)conn;
     if (d->alive && d->life == life && d->conns[conn])
         econn_close(d->conns[conn]);
 }
@@ -727,10 +726,7 @@ struct seek {
     bool here;
 };
 
-static void seek_row(struct rows_out *s)
-{
-    (void)s;
-}
+static void seek_row(struct rows_out *s) {}
 
 /* Counters are rows of a name and a value. */
 static void seek_text(struct rows_out *s, const char *name, const char *value)
@@ -751,19 +747,16 @@ static void seek_number(struct rows_out *s, const char *name, uint64_t value)
 
 static void print_row(struct rows_out *s)
 {
-    (void)s;
     fputs("\n   ", stderr);
 }
 
 static void print_text(struct rows_out *s, const char *name, const char *value)
 {
-    (void)s;
     fprintf(stderr, " %s=%s", name, value);
 }
 
 static void print_number(struct rows_out *s, const char *name, uint64_t value)
 {
-    (void)s;
     fprintf(stderr, " %s=%llu", name, (unsigned long long)value);
 }
 

@@ -541,7 +541,6 @@ void deliver(void *ptr, uint64_t again, uint64_t same)
     bool lonely = chance(W.is.lonely);
     uint32_t spread_ms = chance(200) ? 3000 : 50;
 
-    (void)ptr;
     if (W.healing)
         return;
     if (W.is.ghost_ms && chance(100)) {

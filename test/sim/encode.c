@@ -385,8 +385,6 @@ static void prod_tick(void *ptr, uint64_t a, uint64_t b)
     struct prod *p = ptr;
     uint64_t pace = W.healing ? 5 * MS : p->pace_ns;
 
-    (void)a;
-    (void)b;
     if (!p->d->alive || (p->life && p->life != p->d->life))
         p->over = true;
     if (p->over)

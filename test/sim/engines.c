@@ -469,8 +469,6 @@ static void down_reads(void *p, uint64_t a, uint64_t b)
     struct frame f;
     enum err e;
 
-    (void)a;
-    (void)b;
     c->down.busy = false;
     if (c->dead || c->ended || c->down.len == 0)
         return;

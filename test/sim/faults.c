@@ -157,9 +157,6 @@ static void ends(void)
 
 static void all_break(void *p, uint64_t a, uint64_t b)
 {
-    (void)p;
-    (void)a;
-    (void)b;
     for (uint32_t i = 0; i < LINKS_MAX; i++)
         if (e0->shards[0].peers[i].count > 0)
             data_break(&e0->shards[0], i);
@@ -197,9 +194,6 @@ static void ended_for_others(void)
 /* What l0 is told of the encoder's drain is so within 700 ms. */
 static void drain_is_known(void *p, uint64_t a, uint64_t b)
 {
-    (void)p;
-    (void)a;
-    (void)b;
     if (e0->alive && l0->alive)
         langd_knows_drain(l0, e0);
 }
@@ -208,8 +202,6 @@ static void order(void *p, uint64_t type, uint64_t b)
 {
     struct event ev = {.type = (enum event_type)type};
 
-    (void)p;
-    (void)b;
     if (!e0->alive)
         return;
     trace("e0 %s", type == EV_DRAIN ? "drains" : "drains no longer");
@@ -337,9 +329,6 @@ static void break_fault(void)
 /* RULES 3.3 */
 static void shut_comes(void *p, uint64_t a, uint64_t b)
 {
-    (void)p;
-    (void)a;
-    (void)b;
     for (uint32_t i = 0; i < worlds[W.fault.world].langds; i++)
         carrier_shut(e0, i ? l1 : l0, CARRIER_UCX);
 }
@@ -357,15 +346,11 @@ static void shut_fault(void)
 
 static void starts_again(void *p, uint64_t a, uint64_t b)
 {
-    (void)a;
-    (void)b;
     daemon_start(p);
 }
 
 static void crashes(void *p, uint64_t a, uint64_t b)
 {
-    (void)a;
-    (void)b;
     daemon_crash(p);
 }
 
@@ -433,8 +418,6 @@ static void gone_fault(void)
 /* Stops the clock of one host, then lets it jump forward: no room may fail. */
 static void clock_stops(void *p, uint64_t a, uint64_t b)
 {
-    (void)a;
-    (void)b;
     clock_stands(p, STILL_MS * MS, JUMP_NS);
 }
 
@@ -453,8 +436,6 @@ static void pool_is_lost(void *p, uint64_t a, uint64_t b)
 {
     struct event ev = {.type = EV_NOTE, .note = {.type = NOTE_POOL_LOST}};
 
-    (void)a;
-    (void)b;
     for (struct prod *of = prods_all(); of && p == e0; of = of->next)
         if (of->pool == 0 && of->max_rows > 0 && !of->final_sent)
             of->expected = ERR_INTERNAL;
@@ -507,8 +488,6 @@ static void engine_dies(void *p, uint64_t session, uint64_t b)
 {
     struct prod *of = p;
 
-    (void)session;
-    (void)b;
     if (of->h[0])
         econn_die(of->h[0]->c);
 }

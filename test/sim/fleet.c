@@ -65,8 +65,6 @@ static bool takes_rooms(const struct daemon *d)
 
 static void starts_anew(void *p, uint64_t a, uint64_t b)
 {
-    (void)a;
-    (void)b;
     daemon_start(p);
 }
 
@@ -76,7 +74,6 @@ static void goes(void *p, uint64_t a, uint64_t b)
     struct daemon *d = p;
     bool empty = brain_open_rooms(d->brain) == 0;
 
-    (void)b;
     if (!empty || !a) {
         at(W.now_ns + 50 * MS, goes, d, empty, 0);
         return;
@@ -90,8 +87,6 @@ static void drains(void *p, uint64_t a, uint64_t b)
     struct daemon *d = p;
     struct event ev = {.type = EV_ENDING};
 
-    (void)a;
-    (void)b;
     d->draining = true;
     daemon_step(d, &ev);
     at(W.now_ns + 50 * MS, goes, d, false, 0);
@@ -101,8 +96,6 @@ static void leaves_soon(void *p, uint64_t a, uint64_t b)
 {
     struct daemon *d = p;
 
-    (void)a;
-    (void)b;
     leaves[d->index] = d->life;
     at(W.now_ns + ENDS_NS, drains, d, 0, 0);
 }

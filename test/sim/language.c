@@ -332,8 +332,6 @@ static void cons_tick(void *ptr, uint64_t a, uint64_t b)
     struct cons *c = ptr;
     uint64_t pace = W.healing ? 5 * MS : 3 * MS;
 
-    (void)a;
-    (void)b;
     if (!c->d->alive || (c->life && c->life != c->d->life))
         c->over = true;
     if (c->over)

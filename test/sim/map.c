@@ -60,8 +60,6 @@ static void gone(void *p, uint64_t a, uint64_t b)
     struct mapping *m = p;
     struct event ev = {.type = EV_CONN_DEAD, .conn = m->conn};
 
-    (void)a;
-    (void)b;
     if (!e_lives(m) || m->dead_told)
         return;
     m->dead_told = true;
@@ -75,8 +73,6 @@ static void ends(void *p, uint64_t a, uint64_t b)
     struct mapping *m = p;
     struct event ev = {.type = EV_CONN_END, .conn = m->conn};
 
-    (void)a;
-    (void)b;
     if (!e_lives(m) || m->ended)
         return;
     m->ended = true;
@@ -118,8 +114,6 @@ static void map_fail(struct mapping *m, const char *why)
 
 static void closed_there(void *p, uint64_t a, uint64_t b)
 {
-    (void)a;
-    (void)b;
     map_fail(p, "it closed the connection");
 }
 
@@ -134,7 +128,6 @@ static void mapped(void *p, uint64_t pool, uint64_t b)
     struct mapping *m = p;
     struct event ev = {.type = EV_MAP, .peer_at = m->peer};
 
-    (void)b;
     if (m->over || !l_lives(m))
         return;
     if (m->reader) {
@@ -190,8 +183,6 @@ static void hears(void *p, uint64_t a, uint64_t b)
     struct local_msg msg;
     enum err e = local_get(&r, &msg);
 
-    (void)a;
-    (void)b;
     HOLDS(e == OK, "answers can be read", "%s", err_name(e));
     if (!m->over && l_lives(m)) {
         HOLDS(!m->false_token || msg.type != LOCAL_POOL_INFO,
@@ -239,8 +230,6 @@ static void says_map(void *p, uint64_t a, uint64_t b)
     struct local_msg msg = {.type = LOCAL_MAP, .seq = 1};
     struct event ev = {.type = EV_LOCAL, .conn = m->conn, .local = &msg};
 
-    (void)a;
-    (void)b;
     if (!e_lives(m) || m->ended)
         return;
     msg.map.token = m->token;
@@ -260,8 +249,6 @@ static void connects(void *p, uint64_t a, uint64_t b)
     struct event ev = {.type = EV_CONN_OPEN,
         .pid = m->reader ? 3000 + (int32_t)m->reader->process : 2000};
 
-    (void)a;
-    (void)b;
     if (m->over || !l_lives(m))
         return;
     while (
@@ -399,8 +386,6 @@ static void says_bye(void *p, uint64_t a, uint64_t b)
     struct local_msg msg = {.type = LOCAL_BYE, .seq = 2};
     struct event ev = {.type = EV_LOCAL, .conn = m->conn, .local = &msg};
 
-    (void)a;
-    (void)b;
     if (m->dead || m->bye)
         return;
     m->bye = m->over = true;

@@ -333,7 +333,6 @@ void net_cut_one(void)
 
 static void partition_ends(void *p, uint64_t a, uint64_t b)
 {
-    (void)p;
     W.cut[a][b] = false;
 }
 
@@ -341,8 +340,6 @@ static void heartbeat_lost(void *p, uint64_t a, uint64_t b)
 {
     struct ctl *c = p;
 
-    (void)a;
-    (void)b;
     if (W.cut[c->l->index][c->e->index] || W.cut[c->e->index][c->l->index])
         cut(c, 50 * MS);
 }

@@ -169,8 +169,6 @@ static void engine_dies(void *p, uint64_t a, uint64_t b)
 {
     const struct prod *of = p;
 
-    (void)a;
-    (void)b;
     if (of->h[0])
         econn_die(of->h[0]->c);
 }
@@ -216,15 +214,11 @@ static void announced_again(void)
 
 static void crash(void *p, uint64_t a, uint64_t b)
 {
-    (void)a;
-    (void)b;
     daemon_crash(p);
 }
 
 static void start(void *p, uint64_t a, uint64_t b)
 {
-    (void)a;
-    (void)b;
     daemon_start(p);
 }
 
@@ -355,8 +349,6 @@ static void same_host(void)
 
 static void dies_copying(void *p, uint64_t a, uint64_t b)
 {
-    (void)a;
-    (void)b;
     HOLDS(W.copying > 0, "the scenario is the one that is meant",
         "%u copies go on", W.copying);
     daemon_crash(p);

@@ -39,7 +39,6 @@ uint64_t clock_shows(const struct daemon *d, uint64_t when_ns)
 
 static void clock_jumps(void *p, uint64_t host, uint64_t by_ns)
 {
-    (void)p;
     clocks[host].ahead_ns += by_ns;
     for (uint32_t i = 0; i < W.daemons_count; i++)
         if (W.daemons[i]->host == host && W.daemons[i]->alive)
@@ -80,7 +79,6 @@ static void goes_on(void *p, uint64_t index, uint64_t part)
     struct waiting *w = &parts[index][part];
     struct waiting was = *w;
 
-    (void)p;
     if (W.now_ns < w->until_ns)
         return; /* it was told to stand longer */
     *w = (struct waiting){NULL, 0, 0, 0};

@@ -16,8 +16,6 @@ static uint64_t in_about(uint32_t ms)
 
 static void cut_comes(void *p, uint64_t a, uint64_t b)
 {
-    (void)a;
-    (void)b;
     if (W.healing)
         return;
     net_cut_one();
@@ -26,8 +24,6 @@ static void cut_comes(void *p, uint64_t a, uint64_t b)
 
 static void break_comes(void *p, uint64_t a, uint64_t b)
 {
-    (void)a;
-    (void)b;
     if (W.healing)
         return;
     data_break_one();
@@ -40,8 +36,6 @@ static void partition_comes(void *p, uint64_t a, uint64_t b)
     struct daemon *l = W.daemons[W.is.encodeds + between(0, W.is.langds - 1)];
     bool turn = chance(500);
 
-    (void)a;
-    (void)b;
     if (W.healing)
         return;
     net_partition(
@@ -53,8 +47,6 @@ static void restart(void *p, uint64_t a, uint64_t b)
 {
     struct daemon *d = p;
 
-    (void)a;
-    (void)b;
     if (!d->alive)
         daemon_start(d);
 }
@@ -63,8 +55,6 @@ static void crash_comes(void *p, uint64_t a, uint64_t b)
 {
     struct daemon *d = W.daemons[between(0, W.daemons_count - 1)];
 
-    (void)a;
-    (void)b;
     if (W.healing)
         return;
     if (d->alive) {
@@ -76,8 +66,6 @@ static void crash_comes(void *p, uint64_t a, uint64_t b)
 
 static void still_comes(void *p, uint64_t a, uint64_t b)
 {
-    (void)a;
-    (void)b;
     if (W.healing)
         return;
     stand_one_still();
@@ -88,8 +76,6 @@ static void clock_comes(void *p, uint64_t a, uint64_t b)
 {
     const struct daemon *d = W.daemons[between(0, W.daemons_count - 1)];
 
-    (void)a;
-    (void)b;
     if (W.healing)
         return;
     clock_stands(d, between(0, chance(300) ? 10000 : 500) * MS,
@@ -99,7 +85,6 @@ static void clock_comes(void *p, uint64_t a, uint64_t b)
 
 static void opens(void *p, uint64_t from, uint64_t to)
 {
-    (void)p;
     W.shut[from][to] = 0;
 }
 
@@ -108,9 +93,6 @@ static void shut_comes(void *p, uint64_t a, uint64_t b)
     struct daemon *e = W.daemons[between(0, W.is.encodeds - 1)];
     struct daemon *l = W.daemons[W.is.encodeds + between(0, W.is.langds - 1)];
 
-    (void)p;
-    (void)a;
-    (void)b;
     if (W.healing)
         return;
     carrier_shut(e, l, chance(700) ? CARRIER_UCX : CARRIER_TCP);
@@ -125,9 +107,6 @@ static void pool_is_lost(void *p, uint64_t a, uint64_t b)
     struct daemon *d = W.daemons[between(0, W.daemons_count - 1)];
     struct event ev = {.type = EV_NOTE, .note = {.type = NOTE_POOL_LOST}};
 
-    (void)p;
-    (void)a;
-    (void)b;
     if (W.healing || !d->alive)
         return;
     ev.note.first = (uint32_t)between(0, d->conf->pools_count - 1);
@@ -138,8 +117,6 @@ static void pool_is_lost(void *p, uint64_t a, uint64_t b)
 
 static void map_comes(void *p, uint64_t a, uint64_t b)
 {
-    (void)a;
-    (void)b;
     if (W.healing)
         return;
     map_lose_one();
@@ -150,8 +127,6 @@ void ticket_comes(void *p, uint64_t a, uint64_t b)
 {
     uint64_t when = W.now_ns + between(0, 30) * MS;
 
-    (void)p;
-    (void)b;
     if (!W.healing)
         ask_start(W.daemons[W.is.encodeds + between(0, W.is.langds - 1)]);
     if (a < 3 && chance(500)) /* several at once: some wait */
@@ -179,7 +154,6 @@ static void undrain(void *p, uint64_t life, uint64_t b)
     struct daemon *d = p;
     struct event ev = {.type = EV_UNDRAIN};
 
-    (void)b;
     if (!d->alive || d->life != life)
         return;
     trace("%s drains no longer", d->conf->name);
@@ -192,8 +166,6 @@ static void drain_comes(void *p, uint64_t a, uint64_t b)
     struct daemon *d = W.daemons[between(0, W.daemons_count - 1)];
     struct event ev = {.type = chance(500) ? EV_DRAIN : EV_ENDING};
 
-    (void)a;
-    (void)b;
     if (W.healing)
         return;
     if (d->alive && !d->draining) {

@@ -137,7 +137,6 @@ static void ask_tick(void *p, uint64_t life, uint64_t b)
 {
     struct ask *k = p;
 
-    (void)b;
     if (!k->d->alive || k->d->life != life || (k->c && !econn_usable(k->c)))
         k->state = ASK_OVER;
     if (k->state == ASK_OVER)

@@ -628,7 +628,6 @@ TEST(a_log_line_is_one_line)
 
 static bool all_told(void *ud)
 {
-    (void)ud;
     return !log_report_lost();
 }
 

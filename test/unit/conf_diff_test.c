@@ -29,7 +29,6 @@ static unsigned changes_count;
 static void take_change(void *ud, const char *key, const char *was,
     const char *is, const char *left)
 {
-    (void)ud;
     T_TRUE(changes_count < ARRAY_LEN(changes));
     snprintf(changes[changes_count].key, sizeof(changes->key), "%s", key);
     snprintf(changes[changes_count].was, sizeof(changes->was), "%s", was);

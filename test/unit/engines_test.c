@@ -354,7 +354,6 @@ TEST_LANGD(bye_releases_all_of_the_connection)
 {
     struct there a = ask_room(l, 1, 0), b = ask_room(l, 2, 1);
 
-    (void)b;
     brain_conn(l, 1, "s"); /* the session goes on */
     fill(l, &a, 8);
     T_TRUE(brain_events(l, 0, 0) & EVENT_READY);

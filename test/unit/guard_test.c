@@ -69,7 +69,6 @@ TEST(what_is_gone_fails_the_copy)
 
 static void *thread(void *ud)
 {
-    (void)ud;
     for (int i = 0; i < 20; i++)
         copies();
     return NULL;

@@ -29,7 +29,6 @@ static void on_event(void *ud, struct event *ev)
 
 static bool on_full(void *ud)
 {
-    (void)ud;
     return false;
 }
 

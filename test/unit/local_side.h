@@ -58,7 +58,6 @@ static inline void answer(uint32_t conn, uint32_t seq, enum err err)
 
 static inline void on_event(void *ud, struct event *ev)
 {
-    (void)ud;
     switch (ev->type) {
     case EV_CONN_OPEN:
         seen.groups = *ev->groups;
@@ -98,14 +97,11 @@ static inline void on_event(void *ud, struct event *ev)
 
 static inline void on_writable(void *ud, uint32_t conn)
 {
-    (void)ud;
-    (void)conn;
     seen.writable++;
 }
 
 static inline bool on_full(void *ud)
 {
-    (void)ud;
     return seen.full;
 }
 

@@ -369,7 +369,6 @@ TEST(a_killed_process_is_noticed_at_once)
 
 static bool dropped(void *ud)
 {
-    (void)ud;
     say(&a, 0, 0);
     links_flush(a.links);
     return links_stats(a.links)->dropped_frames > 0;
@@ -604,7 +603,6 @@ TEST(what_waits_to_be_sent_is_bounded)
 
 static bool first_is_known(void *ud, uint32_t link)
 {
-    (void)ud;
     return link == 0;
 }
 
@@ -669,7 +667,6 @@ static bool calm(void *ud)
     uint64_t before = cpu_ns();
     struct until u = {&a.up, 2};
 
-    (void)ud;
     (void)t_wait(reached, &u, 300);
     return cpu_ns() - before < 150 * NS_PER_MS;
 }

@@ -23,7 +23,6 @@ static struct data_note last_quiet;
 
 static inline void on_quiet(void *ud, const struct data_note *n)
 {
-    (void)ud;
     T_EQ_U64(n->type, NOTE_SEND_QUIET);
     quiets++;
     last_quiet = *n;

@@ -78,7 +78,6 @@ static void end(void)
 
 static bool dropped(const void *ud)
 {
-    (void)ud;
     return SUM(w.l, segments_dropped) >= 1;
 }
 
@@ -195,7 +194,6 @@ TEST(copies_are_ordered_by_the_peer_of_the_room)
 
 static bool is_held(const void *ud)
 {
-    (void)ud;
     return atomic_load(&held);
 }
 

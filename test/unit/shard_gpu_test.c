@@ -374,7 +374,6 @@ static enum err reaching_fetch(struct data *d, const struct data_in *in,
 
 static bool reaches(struct data *d, const void *base, uint64_t bytes, bool gpu)
 {
-    (void)d;
     return base && bytes > 0 && gpu;
 }
 
@@ -549,7 +548,6 @@ static void stop_stalled(void)
 
 static bool memory_is_full(void *ud)
 {
-    (void)ud;
     return SUM(w.e, messages_sent) >= 32;
 }
 

@@ -284,7 +284,6 @@ static void small_room(void)
 
 static bool both_are_back(void *ud)
 {
-    (void)ud;
     serve(&w.e, false);
     serve(&w.l, false);
     return shard_inline(w.e.shard) && shard_inline(w.l.shard);
@@ -323,9 +322,6 @@ TEST(small_rooms_need_no_thread_where_two_carriers_are_open)
 static enum err not_opened(struct data **out, const struct data_conf *c,
     const struct data_calls *calls)
 {
-    (void)out;
-    (void)c;
-    (void)calls;
     return ERR_INTERNAL;
 }
 
@@ -391,7 +387,6 @@ static unsigned no_progress(struct data *d)
 
 static bool it_stands(void *ud)
 {
-    (void)ud;
     return is_there;
 }
 
@@ -451,7 +446,6 @@ static unsigned progress_with_key(struct data *d)
 
 static void take_key(struct data *d, uint32_t who, struct span key)
 {
-    (void)d;
     T_FALSE(inside);
     T_EQ_U64(who, PEER);
     T_EQ_U64(key.len, sizeof(admitted));

@@ -79,9 +79,6 @@ TEST(start_and_stop)
 static enum err no_carrier(struct data **out, const struct data_conf *c,
     const struct data_calls *calls)
 {
-    (void)out;
-    (void)c;
-    (void)calls;
     return ERR_INTERNAL;
 }
 
@@ -425,7 +422,6 @@ static bool they_sleep(void *ud)
     static uint32_t looks;
     uint64_t now_ns = t_now_ns(), spent_ns = now_ns - since_ns, all, woken;
 
-    (void)ud;
     if (spent_ns < 500 * NS_PER_MS)
         return false;
     T_TRUE(++looks <= 20);

@@ -246,15 +246,10 @@ struct sender {
     uint8_t bytes[SMALL_ROWS * 64];
 };
 
-static void on_done(void *ud, void *cookie)
-{
-    (void)ud;
-    (void)cookie;
-}
+static void on_done(void *ud, void *cookie) {}
 
 static void on_broken(void *ud, uint32_t ep)
 {
-    (void)ud;
     T_FAIL("endpoint %u broke", ep);
 }
 

@@ -78,7 +78,6 @@ static int use(SSL *ssl, const EVP_MD *md, const unsigned char **id,
 {
     static uint8_t name[IDENTITY];
 
-    (void)md;
     put_name(name);
     *id = name;
     *len = sizeof(name);
@@ -102,8 +101,6 @@ static int find(
 static void on_message(int sends, int version, int type, const void *p,
     size_t n, SSL *ssl, void *ud)
 {
-    (void)version;
-    (void)ssl;
     *(uint32_t *)ud += !sends && type == 22 && n == 5 && *(const char *)p == 24;
 }
 

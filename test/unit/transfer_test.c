@@ -16,7 +16,6 @@ static const struct sending_pool POOL = {256, ROW, 16, 2, 0, 0};
 
 static void on_quiet(void *ud, const struct data_note *n)
 {
-    (void)ud;
     T_FAIL("slot %u is quiet and nobody asked", n->slot);
 }
 
