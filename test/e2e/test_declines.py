@@ -1,5 +1,5 @@
 """Language engines that give a room up before it is announced, however it
-went. Open rooms may be asked for early."""
+went."""
 
 from pair import Case, eventually
 
@@ -38,25 +38,4 @@ class GivenUp(Case):
                 enc.announce(room, 100, 100)
                 self.assertEqual(enc.failed(room), reasons[how])
                 enc.release(room)
-        self.world.all_free()
-
-
-class Open(Case):
-    def test_asked_for_before_the_announce(self):
-        e, d = self.pair()
-        langds = [d] + [self.world.langd([e], f"lang{i}") for i in (1, 2)]
-        enc = self.world.engine(e)
-        lms = [self.world.engine(x) for x in langds]
-        for lm in lms:
-            lm.request(1, "enc0")
-        eventually(lambda: [r for r in e.show("rooms") if r["asked"] == 3],
-                   "all have asked")
-        enc.encode(1, 100, open=True)
-        for lm in lms:
-            lm.ready(1)
-            self.good(lm, 1)
-            lm.release(1)
-        eventually(lambda: [r for r in e.show("rooms") if r["served"] == 3],
-                   "all are served")
-        enc.release(1)
         self.world.all_free()

@@ -88,41 +88,8 @@ class Groups(Case):
             enc.done(room)
             enc.release(room)
 
-    def test_a_member_fails(self):
-        # The others go on without it.
-        e, d, enc, lm = self.at_work()
-        for room in (1, 2, 3):
-            lm.request(room, "enc0", group=(9, 3))
-        for room in (1, 2):
-            enc.encode(room, 300)
-        enc.announce(3, 300, 300)
-        enc.granted(3)
-        lm.until(3, "WAITING")
-        enc.abort(3)
-        self.assertEqual(lm.failed(3), "aborted")
-        for room in (1, 2):
-            self.assertEqual(lm.ready(room), 300)
-            self.good(lm, room)
-            enc.done(room)
-        for x in (enc, lm):
-            for room in (1, 2, 3):
-                x.release(room)
-
 
 class Batches(Case):
-    def test_one_of_them_is_withdrawn_while_they_wait(self):
-        e, _ = self.pair(encoded={"blocks": 8})
-        enc = self.world.engine(e)
-        enc.announce(9, 1000, 1000)
-        enc.granted(9)
-        enc.announce_batch([1, 2, 3], 256)
-        enc.release(1)  # the first, under which the batch is queued
-        enc.release(9)
-        for room in (2, 3):
-            enc.granted(room)
-        self.assertEqual(e.free(), (4, 8))
-        for room in (2, 3):
-            enc.release(room)
 
     def test_the_engine_dies_in_the_middle_of_one(self):
         e, _ = self.pair(encoded={"blocks": 8})

@@ -67,55 +67,6 @@ class Together(Keys):
             lm.release(room)
         self.end(enc, 1, 2)
 
-    def test_the_second_waits_for_blocks_with_the_first(self):
-        enc, lm = self.enc, self.lm
-        enc.announce(9, 700, 700)  # 6 of 8 blocks
-        enc.granted(9)
-        self.keyed(enc, 1, 600, 7)
-        self.keyed(enc, 2, 600, 7)
-        self.assertTrue(enc.have(2))
-        self.assertEqual(enc.served([1]), 0)
-        enc.release(9)
-        self.assertFalse(enc.have(1))
-        enc.finish(1, 0, 600)
-        for room in (2, 1):
-            self.fetch(lm, room, 600, 7)
-        self.end(enc, 1, 2)
-
-    def test_the_first_ends_long_before_the_second(self):
-        enc, lm = self.enc, self.lm
-        self.write(enc, 1, 600, 7)
-        self.keyed(enc, 2, 600, 7)
-        self.fetch(lm, 1, 600, 7)
-        self.end(enc, 1)
-        self.assertEqual(self.e.free(), (3, 8))
-        self.assertTrue(enc.have(2))
-        self.fetch(lm, 2, 600, 7)
-        self.end(enc, 2)
-        self.e.all_free()
-
-    def test_other_engines_of_this_user_share(self):
-        enc, lm = self.enc, self.lm
-        other = self.world.engine(self.e)
-        self.write(enc, 1, 600, 7)
-        self.keyed(other, 2, 600, 7)
-        self.assertTrue(other.have(2))
-        for room in (1, 2):
-            self.fetch(lm, room, 600, 7)
-        self.end(enc, 1)
-        self.end(other, 2)
-
-    # RULES 1.7
-    def test_another_length_or_storage_is_another_item(self):
-        enc = self.enc
-        self.write(enc, 1, 600, 7)
-        self.keyed(enc, 2, 599, 7)
-        self.refusal("item-mismatch", enc.granted, 2)
-        self.keyed(enc, 3, 600, 7, storage="padded")
-        self.refusal("item-mismatch", enc.granted, 3)
-        for room in (1, 2, 3):
-            enc.release(room)
-
     def test_the_writer_is_killed(self):
         lm, other = self.lm, self.enc
         writer = self.world.process(self.e)
@@ -130,20 +81,6 @@ class Together(Keys):
         self.assertEqual(lm.failed(2), "engine-lost")
         other.release(2)
         lm.release(2)
-
-    def test_the_first_is_declined_when_its_rows_are_there(self):
-        enc, lm = self.enc, self.lm
-        self.write(enc, 1, 600, 7)
-        self.keyed(enc, 2, 600, 7)
-        self.assertTrue(enc.have(2))
-        lm.request(2, "enc0", key=key(7))
-        self.assertEqual(lm.ready(2), 600)
-        lm.conn.wait(lm.conn.decline(1, "enc0", key(7)), 10)
-        self.assertEqual(enc.failed(1), "declined")
-        enc.release(1)
-        self.good(lm, 2)
-        lm.release(2)
-        self.end(enc, 2)
 
     def test_the_same_picture_twice_in_a_batch(self):
         enc, lm = self.enc, self.lm
@@ -277,28 +214,6 @@ class Kept(Keys):
             lm.release(room)
         enc.release(8)
 
-    def test_a_kept_room_that_is_being_read_does_not_go(self):
-        self.start(langd={"blocks": 1, "default_blocks": 1})
-        enc, lm = self.enc, self.lm
-        self.keep(1, 7, rows=128)
-        hold = self.world.engine(self.d)
-        hold.request(50, "enc0")
-        enc.encode(50, 100)
-        hold.ready(50)
-        self.end(enc, 50)
-        lm.request(1, "enc0", key=key(7))  # waits for langd's only block
-        lm.until(1, "WAITING")
-        enc.announce(9, 512, 512)  # wants every block
-        enc.conn.wait(enc.rooms[9].opened, 10)
-        self.assertEqual(self.e.free(), (3, 4))
-        hold.release(50)
-        self.assertEqual(lm.ready(1), 128)
-        self.good(lm, 1)
-        lm.release(1)
-        enc.granted(9)
-        enc.release(9)
-        self.world.all_free()
-
     def test_time_to_live(self):
         self.start(timeouts={"keep": "150ms", "drain": "1s"})
         self.keep(1, 7)
@@ -306,22 +221,6 @@ class Kept(Keys):
         self.lm.request(1, "enc0", key=key(7))
         self.assertEqual(self.lm.failed(1), "gone")
         self.lm.release(1)
-
-    def test_the_engine_that_wrote_is_gone(self):
-        self.start()
-        writer = self.world.process(self.e)
-        writer.announce_keyed(1, 100, 7, keep=True)
-        writer.granted(1)
-        writer.finish(1, 0, 100)
-        self.fetch(self.lm, 1, 100, 7)
-        writer.done(1)
-        writer.kill()
-        self.fetch(self.lm, 1, 100, 7)
-        self.lm.item((2,), 1)
-        self.keyed(self.enc, 2, 100, 7)
-        self.assertTrue(self.enc.have(2))
-        self.fetch(self.lm, 2, 100, 7)
-        self.end(self.enc, 2)
 
     def test_failed_rooms_are_not_kept(self):
         self.start()
@@ -331,15 +230,6 @@ class Kept(Keys):
         enc.abort(1)
         enc.release(1)
         self.e.all_free()
-
-    def test_not_kept_unless_asked(self):
-        self.start()
-        self.write(self.enc, 1, 100, 7)
-        self.fetch(self.lm, 1, 100, 7)
-        self.end(self.enc, 1)
-        self.world.all_free()
-        self.write(self.enc, 2, 100, 7)
-        self.enc.release(2)
 
     @unittest.skipIf(os.geteuid() != 0, "needs root to be another user")
     # RULES 1.7
@@ -385,18 +275,6 @@ class Declines(Keys):
         e.all_free()  # nobody writes after final: no release is waited for
         for room in range(1, 6):
             enc.release(room)
-
-    def test_while_it_is_written(self):
-        e, d, enc, lm = self.at_work(encoded={"blocks": 8})
-        enc.announce(1, 1000, 1000)
-        enc.granted(1)
-        enc.write(1, 0, 500)
-        enc.commit(1, 0, 500)
-        self.decline(lm, 1)
-        self.assertEqual(enc.failed(1), "declined")
-        self.assertEqual(e.free(), (0, 8))  # it may still write
-        enc.release(1)
-        e.all_free()
 
     # RULES 7.4
     def test_another_key_declines_nothing(self):

@@ -23,29 +23,6 @@ class Lengths(Case):
         self.over(enc, lm)
         self.assertGreaterEqual(d.ended(1)["resumes"], 4)
 
-    # RULES 5.9
-    def test_10000_rows_whole_are_too_large(self):
-        e, d, enc, lm = self.at_work(
-            encoded={"blocks": 100}, langd={"blocks": 16})
-        lm.request(1, "enc0")
-        enc.announce(1, 10000, 10000)
-        self.assertEqual(lm.failed(1), "too-large")
-        lm.conn.wait(lambda: lm.rooms[1].reason.a, 10)
-        reason = lm.rooms[1].reason
-        self.assertEqual((reason.a, reason.b), (10000, 2048))
-        self.assertEqual(reason.advice, "give-up")
-        self.assertEqual(enc.failed(1), "too-large")
-        for x in (enc, lm):
-            x.release(1)
-
-    def test_lengths_around_blocks_and_units(self):
-        e, d, enc, lm = self.at_work(
-            block_rows=16, langd={"default_blocks": 2})
-        for room, rows in enumerate(
-                (1, 15, 16, 17, 31, 32, 33, 48, 511, 512, 513, 1024), 1):
-            with self.subTest(rows=rows):
-                self.deliver(enc, lm, room, rows)
-
     # RULES 4.1
     def test_expected_rows_are_granted_at_once(self):
         e, d, enc, lm = self.at_work()
@@ -205,22 +182,6 @@ class Readers(Case):
         ranks = [self.world.engine(d, f"rank{i}", session="s")
                  for i in (0, 1)]
         return owner, ranks
-
-    def test_owner_releases_before_the_reader_comes(self):
-        e, d = self.pair(blocks=8)
-        enc = self.world.engine(e)
-        owner, (one, two) = self.readers(d)
-        owner.request(1, "enc0", readers=2)
-        enc.encode(1, 100)
-        owner.ready(1)
-        owner.release(1)
-        for x in (one, two):
-            x.attach(1, "enc0")
-            self.assertEqual(x.ready(1), 100)
-            self.good(x, 1)
-            x.release(1)
-        enc.done(1)
-        enc.release(1)
 
     def test_a_late_reader_is_shown_no_released_rows(self):
         e, d = self.pair(encoded={"blocks": 64}, langd={"blocks": 16})

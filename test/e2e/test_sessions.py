@@ -2,8 +2,6 @@
 stays where it is when one of them dies. Rows that a survivor was shown are
 checked after the pool has been filled with other rooms again and again."""
 
-import signal
-
 from pair import Case
 
 import mmx
@@ -49,69 +47,6 @@ class Ranks(Sessions):
             rank.release(1)
         d.all_free()
 
-    # RULES 7.2
-    def test_readers_that_never_come_are_given_up(self):
-        e, d = self.pair(blocks=32)
-        enc = self.world.engine(e)
-        owner, late = self.session(d, ("owner", "late"))
-        owner.request(1, "enc0", readers=2)
-        enc.encode(1, 1000)
-        owner.ready(1)
-        owner.conn.wait(owner.rooms[1].release(no_readers=True))
-        d.all_free()
-        late.attach(1, "enc0")
-        with self.assertRaises(mmx.errors.Gone):
-            late.ready(1)
-
-    def test_prefix_goes_when_the_slowest_has_released_it(self):
-        e, d = self.pair(encoded={"blocks": 32}, langd={"blocks": 16})
-        enc = self.world.engine(e)
-        owner, one, two = self.session(d, ("owner", "one", "two"))
-        for rank in (one, two):
-            rank.attach(1, "enc0")
-        owner.request(1, "enc0", mode="stream", readers=2)
-        enc.announce(1, 896, 896)
-        enc.granted(1)
-        enc.write(1, 0, 896)
-        enc.commit(1, 0, 640)
-        for rank in (owner, one, two):
-            rank.rows(1, 640)
-        held = d.free()[0]
-        owner.release(1, 640)
-        one.release(1, 256)
-        self.assertEqual(d.free()[0], held)
-        two.release(1, 300)  # the least of all is 256 now: two blocks
-        self.assertEqual(d.free()[0] - held, 2)
-        self.good(one, 1, 256, 640)
-        self.good(two, 1, 300, 640)
-        one.release(1, 640)
-        self.assertEqual(d.free()[0] - held, 2)
-        enc.commit(1, 640, 896, final=True)
-        for rank in (owner, one, two):
-            rank.ready(1)
-            self.good(rank, 1, rank.rooms[1].released, 896)
-            rank.release(1)
-        enc.done(1)
-        enc.release(1)
-
-    def test_a_reader_that_never_comes_holds_until_the_session_ends(self):
-        self.released = False
-        e, d = self.pair(blocks=16)
-        enc = self.world.engine(e)
-        owner, one = self.session(d, ("owner", "one"))
-        owner.request(1, "enc0", readers=2)
-        one.attach(1, "enc0")
-        enc.encode(1, 500)
-        one.ready(1)
-        for rank in (owner, one):
-            rank.release(1)
-        enc.done(1)
-        enc.release(1)
-        self.assertEqual(d.free(), (12, 16))
-        for rank in (owner, one):
-            rank.close()
-        d.all_free()
-
     def test_a_watcher_holds_nothing(self):
         e, d = self.pair(blocks=16)
         enc = self.world.engine(e)
@@ -129,51 +64,6 @@ class Ranks(Sessions):
             x.release(1)
         d.all_free()
         other.release(1)
-
-    def test_the_pool_is_told_by_events(self):
-        pools = [{"name": n, "blocks": 16, "block_rows": r, "layout":
-                  "embedding:u8:64", "default_blocks": 8}
-                 for n, r in (("small", 16), ("vit", 128))]
-        e = self.world.encoded()
-        d = self.world.langd([e], pools=pools)
-        enc = self.world.engine(e)
-        owner = self.world.engine(d, "owner", session="tp", pool="vit")
-        conn = mmx.connect("langd", d.socket, name="rank", session="tp")
-        with conn:
-            seen = conn.attach(1, "enc0")
-            owner.request(1, "enc0", readers=1)
-            enc.encode(1, 500)
-            seen.wait_ready(10)
-            self.assertEqual(seen.pool.name, "vit")
-            want = owner.rooms[1].wait_ready(10).gather("embedding")
-            self.assertTrue((seen.gather("embedding") == want).all())
-            seen.release()
-        owner.release(1)
-        enc.done(1)
-        enc.release(1)
-
-    def test_every_rank_hears_the_same_reason(self):
-        e, d = self.pair(blocks=16)
-        ranks = self.session(d, ("owner", "one", "two"))
-        enc = self.world.process(e)
-        for rank in ranks[1:]:
-            rank.attach(1, "enc0")
-        ranks[0].request(1, "enc0", mode="stream", readers=2)
-        enc.announce(1, 1000, 1000)
-        enc.granted(1)
-        enc.write(1, 0, 640)
-        enc.commit(1, 0, 640)
-        for rank in ranks:
-            rank.rows(1, 640)
-        enc.kill()
-        for rank in ranks:
-            self.assertEqual(rank.failed(1), "engine-lost")
-            self.good(rank, 1, 0, 640)
-        other = self.world.engine(e), self.world.engine(d)
-        self.refill(*other, 100)
-        for rank in ranks:
-            self.good(rank, 1, 0, 640)
-            rank.release(1)
 
 
 class LanguageSideDies(Sessions):
@@ -306,71 +196,4 @@ class EncodeSideDies(Sessions):
         self.good(self.lm, 1)
         worker.done(1)
         for x in (worker, self.lm):
-            x.release(1)
-
-    def test_the_writer_dies_and_the_owner_gives_up(self):
-        scheduler, worker = self.start(("worker",))
-        self.half(scheduler, worker)
-        worker.kill()
-        scheduler.abort(1)
-        self.assertEqual(scheduler.failed(1), "aborted")
-        self.assertEqual(self.lm.failed(1), "aborted")
-        scheduler.release(1)
-        self.e.all_free()
-        self.good(self.lm, 1, 0, 640)
-        self.refill(self.other, self.lm, 100)
-        self.good(self.lm, 1, 0, 640)
-        self.lm.release(1)
-
-    def test_both_die(self):
-        scheduler, worker = self.start(("scheduler", "worker"))
-        self.half(scheduler, worker)
-        for x in (scheduler, worker):
-            x.kill()
-        self.assertEqual(self.lm.failed(1), "engine-lost")
-        self.e.all_free()
-        self.refill(self.other, self.lm, 100)
-        self.good(self.lm, 1, 0, 640)
-        self.lm.release(1)
-
-    def test_a_writer_that_sleeps_keeps_its_blocks(self):
-        scheduler, worker = self.start(("worker",))
-        self.half(scheduler, worker)
-        worker.signal(signal.SIGSTOP)
-        scheduler.abort(1)
-        self.assertEqual(scheduler.failed(1), "aborted")
-        self.lm.failed(1)
-        scheduler.release(1)
-        self.assertEqual(self.e.free(), (4, 12))
-        lm, other = self.lm, self.other
-        lm.request(2, "enc0")
-        other.announce(2, 500, 500)
-        other.granted(2)
-        other.write(2, 0, 500)
-        worker.signal(signal.SIGCONT)
-        worker.write(1, 0, 1000)  # it does not know yet
-        other.commit(2, 0, 500, final=True)
-        self.assertEqual(lm.ready(2), 500)
-        self.good(lm, 2)
-        other.done(2)
-        for x in (lm, other):
-            x.release(2)
-        self.assertEqual(self.e.free(), (4, 12))
-        worker.kill()
-        self.e.all_free()
-        lm.release(1)
-
-    def test_two_writers_one_dies_after_its_part(self):
-        # What it committed is good; the other one commits the rest.
-        scheduler, worker = self.start(("worker",))
-        second = self.world.engine(self.e, "second", session="tp")
-        second.attach(1, rights=mmx.WRITE)
-        self.half(scheduler, worker)
-        worker.kill()
-        second.granted(1)
-        second.finish(1, 640, 1000)
-        self.assertEqual(self.lm.ready(1), 1000)
-        self.good(self.lm, 1)
-        scheduler.done(1)
-        for x in (scheduler, second, self.lm):
             x.release(1)

@@ -116,19 +116,6 @@ class One(Tickets):
         a.release()
         self.assertEqual(self.heard(conn), [d])
 
-    def test_place_in_line_is_given_up(self):
-        conn = self.connect(self.langd())
-        space = conn.space("ctx", 1)
-        a, b, c = space.acquire("a"), space.ask("b"), space.ask("c")
-        b.release()
-        a.release()
-        self.assertIs(c.wait(LIMIT), c)
-        # The turn comes while the release is on its way.
-        d = space.ask("d")
-        c.release()
-        d.release()
-        self.assertEqual(space.acquire("e", LIMIT).seq, 0)
-
 
 class Ends(Tickets):
     def test_timeout_in_line(self):
@@ -191,21 +178,6 @@ class Ends(Tickets):
         self.assertEqual(self.rows(d, request="mine"), [])
         again = self.connect(d, "engine").space("ctx", 1)
         self.assertEqual(again.acquire("new").seq, 0)
-
-    def test_daemon_lost(self):
-        d = self.langd()
-        conn = self.connect(d)
-        space = conn.space("ctx", 1)
-        a, b = space.acquire("a"), space.ask("b")
-        d.kill()
-        conn.wait(lambda: not conn.connected, LIMIT)
-        for t in (a, b):
-            self.assertEqual(t.error.reason, "daemon-lost")
-            t.release()
-        d.start()
-        conn.wait(lambda: conn.connected, LIMIT)
-        self.refusal("daemon-lost", space.acquire, "a")
-        self.assertEqual(conn.space("ctx", 1).acquire("a").seq, 0)
 
 
 class Many(Tickets):
