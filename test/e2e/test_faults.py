@@ -79,19 +79,6 @@ class Kills(Case):
         lm.map_pool()
         self.deliver(enc, lm, 2, 1500)
 
-    def test_encode_engine(self):
-        e, d = self.pair()
-        enc, lm = self.world.process(e), self.world.engine(d)
-        self.halfway(enc, lm)
-        enc.kill()
-        self.assertEqual(self.within(SOON, lm.failed, 1), "engine-lost")
-        e.all_free()
-        self.good(lm, 1, 0, 640)
-        self.assertLess(d.free()[0], 64)
-        lm.release(1)
-        self.world.all_free()
-        self.deliver(self.world.engine(e), lm, 2, 1500)
-
     def outlives(self, end):
         """An engine ends after its final commit; langd asks later."""
         e, d = self.pair()
@@ -112,57 +99,6 @@ class Kills(Case):
     # RULES 6.3
     def test_final_rows_outlive_their_engine(self):
         self.outlives(lambda enc: enc.kill())
-
-    def test_final_rows_outlive_a_closed_connection(self):
-        self.outlives(lambda enc: enc.drop())  # its process lives on
-
-    def test_final_rows_outlive_a_bye(self):
-        self.outlives(lambda enc: enc.close())
-
-    def test_language_engine(self):
-        e, d = self.pair()
-        enc, lm = self.world.engine(e), self.world.process(d)
-        self.halfway(enc, lm)
-        lm.kill()
-        self.assertEqual(self.within(SOON, enc.failed, 1), "engine-lost")
-        d.all_free()
-        enc.release(1)
-        self.world.all_free()
-        self.deliver(enc, self.world.engine(d), 2, 1500)
-
-    def test_a_reader(self):
-        e, d = self.pair(blocks=8)
-        enc = self.world.engine(e)
-        owner = self.world.engine(d, "owner", session="s")
-        rank = self.world.process(d, "rank", session="s")
-        owner.request(1, "enc0", readers=1)
-        enc.encode(1, 600)
-        owner.ready(1)
-        rank.attach(1, "enc0")
-        rank.ready(1)
-        owner.release(1)
-        enc.done(1)
-        enc.release(1)
-        self.assertEqual(d.free(), (3, 8))
-        rank.kill()
-        self.within(SOON, d.all_free)
-
-    def test_owner_while_a_reader_reads(self):
-        e, d = self.pair(blocks=8)
-        enc = self.world.engine(e)
-        owner = self.world.process(d, "owner", session="s")
-        rank = self.world.engine(d, "rank", session="s")
-        rank.attach(1, "enc0")
-        owner.request(1, "enc0", readers=1)
-        enc.encode(1, 600)
-        rank.ready(1)
-        owner.kill()
-        enc.done(1)
-        enc.release(1)
-        self.good(rank, 1)
-        self.assertEqual(d.free(), (3, 8))
-        rank.release(1)
-        d.all_free()
 
     # RULES 6.5; F08
     def test_a_closed_connection_is_not_a_dead_process(self):
@@ -324,11 +260,6 @@ class Reconnect(Case):
         e.start()
         enc.conn.wait(lambda: enc.conn.connected, 10)
         enc.map_pool()
-
-    def test_wrong_role(self):
-        e, _ = self.pair()
-        with self.assertRaises(mmx.MmxError):
-            mmx.connect("langd", e.socket, timeout=5)
 
     # RULES 7.3; F15
     def test_slow_engine_finds_the_right_state_in_its_cells(self):

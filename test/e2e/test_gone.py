@@ -51,12 +51,6 @@ class Gone(Case):
         up(d)
         self.deliver(enc, lm, 202, 300)
 
-    def test_a_name_that_does_not_resolve(self):
-        e = self.world.encoded(start=False)
-        e.address = "tcp://no-such-host.invalid:7601"
-        d = self.world.langd([e], timeouts={"unreachable": "2s"})
-        self.lost(self.world.engine(d), 1)
-
     # F01
     def test_an_encoder_that_ends(self):
         e, d = self.pair(langd={"timeouts": {"unreachable": "2s"}})

@@ -94,16 +94,6 @@ class Health(Looks):
         e.start()
         self.becomes(d, 0, "ready")
 
-    def test_langd_that_may_ask_none(self):
-        d = self.world.langd([])
-        self.becomes(d, 1, "peers and control.allow are empty")
-
-    def test_encoders_of_other_layouts(self):
-        e = self.world.encoded(fields="other:f32:16")
-        d = self.world.langd([e])
-        self.becomes(d, 1, "enc0 has no pool of a layout that is here")
-        self.becomes(e, 0, "ready")
-
     # RULES 9.6; F41
     def test_a_loop_that_stands_still_does_not_live(self):
         e = self.world.encoded()
@@ -216,14 +206,6 @@ class Drain(Looks):
             self.assertEqual(daemon.show("status")[0]["draining"], 0)
         self.deliver(enc, lm, 3, 300)
 
-    def test_rooms_of_a_drained_encoder_fail_at_once(self):
-        e, d = self.pair()
-        enc, lm = self.engines(e, d)
-        e.ctl("drain")
-        lm.request(1, "enc0", deadline=60)
-        self.assertEqual(lm.failed(1), "draining")
-        lm.release(1)
-
     def test_langd_is_told(self):
         e, d = self.pair()
         self.becomes(d, 0, "lang0: ready")
@@ -237,32 +219,6 @@ class Drain(Looks):
         self.becomes(d, 0, "lang0: ready")
         self.assertEqual(d.show("peers")[0]["state"], "up")
         self.deliver(*self.engines(e, d), 1, 300)
-
-    def test_langd_that_has_another_encoder(self):
-        e, other = self.world.encoded(), self.world.encoded("enc1")
-        d = self.world.langd([e, other])
-        self.becomes(d, 0, "ready")
-        e.ctl("drain")
-        eventually(lambda: "draining" in [r["state"] for r in d.show("peers")],
-                   "langd is told")
-        self.becomes(d, 0, "ready")
-        self.deliver(*self.engines(other, d), 1, 300, other.name)
-        other.ctl("drain")
-        self.becomes(d, 1, "drains")
-
-    def test_langd_of_an_encoder_that_ends(self):
-        e, d = self.pair(timeouts={"drain": "60s"})
-        enc, lm = self.engines(e, d)
-        self.halfway(enc, lm)
-        e.process.terminate()
-        self.becomes(d, 1, "not ready: encoder enc0 drains")
-        enc.write(1, 640, 2000)
-        enc.commit(1, 640, 2000, final=True)
-        self.assertEqual(lm.ready(1), 2000)
-        lm.release(1)
-        self.assertEqual(e.process.wait(LIMIT), 0)
-        e.start()
-        self.becomes(d, 0, "ready")
 
     def test_only_who_may(self):
         if os.geteuid() != 0:
@@ -287,18 +243,3 @@ class Drain(Looks):
             self.assertEqual(got.returncode, 1)
             self.assertIn("no arguments", got.stderr)
         self.assertEqual(e.show("status")[0]["draining"], 0)
-
-    def test_an_end_is_not_taken_back(self):
-        e, d = self.pair(timeouts={"drain": "20s"})
-        enc, lm = self.engines(e, d)
-        self.halfway(enc, lm)
-        e.process.terminate()
-        eventually(lambda: e.show("status")[0]["draining"], "draining")
-        got = e.ctl("undrain", check=False)
-        self.assertEqual(got.returncode, 1)
-        self.assertIn("told to end", got.stderr)
-        enc.write(1, 640, 2000)
-        enc.commit(1, 640, 2000, final=True)
-        self.assertEqual(lm.ready(1), 2000)
-        lm.release(1)
-        self.assertEqual(e.process.wait(30), 0)

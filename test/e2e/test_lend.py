@@ -112,23 +112,6 @@ class Life(Lend):
         r.release(1)
         self.assertEqual(d.stats()["rooms_lent"], 0)
 
-    def test_off(self):
-        for side in ("encoded", "langd"):
-            e, d = self.pair(fields=WIDE, blocks=64,
-                             **{side: {"transfer": {"same_host": "copy"}}})
-            enc, r = self.world.engine(e), self.reader(d, maps=0)
-            r.request(1, "enc0", rows=ROWS)
-            enc.encode(1, ROWS)
-            self.assertEqual(r.ready(1), ROWS)
-            self.assertFalse(r.lent(1))
-            self.assertEqual(r.wrong(1), [])
-            self.assertEqual(enc.done(1), [1, 0])
-            enc.release(1)
-            r.release(1)
-            self.world.end_engines()
-            d.stop()
-            e.stop()
-
     def test_two_ranks(self):
         e, d, enc, r = self.lending()
         ranks = [self.reader(d, session="ranks") for _ in range(2)]
@@ -220,40 +203,12 @@ class Deaths(Lend):
         r.release(2)
         self.until(e, "lent", 0)
 
-    def test_langd_never_returns(self):
-        e, d, enc, r = self.lending()
-        self.lend(enc, r, 1)
-        d.kill()
-        self.until(e, "orphaned", 16)
-        r.steps(300)
-        self.assertEqual(self.pool(e, "orphaned"), 16)
-        r.release(1)
-        r.steps(100)
-        self.until(e, "orphaned", 0)
-        e.all_free()
-
     def test_langd_dies_then_the_reader(self):
         e, d, enc, r = self.lending()
         self.lend(enc, r, 1)
         d.kill()
         self.until(e, "orphaned", 16)
         r.kill()
-        self.until(e, "orphaned", 0)
-        e.all_free()
-
-    def test_langd_dies_under_two_readers(self):
-        e, d, enc, r = self.lending()
-        other = self.reader(d)
-        self.lend(enc, r, 1)
-        self.lend(enc, other, 2)
-        d.kill()
-        self.until(e, "orphaned", 32)
-        r.release(1)
-        r.steps(100)
-        self.assertEqual(other.wrong(2), [])
-        self.assertEqual(self.pool(e, "orphaned"), 32)  # by processes
-        other.release(2)
-        other.steps(100)
         self.until(e, "orphaned", 0)
         e.all_free()
 
@@ -264,15 +219,6 @@ class Deaths(Lend):
         self.until(e, "lent", 0)
         e.all_free()
         d.all_free()
-
-    def test_the_reader_closes(self):
-        e, d, enc, r = self.lending()
-        self.lend(enc, r, 1)
-        r.close()
-        self.until(e, "lent", 0)
-        e.all_free()
-        self.assertEqual(self.pool(e, "orphaned"), 0)
-        r.end()
 
     def test_encoded_dies(self):
         e, d, enc, r = self.lending()

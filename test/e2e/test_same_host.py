@@ -62,61 +62,6 @@ class Copies(SameHost):
         self.assertEqual(e.stats()["segments_dropped"], 0)
         self.assertEqual(d.stats()["segments_dropped"], 0)
 
-    def test_many_shards(self):
-        _, d, enc, lm = self.both(fields=WIDE, blocks=8,
-                                  encoded={"transfer": {"shards": 2}},
-                                  langd={"transfer": {"shards": 3}})
-        for room in range(1, 4):
-            self.deliver(enc, lm, room, 1000)
-        self.assertGreater(self.copied(d), 0)
-
-    def test_length_at_the_end(self):
-        e, d, enc, lm = self.both()
-        lm.request(1, "enc0")
-        enc.encode(1, 3000, known=False, step=700, aux="late")
-        self.comes(enc, lm, 1, 3000)
-
-    def test_stream_through_a_small_pool(self):
-        e = self.world.encoded(blocks=64)
-        d = self.world.langd([e], blocks=4, default_blocks=2)
-        enc, lm = self.engines(e, d)
-        self.deliver(enc, lm, 10000, 3)
-        self.copying(e, d)
-        lm.request(1, "enc0", mode="stream")
-        enc.encode(1, 5000, step=400)
-        end, wrong, _ = lm.stream(1)
-        self.assertEqual((end, wrong), (5000, []))
-        self.over(enc, lm)
-
-    def test_two_of_each(self):
-        es = [self.world.encoded(f"enc{i}") for i in range(2)]
-        ds = [self.world.langd(es, f"lang{i}") for i in range(2)]
-        encs = [self.world.engine(e) for e in es]
-        lms = [self.world.engine(d) for d in ds]
-        for turn in range(2):
-            for i, enc in enumerate(encs):
-                for k, lm in enumerate(lms):
-                    self.deliver(enc, lm, 100 * turn + 10 * i + k, 700,
-                                 f"enc{i}")
-            for d in es + ds:
-                eventually(lambda: self.path(d) == ["copy"] * 2, "copies")
-
-    def test_layout_of_an_engine(self):
-        # The pool exists only once an engine has said what is in it.
-        e = self.world.encoded(fields="engine")
-        d = self.world.langd([e])
-        lm = self.world.engine(d)
-        lm.request(1, "enc0")
-        eventually(lambda: e.show("peers"), "langd says hello")
-        enc = self.world.engine(e, layout="embedding:u8:64")
-        enc.encode(1, 300)
-        lm.ready(1)
-        self.good(lm, 1)
-        self.over(enc, lm)
-        self.copying(e, d)
-        self.deliver(enc, lm, 2, 1000)
-        self.assertGreater(self.copied(d), 0)
-
 
 class Sent(SameHost):
     """Nothing is copied, and it works all the same."""
@@ -181,27 +126,6 @@ class Sent(SameHost):
         self.not_copied(e, d, *self.engines(e, d))
         self.assertIn("copy: another user serves its socket",
                       d.show("peers")[0]["not_by"])
-
-    def differ(self, encoded, langd):
-        def sent(carrier):
-            return {"transfer": {"same_host": "off", "carrier": carrier}}
-        e, d = self.pair(encoded=sent(encoded), langd={
-            **sent(langd), "timeouts": {"progress": "1s"}})
-        enc, lm = self.engines(e, d)
-        lm.request(1, "enc0")
-        enc.announce(1, 100, 100)
-        enc.granted(1)
-        enc.write(1, 0, 100)
-        enc.commit(1, 0, 100, final=True)
-        self.assertEqual(lm.failed(1), "incompatible-layout")
-        lm.release(1)
-        enc.release(1)
-
-    def test_ucx_to_tcp(self):
-        self.differ("ucx", "tcp")
-
-    def test_tcp_to_ucx(self):
-        self.differ("tcp", "ucx")
 
     # RULES 3.4
     def test_a_token_cannot_be_guessed(self):
@@ -282,32 +206,12 @@ class Ends(SameHost):
         enc.map_pool()
         self.deliver(enc, lm, 9, 1500)
 
-    def test_encoded_killed(self):
-        e, d, enc, lm = self.both(fields=WIDE, blocks=24)
-        self.killed(e, d, enc, lm)
-        self.copying(e, d)
-        self.deliver(enc, lm, 10, 1500)
-
     # RULES 9.2; F02
     def test_encoded_killed_while_it_sends(self):
         off = {"transfer": {"same_host": "off"}}
         e, d, enc, lm = self.at_work(fields=WIDE, blocks=24, encoded=off)
         self.killed(e, d, enc, lm)
         self.deliver(enc, lm, 10, 1500)
-
-    def test_langd_killed(self):
-        e, d, enc, lm = self.both()
-        self.halfway(enc, lm)
-        d.kill()
-        self.assertEqual(enc.failed(1), "peer-lost")
-        enc.release(1)
-        e.all_free()
-        d.start()
-        lm.conn.wait(lambda: lm.conn.connected, 10)
-        lm.map_pool()
-        self.deliver(enc, lm, 2, 1500)
-        self.copying(e, d)
-        self.deliver(enc, lm, 3, 1500)
 
     def silent(self):
         """A langd that stands still with a room of 640 rows copied; its peer
@@ -334,34 +238,6 @@ class Ends(SameHost):
         d.all_free()
         self.copying(e, d)
         self.deliver(enc, lm, 2, 1500)
-
-    # RULES 6.4
-    def test_silent_langd_dies(self):
-        e, d, enc, lm = self.silent()
-        d.kill()
-        e.all_free()
-        d.start()
-        lm.conn.wait(lambda: lm.conn.connected, 10)
-        lm.map_pool()
-        self.deliver(enc, lm, 2, 1500)
-
-    # F32
-    def test_abort_in_the_middle(self):
-        e, d, enc, lm = self.both(fields=WIDE, blocks=24)
-        for room in range(1, 9):
-            lm.request(room, "enc0")
-            enc.announce(room, 2500, 2500)
-            enc.granted(room)
-            enc.write(room, 0, 100)
-            self.met(lm, room)
-            enc.rooms[room].commit(0, 2400)
-            (lm if room % 2 else enc).abort(room)
-            self.assertEqual(lm.failed(room), "aborted")
-            self.assertEqual(enc.failed(room), "aborted")
-            enc.release(room)
-            lm.release(room)
-            self.world.all_free()
-        self.deliver(enc, lm, 9, 1500)
 
     def test_source_is_written_again(self):
         # As soon as an engine hears that a room is over it writes over the
