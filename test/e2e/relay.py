@@ -20,20 +20,6 @@ def cut(place):
     return change
 
 
-def crumbs(draw, first=4096):
-    """The first bytes of a connection in pieces of 1 to 7."""
-    def change(at, data):
-        if at >= first:
-            return data
-        pieces = []
-        while data:
-            n = draw.randrange(1, 8)
-            pieces.append(data[:n])
-            data = data[n:]
-        return pieces
-    return change
-
-
 class Relay:
     def __init__(self):
         self.over = False

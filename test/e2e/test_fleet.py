@@ -1,16 +1,12 @@
-"""Keys of the fleet: who is let in, who is refused and how that is shown, and
-a new key that comes while rooms move."""
+"""Keys of the fleet: who is let in, who is refused and how that is shown."""
 
 import os
 import subprocess
-import threading
 import time
 
 from curve import Client
 from pair import BUILD, Case, eventually, keygen
 from rawpeer import Dealer, hello
-
-import mmx
 
 
 class Fleet(Case):
@@ -136,95 +132,6 @@ class Fleet(Case):
                 c.send(hello("lang0", from_epoch=epoch))
                 self.assertEqual(c.receive()[5], 13)  # NACK
         self.deliver(enc, lm, 2, 300)
-
-
-class Rotation(Case):
-    """Rooms go on while every daemon gets a new key, one after the other."""
-    released = False
-
-    def load(self, e, d):
-        """Rooms, one after the other, until it is told to stop. A daemon that
-        drains or starts again takes no new one: it is asked again."""
-        room = 1000
-        while not self.finished:
-            room += 1
-            try:
-                if not self.one(e, d, room):
-                    self.failed.append(room)
-            except (mmx.errors.DaemonLost, mmx.errors.Draining,
-                    mmx.errors.NotReady) as why:
-                self.again.append(str(why))
-                self.calm.wait(0.05)
-
-    def one(self, e, d, room):
-        """Announced before it is asked for, so that a drain waits for it. A
-        daemon that ends in between is a reason to begin again."""
-        with mmx.connect("encoded", e.socket, timeout=20) as enc, \
-                mmx.connect("langd", d.socket, timeout=20) as lm:
-            src = enc.announce(room, enc.pool("vit"), 300, 300)
-            src.wait_granted(timeout=20)
-            got = lm.request(room, lm.pool("vit"), "enc0")
-            lm.wait(got.opened, 20)  # a daemon that drains has said so
-            src["embedding"][0:300] = room % 251
-            src.commit(0, 300, final=True)
-            got.wait_ready(timeout=20)
-            rows = got.gather("embedding")
-            good = rows.shape[0] == 300 and (rows == room % 251).all()
-            del rows
-            got.release()
-            src.wait_done(timeout=20)
-            src.release()
-        self.done.append(room)
-        return good
-
-    def restarted(self, daemon, keys):
-        daemon.conf["control"]["keys"] = keys
-        self.assertEqual(daemon.stop(), 0)
-        daemon.start()
-
-    def test_a_new_key_under_load(self):
-        e, d = self.pair(timeouts={"drain": "20s"})
-        other = self.world.langd([e], name="lang1",
-                                 timeouts={"drain": "20s"})
-        old = self.world.key
-        new = keygen(os.path.join(self.world.dir, "new.key"))
-        self.finished, self.failed, self.again, self.done = False, [], [], []
-        self.calm = threading.Event()
-        errors = []
-
-        def run():
-            try:
-                self.load(e, d)
-            except Exception as why:  # pylint: disable=broad-except
-                errors.append(why)
-
-        thread = threading.Thread(target=run)
-        thread.start()
-        try:
-            for keys in ([old, new], [new, old], [new]):
-                for daemon in (d, e, other):
-                    before = len(self.done)
-                    self.restarted(daemon, keys)
-                    eventually(lambda: errors or len(self.done) > before + 1,
-                               f"rooms go on with {daemon.name} restarted")
-                # The other langd, of which nothing else was asked.
-                enc, lm = self.engines(e, other)
-                self.deliver(enc, lm, 1, 300)
-                self.world.end_engines()
-        finally:
-            self.finished = True
-            thread.join(60)
-        self.assertEqual(errors, [])
-        self.assertEqual(self.failed, [])
-        print(f"{len(self.done)} rooms while 9 daemons got new keys, "
-              f"{len(self.again)} asked for again")
-        # The old key opens nothing any more.
-        stale = self.world.langd([e], name="lang2", control={"keys": [old]})
-        lm = self.world.engine(stale)
-        lm.request(5, "enc0")
-        eventually(lambda: "refused: key" in str(stale.show("peers")),
-                   "the old key is refused")
-        lm.release(5)
 
     def test_sessions_live_on(self):
         """A link that stands is not asked again: its connector's key may go

@@ -1,7 +1,6 @@
 """Bytes that break the protocols: refused, nothing changed, nothing leaked,
 and the next honest engine is served."""
 
-import array
 import contextlib
 import fcntl
 import os
@@ -15,7 +14,7 @@ from engine import LIMIT
 from pair import Case, eventually
 from rawengine import (answer, call, connect, greeted, hello, open_rooms,
                        packet, pool, release_rooms)
-from rawpeer import HEADER, Dealer, frame, hello as peer_hello, init
+from rawpeer import HEADER, Dealer, frame, hello as peer_hello
 import wire
 
 import mmx
@@ -112,71 +111,6 @@ class Local(Case):
                 self.assertLess(daemon.rss_kib() - rss, 512)
                 self.assertGreater(daemon.stats()["malformed_local"], 100)
         self.honest(e, d, 2)
-
-    def foist(self, daemon, count):
-        s = connect(daemon)
-        s.send(hello())
-        answer(s)
-        null = os.open("/dev/null", os.O_RDONLY)
-        many = array.array("i", [null] * count)
-        s.sendmsg([wire.QUERY.encode(2, what="status")],
-                  [(socket.SOL_SOCKET, socket.SCM_RIGHTS, many)])
-        got = answer(s)
-        self.assertTrue(got is None or got.values["err"] == 7, got)
-
-    def test_descriptors_where_none_is_due(self):
-        e, d = self.pair()
-        self.joined(d)
-        for daemon in (e, d):
-            fds = daemon.fds()
-            for count in (1, 3, 200):
-                self.in_process(self.foist, daemon, count)
-            eventually(lambda: daemon.fds() <= fds, "descriptors closed")
-        self.honest(e, d, 1)
-
-    def test_first_frame_must_be_hello(self):
-        e, _ = self.pair()
-        for first in (wire.POOL.encode(1), hello(magic=1)):
-            s = connect(e)
-            s.send(first)
-            self.assertNotEqual(answer(s).values["err"], 0)
-            s.close()
-        s = connect(e)
-        s.send(hello(version_min=9, version_max=12))
-        self.assertEqual(answer(s).values["err"],
-                         mmx.errors.Version.number)
-        s.close()
-
-    def test_a_process_may_connect_a_thousand_times(self):
-        # More often than limits.connections: those that ended are free again
-        # though their process lives, when it has nothing mapped for a room.
-        e, d = self.pair()
-        for daemon in (e, d):
-            for i in range(1000):
-                s = connect(daemon)
-                s.send(hello())
-                self.assertEqual(answer(s).message, wire.WELCOME, i)
-                if i % 2:
-                    s.send(wire.BYE.encode(2))
-                    answer(s)
-                s.close()
-        self.honest(e, d, 1)
-
-    def test_unknown_kind_is_refused_and_skipped(self):
-        e, _ = self.pair()
-        s = connect(e)
-        s.send(hello() + struct.pack("<HHII", 999, 0, 4, 77) + b"what"
-               + wire.POOL.encode(78))
-        seen = {}
-        while 78 not in seen:
-            packet, fds, _, _ = socket.recv_fds(s, wire.PACKET_MAX, 4)
-            for fd in fds:
-                os.close(fd)
-            seen.update({f.seq: f for f in wire.frames(packet)})
-        self.assertEqual(seen[77].message, wire.ANSWER)
-        self.assertNotEqual(seen[77].values["err"], 0)
-        self.assertEqual(seen[78].message, wire.POOL_INFO)
-        s.close()
 
     # RULES 2.4
     def test_texts_are_clean_where_others_read_them(self):
@@ -281,29 +215,6 @@ class Local(Case):
         self.assertEqual(answer(s).seq, 8)
         s.close()
 
-    def test_pools_that_are_asked_for_and_not_taken(self):
-        e, d = self.pair()
-        self.joined(d)
-        for daemon in (e, d):
-            fds = daemon.fds()
-            bad = [greeted(daemon, session=f"bad{i}") for i in range(20)]
-            for s in bad:
-                s.send(b"".join(wire.POOL.encode(9) for _ in range(3000)))
-            os.close(pool(greeted(daemon, session="good"))[1])
-            eventually(lambda: daemon.stats()["descriptors_waited"] >= 20,
-                       "they wait")
-            # Two are in flight; no more of them come until these are read.
-            for s in bad:
-                s.setblocking(False)
-                got = 0
-                with contextlib.suppress(BlockingIOError):
-                    while packet(s):
-                        got += 1
-                self.assertLess(got, 30)
-                s.close()
-            eventually(lambda: daemon.fds() <= fds + 8, "they are closed")
-        self.honest(e, d, 1)
-
     # F40
     def test_pools_cannot_be_changed_by_their_readers(self):
         import mmap
@@ -381,25 +292,3 @@ class Control(Case):
                     dealer.send(b"part" * i, more=i < 9)
         dealer.close()
         self.deliver(enc, lm, 1, 300)
-
-    # RULES 1.1
-    def test_a_stale_epoch_is_answered_and_changes_nothing(self):
-        self.world.insecure = True
-        e, d = self.pair()
-        enc, lm = self.engines(e, d)
-        enc.announce(1, 300, 300)
-        enc.granted(1)
-        dealer = Dealer(e.address)
-        dealer.send(peer_hello())
-        dealer.answer(1)
-        # INIT for an epoch that is not the daemon's.
-        dealer.send(init(1, 123456, layout=0, granted=100, unit=16, part=64))
-        dealer.answer(13)  # NACK
-        self.assertEqual(enc.state(1)[0], "BOOTSTRAPPING")
-        dealer.close()
-        lm.request(1, "enc0")
-        enc.finish(1, 0, 300)
-        self.assertEqual(lm.ready(1), 300)
-        enc.done(1)
-        for x in (enc, lm):
-            x.release(1)
