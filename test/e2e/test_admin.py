@@ -1,7 +1,6 @@
 """What an operator touches: mmxctl, --check-config, signals, systemd's
 notifications, the idle daemon."""
 
-import json
 import os
 import select
 import socket
@@ -180,23 +179,6 @@ class Config(Case):
                                  capture_output=True, text=True, timeout=10)
             self.assertEqual(got.returncode, 78, got.stderr)
 
-    def test_set(self):
-        pools = "pools:\n  - name: vit\n    blocks: 8\n"
-        got = self.check(pools, "langd", "--set", "pools[0].blocks=4",
-                         "--set", "pools[0].default_blocks=5")
-        self.assertEqual(got.returncode, 78, got.stderr)
-        got = self.check(pools, "langd", "--set", "pools[0].blocks=16")
-        self.assertEqual(got.returncode, 0, got.stderr)
-
-    def test_sample_files(self):
-        from pair import ROOT
-        for role in ("encoded", "langd"):
-            got = subprocess.run(
-                [os.path.join(BUILD, f"mmx-{role}"), "--check-config",
-                 os.path.join(ROOT, "conf", f"mmx-{role}.yaml"),
-                 *self.keys()], capture_output=True, text=True)
-            self.assertEqual(got.returncode, 0, got.stderr)
-
 
 class Service(Case):
     # RULES 9.5; F34
@@ -233,43 +215,6 @@ class Service(Case):
         for daemon in (d, e):
             self.assertEqual(daemon.stop(), 0)
         self.assertEqual(enc.failed(1), "daemon-lost")
-
-    def test_restart_at_once(self):
-        e, d = self.pair()
-        for _ in range(3):
-            for daemon in (e, d):
-                self.assertEqual(daemon.stop(), 0)
-                daemon.start()
-        enc, lm = self.engines(e, d)
-        self.deliver(enc, lm, 1, 1500)
-
-    def test_systemd_is_told(self):
-        path = os.path.join(self.world.dir, "notify")
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as s:
-            s.bind(path)
-            s.settimeout(10)
-            e = self.world.encoded(start=False)
-            e.start({"NOTIFY_SOCKET": path, "WATCHDOG_USEC": "400000",
-                     "WATCHDOG_PID": ""})
-            got = b""
-            while b"READY=1" not in got:  # a slow start asks for time before
-                got = s.recv(4096)
-            e.process.terminate()
-            while b"STOPPING=1" not in got:
-                got = s.recv(4096)
-            self.assertEqual(e.process.wait(10), 0)
-
-    # F41
-    def test_watchdog_is_fed(self):
-        path = os.path.join(self.world.dir, "notify")
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as s:
-            s.bind(path)
-            s.settimeout(10)
-            e = self.world.encoded(start=False)
-            e.start({"NOTIFY_SOCKET": path, "WATCHDOG_USEC": "400000"})
-            for _ in range(3):
-                while b"WATCHDOG=1" not in s.recv(4096):
-                    pass
 
     def test_idle_daemons_do_not_spin(self):
         e, d, enc, lm = self.at_work()
@@ -310,11 +255,3 @@ class Service(Case):
             log = daemon.tail(50)
             self.assertEqual([log.count(f"room ..{room:08x}") for room in rooms],
                              [1] * 5, log)
-
-    def test_two_daemons_do_not_share_a_socket(self):
-        e, _ = self.pair()
-        got = subprocess.run([e.binary, "--config", e.config],
-                             capture_output=True, text=True, timeout=10)
-        self.assertNotEqual(got.returncode, 0)
-        self.assertTrue(got.stderr)
-        self.assertTrue(json.loads(e.ctl("status", "--json").stdout))

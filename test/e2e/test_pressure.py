@@ -5,7 +5,7 @@ import os
 import random
 import time
 
-from pair import Case, eventually
+from pair import Case
 
 import mmx
 
@@ -83,30 +83,6 @@ class Pressure(Case):
                 load.announce(room, known=room % 2 == 0)
             load.run(64)
 
-    # RULES 5.3
-    def test_speculative_grants_give_way(self):
-        # The first eight requests take langd's whole pool as default grants;
-        # their announces come last, behind rooms that fill encoded's pool
-        # and need grants that langd does not have.
-        e, d = self.pair(blocks=64, block_rows=16)
-        enc, lm = self.engines(e, d)
-        early, late = range(1, 9), range(11, 15)
-        load = Load(self, enc, [lm], {**{r: 256 for r in early},
-                                      **{r: 256 for r in late}})
-        for room in early:
-            lm.request(room, "enc0")
-        eventually(lambda: d.free()[0] == 0, "default grants fill the pool")
-        for room in late:
-            load.announce(room)
-        for room in early:
-            load.announce(room)
-        for room in late:
-            enc.granted(room)
-        eventually(lambda: e.free()[0] == 0, "sources fill the pool")
-        for room in late:
-            lm.request(room, "enc0")
-        load.run(12)
-
     # RULES 5.1
     def test_rooms_of_all_sizes(self):
         e, d, enc, lm = self.at_work(
@@ -123,16 +99,6 @@ class Pressure(Case):
             if not room % 3:
                 lm.request(room, "enc0")
         load.run(len(rows))
-
-    def test_group_is_admitted_as_one(self):
-        e, d = self.pair(encoded={"blocks": 64}, langd={"blocks": 16},
-                         block_rows=32)
-        enc, lm = self.engines(e, d)
-        load = Load(self, enc, [lm], {r: 200 for r in range(1, 9)})
-        for room in load.rows:
-            lm.request(room, "enc0", group=(1 + (room - 1) // 2, 2))
-            load.announce(room)
-        load.run(8)
 
 
 class Fleet(Case):
@@ -173,58 +139,6 @@ class Fleet(Case):
         for room in rows:
             load.announce(room)
         load.run(4 * rounds)
-
-    def test_open_source_serves_one_after_the_other(self):
-        e = self.world.encoded()
-        ds = [self.world.langd([e], name=f"lang{i}") for i in (0, 1)]
-        enc = self.world.engine(e)
-        enc.encode(1, 700, open=True)
-        for d in ds:
-            lm = self.world.engine(d)
-            lm.request(1, "enc0")
-            self.assertEqual(lm.ready(1), 700)
-            self.good(lm, 1)
-            lm.release(1)
-        enc.release(1)
-
-    # RULES 5.18
-    def test_one_of_two_langd_is_killed(self):
-        e = self.world.encoded(timeouts={"linger": "300ms"})
-        ds = [self.world.langd([e], name=f"lang{i}") for i in (0, 1)]
-        enc = self.world.engine(e)
-        lms = [self.world.engine(d) for d in ds]
-        for lm in lms:
-            lm.request(1, "enc0", destinations=2, mode="stream")
-        enc.announce(1, 2000, 2000)
-        enc.granted(1)
-        enc.write(1, 0, 2000)
-        enc.commit(1, 0, 1000)
-        for lm in lms:
-            lm.rows(1, 640)
-        ds[1].kill()
-        enc.commit(1, 1000, 2000, final=True)
-        self.assertEqual(lms[0].ready(1), 2000)
-        self.good(lms[0], 1)
-        lms[0].release(1)
-        enc.conn.wait(lambda: enc.rooms[1].ended, 10)
-        self.assertEqual((enc.rooms[1].served, enc.rooms[1].failed), (1, 1))
-        enc.release(1)
-        e.all_free()
-
-    def test_several_encoded_for_one_langd(self):
-        es = [self.world.encoded(name=f"enc{i}") for i in range(3)]
-        d = self.world.langd(es)
-        encs = [self.world.engine(e) for e in es]
-        lms = [self.world.engine(d) for _ in es]
-        # The same id at every encoder: three rooms, by three engines.
-        for i, lm in enumerate(lms):
-            lm.request(5, f"enc{i}")
-        for i, enc in enumerate(encs):
-            enc.encode(5, 1100 + i)
-        for i, (enc, lm) in enumerate(zip(encs, lms)):
-            self.assertEqual(lm.ready(5), 1100 + i)
-            self.good(lm, 5)
-            self.over(enc, lm, 5)
 
     def test_four_shards(self):
         e, d, enc, lm = self.at_work(

@@ -299,19 +299,6 @@ class Views(Case):
                            if line.startswith("Rss:"))
                 self.assertGreaterEqual(rss * 1024, size)
 
-    def test_read_only_rows_cannot_be_written(self):
-        e, d, enc, lm = self.at_work()
-        lm.request(1, "enc0")
-        enc.encode(1, 300)
-        lm.ready(1)
-        view = lm.rooms[1].view("embedding")
-        with self.assertRaises(ValueError):
-            view[0, 0] = 1
-        with self.assertRaises(ValueError):
-            view.setflags(write=True)
-        del view
-        self.over(enc, lm)
-
 
 class Dropped(Case):
     """Connections that no one closes."""

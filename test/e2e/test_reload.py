@@ -292,23 +292,6 @@ class Keys(Case):
         self.up()
         self.deliver(self.enc, self.lm, 1, 300)
 
-    def test_a_key_that_is_gone_ends_its_connections(self):
-        reload(self.e, control={"keys": [self.old], "lost_after": "100ms"})
-        reload(self.d, control={"keys": [self.old], "lost_after": "100ms"})
-        self.deliver(self.enc, self.lm, 1, 300)
-        self.lm.request(2, "enc0")
-        self.enc.announce(2, 300, 300)
-        self.lm.until(2, "WAITING")
-        self.keys(self.e, keys=[self.new])
-        self.assertEqual(self.lm.failed(2), "peer-lost")
-        self.lm.release(2)
-        eventually(lambda: "key" in self.d.show("peers")[0]["what"],
-                   "the reason is shown")
-        self.enc.release(2)
-        self.keys(self.d, keys=[self.new])
-        self.up()
-        self.deliver(self.enc, self.lm, 3, 300)
-
     # RULES 9.7
     def test_a_key_that_cannot_be_read(self):
         write(self.d, log="debug", control={"keys": [self.new, self.old]})

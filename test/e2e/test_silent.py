@@ -265,18 +265,6 @@ class Silent(Case):
     def test_rooms_of_the_language_side_end(self):
         self.rooms_end(self.d, self.requesting, self.requested, self.announced)
 
-    def test_the_other_daemon_hangs(self):
-        """This one ends the room then, with its own reason."""
-        self.stop(self.e)
-        for make in self.makes:
-            engine = make("langd", self.d.socket)
-            engine.find_pool()
-            engine.request(1)
-            self.ends(engine.ready, 1, reasons=("timeout", "peer-lost"))
-            engine.release(1)
-            engine.close()
-        self.go_on(self.e)
-
     # RULES 8.5
     def test_calls_end(self):
         engines = [make(daemon.role, daemon.socket)
