@@ -3,9 +3,6 @@
 #include "core/head.h"
 #include "test/brain.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-
 static uint64_t epochs[64]; /* of the peers, by link */
 
 static void set(struct rig *b, const char *assignment)

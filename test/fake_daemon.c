@@ -1,14 +1,11 @@
 /* fake_daemon.c - the double: frames in, frames out, nothing in between. */
 #include "test/fake_daemon.h"
 
-#include <errno.h>
 #include <poll.h>
-#include <stdio.h>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-#include <unistd.h>
 
 int fake_memory(size_t bytes, void *map_out)
 {

@@ -7,10 +7,6 @@
 #include "gpu/driver.h"
 
 #include <dlfcn.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 static char path[600];
 

@@ -3,12 +3,8 @@
 
 #include "test/t.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #define HEARD_MAX ((size_t)512 * 1024)
 

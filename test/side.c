@@ -7,8 +7,6 @@
 #include "test/t.h"
 
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* Byte i of message id. */
 static uint8_t byte_of(uint32_t id, size_t i)

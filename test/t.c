@@ -10,19 +10,14 @@
  * process (the first CHECK that fires would hide all the others). */
 #include "test/t.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
 #include <signal.h>
 #include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 
 #define SKIPPED     77
 #define LATE_MAX    3 /* cases; each takes its whole limit */

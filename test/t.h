@@ -10,6 +10,13 @@
 #include "base/bytes.h"
 #include "base/err.h"
 
+/* What nearly every test uses. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
 /* Limits are only for what never comes: a machine with other work, and a build
  * with a sanitizer, may take any time below them. */
 #define T_LIMIT_S 120   /* of a case */

@@ -5,9 +5,6 @@
 
 #include "test/t.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-
 struct vectors {
     FILE *f;
     uint32_t count;

@@ -8,7 +8,6 @@
 #include "test/bench/bench.h"
 
 #include <poll.h>
-#include <string.h>
 #include <ucp/api/ucp.h>
 
 #define AM_ID    1

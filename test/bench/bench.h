@@ -5,9 +5,13 @@
 #include "base/base.h"
 #include "client/mmx.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/types.h>
+#include <unistd.h>
 
 #define ROW_BYTES       32768
 #define BULK_ROWS       16336 /* 8 pictures of 1080p: 535,298,048 bytes */

@@ -17,13 +17,10 @@
  * The daemons are children of the engines' processes, on the same cores. */
 #include "test/bench/bench.h"
 
-#include <errno.h>
 #include <poll.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
-#include <unistd.h>
 #include <zmq.h>
 
 enum step {

@@ -6,9 +6,7 @@
 
 #include "base/copy.h"
 
-#include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 static uint8_t *populated(const char *name)
 {

@@ -4,10 +4,6 @@
  * difference. Without valgrind there is no figure. The parent only. */
 #include "test/bench/bench.h"
 
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
 static uint64_t total_of(int role)
 {
     char path[128], line[256];

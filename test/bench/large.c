@@ -3,9 +3,7 @@
  * Run by both engines, see rooms.c. */
 #include "test/bench/bench.h"
 
-#include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 #define CHOSEN_ROOMS 2000
 #define OVER_NS      (50 * NS_PER_MS) /* what an encoder takes for its pieces */

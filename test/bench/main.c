@@ -16,16 +16,11 @@
  * parts; here the whole is held against what the kernel alone can do. */
 #include "test/bench/bench.h"
 
-#include <errno.h>
 #include <getopt.h>
 #include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <time.h>
-#include <unistd.h>
 
 struct bench_opt opt = {.rounds = 9, .pin = true};
 

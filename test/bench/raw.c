@@ -7,13 +7,10 @@
 #include "test/bench/bench.h"
 
 #include <arpa/inet.h>
-#include <errno.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 static const uint32_t pieces[PIECES] = {512 << 10, 1 << 20, 2 << 20};
 

@@ -8,8 +8,6 @@
  * room, which would leave the caches in a state that no engine has. */
 #include "test/bench/bench.h"
 
-#include <string.h>
-
 static uint64_t word_at(uint64_t row, uint64_t column)
 {
     return row * UINT64_C(0x9e3779b97f4a7c15) + column;

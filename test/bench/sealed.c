@@ -8,11 +8,8 @@
 
 #include <arpa/inet.h>
 #include <openssl/ssl.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #define RECORD ((size_t)16 * 1024)
 #define GATHER (16 * RECORD)

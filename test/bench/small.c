@@ -3,8 +3,6 @@
  * rooms.c. */
 #include "test/bench/bench.h"
 
-#include <string.h>
-
 #define RATE_ROOMS   20000
 #define MIDDLE_ROOMS 5000
 #define OPEN_RATE    5000

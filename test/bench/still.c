@@ -4,16 +4,12 @@
 #include "test/bench/bench.h"
 
 #include <dirent.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <time.h>
-#include <unistd.h>
 
 #define IDLE_S      8
 #define START_BYTES (UINT64_C(1) << 30)

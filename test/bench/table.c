@@ -4,10 +4,7 @@
  * middle one. After the run, one thread. */
 #include "test/bench/bench.h"
 
-#include <stdlib.h>
-#include <string.h>
 #include <sys/utsname.h>
-#include <unistd.h>
 
 enum target { LOOK, LEAST, MOST, LEAST_OURS, MOST_OURS };
 

@@ -5,8 +5,6 @@
  * peers or a second shard cost something even when they are quiet. */
 #include "test/bench/bench.h"
 
-#include <string.h>
-
 const char *const pool_names[POOLS] = {
     "rows", "small", "middle", "block", "open"};
 const uint32_t pool_row_bytes[POOLS] = {

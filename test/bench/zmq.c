@@ -6,7 +6,6 @@
  * One frame per picture: an eighth of the room. One thread of each engine. */
 #include "test/bench/bench.h"
 
-#include <string.h>
 #include <zmq.h>
 
 #define FRAMES 8

@@ -5,13 +5,8 @@
 #include "test/side.h"
 #include "test/t.h"
 
-#include <errno.h>
 #include <poll.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
 /* A sanitizer, which clang does not name here, keeps memory that was freed. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) ||           \

@@ -6,14 +6,9 @@
 #include "test/side.h"
 #include "test/t.h"
 
-#include <errno.h>
 #include <poll.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
 /* Connects endpoint 0 through the relay, and sends message 1 of n bytes. */
 static void through(

@@ -5,11 +5,6 @@
 #include "test/side.h"
 #include "test/t.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
 /* A side that sends to rails of the test's own making. */
 struct wide {
     struct side a, b; /* b sends to a */

@@ -5,14 +5,9 @@
 #include "test/side.h"
 #include "test/t.h"
 
-#include <errno.h>
 #include <poll.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
 /* A connection to where s listens. */
 static int stranger(struct side *s)

@@ -10,8 +10,6 @@
 #include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdlib.h>
-#include <string.h>
 
 #define EACH(id)                                                               \
     static void id(const struct data_ops *ops);                                \

@@ -10,11 +10,8 @@
 #include "test/t.h"
 
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #define ROWS (200 * KIB)
 

@@ -3,13 +3,9 @@
 #include "io/mem.h"
 #include "test/t.h"
 
-#include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 static struct mem_opt some(uint64_t bytes, bool engines_write)
 {

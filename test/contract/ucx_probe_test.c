@@ -6,11 +6,7 @@
 #include "io/data/ucx.h"
 #include "test/t.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/prctl.h>
-#include <unistd.h>
 
 /* UCX's hooks and those of the thread sanitizer end the process together. */
 #ifndef __has_feature

@@ -4,8 +4,6 @@
 
 #include "core/lang/lang.h"
 
-#include <stdlib.h>
-
 #define OUTCOMES 65536 /* at first */
 
 struct watch {

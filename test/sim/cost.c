@@ -5,8 +5,6 @@
 
 #include "base/check.h"
 
-#include <stdio.h>
-
 #define KINDS 160
 #define LOCAL 32 /* kinds of local messages begin, then those of peers */
 #define PEER  96

@@ -12,9 +12,6 @@
 #include "core/trace/recorder.h"
 #include "core/out.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-
 #define ACTIONS_CAP 8192
 #define BYTES_CAP   (1u << 20)
 #define MORE_MAX    10000

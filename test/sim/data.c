@@ -11,8 +11,6 @@
 #include "base/check.h"
 #include "core/share.h"
 
-#include <stdlib.h>
-
 /* A daemon that is not there is noticed by then. */
 #define LOST_AFTER (400 * MS)
 

@@ -7,8 +7,6 @@
 #include "base/check.h"
 #include "core/move/sending.h"
 
-#include <stdio.h>
-
 #define STREAM_BLOCKS 3 /* a stream needs */
 
 static uint64_t rooms;

@@ -5,9 +5,6 @@
 
 #include "base/check.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-
 #define GARBAGE UINT32_MAX
 
 #define BUCKETS 16384

@@ -8,9 +8,6 @@
 
 #include "base/check.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-
 #define DOWN_FRAMES 6 /* in a socket that nobody reads */
 #define SENT_KEPT   1024
 

@@ -10,8 +10,6 @@
 #include "core/debt.h"
 
 #include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
 
 #define MESSAGES 6              /* of each type, in turn */
 #define SOON     (8 * NS_PER_S) /* a few repetitions, of 2 s at most */

@@ -9,8 +9,6 @@
 
 #include "base/check.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <sys/resource.h>
 #include <time.h>
 

@@ -12,8 +12,6 @@
 #include "core/encode/encode.h"
 #include "core/lang/lang.h"
 
-#include <stdio.h>
-
 #define GHOST_LINK  11 /* no real langd comes as far */
 #define GENERATIONS UINT64_C(0xfeed000000000000)
 #define CELLS_USED  6

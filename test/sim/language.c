@@ -5,9 +5,6 @@
 
 #include "base/check.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-
 static struct cons *conss;
 
 /* reading */

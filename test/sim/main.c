@@ -5,10 +5,7 @@
 
 #include "base/check.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #define FULL_TRACES 3
 #define JOBS_MAX    64

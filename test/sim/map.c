@@ -13,8 +13,6 @@
 #include "base/check.h"
 #include "core/encode/encode.h"
 
-#include <stdlib.h>
-
 #define OWN_UID 500
 
 struct mapping {

@@ -6,8 +6,6 @@
 #include "base/check.h"
 #include "core/share.h"
 
-#include <stdlib.h>
-
 #define HEARTBEAT_LOST (300 * MS)
 
 struct ctl {

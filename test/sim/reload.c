@@ -11,9 +11,6 @@
 #include "base/check.h"
 #include "core/lang/lang.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-
 #define ALLOWED "tcp://10.0."
 
 /* A room before the step. */

@@ -5,8 +5,6 @@
 
 #include "base/check.h"
 
-#include <stdio.h>
-
 /* what the design promises */
 
 /* 64 rooms of 16,336 rows through 64 blocks of 8,192 rows all end. */

@@ -7,8 +7,6 @@
 #include "base/check.h"
 
 #include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
 
 #define AS_DRAWN UINT32_MAX
 

@@ -12,6 +12,12 @@
 #include "core/move/sending.h"
 #include "core/share.h"
 
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
 #define MS          NS_PER_MS
 #define DAEMONS_MAX 400
 #define SHARDS_MAX  3

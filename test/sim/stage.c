@@ -4,8 +4,6 @@
 
 #include "base/check.h"
 
-#include <stdio.h>
-
 struct daemon *e0, *e1, *l0, *l1;
 
 void quiet_world(uint32_t encodeds, uint32_t langds)

@@ -3,8 +3,6 @@
  * on, in the same order. And commands that a full ring keeps with the loop. */
 #include "test/sim/sim.h"
 
-#include <stdlib.h>
-
 struct later {
     happening fn;
     void *p;

@@ -5,8 +5,6 @@
 
 #include "base/check.h"
 
-#include <stdio.h>
-
 /* faults */
 
 static uint64_t in_about(uint32_t ms)

@@ -6,9 +6,6 @@
 #include "base/check.h"
 #include "core/lang/ticket.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-
 #define IDS 3
 
 enum ask_state { ASK_NEW, ASK_SPACE, ASK_READY, ASK_WAITS, ASK_HELD, ASK_OVER };

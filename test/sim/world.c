@@ -6,8 +6,6 @@
 #include "base/check.h"
 
 #include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <sys/mman.h>
 
 #define TRACE_LINES 200

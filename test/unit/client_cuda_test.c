@@ -4,9 +4,6 @@
 #include "test/gpu.h"
 #include "test/t.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 static struct mem memory_on_gpu(void)
 {
     struct mem_opt opt = {.name = "test",

@@ -3,15 +3,12 @@
  * an encoded, which do nothing by themselves. */
 #include "test/fake_daemon.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #define LENDER 5
 #define LENT   (16 * LENDER + 3) /* what langd calls the encoder's pool 3 */

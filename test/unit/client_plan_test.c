@@ -3,8 +3,6 @@
  * must be is window_test.c. */
 #include "test/fake_daemon.h"
 
-#include <string.h>
-
 static const struct mmx_plan *plan_of(uint32_t computed, uint32_t length)
 {
     static uint64_t mem[64];

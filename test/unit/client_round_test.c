@@ -5,8 +5,6 @@
 
 #include "client/client.h"
 
-#include <string.h>
-
 static uint16_t rounded(bool to_bf16, uint32_t bits)
 {
     uint8_t to[2], from[4];

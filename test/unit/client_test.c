@@ -6,7 +6,6 @@
 #include "test/fake_daemon.h"
 
 #include <poll.h>
-#include <unistd.h>
 
 TEST(words)
 {

@@ -7,10 +7,8 @@
 
 #include <poll.h>
 #include <pthread.h>
-#include <stdio.h>
 #include <stdatomic.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 static void answer(
     struct fake *f, uint32_t seq, enum err e, uint32_t a, uint32_t b)

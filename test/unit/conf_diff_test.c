@@ -3,8 +3,6 @@
 #include "core/conf/conf.h"
 #include "test/t.h"
 
-#include <stdio.h>
-
 static struct conf conf; /* large; every case has its own process */
 static struct conf_error error;
 

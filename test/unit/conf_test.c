@@ -5,9 +5,6 @@
 #include "io/yaml.h"
 #include "test/t.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-
 static struct conf conf; /* large; every case has its own process */
 static struct conf_error error;
 

@@ -3,9 +3,6 @@
 #include "base/copy.h"
 #include "test/t.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 #define LINE   64
 #define MARGIN 128
 #define CANARY 0xa5

@@ -6,9 +6,7 @@
 #include "test/t.h"
 
 #include <signal.h>
-#include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 static struct recorder recorder;
 

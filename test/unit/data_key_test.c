@@ -3,8 +3,6 @@
 #include "test/there.h"
 #include "core/share.h"
 
-#include <stdio.h>
-
 static uint8_t fresh[DATA_KEY_FRESH], drawn[DATA_KEY_FRESH];
 
 /* Keeps what a case has made in sight of the leak checker. */

@@ -3,8 +3,6 @@
  * rows, the pool has 16. */
 #include "test/here.h"
 
-#include <stdio.h>
-
 static struct event down(uint32_t link)
 {
     return (struct event){.type = EV_LINK_DOWN, .link = link};

@@ -3,8 +3,6 @@
 #include "core/encode/encode.h"
 #include "test/t.h"
 
-#include <stdlib.h>
-
 #define ITEMS 200
 #define MANY  10000
 

@@ -4,8 +4,6 @@
 #include "test/here.h"
 #include "base/text.h"
 
-#include <stdio.h>
-
 /* Says HELLO as l`link` from the host, and asks for a room. True: it has a
  * place. */
 static bool comes(struct rig *e, uint64_t host, uint32_t link)

@@ -2,8 +2,6 @@
  * another goes on: connection 0 is user 7's, connection 1 user 8's. */
 #include "test/here.h"
 
-#include <stdio.h>
-
 static struct rig *two_users(const char *limit)
 {
     struct rig *e = BRAIN(ROLE_ENCODED, limit);

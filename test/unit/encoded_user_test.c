@@ -4,8 +4,6 @@
  * of this host, `b` is link 1 and of another. */
 #include "test/unit/map_side.h"
 
-#include <stdio.h>
-
 static const struct secret key = {"sixteen letters"};
 static const struct secret other = {"sixteen lettert"};
 

@@ -3,8 +3,6 @@
 #include "core/head.h"
 #include "test/there.h"
 
-#include <stdio.h>
-
 static struct local_msg hello(uint32_t magic, uint8_t version, uint8_t role)
 {
     struct local_msg m = {.type = LOCAL_HELLO};

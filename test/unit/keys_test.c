@@ -3,10 +3,7 @@
 #include "io/keys.h"
 #include "test/t.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 /* A pair of libzmq's documentation. */
 #define SECRET "JTKVSB%%)wK0E.X)V>+}o?pNmC{O&4W4b!Ni{Lh6"

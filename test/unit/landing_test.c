@@ -4,8 +4,6 @@
 #include "test/slab.h"
 #include "test/t.h"
 
-#include <stdlib.h>
-
 #define SLOTS 8
 #define ROW   100 /* bytes */
 

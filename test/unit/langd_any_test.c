@@ -4,8 +4,6 @@
 #include "test/any.h"
 #include "test/unit/lender_side.h"
 
-#include <stdio.h>
-
 #define LINKS 3
 #define ROOMS 9
 #define SLOTS 64

@@ -3,8 +3,6 @@
  * rows, 16 of them; two aux of 32 KiB fit. */
 #include "test/there.h"
 
-#include <stdio.h>
-
 #define ROOMS 40 /* limits.rooms and the reserve */
 
 static uint8_t big[AUX_MAX];

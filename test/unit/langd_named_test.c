@@ -6,8 +6,6 @@
 #include "test/there.h"
 #include "base/text.h"
 
-#include <stdio.h>
-
 #define ENC "tcp://127.0.0.1:7601" /* of `enc` */
 
 /* Puts the peers of the configuration in force as they are now. */

@@ -3,8 +3,6 @@
  * 16 of them, a default grant is 2. */
 #include "test/there.h"
 
-#include <stdio.h>
-
 /* RULES 5.1; F16 */
 TEST(head_only_no_overtaking)
 {

@@ -3,8 +3,6 @@
 #include "wire/layout.h"
 #include "test/t.h"
 
-#include <stdio.h>
-
 static struct layout parse(const char *text)
 {
     struct layout l;

@@ -3,8 +3,6 @@
 #include "io/peer.h"
 #include "test/t.h"
 
-#include <stdio.h>
-#include <string.h>
 #include <zmq.h>
 
 struct side {

@@ -7,12 +7,8 @@
 #include "test/t.h"
 
 #include <dirent.h>
-#include <errno.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-#include <unistd.h>
 
 #define CONNS 8 /* of the test's user; two more for one who has few */
 #define SLOTS (CONNS + 2 + CONNECTIONS_CLOSING)

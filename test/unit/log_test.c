@@ -3,15 +3,11 @@
 #include "base/log.h"
 #include "test/t.h"
 
-#include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <time.h>
-#include <unistd.h>
 
 #define LINES 5000 /* more than a pipe or a socket holds */
 

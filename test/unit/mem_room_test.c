@@ -3,10 +3,7 @@
 #include "io/mem/mem_room.h"
 #include "test/t.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 static void put(const char *name, const char *text)
 {

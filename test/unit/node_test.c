@@ -8,16 +8,12 @@
 #include "wire/wire.h"
 #include "test/t.h"
 
-#include <errno.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 static struct conf conf; /* large */
 static char encoded_path[108], langd_path[108], control[64];

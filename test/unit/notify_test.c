@@ -2,13 +2,9 @@
 #include "io/notify.h"
 #include "test/t.h"
 
-#include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-#include <unistd.h>
 
 /* A bound socket; name is a path or @abstract. */
 static int bound(const char *name, int type)

@@ -8,14 +8,10 @@
 #include <signal.h>
 #include <spawn.h>
 #include <netdb.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 #include <zmq.h>
 
 #define LINKS 4

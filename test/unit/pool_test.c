@@ -4,8 +4,6 @@
 #include "core/move/pool.h"
 #include "test/t.h"
 
-#include <stdlib.h>
-
 #define BLOCKS 8192
 
 static struct pool p;

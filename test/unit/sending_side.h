@@ -7,8 +7,6 @@
 #include "test/slab.h"
 #include "test/t.h"
 
-#include <stdlib.h>
-
 #define SLOTS 256
 #define PEERS 4
 #define ROW   1000 /* bytes */

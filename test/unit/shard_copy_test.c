@@ -3,9 +3,7 @@
 #include "test/unit/shard_side.h"
 
 #include <fcntl.h>
-#include <stdio.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #define LAYOUT "embedding:u8:4704,ids:i32:1,pos:i32:3"
 #define FIELDS 3

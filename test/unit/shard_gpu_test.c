@@ -4,8 +4,6 @@
 #include "test/gpu.h"
 #include "test/unit/shard_side.h"
 
-#include <unistd.h>
-
 #define KIB    1024u
 #define LAYOUT "embedding:bf16:256,ids:i32:1,pos:i32:3"
 

@@ -13,7 +13,6 @@
 
 #include <poll.h>
 #include <stdatomic.h>
-#include <stdlib.h>
 
 #define SHARDS   3
 #define SLOTS    64

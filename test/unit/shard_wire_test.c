@@ -8,11 +8,8 @@
 #include "test/orders.h"
 #include "test/t.h"
 
-#include <errno.h>
 #include <poll.h>
 #include <stdatomic.h>
-#include <stdlib.h>
-#include <unistd.h>
 
 #define SEGMENT    16384u
 #define ROW_BYTES  12582912u /* more than fits into DATA_IOV_MAX segments */

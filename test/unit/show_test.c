@@ -2,8 +2,6 @@
  * place is looked at once, none twice, and a slice has its bound. */
 #include "test/here.h"
 
-#include <stdio.h>
-
 struct shown {
     struct rows_out s;
     uint32_t rows;

@@ -2,9 +2,6 @@
 #include "cmd/otel/otel.h"
 #include "test/t.h"
 
-#include <stdio.h>
-#include <string.h>
-
 #define CONTEXT "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 #define OTHER   "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"
 

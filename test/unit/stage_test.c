@@ -5,7 +5,6 @@
 #include "test/t.h"
 
 #include <poll.h>
-#include <string.h>
 
 #define SLOT 4096u
 

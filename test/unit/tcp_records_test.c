@@ -5,14 +5,11 @@
 #include "io/data/tcp_safe.h"
 #include "test/t.h"
 
-#include <errno.h>
 #include <openssl/core_names.h>
 #include <openssl/kdf.h>
 #include <openssl/ssl.h>
 #include <signal.h>
-#include <stdlib.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #define KIB      ((size_t)1024)
 #define SECRET   32 /* of SHA-256 */

@@ -4,9 +4,6 @@
 #include "test/slab.h"
 #include "test/t.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-
 #define CONNS 8
 #define TOLD  64
 

@@ -3,8 +3,6 @@
 #include "core/trace/trace.h"
 #include "test/here.h"
 
-#include <stdio.h>
-
 #define CONTEXT "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 struct shown {

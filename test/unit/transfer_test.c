@@ -6,8 +6,6 @@
 #include "test/slab.h"
 #include "test/t.h"
 
-#include <stdlib.h>
-
 #define KIB 1024u
 #define ROW 1000 /* bytes */
 

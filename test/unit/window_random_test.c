@@ -5,10 +5,6 @@
 
 #include "wire/wire.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define PROMPTS 200000
 #elif defined(__has_feature)

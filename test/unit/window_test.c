@@ -7,9 +7,6 @@
 #include "wire/wire.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #define ROOMS 4
 #define BLOCK 4 /* rows of a block */

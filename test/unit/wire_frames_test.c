@@ -3,8 +3,6 @@
  * byte means is held against them here, in words of its own. */
 #include "test/unit/wire_side.h"
 
-#include <stdio.h>
-
 static uint8_t packet[4096];
 
 /* The value of field number `at` of a message, from 1 on: flags that every

@@ -7,8 +7,6 @@
 #include "wire/wire.h"
 #include "test/t.h"
 
-#include <stdlib.h>
-
 struct field {
     const char *name;
     size_t at, bytes; /* in the struct of its message */

@@ -4,8 +4,6 @@
 #include "io/yaml.h"
 #include "test/t.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <sys/stat.h>
 
 static struct conf conf, defaults; /* large; a process per case */
