@@ -170,10 +170,13 @@ class Engine:
                 ec_connector_worker_meta=functools.reduce(
                     lambda a, b: a.aggregate(b), said)))
 
-    def serve(self, request):
-        """A whole request; what the router gets to know."""
+    def take(self, request):
         self.admit(request)
         self.step(request)
+
+    def serve(self, request):
+        """A whole request; what the router gets to know."""
+        self.take(request)
         return self.finish(request)
 
     def finish(self, request):
@@ -242,8 +245,7 @@ class VllmCase(Case):
 
     def fetch(self, request):
         """A whole request of the consumer, which gets the pictures' rows."""
-        self.consumer.admit(request)
-        self.consumer.step(request)
+        self.consumer.take(request)
         self.check(self.consumer, request)
         self.consumer.finish(request)
 

@@ -26,8 +26,7 @@ class Vllm(VllmCase):
         r = self.hand_over("r1", ("cat", 300), ("dog", 129), ("cat", 300))
         self.assertEqual(self.producer.encoded, ["cat", "dog"])
         self.assertEqual(set(r.ec_transfer_params), {"cat", "dog"})
-        self.consumer.admit(r)
-        self.consumer.step(r)
+        self.consumer.take(r)
         self.assertEqual(self.consumer.encoded, [])
         self.check(self.consumer, r)
         self.d.all_free()  # the readers are through, the request is not over
@@ -126,8 +125,7 @@ class Vllm(VllmCase):
                  "00f067aa0ba902b7-01", True), ("dog", "nonsense", False)):
             r = Request(name, (name, 100))
             r.trace_headers = {"traceparent": context, "tracestate": "a=b"}
-            self.producer.admit(r)
-            self.producer.step(r)
+            self.producer.take(r)
             r.ec_transfer_params = self.producer.finish(r)
             self.consumer.serve(r)
             for daemon in (self.e, self.d):
@@ -164,17 +162,14 @@ class Vllm(VllmCase):
         self.start()
         r = self.hand_over("r1", ("cat", 300))
         for _ in range(3):
-            self.consumer.admit(r)
-            self.consumer.step(r)
+            self.consumer.take(r)
             self.check(self.consumer, r)
             self.consumer.step(Request("other"), evict=["cat"])
         self.assertEqual((self.opened(), self.consumer.encoded), (3, []))
         # A fourth time the rows are gone: another encode, but here.
         self.reclaim()
-        self.consumer.admit(r)
-        self.consumer.step(r)
+        self.consumer.serve(r)
         self.assertEqual(self.consumer.encoded, ["cat"])
-        self.consumer.finish(r)
 
     def test_resident_is_not_fetched_again(self):
         self.start()
@@ -228,15 +223,13 @@ class Vllm(VllmCase):
     def test_the_producers_own_cache_hit(self):
         self.start()
         first = self.hand_over("r1", ("cat", 300))
-        self.consumer.admit(first)
-        self.consumer.step(first)
+        self.consumer.take(first)
         # vLLM has the output: it neither encodes nor calls save_caches. The
         # rows are still at the daemon (have), then they are not (granted).
         for name in ("r2", "r3"):
             r = self.hand_over(name, ("cat", 300))
             self.consumer.step(Request("other"), evict=["cat"])
-            self.consumer.admit(r)
-            self.consumer.step(r)
+            self.consumer.take(r)
             self.check(self.consumer, r)
             self.reclaim()
             self.consumer.finish(r)
@@ -364,15 +357,6 @@ class Vllm(VllmCase):
             worker.clear_connector_metadata()
             self.e.all_free()
 
-    def test_a_dead_encoder_means_encoding_here(self):
-        self.start(mmx_deadline_s=0.3)
-        r = self.hand_over("r1", ("cat", 300))
-        self.e.kill()
-        self.consumer.admit(r)
-        self.consumer.step(r)
-        self.assertEqual(self.consumer.encoded, ["cat"])
-        self.consumer.finish(r)
-
     def test_without_an_encoder_here_the_request_is_named(self):
         self.start(mmx_deadline_s=0.3, mmx_local_encode=False)
         r = self.hand_over("r1", ("cat", 300))
@@ -392,31 +376,19 @@ class Vllm(VllmCase):
         said = r.ec_transfer_params["cat"]
         r.ec_transfer_params["cat"] = {
             **said, "room": f"{room_of(r, 'cat') ^ 1:016x}"}
-        self.consumer.admit(r)
-        self.consumer.step(r)
+        self.consumer.take(r)
         self.check(self.consumer, r)
         self.assertEqual(self.consumer.encoded, ["cat"])
         self.consumer.finish(r)
         self.declined(said)
-
-    def test_a_stranger_has_nothing(self):
-        """A request that says nothing of mmx is the engine's own."""
-        self.start()
-        r = Request("r1", ("cat", 300))
-        self.assertTrue(self.consumer.ready(r))
-        self.consumer.step(r)
-        self.assertEqual(self.consumer.encoded, ["cat"])
-        self.consumer.finish(r)
 
     def test_another_picture_under_the_same_room_is_refused(self):
         self.start()
         r = self.hand_over("r1", ("cat", 300))
         liar = Request("r2", ("dog", 300))
         liar.ec_transfer_params = {"dog": r.ec_transfer_params["cat"]}
-        self.consumer.admit(liar)
-        self.consumer.step(liar)
+        self.consumer.serve(liar)
         self.assertEqual(self.consumer.encoded, ["dog"])
-        self.consumer.finish(liar)
         self.fetch(r)
 
     def test_langd_ends_between_ready_and_load(self):
@@ -452,11 +424,8 @@ class Vllm(VllmCase):
         self.connect()
         r = self.hand_over("r1", ("cat", 300))
         self.consumer.admit(r)
-        os.kill(self.d.pid, signal.SIGSTOP)
-        try:
+        with self.d.stopped():
             self.consumer.step(r)
-        finally:
-            os.kill(self.d.pid, signal.SIGCONT)
         self.check(self.consumer, r)
         self.d.all_free()
         self.consumer.finish(r)

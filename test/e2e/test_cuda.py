@@ -107,8 +107,7 @@ class Adapters(Cuda):
         # The last with 100 KiB beside its rows.
         for name, rows in (("cat", 300), ("dog", 5), ("video-12800", 300)):
             r = self.handed_over(producer, name, rows)
-            consumer.admit(r)
-            consumer.step(r)
+            consumer.take(r)
             for cache in consumer.caches:
                 np.testing.assert_array_equal(
                     cache[name], fake_vllm.tensor(name, rows))
@@ -143,8 +142,7 @@ class Adapters(Cuda):
         e, d, producer, consumer = self.vllm("cuda:0", test_vllm_gpu.OnGpu)
         r = self.handed_over(producer, "cat", 300)
         producer.settled()
-        consumer.admit(r)
-        consumer.step(r)
+        consumer.take(r)
         consumer.settled()
         for stream, read in zip(consumer.kernels, consumer.read):
             stream.synchronize()

@@ -6,7 +6,6 @@ import ctypes
 import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import time
@@ -97,14 +96,11 @@ class Health(Looks):
     # RULES 9.6; F41
     def test_a_loop_that_stands_still_does_not_live(self):
         e = self.world.encoded()
-        os.kill(e.pid, signal.SIGSTOP)
-        try:
+        with e.stopped():
             for words in ((), ("--live",)):
                 got = e.ctl("health", *words, check=False)
                 self.assertEqual(got.returncode, 2)
                 self.assertIn(f"not live: {LATE}", got.stdout)
-        finally:
-            os.kill(e.pid, signal.SIGCONT)
         self.becomes(e, 0, "ready")
 
     # RULES 9.6; F41

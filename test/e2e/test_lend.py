@@ -203,23 +203,6 @@ class Deaths(Lend):
         r.release(2)
         self.until(e, "lent", 0)
 
-    def test_langd_dies_then_the_reader(self):
-        e, d, enc, r = self.lending()
-        self.lend(enc, r, 1)
-        d.kill()
-        self.until(e, "orphaned", 16)
-        r.kill()
-        self.until(e, "orphaned", 0)
-        e.all_free()
-
-    def test_the_reader_dies(self):
-        e, d, enc, r = self.lending()
-        self.lend(enc, r, 1)
-        r.kill()
-        self.until(e, "lent", 0)
-        e.all_free()
-        d.all_free()
-
     def test_encoded_dies(self):
         e, d, enc, r = self.lending()
         self.borrow(enc, r, 1)
@@ -239,18 +222,6 @@ class Deaths(Lend):
         enc.done(2)
         enc.release(2)
         r.release(2)
-        self.until(e, "lent", 0)
-
-    def test_the_encode_engine_dies(self):
-        e, d = self.pair(fields=WIDE, blocks=64)
-        enc, r = self.world.process(e), self.reader(d)
-        r.request(1, "enc0", rows=ROWS)
-        enc.encode(1, ROWS)
-        self.assertEqual(r.ready(1), ROWS)
-        enc.kill()
-        other = self.world.engine(e)
-        self.churn(e, other, r, 1, 10)
-        r.release(1)
         self.until(e, "lent", 0)
 
 

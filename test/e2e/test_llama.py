@@ -4,7 +4,6 @@ the attention: an answer is right if it is that of the unsplit program."""
 
 import os
 import re
-import signal
 import subprocess
 import time
 
@@ -343,16 +342,13 @@ class Windows(Llama):
         host = self.encode_host(e, FAKE_HOLD=hold)
         manifest = self.encoded_line(host, line)
         eventually(lambda: e.free()[0] == 600 - 512, "it is granted")
-        os.kill(e.pid, signal.SIGSTOP)
-        try:
+        with e.stopped():
             writer = os.open(hold, os.O_WRONLY)
             os.unlink(hold)
             os.close(writer)
             eventually(lambda: self.encodes("mmx-llama-encode") == 1024,
                        "all is encoded")
             time.sleep(0.1)  # and the last commit made
-        finally:
-            os.kill(e.pid, signal.SIGCONT)
         self.assertEqual(self.language(d, manifest, "--mode", "stream"),
                          self.unsplit(line)[0], self.said)
         self.end(host)

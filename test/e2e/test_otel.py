@@ -1,7 +1,6 @@
 """mmx-otel: the spans that a collector gets of a pair's rooms."""
 
 import os
-import signal
 import subprocess
 import time
 
@@ -275,8 +274,7 @@ class Otel(Case):
         self.start(c.port, e, d)
         self.give(enc, lm, 1, CONTEXT)
         self.get(c, 6)
-        os.kill(e.pid, signal.SIGSTOP)
-        try:
+        with e.stopped():
             eventually(lambda: "does not answer" in self.said(), "it hangs")
             for i in range(8):  # the other one is read
                 lm.conn.request(3 + i, lm.pool, "enc0", deadline=0.1,
@@ -285,8 +283,6 @@ class Otel(Case):
                 self.get(c, 7 + i)
                 self.assertLess(time.monotonic() - since, 3)
             c.spans.clear()
-        finally:
-            os.kill(e.pid, signal.SIGCONT)
         self.give(enc, lm, 2, CONTEXT)
         spans = self.get(c, 6)
         self.assertEqual(set(self.of(spans, "mmx-encoded", 2)), ENCODED)

@@ -6,7 +6,6 @@ least, MMX_ORPHANS how many messages."""
 import math
 import os
 import resource
-import signal
 import threading
 import time
 import unittest
@@ -85,11 +84,8 @@ class Peers(Promise):
         """Stopped, so that neither its kernel nor itself says a word."""
         self.halfway(self.enc, self.lm, 2 * try_)
         began = time.monotonic()
-        os.kill(victim.pid, signal.SIGSTOP)
-        try:
+        with victim.stopped():
             took = self.fails(sees, 2 * try_, "peer-lost") - began
-        finally:
-            os.kill(victim.pid, signal.SIGCONT)
         for engine in (self.enc, self.lm):
             engine.failed(2 * try_)
             engine.release(2 * try_)
@@ -195,8 +191,7 @@ class Hung(Promise):
         d, other = (self.world.langd([e], name) for name in ("a", "b"))
         enc, lm, its = (self.world.engine(x) for x in (e, d, other))
         self.halfway(enc, lm)
-        os.kill(d.pid, signal.SIGSTOP)
-        try:
+        with d.stopped():
             room = self.goes_on(enc, lambda n: self.deliver(
                 enc, its, n, 300))
             self.deliver(enc, its, room + 1, 300)
@@ -204,8 +199,6 @@ class Hung(Promise):
                 e.all_free()
             else:  # it may still copy rows of its room
                 self.assertEqual(e.free(), (48, 64))
-        finally:
-            os.kill(d.pid, signal.SIGCONT)
         lm.failed(1)
         lm.release(1)
         self.world.all_free()
@@ -216,13 +209,10 @@ class Hung(Promise):
         d = self.world.langd([e, other])
         enc, its, lm = (self.world.engine(x) for x in (e, other, d))
         self.halfway(enc, lm)
-        os.kill(e.pid, signal.SIGSTOP)
-        try:
+        with e.stopped():
             room = self.goes_on(lm, lambda n: self.deliver(
                 its, lm, n, 300, "enc1"))
             d.all_free()
-        finally:
-            os.kill(e.pid, signal.SIGCONT)
         enc.failed(1)
         enc.release(1)
         self.deliver(enc, lm, room + 1, 300)

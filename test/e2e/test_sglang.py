@@ -763,17 +763,6 @@ class Sglang(Base):
             other.release(99)
         self.good(("s", 300))
 
-    def test_who_does_not_know_the_secret_gets_nothing(self):
-        self.start()
-        self.encoders[0].hold.clear()
-        request = self.ask("r", 300)
-        other = {**request, "urls": [*URLS[:1], "mmx:" + "ab" * 16]}
-        self.ranks.start(requests=[other], abort="now")
-        self.failed(self.ranks.results(), 400, "Aborted by user")
-        self.encoders[0].hold.set()
-        self.ranks.start(requests=[request])
-        self.assertEqual(self.ranks.results(), [[GOOD]])
-
     def test_a_request_that_no_tokenizer_has_marked(self):
         self.start()
         error = self.encoders[0].post(

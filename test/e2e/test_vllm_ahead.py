@@ -176,8 +176,7 @@ class Ahead(VllmCase):
         early = self.ahead._rooms[said["encoder"], mmx.Reference.read(
             said["room"])]
         early.room._fail(AssertionError("in vain"))
-        self.consumer.admit(r)
-        self.consumer.step(r)
+        self.consumer.take(r)
         self.assertEqual(self.consumer.encoded, [])
         self.check(self.consumer, r)
         self.consumer.finish(r)
@@ -189,11 +188,8 @@ class Ahead(VllmCase):
         self.say({"request": "y", "offers": {"dog": said, "cat": said}})
         self.quiet()
         self.assertEqual(len(self.ahead._rooms), 1)
-        self.consumer.admit(r)
-        self.consumer.step(r)
-        self.check(self.consumer, r)
+        self.fetch(r)
         self.assertEqual(self.consumer.encoded, [])
-        self.consumer.finish(r)
         self.say({"request": "y"})
         self.all_free()
 
@@ -208,8 +204,7 @@ class Ahead(VllmCase):
         self.quiet()
         self.assertEqual(len(self.ahead._rooms), 1)
         for r in reversed(rs):
-            self.consumer.admit(r)
-            self.consumer.step(r)
+            self.consumer.take(r)
         self.assertEqual(self.opened() - before, 1)
         self.assertEqual(self.consumer.encoded, [])
         for r in rs:
@@ -223,11 +218,8 @@ class Ahead(VllmCase):
         self.say({"request": "y", "offers": {
             "cat": liar.ec_transfer_params["dog"]}})
         self.quiet()
-        self.consumer.admit(r)
-        self.consumer.step(r)
-        self.check(self.consumer, r)
+        self.fetch(r)
         self.assertEqual(self.consumer.encoded, [])
-        self.consumer.finish(r)
         self.say({"request": "y"})
         self.declined(liar.ec_transfer_params["dog"])
         self.all_free()

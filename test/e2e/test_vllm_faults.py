@@ -81,8 +81,7 @@ class Clients(VllmCase):
         self.assertEqual(self.opened(), opened)
         allowed = self.engine_of(self.d, "consumer", 1,
                                  mmx_encoders=["x", self.e.address])
-        allowed.admit(r)
-        allowed.step(r)
+        allowed.take(r)
         self.check(allowed, r)
         allowed.finish(r)
 
@@ -103,8 +102,7 @@ class Clients(VllmCase):
         self.start()
         both = [self.hand_over(f"b{n}", ("dog", 20)) for n in range(2)]
         for r in both:
-            self.consumer.admit(r)
-            self.consumer.step(r)
+            self.consumer.take(r)
         for n in range(3):
             r = self.hand_over(f"r{n}", ("cat", 300), ("dog", 20))
             self.consumer.serve(r)
@@ -113,38 +111,6 @@ class Clients(VllmCase):
         side = self.consumer.scheduler._consumer
         self.assertEqual((len(side._declined), side._offers), (0, {}))
         self.d.all_free()
-
-    def test_rows_of_another_count_are_not_taken(self):
-        """The placeholder takes the picture's rows; other rows end vLLM."""
-        self.start()
-        r = self.hand_over("r1", ("cat", 300))
-        liar = Request("r2", ("dog", 200))
-        liar.ec_transfer_params = {"dog": r.ec_transfer_params["cat"]}
-        self.assertTrue(self.consumer.ready(liar))
-        self.consumer.step(liar)
-        self.assertEqual(self.consumer.encoded, ["dog"])
-        self.consumer.finish(liar)
-        self.consumer.admit(r)
-        self.consumer.finish(r)
-
-    def test_a_room_whose_secret_is_another(self):
-        """A client that counted, or overheard, the number of a room."""
-        self.start(mmx_patience_s=0.3)
-        r = self.hand_over("r1", ("cat", 300))
-        liar = Request("r2", ("cat", 300))
-        for odd in ("00" * 16, "ab" * 16):
-            liar.ec_transfer_params = {"cat": {
-                **r.ec_transfer_params["cat"],
-                "room": f"{room_of(r, 'cat'):016x}-{odd}"}}
-            self.consumer.serve(liar)
-            self.consumer.caches = [{} for _ in self.consumer.ranks]
-        self.assertEqual(self.consumer.encoded, ["cat", "cat"])
-        self.consumer.scheduler.settings.patience = 60
-        self.consumer.admit(r)
-        self.consumer.step(r)
-        self.check(self.consumer, r)
-        self.assertEqual(len(self.consumer.encoded), 2)
-        self.consumer.finish(r)
 
     def test_what_is_logged_has_no_secret(self):
         self.start()
@@ -165,11 +131,8 @@ class Clients(VllmCase):
             json.dumps(r.ec_transfer_params), parse_int=float)
         for said in r.ec_transfer_params.values():
             said["rows"] = int(said["rows"])
-        self.consumer.admit(r)
-        self.consumer.step(r)
-        self.check(self.consumer, r)
+        self.fetch(r)
         self.assertEqual(self.consumer.encoded, [])
-        self.consumer.finish(r)
 
     def test_one_name_for_two_requests(self):
         """A client names its requests; the rooms are the producer's."""
@@ -192,8 +155,7 @@ class Clients(VllmCase):
             for r in both:
                 r.ec_transfer_params = said
             for r in (*both, other)[:3 if n == 1 else 2]:
-                self.consumer.admit(r)
-                self.consumer.step(r)
+                self.consumer.take(r)
                 self.check(self.consumer, r)
             for r in both:
                 self.consumer.finish(r)
@@ -207,18 +169,12 @@ class Clients(VllmCase):
         kept = []
         for n in range(20):  # 60 blocks, of 32
             r = self.hand_over(f"r{n}", (f"cat{n}", 300))
-            self.consumer.admit(r)
-            self.consumer.step(r)
+            self.consumer.take(r)
             kept.append(self.consumer.caches[0][f"cat{n}"])
             self.consumer.finish(r)
             self.d.all_free()
             self.reclaim()
         self.assertEqual(self.consumer.encoded, [])
-
-    def test_a_reference_is_served(self):
-        self.start()
-        r = self.hand_over("r1", ("cat", 300), reference=True)
-        self.fetch(r)
 
     def test_a_reference_without_rows_fails_alone(self):
         self.start()
@@ -237,8 +193,7 @@ class Clients(VllmCase):
         self.assertTrue(self.consumer.failed(bare))
         # The engine goes on.
         ok = self.hand_over("r4", ("fox", 30))
-        self.consumer.admit(ok)
-        self.consumer.step(ok)
+        self.consumer.take(ok)
         self.check(self.consumer, ok)
         for x in (r, ok):
             self.consumer.finish(x)
@@ -250,8 +205,7 @@ class Clients(VllmCase):
         cannot be encoded in their place."""
         self.start()
         first = self.hand_over("r1", ("cat", 300))
-        self.consumer.admit(first)
-        self.consumer.step(first)
+        self.consumer.take(first)
         self.consumer.scheduler.update_state_after_free(first, 0)
         r = self.hand_over("r2", ("cat", 300), reference=True)
         self.consumer.admit(r)
@@ -371,8 +325,7 @@ class Router(VllmCase):
         """vLLM asks for running requests, too, in every step."""
         self.start()
         r = self.hand_over("r1", ("cat", 300))
-        self.consumer.admit(r)
-        self.consumer.step(r)
+        self.consumer.take(r)
         link = self.consumer.scheduler._consumer.link
         self.assertTrue(self.consumer.ready(r, 10**6))
         steps, link.step = [], lambda: steps.append(1)
@@ -396,8 +349,7 @@ class Pools(VllmCase):
             # An offer of a producer that it fits does not help either.
             r.ec_transfer_params = self.producer.serve(
                 Request("r2", ("cat", 300)))
-            consumer.admit(r)
-            consumer.step(r)
+            consumer.take(r)
         self.assertEqual(consumer.encoded, ["cat"])
         consumer.finish(r)
         # Another dtype is another key, which declines nothing.
@@ -423,9 +375,7 @@ class Pools(VllmCase):
                 self.assertNotIn("room", producer.serve(r)[name])
                 r.ec_transfer_params = self.producer.serve(
                     Request(f"{name}2", (name, 300)))
-                consumer.admit(r)
-                consumer.step(r)
-                consumer.finish(r)
+                consumer.serve(r)
             for link in (producer.ranks[0]._saver.link,
                          consumer.ranks[0]._loader.link):
                 eventually(lambda link=link: link.step() or link.is_refused,
@@ -457,8 +407,7 @@ class Pools(VllmCase):
         self.consumer.scheduler.settings.patience = 1.5
         with self.assertLogs(LOGGER, "WARNING") as said:
             for r in picture:
-                self.consumer.admit(r)
-                self.consumer.step(r)
+                self.consumer.take(r)
         self.assertEqual(self.consumer.encoded, ["cat0", "cat1"])
         away = [x for x in said.output if "does not answer at" in x]
         self.assertEqual(len(away), 1, said.output)
@@ -543,10 +492,8 @@ class Pools(VllmCase):
         self.assertIn("16", said.output[-1])
         r = Request("r1", ("cat", 300))
         r.ec_transfer_params = params
-        self.consumer.admit(r)
-        self.consumer.step(r)
+        self.consumer.serve(r)
         self.assertEqual(self.consumer.encoded, ["cat"])
-        self.consumer.finish(r)
         eventually(lambda: not odd.scheduler.has_pending_push_work(),
                    "it has left its rooms")
 
@@ -563,24 +510,6 @@ class Gone(VllmCase):
     def goes_on(self):
         self.settings.patience = 60
         os.kill(self.e.pid, signal.SIGCONT)
-
-    def test_a_picture_at_hand_does_not_wait_for_its_encoder(self):
-        self.start()
-        r = self.hand_over("r1", ("cat", 300))
-        self.held_up(0.2)
-        with self.assertLogs(LOGGER, "WARNING"):
-            self.consumer.admit(r)
-        self.consumer.step(r)
-        self.assertEqual(self.consumer.encoded, ["cat"])
-        self.consumer.finish(r)
-        self.d.all_free()
-        self.goes_on()
-        # Its next pictures are asked for again.
-        r = self.hand_over("r2", ("dog", 300))
-        self.consumer.admit(r)
-        self.consumer.step(r)
-        self.assertEqual(self.consumer.encoded, ["cat"])
-        self.consumer.finish(r)
 
     def test_rows_that_come_are_waited_for(self):
         self.start(ranks=1)
@@ -602,32 +531,10 @@ class Gone(VllmCase):
         self.consumer.scheduler.settings.patience = 0
         self.assertFalse(self.consumer.ready(r))
         other.commit(77, 128, 300, final=True)
-        self.consumer.admit(r)
-        self.consumer.step(r)
+        self.consumer.serve(r)
         self.assertEqual(self.consumer.encoded, [])
-        self.consumer.finish(r)
         other.done(77)
         other.release(77)
-
-    def test_a_room_of_another_count_is_not_loaded(self):
-        """Its offer says the picture's: more or fewer rows end vLLM."""
-        self.start(ranks=1)
-        other = self.world.engine(self.e)
-        for room, rows in ((77, 200), (78, 400)):
-            key = self.consumer.scheduler.settings.key(f"cat{room}")
-            other.announce(room, rows, rows, key=key)
-            other.granted(room)
-            other.commit(room, 0, rows, final=True)
-            r = Request(f"r{room}", (f"cat{room}", 300))
-            r.ec_transfer_params = {f"cat{room}": {
-                "encoder": self.e.address, "room": f"{room:016x}",
-                "rows": 300}}
-            self.consumer.admit(r)
-            self.consumer.step(r)
-            self.assertEqual(self.consumer.encoded.pop(), f"cat{room}")
-            self.consumer.finish(r)
-            other.release(room)
-        self.d.all_free()
 
     def test_a_second_encoder_is_tried_first(self):
         self.start()
@@ -643,8 +550,7 @@ class Gone(VllmCase):
         eventually(lambda: self.consumer.ready(again) or not item.offers,
                    "the second is asked")
         self.settings.patience = 60
-        self.consumer.admit(again)
-        self.consumer.step(again)
+        self.consumer.take(again)
         self.check(self.consumer, again)
         self.assertEqual(self.consumer.encoded, [])
         self.goes_on()
@@ -666,8 +572,7 @@ class Gone(VllmCase):
         self.declined(said)
         self.e.kill()
         eventually(lambda: self.consumer.failed(reference), "it is named", 20)
-        self.consumer.admit(picture)
-        self.consumer.step(picture)
+        self.consumer.take(picture)
         self.assertEqual(self.consumer.encoded, ["cat"])
         for r in (unknown, reference, picture):
             self.consumer.finish(r)

@@ -4,8 +4,6 @@ are copied, released when all ranks have copied them, and committed when they
 are copied. vLLM's newer model runner asks its workers in passes without work,
 too; the older one does not."""
 
-import os
-import signal
 import unittest
 from unittest import mock
 
@@ -97,8 +95,7 @@ class OnAGpu(Pins, VllmCase):
     def started(self, *pictures):
         """A pass that loads them."""
         r = self.hand_over("r", *pictures)
-        self.consumer.admit(r)
-        self.consumer.step(r)
+        self.consumer.take(r)
         return r
 
     def check_read(self, *pictures):
@@ -188,8 +185,7 @@ class Producer(OnAGpu):
     def encoding(self, *pictures):
         """A pass that encodes them; what the consumer asks for."""
         r = Request("r", *pictures)
-        self.producer.admit(r)
-        self.producer.step(r)
+        self.producer.take(r)
         there = Request("r", *pictures)
         there.ec_transfer_params = self.producer.finish(r)
         return there
@@ -223,11 +219,8 @@ class Producer(OnAGpu):
         self.producer.ranks[0].settings.worker_wait = 1e6
         r, there = Request("r", ("cat", 300)), Request("r", ("cat", 300))
         self.producer.admit(r)
-        os.kill(self.e.pid, signal.SIGSTOP)
-        try:
+        with self.e.stopped():
             self.producer.step(r)
-        finally:
-            os.kill(self.e.pid, signal.SIGCONT)
         there.ec_transfer_params = self.producer.finish(r)
         self.producer.settled()
         self.fetch(there)
@@ -250,8 +243,7 @@ class Producer(OnAGpu):
         self.producer_of()
         gate = self.producer.copies().gate()
         r = Request("r", ("cat", 300))
-        self.producer.admit(r)
-        self.producer.step(r)
+        self.producer.take(r)
 
         def begun():  # blocks may come after the pass, which waits for none
             self.producer.step(Request("other"))
