@@ -146,17 +146,16 @@ static inline enum err finished(const struct cursor *c, struct wire_fault *f)
     p = set_bytes(set_u16(p, (uint16_t)m->name.len), m->name);
 #define BLOB(name, max, doc) p = set_bytes(set_u32(p, m->name.len), m->name);
 #define END(NAME, name)                                                        \
-    CHECK(p == w->p + w->len, "%s ends elsewhere", #NAME);                     \
-    return true;                                                               \
+    return p;                                                                  \
     }
 #define FRAME(WIRE, wire, NAME, name, number, doc)                             \
-    static bool wire##_put_##name(                                             \
+    static uint8_t *wire##_put_##name(                                         \
         struct writer *w, const struct wire##_##name *m)                       \
     {                                                                          \
         uint8_t *p = frame_take(w, WIRE##_HEADER + wire##_bytes_##name(m));    \
                                                                                \
         if (!p)                                                                \
-            return false;                                                      \
+            return NULL;                                                       \
         p += WIRE##_HEADER;
 #include "wire/messages.def"
 
@@ -196,19 +195,19 @@ static inline enum err finished(const struct cursor *c, struct wire_fault *f)
 bool local_put(struct writer *w, const struct local_msg *m)
 {
     size_t start = w->len;
-    bool put = false;
-    uint8_t *p;
+    uint8_t *p = NULL;
 
     switch (m->type) {
 #define MESSAGE(NAME, name, number, doc)                                       \
     case LOCAL_##NAME:                                                         \
-        put = local_put_##name(w, &m->name);                                   \
+        p = local_put_##name(w, &m->name);                                     \
         break;
 #include "wire/local.def"
     }
     w->failed = false;
-    if (!put)
+    if (!p)
         return false;
+    CHECK(p == w->p + w->len, "%s ends elsewhere", local_name(m->type));
     p = set_u16(w->p + start, (uint16_t)m->type);
     p = set_u16(p, 0);
     p = set_u32(p, (uint32_t)(w->len - start - LOCAL_HEADER));
@@ -231,11 +230,11 @@ enum err local_get(struct reader *r, struct local_msg *m)
     uint32_t len;
 
     m->fault = (struct wire_fault){0};
-    if (!r->failed && r->at == r->len)
+    if (r->at == r->len)
         return ERR_NOT_READY;
     m->type = 0;
     m->seq = 0;
-    if (r->failed || r->len - r->at < LOCAL_HEADER)
+    if (r->len - r->at < LOCAL_HEADER)
         return no_frame(r);
     m->type = take_u16(&c);
     zero = take_u16(&c);
@@ -257,19 +256,19 @@ enum err local_get(struct reader *r, struct local_msg *m)
 bool peer_put(struct writer *w, const struct peer_msg *m)
 {
     size_t start = w->len;
-    bool put = false;
-    uint8_t *p;
+    uint8_t *p = NULL;
 
     switch (m->type) {
 #define MESSAGE(NAME, name, number, doc)                                       \
     case PEER_##NAME:                                                          \
-        put = peer_put_##name(w, &m->name);                                    \
+        p = peer_put_##name(w, &m->name);                                      \
         break;
 #include "wire/peer.def"
     }
     w->failed = false;
-    if (!put)
+    if (!p)
         return false;
+    CHECK(p == w->p + w->len, "%s ends elsewhere", peer_name(m->type));
     p = set_u32(w->p + start, PEER_MAGIC);
     p = set_u8(p, WIRE_VERSION);
     p = set_u8(p, (uint8_t)m->type);
@@ -291,10 +290,10 @@ enum err peer_get(struct reader *r, struct peer_msg *m)
     uint16_t zero;
 
     m->fault = (struct wire_fault){0};
-    if (!r->failed && r->at == r->len)
+    if (r->at == r->len)
         return ERR_NOT_READY;
     m->type = 0;
-    if (r->failed || r->len - r->at < PEER_HEADER)
+    if (r->len - r->at < PEER_HEADER)
         return no_frame(r);
     magic = take_u32(&c);
     version = take_u8(&c);

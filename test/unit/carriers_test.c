@@ -22,7 +22,7 @@ TEST(lists)
     T_EQ_U64(listed("tcp"), TCP);
     T_EQ_U64(listed("ucx 1.18 rc_mlx5,dc_mlx5; tcp"), BOTH);
     T_EQ_U64(listed("tcp;ucx"), BOTH);
-    T_EQ_U64(listed(" ; tcp 2 ;"), TCP);
+    T_EQ_U64(listed(" ; tcp 2 ; "), TCP);
     /* Of a release to come. */
     T_EQ_U64(listed("quic 1; tcp"), TCP);
     T_EQ_U64(listed("tcpx; ucxtcp; uc; ;;"), 0);
@@ -139,6 +139,11 @@ TEST(why_names_what_the_config_bars)
     T_EQ_STR(why, "ucx: cannot encrypt");
     carriers_why(&p, tcp, 0, why, sizeof(why));
     T_EQ_STR(why, "ucx: not here");
+    T_FALSE(carriers_choose(&p, 0, BOTH));
+    carriers_why(&p, 0, 0, why, sizeof(why));
+    T_EQ_STR(why, "tcp: not here, ucx: not here");
+    carriers_why(&p, 0, 0, why, 8);
+    T_EQ_STR(why, "tcp: no");
 }
 
 /* As encoded sees a langd that chose the lesser of two that both have. */

@@ -31,6 +31,8 @@ TEST(others_are_refused)
         "00-4bf92f3577b34da6a3ce929d0e0e4736_00f067aa0ba902b7-01",
         "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7_01",
         "00-4bf92f3577b34da6-3ce929d0e0e4736-00f067aa0ba902b7-01",
+        "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b-701",
+        "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-0x",
         "0g-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"};
     struct traceparent t;
 

@@ -76,6 +76,8 @@ TEST(refused_with_the_place)
     refused("A:u8:1", 0);
     refused("1a:u8:1", 0);
     refused("a-b:u8:1", 0);
+    refused("a{:u8:1", 0);
+    refused("a.:u8:1", 0);
     refused(":u8:1", 0);
     refused("a", 1);
     refused("a:", 2);
@@ -167,8 +169,12 @@ TEST(regions_that_are_too_large)
     T_FALSE(layout_place(&l, UINT64_MAX, 4096, at, &bytes));
     T_FALSE(layout_place(&l, UINT64_C(1) << 62, 4096, at, &bytes));
     T_FALSE(layout_place(&l, 1, 0, at, &bytes));
+    T_FALSE(layout_place(&l, 1, UINT64_MAX, at, &bytes));
     T_EQ_U64(bytes, 7);
     T_EQ_U64(at[0], 7);
+    l = parse("a:u8:2");
+    T_FALSE(layout_place(&l, UINT64_MAX, 4096, at, &bytes));
+    l = parse("a:u8:1,b:u8:1");
     T_TRUE(layout_place(&l, UINT64_C(1) << 61, 4096, at, &bytes));
     T_EQ_U64(bytes, UINT64_C(1) << 62);
 }

@@ -159,22 +159,23 @@ TEST(longer_texts_and_blobs_are_refused)
 TEST(a_full_packet_keeps_what_is_in_it)
 {
     struct fill f = {10, 100, NOWHERE, 0};
-    struct msg hellos[] = {random_of(LOCAL_WIRE, LOCAL_HELLO, &f),
-        random_of(PEER_WIRE, PEER_HELLO, &f)};
 
-    for (unsigned i = 0; i < WIRES; i++) {
-        struct writer w = writer_of(packet, sizeof(packet));
-        size_t len;
+    for (unsigned i = 0; i < WIRES; i++)
+        for (unsigned turn = 0; turn < wire_of(i)->count; turn++) {
+            struct msg m = next_msg(i, turn, &f);
+            struct writer w = writer_of(packet, sizeof(packet));
+            size_t len;
 
-        T_TRUE(msg_put(&w, &hellos[i]));
-        len = w.len;
-        for (size_t cap = 0; cap < len; cap++) {
-            w = writer_of(packet, cap);
-            T_FALSE(msg_put(&w, &hellos[i]));
-            T_EQ_U64(w.len, 0);
-            T_FALSE(w.failed);
+            T_TRUE(msg_put(&w, &m));
+            len = w.len;
+            for (size_t cap = 0; cap <= len; cap++) {
+                w = writer_of(packet, cap);
+                w.failed = cap == len;
+                T_FALSE(msg_put(&w, &m));
+                T_EQ_U64(w.len, 0);
+                T_FALSE(w.failed);
+            }
         }
-    }
 }
 
 /* A type without a row is not written. */
