@@ -3,6 +3,10 @@
 
 #include "test/t.h"
 
+#include <ctype.h>
+
+#define LONG "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+
 static bool fits(const char *pattern, const char *text)
 {
     struct address_pattern p;
@@ -17,11 +21,30 @@ TEST(a_pattern_is_one_address_or_a_network)
         "tcp://10.0.0.0/33:1", "tcp://[::]/129:1", "tcp://a/8:1",
         "tcp://10.0.0.0/8", "tcp://10.0.0.0/:1", "tcp://10.0.0.0/8/8:1",
         "tcp://10.0.0.0/08:1", "tcp://a:0", "tcp://a:7*", "tcp://", "tcp", "/",
-        ""};
+        "", "tcp://[" LONG "]/8:1", "tcp://" LONG LONG LONG ":1"};
     struct address_pattern p;
 
     for (size_t i = 0; i < ARRAY_LEN(bad); i++)
         T_CHECK(!address_pattern(&p, bad[i]), "a pattern: %s", bad[i]);
+    T_CHECK(!fits("tcp://a:*", "tcp://" LONG LONG LONG ":1"), "a long name");
+}
+
+/* A port is what follows the first colon. */
+TEST(a_host_has_letters_digits_and_few_signs)
+{
+    struct address a;
+    char name[] = "tcp://a?:1", six[] = "tcp://[?]:1";
+
+    for (int c = 1; c < 256; c++) {
+        bool both = c == '.' || c == ':' || (c < 128 && isalnum(c));
+
+        name[7] = six[7] = (char)c;
+        T_CHECK(
+            address_split(span_str(name), &a) == (both || c == '-' || c == '_'),
+            "%s", name);
+        T_CHECK(
+            address_split(span_str(six), &a) == (both || c == '%'), "%s", six);
+    }
 }
 
 TEST(one_address_has_its_port_or_any)

@@ -7,6 +7,7 @@
 
 static struct conf conf; /* large; every case has its own process */
 static struct conf_error error;
+static char printed[65536];
 
 static void set(const char *path, const char *value)
 {
@@ -29,19 +30,6 @@ static void refused(const char *path, const char *value, const char *text)
         sizeof(conf.pools[0]) * (CONF_POOLS_MAX - conf.pools_count));
     T_EQ_MEM(&conf, &before, sizeof(conf));
 }
-
-/* Each of these is refused, with what is said of all of them. */
-static void none_of(const char *path, const char *const *values, const char *is)
-{
-    char text[256];
-
-    for (; *values; values++) {
-        snprintf(text, sizeof(text), "%s: `%s` %s", path, *values, is);
-        refused(path, *values, text);
-    }
-}
-#define NONE_OF(path, is, ...)                                                 \
-    none_of(path, (const char *const[]){__VA_ARGS__, NULL}, is)
 
 static void begin(uint8_t role)
 {
@@ -66,6 +54,27 @@ static void unfinished(const char *text)
         "finished, not refused: %s", text);
     T_EQ_STR(error.text, text);
 }
+
+/* Each of these is refused, at the end or at once, with what is said of all of
+ * them. */
+static void none_of(
+    bool at_end, const char *path, const char *const *values, const char *is)
+{
+    char text[256];
+
+    for (; *values; values++) {
+        snprintf(text, sizeof(text), "%s: `%s` %s", path, *values, is);
+        if (at_end) {
+            set(path, *values);
+            unfinished(text);
+        } else
+            refused(path, *values, text);
+    }
+}
+#define NONE_OF(path, is, ...)                                                 \
+    none_of(false, path, (const char *const[]){__VA_ARGS__, NULL}, is)
+#define NONE_AT_END(path, is, ...)                                             \
+    none_of(true, path, (const char *const[]){__VA_ARGS__, NULL}, is)
 
 /* values */
 
@@ -121,7 +130,7 @@ TEST(durations)
     T_EQ_U64(conf.timeout_linger, 3600 * NS_PER_S);
     NONE_OF("timeouts.linger",
         "is not a duration from 0ms to 1h; units are ms s m h", "5", "3601s",
-        "1.5s");
+        "1.5s", "s", "99999999999999999999s");
     NONE_OF("control.heartbeat",
         "is not a duration from 100ms to 1m; units are ms s m h", "99ms");
 }
@@ -158,6 +167,7 @@ TEST(texts)
     refused("control.listen", "", "control.listen: must not be empty");
     refused("socket.mode", "", "socket.mode: must not be empty");
     refused("name", "a\nb", "name: `a?b` has control characters");
+    refused("name", "a\x7f", "name: `a?` has control characters");
     T_ERR(conf_set(&conf, "name", span_of("a\0b", 3), &error), ERR_MALFORMED);
 }
 
@@ -282,6 +292,9 @@ TEST(shapes)
     T_EQ_U64(conf_shape(ROLE_LANGD, "pools.name"), CONF_NOTHING);
     T_EQ_U64(conf_shape(ROLE_LANGD, "pools[3]name"), CONF_NOTHING);
     T_EQ_U64(conf_shape(ROLE_LANGD, "pools[x].name"), CONF_NOTHING);
+    T_EQ_U64(conf_shape(ROLE_LANGD, "pools[3x].name"), CONF_NOTHING);
+    T_EQ_U64(conf_shape(ROLE_LANGD, "transfer.cpus[x]"), CONF_NOTHING);
+    T_EQ_U64(conf_shape(ROLE_LANGD, "transfer.cpus[0]x"), CONF_NOTHING);
     T_EQ_U64(conf_shape(ROLE_LANGD, "pools[99999999999].name"), CONF_NOTHING);
     T_EQ_U64(conf_shape(ROLE_ENCODED, "peers"), CONF_NOTHING);
     T_EQ_U64(conf_shape(ROLE_ENCODED, "transfe"), CONF_NOTHING);
@@ -302,6 +315,9 @@ TEST(assignments)
     T_ERR(conf_set_assign(&conf, "name", &error), ERR_MALFORMED);
     T_EQ_STR(error.text, "`name` is not key=value");
     T_ERR(conf_set_assign(&conf, "=x", &error), ERR_MALFORMED);
+    memset(printed, 'x', 128);
+    strcpy(printed + 128, "=");
+    T_ERR(conf_set_assign(&conf, printed, &error), ERR_MALFORMED);
     T_ERR(conf_set_assign(&conf, "nam=x", &error), ERR_MALFORMED);
     T_EQ_STR(error.text, "unknown key `nam`" TOP);
 }
@@ -319,8 +335,8 @@ TEST(derived)
     T_EQ_STR(conf.control_advertise, "tcp://127.0.0.1:7601");
     T_EQ_STR(conf.pools[0].layout, "a:u8:1,b:u8:2");
     begin(ROLE_LANGD);
-    T_OK(conf_finish(&conf, "a b.example.org", &error));
-    T_EQ_STR(conf.name, "a-b-langd");
+    T_OK(conf_finish(&conf, "a@Z[`{b/:.example.org", &error));
+    T_EQ_STR(conf.name, "a-Z---b---langd");
     T_EQ_STR(conf.socket_path, "/run/mmx/langd.sock");
     begin(ROLE_LANGD);
     set("name", "mine");
@@ -333,8 +349,12 @@ TEST(derived)
     T_OK(conf_finish(&conf,
         "abcdefghijabcdefghijabcdefghijabcdefghijabcdefghijabcdefghijabcd",
         &error));
+    begin(ROLE_LANGD);
     T_OK(conf_finish(&conf, "", &error));
+    T_EQ_STR(conf.name, "host-langd");
 }
+
+#define LETTERS "may only have letters, digits and . _ -"
 
 TEST(pools_that_make_no_sense)
 {
@@ -354,8 +374,7 @@ TEST(pools_that_make_no_sense)
     unfinished("pools[1].blocks: is missing");
     set("pools[1].blocks", "16");
     unfinished("pools[1].name: `a` is pools[0] already");
-    set("pools[1].name", "b c");
-    unfinished("pools[1].name: `b c` may only have letters, digits and . _ -");
+    NONE_AT_END("pools[1].name", LETTERS, "b c");
 }
 
 TEST(pool_values)
@@ -363,10 +382,7 @@ TEST(pool_values)
     begin(ROLE_ENCODED);
     set("pools[0].memory", "cuda:0");
     finish();
-    set("pools[0].memory", "cuda");
-    unfinished("pools[0].memory: `cuda` is not host or cuda:N");
-    set("pools[0].memory", "cuda:");
-    unfinished("pools[0].memory: `cuda:` is not host or cuda:N");
+    NONE_AT_END("pools[0].memory", "is not host or cuda:N", "cuda", "cuda:");
     set("pools[0].memory", "cuda:0");
     set("pools[0].layout", "embedding:f32:524289");
     unfinished("pools[0].layout: rows of 2097156 bytes; in memory of a GPU at "
@@ -379,8 +395,7 @@ TEST(pool_values)
     set("pools[0].memory", "host");
     set("pools[0].numa", "1");
     finish();
-    set("pools[0].numa", "one");
-    unfinished("pools[0].numa: `one` is not a node's number or any");
+    NONE_AT_END("pools[0].numa", "is not a node's number or any", "one");
     set("pools[0].numa", "any");
     set("pools[0].uids", "0,65534");
     finish();
@@ -391,6 +406,8 @@ TEST(pool_values)
     unfinished("pools[0].gids[0]: `-1` is not a numeric id");
 }
 
+#define EXPECTED "; expected name:dtype:elements with comma between, or engine"
+
 TEST(layouts)
 {
     begin(ROLE_ENCODED);
@@ -400,15 +417,14 @@ TEST(layouts)
     set("pools[0].layout", "a:bf16:8,embedding:bf16");
     unfinished("pools[0].layout: `embedding:bf16` lacks a part; a field is "
                "name:dtype:elements");
-    set("pools[0].layout", "embedding");
-    unfinished("pools[0].layout: `embedding` lacks a part; a field is "
-               "name:dtype:elements");
+    NONE_AT_END("pools[0].layout",
+        "lacks a part; a field is name:dtype:elements", "embedding");
     set("pools[0].layout", "embedding:bf16:0");
-    unfinished("pools[0].layout: cannot read `0` at byte 16; expected "
-               "name:dtype:elements with comma between, or engine");
+    unfinished("pools[0].layout: cannot read `0` at byte 16" EXPECTED);
     set("pools[0].layout", "embedding:bf16:8,");
-    unfinished("pools[0].layout: cannot read `` at byte 18; expected "
-               "name:dtype:elements with comma between, or engine");
+    unfinished("pools[0].layout: cannot read `` at byte 18" EXPECTED);
+    set("pools[0].layout", "a:u8:1, B:u8:1");
+    unfinished("pools[0].layout: cannot read `B:u8:1` at byte 9" EXPECTED);
     set("pools[0].layout", "embedding:bf16:8");
     set("pools[0].blocks", "16777216");
     set("pools[0].block_rows", "1048576");
@@ -450,9 +466,9 @@ TEST(addresses_of_encoded)
         "tcp://127.1:7601", "tcp://host:7601", "tcp://[::ffff:127.0.0.1]:7601"};
     static const char *const bad[] = {"tcp://127.0.0.1", "127.0.0.1:7601",
         "tcp://127.0.0.1:0", "tcp://127.0.0.1:65536", "tcp://:7601",
-        "tcp://127.0.0.1:*", "tcp://[::1]", "tcp://[::1:7601", "ipc://run/x",
-        "tcp://", "tcp://a b:1", "tcp://::1:7601", "tcp://eth0;127.0.0.1:7601",
-        "tcp://127.0.0.1:07601"};
+        "tcp://127.0.0.1:*", "tcp://[::1]", "tcp://[::1]x1", "tcp://[::1:7601",
+        "ipc://run/x", "tcp://", "tcp://a b:1", "tcp://::1:7601",
+        "tcp://eth0;127.0.0.1:7601", "tcp://127.0.0.1:07601"};
     static const char *const every[] = {
         "tcp://*:7601", "tcp://0.0.0.0:7601", "tcp://[::]:7601"};
     char text[512];
@@ -463,12 +479,9 @@ TEST(addresses_of_encoded)
         set("control.advertise", "");
         finish();
     }
-    for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
-        set("control.listen", bad[i]);
-        snprintf(text, sizeof(text),
-            "control.listen: `%s` is not tcp://host:port", bad[i]);
-        unfinished(text);
-    }
+    none_of(true, "control.listen", bad, "is not tcp://host:port");
+    set("control.listen", good[0]);
+    none_of(true, "control.advertise", bad, "is not tcp://host:port");
     for (size_t i = 0; i < ARRAY_LEN(every); i++) {
         set("control.listen", every[i]);
         set("control.advertise", "tcp://host-7.example.org:7601");
@@ -498,13 +511,13 @@ TEST(peers)
     set("peers[1].address", "tcp://127.0.0.1:7601");
     unfinished("peers[1].address: `tcp://127.0.0.1:7601` is the address of "
                "peers[0] already");
-    set("peers[1].address", "tcp://*:7601");
-    unfinished(
-        "peers[1].address: `tcp://*:7601` is not an address to connect to");
+    NONE_AT_END(
+        "peers[1].address", "is not an address to connect to", "tcp://*:7601");
     set("peers[1].address", "tcp://10.1.1.1:7601");
     finish();
     set("peers[1].name", "null");
     unfinished("peers[1].name: `null` means no encoder");
+    NONE_AT_END("peers[1].name", LETTERS, "b c");
     set("peers[1].name", "b");
     set("limits.peers", "1");
     unfinished("peers: 2 are more than limits.peers, 1");
@@ -513,7 +526,8 @@ TEST(peers)
 TEST(allowed_encoders)
 {
     begin(ROLE_LANGD);
-    set("control.allow", "tcp://127.0.0.1:*,tcp://10.0.0.0/8:7601");
+    set("control.allow",
+        "tcp://127.0.0.1:*,tcp://10.0.0.0/8:7601,tcp://0.0.0.0/0:1");
     finish();
     set("control.allow", "tcp://10.1.*");
     unfinished("control.allow[0]: `tcp://10.1.*` is not tcp://host:port, "
@@ -527,8 +541,7 @@ TEST(devices)
     begin(ROLE_LANGD);
     set("transfer.devices", "lo,self,memory");
     finish();
-    set("transfer.devices", "lo,");
-    unfinished("transfer.devices: `lo,` has an empty name");
+    NONE_AT_END("transfer.devices", "has an empty name", "lo,");
     set("transfer.devices", "mlx5_0:1,eth0");
     finish();
 }
@@ -544,12 +557,9 @@ TEST(transports_are_of_ucx)
     finish();
     set("transfer.carrier", "auto");
     finish();
-    set("transfer.tls", "tcp,sysv");
-    unfinished("transfer.tls: `tcp,sysv` has sysv, whose segments are open to "
-               "the daemon's group; name posix");
-    set("transfer.tls", "tcp,\\sysv");
-    unfinished("transfer.tls: `tcp,\\sysv` has sysv, whose segments are open "
-               "to the daemon's group; name posix");
+    NONE_AT_END("transfer.tls",
+        "has sysv, whose segments are open to the daemon's group; name posix",
+        "tcp,sysv", "tcp,\\sysv");
     set("transfer.tls", "^sysv,ib");
     finish();
 }
@@ -557,16 +567,15 @@ TEST(transports_are_of_ucx)
 TEST(ucx_beside_keys_is_for_trusted_networks)
 {
     begin(ROLE_LANGD);
-    set("transfer.carrier", "ucx");
-    unfinished("transfer.carrier: `ucx` beside control.keys needs "
-               "transfer.trusted_network: true; UCX neither proves a key nor "
-               "encrypts, and any program that reaches its port can end the "
-               "daemon");
-    set("transfer.tls", "posix"); /* within the host, too */
-    unfinished("transfer.carrier: `ucx` beside control.keys needs "
-               "transfer.trusted_network: true; UCX neither proves a key nor "
-               "encrypts, and any program that reaches its port can end the "
-               "daemon");
+    /* Within the host, too. */
+    for (unsigned i = 0; i < 2; i++) {
+        set("transfer.carrier", "ucx");
+        unfinished("transfer.carrier: `ucx` beside control.keys needs "
+                   "transfer.trusted_network: true; UCX neither proves a key "
+                   "nor encrypts, and any program that reaches its port can "
+                   "end the daemon");
+        set("transfer.tls", "posix");
+    }
     set("transfer.trusted_network", "true");
     finish();
     set("transfer.trusted_network", "false");
@@ -600,10 +609,8 @@ TEST(ports_and_cores)
     set("transfer.shards", "3");
     unfinished("transfer.ports: `20000-20001` are 2 ports, transfer.shards "
                "needs 3");
-    set("transfer.ports", "20001-20000");
-    unfinished("transfer.ports: `20001-20000` is not first-last, 1 to 65535");
-    set("transfer.ports", "20000");
-    unfinished("transfer.ports: `20000` is not first-last, 1 to 65535");
+    NONE_AT_END("transfer.ports", "is not first-last, 1 to 65535",
+        "20001-20000", "0-20000", "1-x", "x-1", "20000");
     set("transfer.ports", "");
     set("transfer.cpus", "0,1,2");
     finish();
@@ -615,19 +622,11 @@ TEST(ports_and_cores)
 
 TEST(names_and_modes)
 {
-    static const char *const modes[] = {"0888", "4755", "660"};
-    char text[128];
-
     begin(ROLE_LANGD);
-    set("name", "a/b");
-    unfinished("name: `a/b` may only have letters, digits and . _ -");
+    NONE_AT_END("name", LETTERS, "a/b");
     set("name", "a");
-    for (size_t i = 0; i < ARRAY_LEN(modes); i++) {
-        set("socket.mode", modes[i]);
-        snprintf(text, sizeof(text),
-            "socket.mode: `%s` is not an octal mode such as 0660", modes[i]);
-        unfinished(text);
-    }
+    NONE_AT_END("socket.mode", "is not an octal mode such as 0660", "0888",
+        "4755", "660");
     set("socket.mode", "0777");
     set("socket.orders", "/run/mmx/admin/l.sock");
     unfinished("socket.orders: `/run/mmx/admin/l.sock` lies in the folder of "
@@ -641,8 +640,6 @@ TEST(names_and_modes)
 }
 
 /* printing */
-
-static char printed[65536];
 
 static const char *print(bool comments)
 {
@@ -673,9 +670,18 @@ static void round_trip(bool comments)
 
 TEST(print_and_read)
 {
+    conf_init(&conf, ROLE_LANGD);
+    round_trip(false);
     begin(ROLE_LANGD);
     round_trip(false);
     round_trip(true);
+    for (char name[] = " "; name[0] < 0x7f; name[0]++) {
+        set("name", name);
+        round_trip(false);
+    }
+    set("socket.group", "null");
+    round_trip(false);
+    begin(ROLE_LANGD);
     set("name", "two words \"and\" a \\ # : - [x]");
     set("socket.group", "-");
     set("socket.path", "run:");

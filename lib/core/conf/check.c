@@ -218,9 +218,8 @@ static enum err check_ports(const struct conf *c, struct conf_error *e)
 
     if (last.len == 0)
         return OK;
-    if (!text_cut(&last, '-', &first) || !address_port(first) ||
-        !address_port(last) || !text_number(first, 65535, &from) ||
-        !text_number(last, 65535, &to) || from > to)
+    if (!text_cut(&last, '-', &first) || !text_number(first, 65535, &from) ||
+        !text_number(last, 65535, &to) || from == 0 || from > to)
         return conf_refuse(e,
             "transfer.ports: `%s` is not first-last, 1 to 65535",
             c->transfer_ports);
@@ -320,13 +319,13 @@ static enum err refuse_layout(
         pool, text + at, at + 1);
 }
 
-/* Normalizes the layout's text, and checks that the pool's bytes fit 64 bits
- * and its rows 32 bits. */
+_Static_assert(ROW_BYTES_MAX <= 1u << 29, "a pool of 32 bits of rows fits");
+
+/* Normalizes the layout's text, and checks that the pool's rows fit 32 bits. */
 static enum err check_layout(
     const struct conf *c, struct conf_pool *p, uint32_t i, struct conf_error *e)
 {
     uint32_t most = max_u32(CONF_GPU_ROW, (uint32_t)c->transfer_segment);
-    uint64_t offsets[LAYOUT_FIELDS_MAX], bytes;
     uint64_t rows = p->blocks * p->block_rows;
     struct layout l;
     uint32_t at;
@@ -341,8 +340,6 @@ static enum err check_layout(
         return OK;
     if (layout_parse(span_str(p->layout), &l, &at))
         return refuse_layout(i, p->layout, at, e);
-    if (!layout_place(&l, rows, 1u << 30, offsets, &bytes))
-        return conf_refuse(e, "pools[%u].blocks: the pool is too large", i);
     if (conf_on_gpu(p) && l.row_bytes > most)
         return conf_refuse(e,
             "pools[%u].layout: rows of %u bytes; in memory of a GPU at most "

@@ -289,7 +289,7 @@ static void list_keys(uint8_t role, const struct conf_rows *rows,
 
     CHECK(size > 0 && len <= strlen(path), "keys of %s", path);
     out[0] = 0;
-    for (size_t i = 0; i < rows->count && used < size; i++) {
+    for (size_t i = 0; i < rows->count; i++) {
         const char *word = rows->rows[i].key + len;
         size_t n;
 
@@ -302,8 +302,9 @@ static void list_keys(uint8_t role, const struct conf_rows *rows,
         used += (size_t)snprintf(
             out + used, size - used, "%s%.*s", used ? " " : "", (int)n, word);
         last = word;
+        CHECK(used < size, "the keys beside %s", path);
     }
-    if (!rows->list && len == 0 && used < size)
+    if (!rows->list && len == 0)
         snprintf(out + used, size - used, " pools%s",
             has_keys(&conf_peer_keys, role) ? " peers" : "");
 }
@@ -418,12 +419,12 @@ static enum err set_names(const struct conf_row *row, const char *path,
             *out = i;
             return OK;
         }
-    for (const char *p = row->def; *p && n + 3 < sizeof(words); p++) {
+    for (const char *p = row->def; *p; p++) {
+        CHECK(n + 3 < sizeof(words), "the words of %s", path);
         words[n++] = *p == '|' ? ',' : *p;
         if (*p == '|')
             words[n++] = ' ';
     }
-    CHECK(n < sizeof(words), "the words of %s", path);
     words[n] = 0;
     return conf_refuse(
         e, "%s: `%s` is not one of %s", path, show(value).text, words);

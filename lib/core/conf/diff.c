@@ -77,10 +77,12 @@ static const char *why_not(
 
 static bool same_pools(const struct conf *a, const struct conf *b)
 {
-    for (uint32_t i = 0; i < a->pools_count && i < b->pools_count; i++)
+    if (a->pools_count != b->pools_count)
+        return false;
+    for (uint32_t i = 0; i < a->pools_count; i++)
         if (strcmp(a->pools[i].name, b->pools[i].name) != 0)
             return false;
-    return a->pools_count == b->pools_count;
+    return true;
 }
 
 static const struct conf_peer *peer_of(const struct conf *c, const char *name)

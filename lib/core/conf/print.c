@@ -24,10 +24,8 @@ static void put(struct writer *w, const char *fmt, ...)
     va_start(ap, fmt);
     n = vsnprintf(text, sizeof(text), fmt, ap);
     va_end(ap);
-    if (n < 0 || (size_t)n >= sizeof(text))
-        w->failed = true;
-    else
-        put_bytes(w, text, (size_t)n);
+    CHECK(n >= 0 && (size_t)n < sizeof(text), "%d bytes for %s", n, fmt);
+    put_bytes(w, text, (size_t)n);
 }
 
 /* values */
@@ -163,8 +161,7 @@ static void put_comment(struct writer *w, const char *text, unsigned indent)
         if (n > room) {
             for (cut = room; cut > 0 && text[cut] != ' '; cut--)
                 ;
-            if (cut == 0)
-                cut = room;
+            CHECK(cut > 0, "a word of more than %zu columns", room);
         }
         put(w, "%*s# %.*s\n", (int)indent, "", (int)cut, text);
         text += cut;
