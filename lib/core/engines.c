@@ -153,9 +153,6 @@ enum err engine_hello(struct engines *g, uint32_t conn,
     *text = g->ops->wrong_role;
     if (m->role != ROLE_ANY && m->role != role)
         return ERR_MALFORMED;
-    *text = "names have at most 63 bytes";
-    if (m->name.len > 63 || m->session.len > 63)
-        return ERR_MALFORMED;
     c->cells = max_u32(min_u32(m->cells, g->cells_max), 1);
     text_copy(m->name, c->name, sizeof(c->name));
     c->session = session_join(g, c->uid, m->session);

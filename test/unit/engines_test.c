@@ -31,6 +31,7 @@ TEST(hello_comes_first_once_and_for_us)
     T_ERR(brain_say(l, 0, hello(1, WIRE_VERSION, 0)), ERR_MALFORMED);
     T_EQ_U64(brain_acts(l, ACT_CONN_CLOSE), 1);
     T_ERR(brain_say(l, 0, hello(LOCAL_MAGIC, 9, 0)), ERR_VERSION);
+    T_ERR(brain_say(l, 0, hello(LOCAL_MAGIC, 0, 0)), ERR_VERSION);
     T_ERR(brain_say(l, 0, hello(LOCAL_MAGIC, WIRE_VERSION, ROLE_ENCODED)),
         ERR_MALFORMED);
     T_OK(brain_say(l, 0, hello(LOCAL_MAGIC, WIRE_VERSION, ROLE_LANGD)));
@@ -238,13 +239,16 @@ TEST(a_bad_hello_changes_nothing)
         .pools = span_of(pools, sizeof(pools))};
     struct key boot = {{0}};
     struct peer peer = {0}, before;
+    uint8_t many[3 * 65] = {0}; /* addresses */
     const char *text;
 
     T_OK(peer_take_hello(&peer, &good, &boot, &text));
     T_EQ_U64(peer.pools_count, 1);
     T_EQ_STR(peer_layout(&peer, peer.pools[0].hash), "x:u8:");
     before = peer;
-    for (unsigned i = 0; i < 7; i++) {
+    for (unsigned i = 0; i < sizeof(many); i += 3)
+        many[i] = 1;
+    for (unsigned i = 0; i < 10; i++) {
         struct peer_hello m = good;
 
         m.software = span_str("9");
@@ -260,10 +264,16 @@ TEST(a_bad_hello_changes_nothing)
             m.addresses = span_of(pools, 3);
         else if (i == 5)
             m.addresses = span_of("\0\0", 2); /* an empty one */
-        else
+        else if (i == 6)
+            m.addresses = span_of("\2\0a", 3); /* a cut one */
+        else if (i == 7)
+            m.addresses = span_of(many, sizeof(many));
+        else if (i == 8)
             m.version_min = 2;
+        else
+            m.version_min = m.version_max = 0;
         T_ERR(peer_take_hello(&peer, &m, &boot, &text),
-            i == 6 ? ERR_VERSION : ERR_MALFORMED);
+            i >= 8 ? ERR_VERSION : ERR_MALFORMED);
         T_TRUE(text[0] != 0);
         T_EQ_MEM(&peer, &before, sizeof(peer));
     }

@@ -201,6 +201,34 @@ TEST_LANGD(key_and_storage_must_agree)
     T_EQ_U64(brain_reason(l, 0, 2), ERR_ITEM_MISMATCH);
 }
 
+TEST_LANGD(a_request_that_makes_no_sense_is_refused)
+{
+    struct local_msg r = request(1, 0, MODE_STREAM + 1);
+
+    T_ERR(brain_say(l, 0, r), ERR_MALFORMED);
+    r = request(1, 0, MODE_WHOLE);
+    r.request.storage = STORAGE_PROMPT + 1;
+    T_ERR(brain_say(l, 0, r), ERR_MALFORMED);
+    r = request(1, 0, MODE_WHOLE);
+    r.request.traceparent = span_str("00-1");
+    T_ERR(brain_say(l, 0, r), ERR_MALFORMED);
+    l = langd_up("pools[0].blocks=2", "pools[0].default_blocks=2");
+    T_ERR(brain_say(l, 0, request(1, 0, MODE_STREAM)), ERR_TOO_LARGE);
+}
+
+/* A reader of a READY room sees the loss in its own calls. */
+TEST_LANGD(rooms_of_a_pool_that_is_lost_fail)
+{
+    struct event ev = {.type = EV_NOTE, .note = {.type = NOTE_POOL_LOST}};
+    struct there t = ask_room(l, 1, 0);
+
+    fill(l, &t, 8);
+    (void)ask_room(l, 2, 1);
+    rig_step(l, &ev);
+    T_EQ_U64(brain_state(l, 0, 0), ROOM_SUCCESS);
+    T_EQ_U64(brain_reason(l, 0, 1), ERR_INTERNAL);
+}
+
 /* RULES 1.6; F29 */
 TEST_LANGD(second_owner_of_a_key_is_refused)
 {

@@ -125,8 +125,7 @@ static void on_note(struct langd *l, const struct data_note *n)
 {
     struct lroom *m;
 
-    if (n->type == NOTE_PEER_BROKEN)
-        return; /* langd sends no rows */
+    CHECK(n->type != NOTE_PEER_BROKEN, "langd sends no rows");
     if (n->type == NOTE_POOL_LOST) {
         on_pool_lost(l, n->first);
         return;

@@ -48,7 +48,7 @@ static enum err check_hello(const struct peer_hello *m, const char **text)
     if (m->version_min > WIRE_VERSION || m->version_max < WIRE_VERSION)
         return ERR_VERSION;
     *text = "a daemon's name has 1 to 63 bytes of UTF-8, no control characters";
-    if (m->name.len == 0 || m->name.len > 63 || !text_is_clean(m->name))
+    if (m->name.len == 0 || !text_is_clean(m->name))
         return ERR_MALFORMED;
     *text = "hello with bad data addresses";
     if (addresses_count(m->addresses) == NONE ||
