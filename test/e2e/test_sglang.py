@@ -139,12 +139,18 @@ def by_grpc():
     return os.environ.get("SGLANG_ENCODER_MM_RECEIVER_MODE") == "grpc"
 
 
+def hosts():
+    """Returns the socket of each host's langd; none: all is on one host."""
+    return os.environ.get("HOSTS", "").split()
+
+
 class Rank:
     """One scheduler rank's loop; `least` is its all-reduce."""
 
     def __init__(self, rank, size, least, group=0, groups=1):
         """group: of attention data parallelism, whose ranks are `size`."""
         vars(runtime_context.PLACE).update(
+            nnodes=max(1, len(hosts())),
             tp_rank=group * size + rank, tp_size=groups * size,
             attn_dp_enabled=groups > 1, attn_tp_rank=rank, attn_tp_size=size,
             attn_tp_group="its own")
@@ -231,6 +237,9 @@ class Ranks:
             if pid == 0:
                 ours.close()
                 os.environ.update(env)
+                if hosts():
+                    os.environ["MMX_LANGD_SOCKET"] = \
+                        hosts()[rank * len(hosts()) // size]
                 if rank == int(env.get("APART", -1)):
                     os.environ["MMX_LANGD_SOCKET"] += "-of-another"
                 self._child(theirs, rank, size, *group)
@@ -418,6 +427,18 @@ class Sglang(Base):
         self.assertEqual(stats["rooms_succeeded"], 6)
         # Once per host, not once per rank.
         self.assertEqual(stats["bytes_moved"], sent * 2 * WIDTH)
+
+    # RULES 5.16
+    def test_ranks_on_two_hosts_and_two_encoders(self):
+        """Each host's langd is a destination of each room."""
+        other = self.world.langd([], "lang1", FIELDS,
+                                 control={"allow": ["tcp://127.0.0.1:*"]})
+        self.start(ranks=2, encoders=2, env={
+            "HOSTS": f"{self.world.dir}/lang0.sock {other.socket}"})
+        self.good(("a", 300), ("b", 300))
+        for d in (self.d, other):
+            self.assertEqual(d.stats()["rooms_succeeded"], 4)
+            d.all_free()
 
     # RULES 7.9
     def test_attention_data_parallelism(self):

@@ -322,7 +322,7 @@ def emptied(original: Any, self: Any) -> Any:
 
 def make_waiting(receiver: Any) -> type:
     class Waiting(receiver.WaitingZmqRequest):  # type: ignore[misc]
-        """A request in one scheduler rank: its rooms are a group."""
+        """A request in one scheduler rank."""
 
         def send_encode_request(self) -> None:
             self.rooms: Dict[int, mmx.Room] = {}
@@ -370,8 +370,9 @@ def make_waiting(receiver: Any) -> type:
                 return True
             if pool is None:
                 return False
+            # A group's rooms have one destination.
             group = (mmx.room_id(self._rid()), len(self._places)) \
-                if len(self._places) > 1 else None
+                if len(self._places) > 1 == lang.hosts else None
             for part, encoder in self._places:
                 room = self._room(part)
                 if lang.rank == 0:
