@@ -42,7 +42,7 @@ static void usage(FILE *to)
         "usage: mmx-exporter [options]\n"
         "  --listen ADDRESS   serve there (default 127.0.0.1:9464)\n"
         "  --encoded PATH     ask only the daemons that are named, at their\n"
-        "                     sockets; default: both, in /run/mmx\n"
+        "                     sockets; default: those in /run/mmx\n"
         "  --langd PATH       the same\n"
         "  --host NAME        serve requests for this name, too; may be\n"
         "                     repeated; else those for loopback and for the\n"
@@ -92,21 +92,37 @@ static const struct place {
     {"/", "text/html; charset=utf-8", page_print},
 };
 
+/* Returns the daemons to ask: of two, one whose socket this host has never had
+ * is not its own, if the other one has been there. */
+static struct daemon *of_this_host(struct served *s, uint32_t *count)
+{
+    struct daemon *d = s->daemons;
+
+    for (uint32_t i = 0; i < s->count; i++)
+        d[i].here |= access(d[i].path, F_OK) == 0;
+    *count = s->count;
+    if (s->count == 1 || d[0].here == d[1].here)
+        return d;
+    *count = 1;
+    return d[0].here ? d : d + 1;
+}
+
 /* Returns the contents for a path, to be freed with free(); NULL: no memory. */
 static char *made(
     struct served *s, const struct place *at, size_t *size, unsigned *status)
 {
     char *text = NULL;
     FILE *out = open_memstream(&text, size);
+    uint32_t count;
+    struct daemon *d = of_this_host(s, &count);
 
     if (!out)
         return NULL;
-    daemons_ask(s->daemons, s->count);
-    *status = at->print(out, s->daemons, s->count)
-                  ? MHD_HTTP_OK
-                  : MHD_HTTP_SERVICE_UNAVAILABLE;
-    for (uint32_t i = 0; i < s->count; i++)
-        daemon_forget(&s->daemons[i]);
+    daemons_ask(d, count);
+    *status =
+        at->print(out, d, count) ? MHD_HTTP_OK : MHD_HTTP_SERVICE_UNAVAILABLE;
+    for (uint32_t i = 0; i < count; i++)
+        daemon_forget(&d[i]);
     if (fclose(out) == 0)
         return text;
     free(text);
@@ -309,6 +325,7 @@ int main(int argc, char **argv)
         {"version", no_argument, NULL, 'v'}, {"help", no_argument, NULL, 'h'},
         {NULL, 0, NULL, 0}};
     static struct served s = {.listen = "127.0.0.1:9464"};
+    bool named;
     int c;
 
     while ((c = getopt_long(argc, argv, "", longs, NULL)) != -1) {
@@ -321,11 +338,14 @@ int main(int argc, char **argv)
     }
     if (optind != argc)
         return usage(stderr), CTL_USAGE;
-    if (!s.paths[0] && !s.paths[1])
+    named = s.paths[0] || s.paths[1];
+    if (!named)
         memcpy(s.paths, defaults, sizeof(defaults));
     for (uint32_t i = 0; i < ARRAY_LEN(defaults); i++)
         if (s.paths[i])
-            s.daemons[s.count++] = (struct daemon){
-                .label = labels[i], .path = s.paths[i], .ids = s.ids};
+            s.daemons[s.count++] = (struct daemon){.label = labels[i],
+                .path = s.paths[i],
+                .ids = s.ids,
+                .here = named};
     return start(&s);
 }

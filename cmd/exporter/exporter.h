@@ -28,6 +28,7 @@ struct daemon {
     const char *label; /* value of the label `daemon` */
     const char *path;  /* path of its socket */
     bool ids;          /* the page shows ids that this user may see */
+    bool here;         /* it was named, or its socket has been seen */
     /* Members below belong to one request: daemon_forget. */
     bool up;
     /* Rows, in memory of their own; empty: no answer. */

@@ -360,6 +360,22 @@ static const struct state_metric {
         {"draining", "draining"}, {"peer", "name"}},
 };
 
+enum { GONE_MS = 60 * 1000 };
+
+/* True for a stranger that was refused, for what langd connects to at first
+ * use, and for a peer of no configuration that is down for a while: those come
+ * and go, as pods do. */
+static bool is_no_peer(struct reader row, const char *state)
+{
+    bool asked = !strcmp(state, "named") || !strcmp(state, "connecting");
+    bool down =
+        asked || !strcmp(state, "away") || !strcmp(state, "unreachable");
+
+    return !strcmp(state, "refused") || (asked && !has(row, "trouble_ms")) ||
+           (down && !row_number(row, "configured") &&
+               row_number(row, "trouble_ms") > GONE_MS);
+}
+
 static void print_state(FILE *out, const struct state_metric *m,
     const struct daemon *daemons, uint32_t count)
 {
@@ -369,11 +385,7 @@ static void print_state(FILE *out, const struct state_metric *m,
     begin(out, m->name, GAUGE, m->help);
     while (walk_next(&w)) {
         rows_get(w.row, "state", state, sizeof(state));
-        /* A refused stranger is not a peer; langd connects to some at first
-         * use. */
-        if (!strcmp(state, "refused") ||
-            ((!strcmp(state, "named") || !strcmp(state, "connecting")) &&
-                !has(w.row, "trouble_ms")))
+        if (is_no_peer(w.row, state))
             continue;
         sample(out, m->name, w.d);
         for (uint32_t k = 0; m->labels[k]; k += 2)

@@ -253,6 +253,7 @@ static void show_peer(struct rows_out *s, uint32_t number, const struct peer *p,
     s->text(s, "name", p->label[0] ? p->label : p->name);
     s->text(s, "says", p->name);
     s->text(s, "address", p->address[0] ? p->address : p->advertise);
+    s->number(s, "configured", p->l.configured);
     s->text(s, "state", p->l.leaving ? "leaving" : peer_life_name(p));
     s->text(s, "trouble", trouble_words[t].name);
     if (t)
@@ -463,9 +464,9 @@ void brain_health(const struct brain *b, struct health *h)
 {
     uint32_t usable, open = b->draining ? brain_open_rooms(b) : 0;
 
-    *h = (struct health){true, "ready", "ready"};
+    *h = (struct health){true, true, "ready", "ready"};
     if (b->draining) {
-        *h = (struct health){false, "draining", "draining"};
+        *h = (struct health){true, false, "draining", "draining"};
         if (open)
             snprintf(h->text, sizeof(h->text), "draining: %u room%s open", open,
                 open == 1 ? " is" : "s are");

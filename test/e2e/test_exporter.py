@@ -22,6 +22,7 @@ import wire
 sys.path.insert(0, os.path.join(ROOT, "scripts"))
 
 import surface  # noqa: E402
+import test_ctl  # noqa: E402
 
 PROGRAM = os.path.join(BUILD, "mmx-exporter")
 
@@ -32,9 +33,9 @@ class Scraped(Case):
         if not os.path.exists(PROGRAM):
             self.skipTest("no mmx-exporter: libmicrohttpd was not found")
 
-    def start(self, *sockets, port=None, host="127.0.0.1"):
+    def start(self, *sockets, port=None, host="127.0.0.1", within=()):
         at = f"{host}:{port or free_port()}"
-        p = subprocess.Popen([PROGRAM, "--listen", at, *sockets],
+        p = subprocess.Popen([*within, PROGRAM, "--listen", at, *sockets],
                              stderr=subprocess.PIPE, text=True)
         self.addCleanup(p.stderr.close)
         self.addCleanup(p.wait, LIMIT)
@@ -182,6 +183,41 @@ class Exporter(Scraped):
         e.kill()
         eventually(lambda: self.values(self.get(url + "/metrics"))[
             'mmx_up{daemon="encoded"}'] == 0, "it is seen to be away")
+
+    def test_a_host_of_one_role_is_not_asked_for_the_other(self):
+        """Without options the exporter finds the daemons in /run/mmx."""
+        if os.geteuid() != 0:
+            self.skipTest("needs a mount namespace")
+        e, _ = self.pair()
+        url = self.start(within=(
+            "unshare", "-m", "sh", "-c", "mount -t tmpfs mmx /run && "
+            f"mkdir /run/mmx && ln -s {e.socket} /run/mmx/encoded.sock && "
+            'exec "$@"', "sh"))
+        up = {k: v for k, v in self.values(self.get(url + "/metrics")).items()
+              if k.startswith("mmx_up{")}
+        self.assertEqual(up, {'mmx_up{daemon="encoded"}': 1})
+        self.assertIn("ready", self.get(url + "/healthz"))
+        e.kill()
+        eventually(lambda: self.values(self.get(url + "/metrics")).get(
+            'mmx_up{daemon="encoded"}') == 0, "it is missed")
+
+    def test_peers_that_no_configuration_names_are_not_missed(self):
+        gone = {"name": "enc7", "state": "away", "configured": 0,
+                "trouble": "lost", "trouble_ms": 61000}
+        peers = b"".join(test_ctl.row(**peer) for peer in (
+            gone, {**gone, "name": "enc8", "trouble_ms": 2000},
+            {**gone, "name": "enc9", "configured": 1}))
+
+        def talk(s):
+            while packet := s.recv(wire.PACKET_MAX):
+                for frame in wire.frames(packet):
+                    asked = frame.values.get("what") == "peers"
+                    s.send(test_ctl.WELCOME if frame.message is wire.HELLO
+                           else wire.REPORT.encode(
+                               frame.seq, text=peers if asked else b""))
+        seen = self.get(self.start("--langd", self.fake(talk)) + "/metrics")
+        self.assertEqual(re.findall(r'^mmx_peer_up.*peer="(\w+)"', seen, re.M),
+                         ["enc8", "enc9"])
 
     def fake(self, talk):
         """A daemon that says on each connection what `talk` says; the path of
@@ -482,6 +518,27 @@ class Dashboard(Scraped):
         up = 'mmx_uptime_seconds{daemon="d",instance="i"}'
         self.assertTrue(self.alerts("MmxRestarts", {up: "0 60 0 60 0 60 0x30"}))
         self.assertFalse(self.alerts("MmxRestarts", {up: "0+60x10 0+60x30"}))
+
+    def test_rules_of_what_is_gone_full_or_cut(self):
+        if not shutil.which("promtool"):
+            self.skipTest("no promtool")
+        of = '{daemon="d",instance="i",pool="p"%s}'
+        up, free, kept, all_blocks, path = (f"mmx_{name}{of}" for name in (
+            "up", "pool_free_blocks", "pool_kept_blocks", "pool_blocks",
+            "peer_up"))
+        for alert, series, fires in (
+                ("MmxHostAway", {up % "": "1x18 _x20"}, True),
+                ("MmxHostAway", {up % "": "1x40"}, False),
+                ("MmxDataPath", {path % ',trouble="data-refused"': "1x40"},
+                 True),
+                ("MmxDataPath", {path % ',trouble=""': "1x40"}, False),
+                ("MmxPoolFull", {free % "": "1x40", all_blocks % "": "64x40"},
+                 True),
+                ("MmxPoolFull", {free % "": "1x40", all_blocks % "": "64x40",
+                                 kept % "": "0x40"}, True),
+                ("MmxPoolFull", {free % "": "1x40", all_blocks % "": "64x40",
+                                 kept % "": "60x40"}, False)):
+            self.assertEqual(self.alerts(alert, series), fires, series)
 
     def fires(self, alert, series, seconds):
         """True if it does when rooms take that long, one each second."""
