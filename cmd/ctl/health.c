@@ -42,17 +42,20 @@ static void ask(struct ctl *c, struct health *h)
 {
     struct local_msg m = {0};
     struct reader row;
-    char ready[8];
+    char ready[8], live[8];
 
     if (ctl_hello(c, 1, &m) && m.type == LOCAL_WELCOME &&
         ctl_ask(c, "health", &m) && rows_next(&c->got, &row)) {
         rows_get(row, "name", h->name, sizeof(h->name));
         rows_get(row, "role", h->role, sizeof(h->role));
+        rows_get(row, "live", live, sizeof(live));
         rows_get(row, "ready", ready, sizeof(ready));
         rows_get(row, "state", h->state, sizeof(h->state));
         rows_get(row, "text", h->text, sizeof(h->text));
-        h->live = true;
+        h->live = live[0] != '0';
         h->ready = ready[0] == '1';
+        if (!h->live && !h->text[0])
+            missed(h, "a thread of it hangs");
     } else if (m.type == LOCAL_ANSWER) {
         refused(h, m.answer.text);
     } else if (m.type == LOCAL_REPORT && m.report.err) {

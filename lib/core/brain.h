@@ -51,6 +51,7 @@ uint64_t brain_deadline(const struct brain *b);
 bool brain_next_event(struct brain *b, uint32_t conn, struct writer *w);
 /* Whether a room could complete now, and what prevents it. */
 struct health {
+    bool live; /* no thread of the daemon hangs */
     bool ready;
     const char *state; /* ready, not-ready, draining */
     char text[288];    /* one line; begins with the state */

@@ -116,7 +116,8 @@ class Health(Looks):
             if not threads:
                 self.skipTest("no right to stop a thread")
             self.becomes(e, 1, "not ready: shard 0 has done nothing for", 30)
-            self.assertEqual(self.health(e, "--live")[0], 0)
+            eventually(lambda: self.health(e, "--live")[0] == 2,
+                       "it is not taken for alive")
             # Twenty times as long as one beat is due.
             eventually(lambda: time.monotonic() - manager.times(BEAT)[-1] > 2,
                        "the watchdog is not fed")

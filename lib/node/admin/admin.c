@@ -159,6 +159,7 @@ void node_health(struct node *n, struct health *h)
     for (uint32_t k = 0; k < n->shards_count; k++) {
         uint64_t silent = shard_silent_ns(n->shards[k], now);
 
+        h->live &= silent <= SHARD_HANGS_NS;
         if (silent > SILENT_NS)
             health_say(h, false, "shard %u has done nothing for %llu s", k,
                 (unsigned long long)(silent / NS_PER_S));
@@ -173,6 +174,7 @@ void node_health_row(struct node *n, struct rows_out *to)
     to->row(to);
     to->text(to, "name", n->conf->name);
     to->text(to, "role", role_name(n->conf->role));
+    to->number(to, "live", h.live);
     to->number(to, "ready", h.ready);
     to->text(to, "state", h.state);
     to->text(to, "text", h.text);
