@@ -12,9 +12,11 @@
 #include "io/yaml.h"
 
 #include <glob.h>
+#include <pwd.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 struct wanted {
     const char *part;
@@ -104,9 +106,9 @@ static void say(struct findings *r, const char *role, const char *what,
         bad == FAIL ? "is configured for" : "with transfer.carrier: auto uses",
         what, there ? "lets it" : "hides the devices");
     snprintf(advice, sizeof(advice),
-        "install -Dm644 -t /etc/systemd/system/mmx-.service.d " MMX_SHARE
+        "install -Dm644 -t /etc/systemd/system/mmx-%s.service.d " MMX_SHARE
         "/%s && systemctl daemon-reload, then restart the daemon%s",
-        name, bad == FAIL ? "" : "; or set transfer.carrier: tcp");
+        role, name, bad == FAIL ? "" : "; or set transfer.carrier: tcp");
     findings_hold(r, there, bad, "unit", text, advice);
 }
 
@@ -144,9 +146,37 @@ static enum err load_any(struct conf *c, const char *file, struct conf_error *e)
     return load(c, first, file, e);
 }
 
+/* Keeps the user that the unit, or its last drop-in with one, names. */
+static void take_user(void *ud, const char *line)
+{
+    (void)sscanf(line, "User=%63s", (char *)ud);
+}
+
+/* Checks that the unit's user can read a key that is named by its path: those
+ * of a name alone are handed over by systemd. */
+static void check_reads(struct findings *r, const char *role, const char *key)
+{
+    char user[64] = "", text[4096 + 384], mend[2 * 4096 + 512];
+    struct passwd *p;
+    struct stat s;
+
+    unit_lines(role, take_user, user);
+    p = user[0] ? getpwnam(user) : NULL;
+    if (!p || stat(key, &s) != 0)
+        return;
+    snprintf(text, sizeof(text), "mmx-%s runs as %s, which has to read %s",
+        role, user, key);
+    snprintf(mend, sizeof(mend), "chgrp %s %s && chmod 640 %s", user, key, key);
+    findings_hold(r,
+        s.st_uid == p->pw_uid ||
+            (s.st_gid == p->pw_gid && (s.st_mode & S_IRGRP)),
+        FAIL, "key", text, mend);
+}
+
 /* Checks the key files that are configured, except the one shared by all
  * daemons. */
-static void check_keys(struct findings *r, const struct conf *c)
+static void check_keys(
+    struct findings *r, const struct conf *c, const char *role)
 {
     const char *socket = c->socket_path[0]       ? c->socket_path
                          : c->role == ROLE_LANGD ? CTL_LANGD
@@ -159,6 +189,8 @@ static void check_keys(struct findings *r, const struct conf *c)
         keys_path(name, key, sizeof(key));
         if (strcmp(key, DEFAULT_KEY) != 0)
             doctor_key(r, socket, key);
+        if (strchr(name, '/'))
+            check_reads(r, role, key);
     }
 }
 
@@ -177,7 +209,7 @@ void doctor_unit(struct findings *r, const char *file, const struct seen *seen)
                                  : "mmx-encoded --check-config says the same");
         return;
     }
-    check_keys(r, &c);
+    check_keys(r, &c, role);
     if (!seen->role && !seen->absent)
         doctor_start(r, file, c.role);
     if (wants_rdma(&c) && unsound(seen))

@@ -285,7 +285,7 @@ class Docs(Case):
 
     def dropin(self, at, said, words, _):
         self.assertEqual(words[:3], ["-Dm644", "-t", "/etc/systemd/system/"
-                                     "mmx-.service.d"])
+                                     "mmx-langd.service.d"])
         for path in words[3:]:
             folder, name = os.path.split(path)
             self.assertEqual(folder, "/usr/share/mmx")
@@ -333,6 +333,7 @@ class Docs(Case):
             got = subprocess.run(
                 [os.path.join(BUILD, f"mmx-{role}"), "--check-config",
                  self.file(f"{role}.yaml", here(text, at))],
+                env={**os.environ, "CREDENTIALS_DIRECTORY": f"{at}/etc"},
                 capture_output=True, text=True)
             self.assertEqual(got.returncode, 0, got.stderr)
         self.assertEqual(len(found), 2)

@@ -123,7 +123,8 @@ class Doctor(Case):
         lm2.release(3)
         self.assertEqual(self.findings(d2.socket)["peer"]["result"], "ok")
 
-    def unit(self, text, name="mmx-langd.yaml", daemon="/nowhere/a.sock"):
+    def unit(self, text, name="mmx-langd.yaml", daemon="/nowhere/a.sock",
+             kinds=("unit", "config")):
         """What the doctor finds of a unit whose configuration has the text.
         """
         path = os.path.join(self.world.dir, name)
@@ -136,7 +137,7 @@ class Doctor(Case):
             timeout=LIMIT, env={**os.environ, "MMX_UNITS": self.world.dir,
                                 "MMX_CARDS": self.world.dir + "/cards"})
         return [r for r in json.loads(got.stdout)
-                if r["check"] in ("unit", "config")]
+                if r["check"] in kinds]
 
     def test_a_unit_that_hides_devices(self):
         gpu = "pools:\n  - name: a\n    memory: cuda:0\n"
@@ -278,6 +279,22 @@ class Doctor(Case):
         seen = self.findings(d.socket)
         self.assertEqual(seen["pool"]["result"], "warn")
         self.assertIn("no layout", seen["pool"]["advice"])
+
+    def test_a_key_that_the_user_of_the_unit_cannot_read(self):
+        if os.geteuid() != 0:
+            self.skipTest("only root can give a file to a group")
+        self.world.langd([], start=False)
+        text = f"control:\n  keys: [{self.world.key}]\n"
+        self.assertEqual(self.unit(text, kinds=["key"]), [])
+        with open(f"{self.world.dir}/mmx-langd.service", "w") as f:
+            f.write("[Service]\nUser=nobody\n")
+        row, = self.unit(text, kinds=["key"])
+        self.assertEqual(row["result"], "fail")
+        self.assertIn("runs as nobody", row["text"])
+        subprocess.run(row["advice"].replace("chgrp nobody", "chgrp nogroup"),
+                       shell=True, check=True)
+        row, = self.unit(text, kinds=["key"])
+        self.assertEqual(row["result"], "ok")
 
     def test_a_key_that_an_engine_can_read(self):
         if os.geteuid() != 0:
