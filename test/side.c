@@ -80,8 +80,10 @@ static bool on_arrived(void *ud, struct data *d, const struct data_in *in)
     s->who[id] = in->who;
     s->arrived[id]++;
     s->arrived_count++;
-    if (s->drop)
+    if (s->drop || s->drop_one) {
+        s->drop_one = false;
         return false;
+    }
     if (in->handle)
         return take_rendezvous(s, d, in, id);
     if (!s->any_bytes)

@@ -31,6 +31,7 @@ struct side {
     uint32_t broken[32], broken_count, made_count;
     uint32_t fetch_pieces; /* into how many pieces rendezvous go; 0: drop */
     bool drop, posting;
+    bool drop_one;      /* the next message only */
     bool whole;         /* asks for messages whole instead of fetching */
     bool any_bytes;     /* the content is not of interest */
     uint8_t answer[16]; /* bytes of a message that heard() may post */

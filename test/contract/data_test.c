@@ -241,6 +241,27 @@ EACH(dropped_messages_complete)
     free(p);
 }
 
+/* The end of a body and what follows it may be in one record or read. */
+EACH(a_message_behind_a_dropped_one_arrives)
+{
+    struct side a, b;
+    uint8_t *p = malloc(2 * 40000);
+
+    side_pair(&a, &b, ops);
+    b.drop_one = true;
+    side_send(&a, 0, 0, p, 40000);
+    side_send(&a, 0, 1, p + 40000, 40000);
+    side_until(&a, &b, &a.done_count, 2);
+    side_until(&a, &b, &b.arrived_count, 2);
+    side_send(&a, 0, 2, p, 40000);
+    side_until(&a, &b, &b.arrived_count, 3);
+    if (ops->number == CARRIER_TCP) /* the others copy so little */
+        side_until(&a, &b, &b.fetched_count, 2);
+    T_EQ_U64(a.broken_count + b.failed_count, 0);
+    side_close_both(&a, &b);
+    free(p);
+}
+
 static void answer(struct side *s, uint32_t id)
 {
     side_fill(s->answer, sizeof(s->answer), id);
