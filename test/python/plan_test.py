@@ -41,22 +41,6 @@ class Cases(unittest.TestCase):
             plan(*args, **more)
         return caught.exception
 
-    def test_seed_004_two_requests_in_windows_of_2048(self):
-        rooms = [rows_of(0, 4819), rows_of(1, 4819)]
-        steps = [(r, k, plan(k * 2048, 2048, [Placeholder(2, 4819, room=r)]))
-                 for r in (0, 1) for k in (0, 1, 2)]
-        for r, k, step in steps:  # all of them are alive
-            rows = (2046, 2048, 725)[k]
-            self.assertEqual((step.rows, step.mask.sum()), (rows, rows))
-            out = np.full((2048, 2), -1, np.int32)
-            step.run(rooms, "embedding", out)
-            at = 0 if k else 2
-            first = k * 2048 - 2 + at
-            self.assertTrue((out[:at] == -1).all())
-            self.assertTrue((out[at:at + rows]
-                             == rooms[r][first:first + rows]).all())
-            self.assertTrue((out[at + rows:] == -1).all())
-
     def test_a_plan_cannot_be_changed(self):
         mask = np.array(ones("1101"))
         step = plan(0, 8, [Placeholder(1, 4, mask)])
@@ -69,42 +53,29 @@ class Cases(unittest.TestCase):
         after = plan(3, 8, [Placeholder(1, 4, ones("1101"))])
         self.assertFalse(np.shares_memory(step.mask, after.mask))
 
-    def test_several_items(self):
-        step = plan(4, 20, [Placeholder(2, 6), Placeholder(10, 3, room=1),
-                            Placeholder(20, 9, room=2)])
-        self.assertEqual(text(step), "0:2+4@0 1:0+3@6 2:0+4@16")
+    def test_items_are_passed_and_segments_read(self):
+        two = [Placeholder(2, 4), Placeholder(8, 4, room=1)]
+        for first, length, items, more, said in (
+                (4, 20, [Placeholder(2, 6), Placeholder(10, 3, room=1),
+                         Placeholder(20, 9, room=2)], {},
+                 "0:2+4@0 1:0+3@6 2:0+4@16"),
+                (1, 9, [masked(0, 0, "1101101101")], {},
+                 "0:1+1@0 0:2+2@2 0:4+2@5 0:6+1@8"),
+                (2, 6, [masked(0, 0, "1101101100", storage="padded")], {},
+                 "0:3+2@1 0:6+2@4"),
+                (0, 20, [Placeholder(3, 4, storage="prompt"),
+                         masked(0, 9, "101", storage="prompt")], {},
+                 "0:3+4@3 0:9+1@9 0:11+1@11"),
+                (0, 8, two, {"shift": 1}, "0:0+4@1 1:0+1@7"),
+                *((0, 8, [two[0], Placeholder(8, 4, room=1, **how)],
+                   {"shift": 1}, "0:0+4@1")
+                  for how in ({"absent": True}, {"indivisible": True}))):
+            self.assertEqual(text(plan(first, length, items, **more)), said)
+        step = plan(4, 20, [Placeholder(2, 6), Placeholder(20, 9, room=2)])
         self.assertEqual([n.keep for n in step.needs], [None, None, 4])
-        self.assertEqual(step.needed, [0, 1, 2])
-
-    def test_separators(self):
-        step = plan(1, 9, [masked(0, 0, "1101101101")])
-        self.assertEqual(text(step), "0:1+1@0 0:2+2@2 0:4+2@5 0:6+1@8")
-        step = plan(2, 6, [masked(0, 0, "1101101100", storage="padded")])
-        self.assertEqual(text(step), "0:3+2@1 0:6+2@4")
-        self.assertEqual(step.needs[0][1:], (3, 8, 8))
-        step = plan(0, 20, [Placeholder(3, 4, storage="prompt"),
-                            masked(0, 9, "101", storage="prompt")])
-        self.assertEqual(text(step), "0:3+4@3 0:9+1@9 0:11+1@11")
-
-    def test_audio_in_video(self):
-        items = [masked(0, 0, "1100110011"), masked(1, 2, "1100110")]
-        step = plan(1, 8, items)
-        self.assertEqual(text(step),
-                         "0:1+1@0 1:0+2@1 0:2+2@3 1:2+2@5 0:4+1@7")
-        out = np.zeros((8, 1), np.int32)
-        step.run([rows_of(0, 6, 1), rows_of(1, 4, 1)], "", out)
-        self.assertEqual(out[:, 0].tolist(),
-                         [1, 10000, 10001, 2, 3, 10002, 10003, 4])
-        clash = [Placeholder(0, 4), masked(1, 2, "011")]
-        self.refused(errors.Malformed, 0, 10, clash)
-        plan(0, 3, clash)
-
-    def test_a_draft_model_reads_one_ahead(self):
-        items = [Placeholder(2, 4), Placeholder(8, 4, room=1)]
-        self.assertEqual(text(plan(0, 8, items, shift=1)), "0:0+4@1 1:0+1@7")
-        for how in ({"absent": True}, {"indivisible": True}):
-            items[1] = Placeholder(8, 4, room=1, **how)
-            self.assertEqual(text(plan(0, 8, items, shift=1)), "0:0+4@1")
+        self.assertEqual(step.needed, [0, 2])
+        self.assertEqual(plan(2, 6, [masked(
+            0, 0, "1101101100", storage="padded")]).needs[0][1:], (3, 8, 8))
         self.refused(errors.NotReady, 0, 8, [Placeholder(2, 4, absent=True)],
                      shift=1)
 
