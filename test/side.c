@@ -289,6 +289,12 @@ void side_close_both(struct side *first, struct side *second)
     side_close(second);
 }
 
+void side_end(struct side *s)
+{
+    if (s->d)
+        side_close(s);
+}
+
 enum err side_post_iov(struct side *s, uint32_t ep, uint32_t id,
     const struct iovec *iov, uint32_t iovs, uint32_t header_len)
 {

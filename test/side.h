@@ -67,6 +67,9 @@ void side_open_with(
 void side_open_soon(struct side *s, const struct data_ops *ops);
 void side_close(struct side *s);
 void side_close_both(struct side *first, struct side *second);
+/* SIDE a, b; are closed where their block ends, unless they are before. */
+#define SIDE __attribute__((cleanup(side_end))) struct side
+void side_end(struct side *s);
 /* Opens both; a's endpoint 0 leads to b. */
 void side_pair(struct side *a, struct side *b, const struct data_ops *ops);
 

@@ -46,7 +46,7 @@ TEST(half_open_proofs_are_bounded)
     many_descriptors(FLOOD + 600);
     for (int encrypt = 0; encrypt < 2; encrypt++) {
         struct data_conf c = side_conf();
-        struct side a, b;
+        SIDE a, b;
         struct tcp_place place;
         size_t before;
         uint8_t p[8];
@@ -73,7 +73,6 @@ TEST(half_open_proofs_are_bounded)
         T_TRUE(b.counts.strangers >= FLOOD - 512);
         for (int i = 0; i < FLOOD; i++)
             close(fds[i]);
-        side_close_both(&a, &b);
     }
 }
 
@@ -222,7 +221,7 @@ TEST(a_name_that_was_heard_spares_no_crowd)
 TEST(a_slow_proof_ends)
 {
     for (int encrypt = 0; encrypt < 2; encrypt++) {
-        struct side b;
+        SIDE b;
         struct tcp_place place;
         uint64_t begun = t_now_ns();
         bool over = false;
@@ -243,6 +242,5 @@ TEST(a_slow_proof_ends)
         T_TRUE(over && t_now_ns() - begun >= SIDE_SOON_MS * NS_PER_MS);
         T_EQ_U64(b.counts.strangers, 1);
         close(fd);
-        side_close(&b);
     }
 }

@@ -12,7 +12,7 @@
 
 TEST(mem_fault_break)
 {
-    struct side a, b;
+    SIDE a, b;
     uint8_t p[8];
 
     side_pair(&a, &b, &data_mem);
@@ -27,12 +27,11 @@ TEST(mem_fault_break)
     T_OK(side_post(&a, 0, 0, p, 8));
     side_until(&a, &b, &b.arrived_count, 1);
     T_EQ_U64(b.arrived[0], 1);
-    side_close_both(&a, &b);
 }
 
 TEST(mem_fault_delay_lets_others_pass)
 {
-    struct side a, b;
+    SIDE a, b;
     uint8_t p[8], q[8];
 
     side_pair(&a, &b, &data_mem);
@@ -46,28 +45,26 @@ TEST(mem_fault_delay_lets_others_pass)
     T_ERR(data_mem.arm(a.d), ERR_BUSY);
     side_until(&a, &b, &b.arrived_count, 2);
     T_EQ_U64(b.arrived[0], 1);
-    side_close_both(&a, &b);
 }
 
 /* Source bytes are read after side_post(): a too early reuse has to show. */
 TEST(mem_reads_the_source_late)
 {
-    struct side a, b;
+    SIDE a, b;
     uint8_t p[8] = {0};
 
     side_pair(&a, &b, &data_mem);
     T_OK(side_post(&a, 0, 3, p, 8));
     side_fill(p, 8, 3);
     side_until(&a, &b, &b.arrived_count, 1);
-    side_close_both(&a, &b);
 }
 
 /* What the config says holds, whatever the environment says. */
 /* RULES 3.3 */
 TEST(ucx_environment_does_not_override)
 {
-    struct side a, b;
-    uint8_t *p = malloc(SIDE_SEGMENT);
+    SIDE a, b;
+    static uint8_t p[SIDE_SEGMENT];
 
     setenv("UCX_TLS", "self", 1);
     setenv("UCX_NET_DEVICES", "none0", 1);
@@ -78,8 +75,6 @@ TEST(ucx_environment_does_not_override)
     side_until(&a, &b, &b.arrived_count, 1);
     side_until(&a, &b, &a.made_count, 1);
     T_EQ_STR(side_goes(&a, 0), "ucx:tcp/lo");
-    side_close_both(&a, &b);
-    free(p);
 }
 
 TEST(ucx_says_what_cannot_be_had)
@@ -96,8 +91,8 @@ TEST(ucx_says_what_cannot_be_had)
 TEST(ucx_over_shared_memory)
 {
     struct data_conf c = side_conf();
-    struct side a, b;
-    uint8_t *p = malloc(SIDE_SEGMENT);
+    SIDE a, b;
+    static uint8_t p[SIDE_SEGMENT];
 
     c.tls = "posix,tcp";
     side_open_with(&a, &data_ucx, &c);
@@ -107,8 +102,6 @@ TEST(ucx_over_shared_memory)
     side_until(&a, &b, &b.arrived_count, 1);
     side_until(&a, &b, &a.made_count, 1);
     T_HAS(side_goes(&a, 0), "posix");
-    side_close_both(&a, &b);
-    free(p);
 }
 
 /* Returns the segments of System V that this process has made. */
@@ -134,12 +127,11 @@ TEST(ucx_makes_no_segments_that_a_group_could_write)
 
     for (size_t i = 0; i < ARRAY_LEN(tls); i++) {
         struct data_conf c = side_conf();
-        struct side a;
+        SIDE a;
 
         c.tls = tls[i];
         side_open_with(&a, &data_ucx, &c);
         T_CHECK(segments() == 0, "%s: %u segments", tls[i], segments());
-        side_close(&a);
     }
 }
 
@@ -259,7 +251,7 @@ TEST(ucx_that_gets_no_answer_says_so)
     struct data_conf c = side_conf();
     uint64_t limit = t_end_ns(T_WAIT_MS);
     const char *text = "";
-    struct side a, b;
+    SIDE a, b;
 
     c.stall_ms = 200;
     side_open_with(&a, &data_ucx, &c);
@@ -277,7 +269,6 @@ TEST(ucx_that_gets_no_answer_says_so)
     T_OK(data_ucx.connect(a.d, 0, data_ucx.address(b.d), NO_KEY));
     side_until(&a, &b, &a.made_count, 1);
     T_EQ_U64(data_ucx.state(a.d, 0, &text), TROUBLE_NONE);
-    side_close_both(&a, &b);
 }
 
 /* a peer that is killed */

@@ -41,7 +41,7 @@ static bool closed(struct side *s, int fd)
 /* One end has this key, the other that of side.c. */
 static void refused_with(bool encrypt, const uint8_t *key, size_t len)
 {
-    struct side a, b;
+    SIDE a, b;
     uint8_t p[8];
     uint64_t unproven;
 
@@ -55,7 +55,6 @@ static void refused_with(bool encrypt, const uint8_t *key, size_t len)
     T_EQ_U64(unproven, 1);
     T_EQ_U64(b.arrived_count, 0);
     T_EQ_U64(a.counts.unproven, 1);
-    side_close_both(&a, &b);
 }
 
 TEST(a_wrong_key_is_refused)
@@ -82,7 +81,7 @@ TEST(a_key_of_another_pair_or_run_is_refused)
 
 TEST(without_a_key_nobody_is_connected_to)
 {
-    struct side a, b;
+    SIDE a, b;
 
     side_open(&a, side_encrypted());
     side_open(&b, &data_tcp);
@@ -90,13 +89,12 @@ TEST(without_a_key_nobody_is_connected_to)
         data_tcp.connect(a.d, 0, data_tcp.address(b.d), NO_KEY), ERR_PEER_LOST);
     T_ERR(data_tcp.connect(a.d, 0, data_tcp.address(b.d), side_key(false)),
         ERR_PEER_LOST);
-    side_close_both(&a, &b);
 }
 
 TEST(the_token_is_not_enough)
 {
     for (int encrypt = 0; encrypt < 2; encrypt++) {
-        struct side b;
+        SIDE b;
         struct span at;
         struct tcp_place place;
         int fd;
@@ -110,7 +108,6 @@ TEST(the_token_is_not_enough)
         T_TRUE(closed(&b, fd));
         T_EQ_U64(b.counts.strangers, 1);
         close(fd);
-        side_close(&b);
     }
 }
 
@@ -118,7 +115,7 @@ TEST(the_token_is_not_enough)
 TEST(neither_way_is_taken_for_the_other)
 {
     for (int encrypt = 0; encrypt < 2; encrypt++) {
-        struct side a, b;
+        SIDE a, b;
         uint8_t p[8];
 
         side_open(&a, side_proved());
@@ -129,7 +126,6 @@ TEST(neither_way_is_taken_for_the_other)
         T_OK(side_post(&a, 0, 1, p, sizeof(p)));
         side_until(&a, &b, &a.broken_count, 1);
         T_EQ_U64(b.arrived_count, 0);
-        side_close_both(&a, &b);
     }
 }
 
@@ -138,7 +134,7 @@ TEST(neither_way_is_taken_for_the_other)
 TEST(a_key_may_come_after_its_connection)
 {
     for (int encrypt = 0; encrypt < 2; encrypt++) {
-        struct side a, b;
+        SIDE a, b;
         uint8_t p[8];
 
         side_open(&a, side_safe(encrypt));
@@ -152,14 +148,13 @@ TEST(a_key_may_come_after_its_connection)
         data_tcp.admit(b.d, 0, side_key(encrypt));
         side_until(&a, &b, &b.arrived_count, 1);
         T_EQ_U64(a.broken_count, 0);
-        side_close_both(&a, &b);
     }
 }
 
 TEST(a_key_that_is_replaced_ends_its_connections)
 {
     for (int encrypt = 0; encrypt < 2; encrypt++) {
-        struct side a, b;
+        SIDE a, b;
         uint8_t p[8], key[SIDE_KEY];
 
         side_open(&a, side_safe(encrypt));
@@ -177,7 +172,6 @@ TEST(a_key_that_is_replaced_ends_its_connections)
         T_OK(side_post(&a, 0, 1, p, sizeof(p)));
         side_until(&a, &b, &a.broken_count, 2);
         T_EQ_U64(b.arrived_count, 1);
-        side_close_both(&a, &b);
     }
 }
 

@@ -78,7 +78,7 @@ static bool closed(struct side *s, int fd)
 
 TEST(who_does_not_know_the_token_is_closed)
 {
-    struct side a;
+    SIDE a;
     uint8_t hello[TCP_HELLO] = TCP_MAGIC;
     int fd;
 
@@ -92,12 +92,11 @@ TEST(who_does_not_know_the_token_is_closed)
     T_TRUE(closed(&a, fd));
     close(fd);
     T_EQ_U64(a.arrived_count, 0);
-    side_close(&a);
 }
 
 TEST(a_frame_may_come_byte_by_byte)
 {
-    struct side a;
+    SIDE a;
     uint8_t p[100];
     int fd;
 
@@ -119,12 +118,11 @@ TEST(a_frame_may_come_byte_by_byte)
         side_until(&a, NULL, &a.arrived_count, round);
     }
     close(fd);
-    side_close(&a);
 }
 
 TEST(a_header_that_is_too_long_ends_the_connection)
 {
-    struct side a;
+    SIDE a;
     int fd;
 
     side_open(&a, &data_tcp);
@@ -133,14 +131,13 @@ TEST(a_header_that_is_too_long_ends_the_connection)
     T_TRUE(closed(&a, fd));
     T_EQ_U64(a.arrived_count, 0);
     close(fd);
-    side_close(&a);
 }
 
 /* A message of so many bytes, none of which come, asked for whole if it gets
  * so far. */
 static void a_body(uint32_t len, bool closes)
 {
-    struct side a;
+    SIDE a;
     int fd;
 
     side_open(&a, &data_tcp);
@@ -150,7 +147,6 @@ static void a_body(uint32_t len, bool closes)
     T_TRUE(closes ? closed(&a, fd) : stays_open(&a, fd));
     T_EQ_U64(a.arrived_count, 0);
     close(fd);
-    side_close(&a);
 }
 
 /* The sum of a frame's lengths wraps at 2^32 for some of these. */
@@ -168,7 +164,7 @@ TEST(a_body_that_cannot_be_meant_ends_the_connection)
 TEST(a_message_that_is_not_ended_fails_its_fetch)
 {
     static uint8_t some[40000];
-    struct side a;
+    SIDE a;
     const uint64_t tenth = SIDE_STALL_MS * NS_PER_MS / 10;
     uint64_t now = 1000 * NS_PER_S;
     int fd;
@@ -194,14 +190,13 @@ TEST(a_message_that_is_not_ended_fails_its_fetch)
     T_EQ_U64(a.failed_count, 1);
     T_TRUE(closed(&a, fd));
     close(fd);
-    side_close(&a);
 }
 
 /* Connections that say nothing take no place from those of peers. */
 TEST(silent_strangers_give_way)
 {
     struct data_conf c = side_conf();
-    struct side a, b;
+    SIDE a, b;
     int fds[6];
     uint8_t p[8];
 
@@ -217,7 +212,6 @@ TEST(silent_strangers_give_way)
     side_until(&a, &b, &a.arrived_count, 1);
     for (size_t i = 0; i < ARRAY_LEN(fds); i++)
         close(fds[i]);
-    side_close_both(&a, &b);
 }
 
 /* Peers that come in one turn, after as many silent ones as there are places:
@@ -225,7 +219,7 @@ TEST(silent_strangers_give_way)
 TEST(the_oldest_stranger_gives_way)
 {
     struct data_conf c = side_conf();
-    struct side a;
+    SIDE a;
     int silent[8], fds[4];
 
     c.inbound_max = ARRAY_LEN(silent);
@@ -250,7 +244,6 @@ TEST(the_oldest_stranger_gives_way)
         close(silent[i]);
     for (size_t i = 0; i < ARRAY_LEN(fds); i++)
         close(fds[i]);
-    side_close(&a);
 }
 
 /* Turns a only when its descriptor says so, and never ticks it: as long as
@@ -274,7 +267,7 @@ static uint32_t turns_until_closed(struct side *a, int fd)
 TEST(silence_ends_while_nothing_else_happens)
 {
     struct data_conf c = side_conf();
-    struct side a;
+    SIDE a;
     int peer, fd;
     uint64_t begun;
 
@@ -291,7 +284,6 @@ TEST(silence_ends_while_nothing_else_happens)
     T_EQ_U64(a.counts.strangers, 1);
     close(peer);
     close(fd);
-    side_close(&a);
 }
 
 static bool fd_free(void)
@@ -308,7 +300,7 @@ static bool fd_free(void)
 TEST(without_any_descriptor_connections_wait)
 {
     struct rlimit old, few;
-    struct side a, b;
+    SIDE a, b;
     struct pollfd p;
     uint8_t bytes[8];
 
@@ -330,7 +322,6 @@ TEST(without_any_descriptor_connections_wait)
     side_send(&b, 0, 2, bytes, 8);
     side_until(&a, &b, &a.arrived_count, 1);
     T_EQ_U64(a.counts.refused, 0);
-    side_close_both(&a, &b);
 }
 
 /* Rows of which some pages are gone when they are sent: zeros go, and the
@@ -418,7 +409,7 @@ TEST(a_place_that_was_taken_away_fails_its_fetch)
 TEST(the_same_where_rows_are_encrypted)
 {
     static uint8_t some[100000];
-    struct side a, b;
+    SIDE a, b;
 
     side_pair(&a, &b, side_encrypted());
     b.memory = no_pages(MIB);
@@ -428,13 +419,12 @@ TEST(the_same_where_rows_are_encrypted)
     side_until(&a, &b, &a.broken_count, 1);
     T_EQ_U64(b.counts.malformed, 0);
     munmap(b.memory, MIB);
-    side_close_both(&a, &b);
 }
 
 TEST(more_connections_of_peers_than_agreed_are_refused)
 {
     struct data_conf c = side_conf();
-    struct side a;
+    SIDE a;
     int fds[3];
 
     c.inbound_max = 2;
@@ -447,13 +437,12 @@ TEST(more_connections_of_peers_than_agreed_are_refused)
     T_TRUE(closed(&a, fds[2]));
     for (size_t i = 0; i < ARRAY_LEN(fds); i++)
         close(fds[i]);
-    side_close(&a);
 }
 
 TEST(who_only_sends_has_no_address)
 {
     struct data_conf c = side_conf();
-    struct side a, b;
+    SIDE a, b;
     uint8_t p[8];
 
     c.inbound_max = 0;
@@ -463,7 +452,6 @@ TEST(who_only_sends_has_no_address)
     T_OK(data_tcp.connect(a.d, 0, data_tcp.address(b.d), NO_KEY));
     side_send(&a, 0, 1, p, 8);
     side_until(&a, &b, &b.arrived_count, 1);
-    side_close_both(&a, &b);
 }
 
 TEST(says_what_cannot_be_had)
@@ -471,7 +459,7 @@ TEST(says_what_cannot_be_had)
     struct data_conf c = side_conf();
     struct data_calls calls = {.ud = NULL};
     struct data *d = NULL;
-    struct side a, b;
+    SIDE a, b;
     struct tcp_place place;
     char ports[32];
     unsigned port;
@@ -493,7 +481,6 @@ TEST(says_what_cannot_be_had)
     c = side_conf();
     c.ports = ports;
     T_ERR(data_tcp.open(&d, &c, &calls), ERR_INTERNAL);
-    side_close(&a);
 }
 
 /* Two messages asked for whole, small ones around them. */
@@ -501,8 +488,8 @@ TEST(says_what_cannot_be_had)
 TEST(a_message_is_brought_whole_when_asked)
 {
     static const size_t sizes[] = {100, 300 * KIB, 10, 200 * KIB, 20 * KIB, 0};
-    struct side a, b;
-    uint8_t *p = malloc(SIDE_SEGMENT * 2);
+    SIDE a, b;
+    static uint8_t p[SIDE_SEGMENT * 2];
 
     side_pair(&a, &b, &data_tcp);
     b.whole = true;
@@ -512,8 +499,6 @@ TEST(a_message_is_brought_whole_when_asked)
     }
     side_until(&a, &b, &b.arrived_count, ARRAY_LEN(sizes));
     T_EQ_U64(b.fetched_count, 0);
-    side_close_both(&a, &b);
-    free(p);
 }
 
 /* A place at a port of this test's: of a socket that is bound, and listens if
@@ -558,7 +543,7 @@ static const char *breaks(struct side *s, const struct tcp_place *p)
 /* RULES 9.6 */
 TEST(who_is_refused_hears_why)
 {
-    struct side a;
+    SIDE a;
     struct tcp_place p;
     int fd;
 
@@ -566,14 +551,13 @@ TEST(who_is_refused_hears_why)
     p = trap(&fd, -1);
     T_TRUE(strstr(breaks(&a, &p), ": Connection refused") != NULL);
     close(fd);
-    side_close(&a);
 }
 
 /* A queue that is full drops what comes, as a firewall does. */
 /* RULES 9.6 */
 TEST(who_gets_no_answer_hears_why)
 {
-    struct side a;
+    SIDE a;
     struct tcp_place p;
     struct data_conf c = side_conf();
     struct pollfd fill[8];
@@ -591,5 +575,4 @@ TEST(who_gets_no_answer_hears_why)
     while (n > 0)
         close(fill[--n].fd);
     close(fd);
-    side_close(&a);
 }

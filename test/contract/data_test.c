@@ -47,7 +47,7 @@
 /* And of the end. */
 EACH(who_connects_hears_of_it_without_a_message)
 {
-    struct side a, b;
+    SIDE a, b;
     const char *text = "";
 
     side_pair(&a, &b, ops);
@@ -61,12 +61,11 @@ EACH(who_connects_hears_of_it_without_a_message)
     T_TRUE(trouble_of_data(ops->state(a.d, 0, &text)));
     T_HAS(text, ": ");
     T_EQ_U64(a.made_count, 1);
-    side_close(&a);
 }
 
 EACH(who_connects_to_one_that_is_gone_hears_why)
 {
-    struct side a, b;
+    SIDE a, b;
     struct span address;
     const char *text = "";
     uint8_t bytes[1024];
@@ -82,7 +81,6 @@ EACH(who_connects_to_one_that_is_gone_hears_why)
     T_TRUE(trouble_of_data(ops->state(a.d, 1, &text)));
     T_HAS(text, ": ");
     T_EQ_U64(a.made_count, 1);
-    side_close(&a);
 }
 
 /* messages */
@@ -96,8 +94,8 @@ EACH(sizes_both_ways)
     uint32_t fetched = ops->number == CARRIER_UCX   ? 5
                        : ops->number == CARRIER_TCP ? 7
                                                     : 3;
-    struct side a, b;
-    uint8_t *p = malloc(4 * MIB);
+    SIDE a, b;
+    static uint8_t p[4 * MIB];
 
     side_pair(&a, &b, ops);
     T_OK(ops->connect(b.d, 7, ops->address(a.d), NO_KEY));
@@ -122,8 +120,6 @@ EACH(sizes_both_ways)
     T_EQ_U64(b.fetched_count, fetched);
     T_EQ_U64(a.failed_count + b.failed_count, 0);
     T_EQ_U64(a.broken_count + b.broken_count, 0);
-    side_close_both(&a, &b);
-    free(p);
 }
 
 /* Pieces of random length, empty ones among them, and a large header. */
@@ -151,7 +147,7 @@ static void send_pieces(struct side *a, struct side *b, uint32_t id,
 
 EACH(many_pieces)
 {
-    struct side a, b;
+    SIDE a, b;
 
     side_pair(&a, &b, ops);
     b.fetch_pieces = 300;
@@ -163,12 +159,11 @@ EACH(many_pieces)
     send_pieces(&a, &b, 4, DATA_IOV_MAX, 9000, DATA_HEADER_MAX);
     side_until(&a, &b, &b.fetched_count, ops->number == CARRIER_TCP ? 3 : 1);
     T_EQ_U64(b.failed_count, 0);
-    side_close_both(&a, &b);
 }
 
 EACH(source_is_free_after_done)
 {
-    struct side a, b;
+    SIDE a, b;
     uint8_t *p = malloc(4 * SIDE_SEGMENT);
     uint32_t next = 0;
 
@@ -193,13 +188,12 @@ EACH(source_is_free_after_done)
         T_EQ_U64(a.done[i], 1);
         T_EQ_U64(b.arrived[i], 1);
     }
-    side_close_both(&a, &b);
 }
 
 EACH(more_than_messages_max_is_busy)
 {
-    struct side a, b;
-    uint8_t *p = malloc(SIDE_SEGMENT);
+    SIDE a, b;
+    static uint8_t p[SIDE_SEGMENT];
     uint32_t id = 0;
     enum err e = OK;
 
@@ -217,14 +211,12 @@ EACH(more_than_messages_max_is_busy)
     T_OK(side_post(&a, 0, id, p, 0));
     side_until(&a, &b, &a.done_count, SIDE_MESSAGES + 1);
     side_until(&a, &b, &b.arrived_count, SIDE_MESSAGES + 1);
-    side_close_both(&a, &b);
-    free(p);
 }
 
 EACH(dropped_messages_complete)
 {
-    struct side a, b;
-    uint8_t *p = malloc(2 * MIB);
+    SIDE a, b;
+    static uint8_t p[2 * MIB];
 
     side_pair(&a, &b, ops);
     b.drop = true;
@@ -237,8 +229,6 @@ EACH(dropped_messages_complete)
     side_until(&a, &b, &a.done_count, 3);
     side_until(&a, &b, &b.fetched_count, 1);
     T_EQ_U64(b.failed_count, 0);
-    side_close_both(&a, &b);
-    free(p);
 }
 
 /* The end of a body and what follows it may be in one record or read. */
@@ -270,7 +260,7 @@ static void answer(struct side *s, uint32_t id)
 
 EACH(post_inside_arrived)
 {
-    struct side a, b;
+    SIDE a, b;
     uint8_t p[16];
 
     side_pair(&a, &b, ops);
@@ -280,7 +270,6 @@ EACH(post_inside_arrived)
     side_until(&a, &b, &a.arrived_count, 1);
     side_until(&a, &b, &b.done_count, 1);
     T_EQ_U64(a.arrived[5], 1);
-    side_close_both(&a, &b);
 }
 
 EACH(many_endpoints)
@@ -311,20 +300,19 @@ EACH(many_endpoints)
 EACH(addresses_of_no_sense_are_refused)
 {
     static uint8_t p[70000];
-    struct side a;
+    SIDE a;
 
     side_open(&a, ops);
     T_TRUE(ops->address(a.d).len > 0);
     T_ERR(ops->connect(a.d, 0, span_of(p, 0), NO_KEY), ERR_MALFORMED);
     T_ERR(ops->connect(a.d, 0, span_of(p, 4), NO_KEY), ERR_MALFORMED);
     T_ERR(ops->connect(a.d, 0, span_of(p, sizeof(p)), NO_KEY), ERR_MALFORMED);
-    side_close(&a);
 }
 
 EACH(peer_closes_with_messages_outstanding)
 {
-    struct side a, b, b2;
-    uint8_t *p = malloc(SIDE_SEGMENT);
+    SIDE a, b, b2;
+    static uint8_t p[SIDE_SEGMENT];
     uint32_t posted;
 
     side_pair(&a, &b, ops);
@@ -352,9 +340,6 @@ EACH(peer_closes_with_messages_outstanding)
     T_EQ_U64(a.done[201], 1);
     T_EQ_U64(a.broken_count, 1);
     T_EQ_U64(a.done[200], 0);
-    side_close(&a);
-    side_close(&b2);
-    free(p);
 }
 
 static void peer_closes(
@@ -424,8 +409,8 @@ static void receiver_goes(
     const struct data_ops *ops, uint32_t turns, uint32_t pieces)
 {
     struct iovec iov[64];
-    struct side a, b;
-    uint8_t *p = malloc(64 * 64 * KIB);
+    SIDE a, b;
+    static uint8_t p[64 * 64 * KIB];
 
     side_pair(&a, &b, ops);
     b.fetch_pieces = pieces;
@@ -443,8 +428,6 @@ static void receiver_goes(
     side_close(&b);
     side_until(&a, NULL, &a.broken_count, 1);
     side_until(&a, NULL, &a.done_count, 5);
-    side_close(&a);
-    free(p);
 }
 
 EACH(receiver_goes_during_a_rendezvous)
@@ -458,7 +441,7 @@ EACH(sender_goes_during_a_rendezvous)
     uint8_t *p = malloc(4 * MIB);
 
     for (uint32_t turns = 0; turns < 24; turns++) {
-        struct side a, b;
+        SIDE a, b;
         uint64_t tick = NS_PER_S;
         uint64_t limit = t_end_ns(T_WAIT_MS);
 
@@ -478,14 +461,13 @@ EACH(sender_goes_during_a_rendezvous)
             ops->tick(b.d, tick += TICK_NS);
         }
         T_EQ_U64(b.fetched_count + 1, b.arrived_count);
-        side_close(&b);
     }
     free(p);
 }
 
 EACH(an_idle_endpoint_hears_of_the_end)
 {
-    struct side a, b;
+    SIDE a, b;
     uint8_t p[8];
 
     side_pair(&a, &b, ops);
@@ -494,14 +476,13 @@ EACH(an_idle_endpoint_hears_of_the_end)
     side_until(&a, &b, &a.done_count, 1);
     side_close(&b);
     side_until(&a, NULL, &a.broken_count, 1);
-    side_close(&a);
 }
 
 /* The other side never turns. */
 EACH(an_endpoint_without_progress_breaks)
 {
-    struct side a, b;
-    uint8_t *p = malloc(SIDE_SEGMENT);
+    SIDE a, b;
+    static uint8_t p[SIDE_SEGMENT];
     const uint64_t stall = SIDE_STALL_MS * NS_PER_MS;
     uint64_t now = 900 * stall, last = now + 10 * stall;
     uint32_t posted;
@@ -533,8 +514,6 @@ EACH(an_endpoint_without_progress_breaks)
     T_EQ_U64(a.broken_count, 1);
     side_until(&a, NULL, &a.done_count, posted);
     T_ERR(side_post(&a, 0, 200, p, 10), ERR_PEER_LOST);
-    side_close_both(&a, &b);
-    free(p);
 }
 
 EACH(close_completes_everything)
@@ -561,8 +540,8 @@ EACH(close_completes_everything)
 
 EACH(a_number_can_be_used_again_at_once)
 {
-    struct side a, b;
-    uint8_t *p = malloc(SIDE_SEGMENT);
+    SIDE a, b;
+    static uint8_t p[SIDE_SEGMENT];
     uint32_t posted, arrived;
 
     side_pair(&a, &b, ops);
@@ -584,14 +563,12 @@ EACH(a_number_can_be_used_again_at_once)
     side_settle(&a, &b);
     T_EQ_U64(b.arrived[300], 1);
     T_EQ_U64(a.broken_count, 0);
-    side_close_both(&a, &b);
-    free(p);
 }
 
 /* The sender goes between the offer and the fetch's end. */
 EACH(a_fetch_from_a_closed_sender_ends)
 {
-    struct side a, b;
+    SIDE a, b;
     uint8_t *p = malloc(8 * MIB);
     uint64_t limit = t_end_ns(T_WAIT_MS);
     uint64_t tick = NS_PER_S;
@@ -611,13 +588,12 @@ EACH(a_fetch_from_a_closed_sender_ends)
     }
     T_EQ_U64(b.fetched_count, 1);
     T_EQ_U64(b.failed_count, 1);
-    side_close(&b);
 }
 
 EACH(close_ends_fetches)
 {
-    struct side a, b;
-    uint8_t *p = malloc(8 * MIB);
+    SIDE a, b;
+    static uint8_t p[8 * MIB];
 
     side_pair(&a, &b, ops);
     side_send(&a, 0, 0, p, 8 * MIB);
@@ -627,8 +603,6 @@ EACH(close_ends_fetches)
     T_EQ_U64(b.fetched_count, 1);
     T_EQ_U64(b.failed_count, 1);
     side_until(&a, NULL, &a.done_count, 1);
-    side_close(&a);
-    free(p);
 }
 
 static const char *name_of(const struct data_ops *ops)
@@ -646,14 +620,13 @@ static const char *name_of(const struct data_ops *ops)
 
 EACH(transport_has_a_name)
 {
-    struct side a, b;
+    SIDE a, b;
 
     side_pair(&a, &b, ops);
     answer(&a, 0);
     side_until(&a, &b, &b.arrived_count, 1);
     side_until(&a, &b, &a.made_count, 1);
     T_EQ_STR(side_goes(&a, 0), name_of(ops));
-    side_close_both(&a, &b);
 }
 
 /* sleeping */
