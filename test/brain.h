@@ -48,8 +48,26 @@ struct rig *brain_make(uint8_t role, const char *const *settings);
 #define BRAIN(role, ...)                                                       \
     brain_make(role, (const char *const[]){__VA_ARGS__, NULL})
 
+#define DEFAULT_BLOCKS(n) "pools[0].default_blocks=" #n
+#define ROOM_BLOCKS(n)    "pools[0].max_room_blocks=" #n
+/* Returns what make gives for the first two, of which either may be NULL. */
+static inline struct rig *brain_of(
+    struct rig *(*make)(const char *, const char *), const char *const *of)
+{
+    return make(of[0], of[0] ? of[1] : NULL);
+}
+
 /* Steps, with as many EV_MORE as are asked for. */
 void rig_step(struct rig *b, struct event *ev);
+/* The same for an event that is no more than its type, and for EV_LINK_DOWN. */
+static inline void brain_is(struct rig *b, enum event_type type)
+{
+    rig_step(b, &(struct event){.type = type});
+}
+static inline void brain_down(struct rig *b, uint32_t link)
+{
+    rig_step(b, &(struct event){.type = EV_LINK_DOWN, .link = link});
+}
 /* The memory of the pool whose layout is known now stands, or cannot be had. */
 void brain_pool(struct rig *b, bool ok);
 /* Lets so much time pass, with EV_TIME when it is due. */

@@ -135,7 +135,11 @@ static inline struct rig *encoded(const char *a, const char *b)
     return e;
 }
 
-#define TEST_ENCODED(id) TEST_WITH(id, struct rig *e, encoded(NULL, NULL))
+/* TEST_ENCODED(id, setting, setting): with none, one or two of them. */
+#define TEST_ENCODED(id, ...)                                                  \
+    TEST_WITH(id, struct rig *e,                                               \
+        brain_of(encoded,                                                      \
+            (const char *const[]){__VA_ARGS__ __VA_OPT__(, ) NULL, NULL}))
 
 /* What came last was neither refused nor failed; its answer may come later. */
 static inline void is_taken(struct rig *e)

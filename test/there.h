@@ -31,7 +31,11 @@ struct peer_msg near_hello(uint64_t token);
 /* With engine 0 of session "s"; up: the encoder `enc` is there. */
 struct rig *langd(const char *a, const char *b);
 struct rig *langd_up(const char *a, const char *b);
-#define TEST_LANGD(id) TEST_WITH(id, struct rig *l, langd_up(NULL, NULL))
+/* TEST_LANGD(id, setting, setting): with none, one or two of them. */
+#define TEST_LANGD(id, ...)                                                    \
+    TEST_WITH(id, struct rig *l,                                               \
+        brain_of(langd_up,                                                     \
+            (const char *const[]){__VA_ARGS__ __VA_OPT__(, ) NULL, NULL}))
 /* Takes the attempt that the shards were told of, if they were. */
 void told(struct rig *l, struct there *t);
 /* Requests, and answers INIT as the encoder. */

@@ -119,7 +119,7 @@ TEST_WITH(a_link_that_comes_back_keeps_it, struct rig *l, keyed(false))
 {
     is_told(l, told_key(l, 0), 0);
     hello_of(l, PEER_EPOCH);
-    rig_step(l, &(struct event){.type = EV_LINK_DOWN});
+    brain_down(l, 0);
     rig_step(l, &(struct event){.type = EV_LINK_UP, .fresh = draw()});
     T_TRUE(told_key(l, 0) == NULL);
     is_unsaid(l);
@@ -134,7 +134,7 @@ TEST(another_run_hears_no_key_of_the_one_before)
     struct rig *l = keyed(false);
 
     hello_of(l, PEER_EPOCH);
-    rig_step(l, &(struct event){.type = EV_LINK_DOWN});
+    brain_down(l, 0);
     rig_step(l, &(struct event){.type = EV_LINK_UP, .fresh = draw()});
     is_unsaid(l);
     hello_of(l, PEER_EPOCH + 1);
@@ -146,7 +146,7 @@ TEST(another_run_hears_no_key_of_the_one_before)
 TEST_WITH(a_peer_that_is_lost_has_none, struct rig *l, keyed(false))
 {
     hello_of(l, PEER_EPOCH);
-    rig_step(l, &(struct event){.type = EV_LINK_DOWN});
+    brain_down(l, 0);
     brain_pass(l, (uint32_t)(l->conf.control_lost_after / NS_PER_MS) + 1);
     T_EQ_U64(told_key(l, 0)->len, 0);
     rig_step(l, &(struct event){.type = EV_LINK_UP, .fresh = draw()});
@@ -170,7 +170,7 @@ TEST(a_place_that_is_given_away_has_none)
         l, &(struct event){.type = EV_LINK_UP, .link = link, .fresh = draw()});
     is_told(l, told_key(l, 0), 0);
     T_EQ_U64(told_key(l, 0)->index, link);
-    rig_step(l, &(struct event){.type = EV_LINK_DOWN, .link = link});
+    brain_down(l, link);
     T_OK(brain_say(l, 0, release(63, ROWS_UNKNOWN)));
     for (uint32_t i = 0; i < 3 + PEERS_UNPROVEN && !told_key(l, 0); i++) {
         snprintf(name, sizeof(name), "tcp://127.0.0.1:%u", 8002 + i);
@@ -187,7 +187,7 @@ TEST(without_keys_none_is_said)
 {
     struct rig *l = kept(langd_up(NULL, NULL));
 
-    rig_step(l, &(struct event){.type = EV_LINK_DOWN});
+    brain_down(l, 0);
     rig_step(l, &(struct event){.type = EV_LINK_UP, .fresh = draw()});
     T_TRUE(told_key(l, 0) == NULL);
     T_EQ_U64(brain_said(l, PEER_HELLO, -1)->hello.data_key.len, 0);

@@ -18,9 +18,8 @@ static struct peer_msg hello_of(const char *carriers, uint8_t carrier)
     return m;
 }
 
-TEST(shards_learn_what_the_addresses_are_for)
+TEST_ENCODED(shards_learn_what_the_addresses_are_for, BOTH)
 {
-    struct rig *e = encoded(BOTH, NULL);
     const struct action *a = NULL;
 
     T_EQ_STR(brain_text(e, "peers", "carrier", 0), "tcp");
@@ -35,10 +34,8 @@ TEST(shards_learn_what_the_addresses_are_for)
         brain_said(e, PEER_HELLO, 0)->hello.carriers.p, "ucx 1.18 rc; tcp", 16);
 }
 
-TEST(the_report_says_why_not_by_a_better_one)
+TEST_ENCODED(the_report_says_why_not_by_a_better_one, BOTH)
 {
-    struct rig *e = encoded(BOTH, NULL);
-
     brain_hear(e, 0, hello_of("tcp", CARRIER_TCP));
     T_EQ_STR(brain_text(e, "peers", "not_by", 0),
         "copy: not mapped, ucx: not there");
@@ -49,9 +46,8 @@ TEST(the_report_says_why_not_by_a_better_one)
     T_EQ_STR(brain_text(e, "peers", "not_by", 0), "copy: not mapped");
 }
 
-TEST(addresses_of_16000_bytes_are_passed_on)
+TEST_ENCODED(addresses_of_16000_bytes_are_passed_on, BOTH)
 {
-    struct rig *e = encoded(BOTH, NULL);
     struct peer_msg m = hello_of("ucx 1.18 rc; tcp", CARRIER_UCX);
     static uint8_t blob[2 * 16002];
     const struct action *a = NULL;

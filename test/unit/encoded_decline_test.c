@@ -150,10 +150,8 @@ TEST_ENCODED(also_as_one_of_two)
 /* RULES 5.19 */
 TEST_ENCODED(a_langd_that_is_lost_has_given_nothing_up)
 {
-    struct event down = {.type = EV_LINK_DOWN};
-
     brain_hear(e, 0, init(e, 1, 70, 16));
-    rig_step(e, &down);
+    brain_down(e, 0);
     brain_pass(e, 600);
     T_OK(brain_say(e, 0, announce_for(1, 1, 0, 16)));
     brain_hello(e, 0, "a", 0x9999);
@@ -162,10 +160,8 @@ TEST_ENCODED(a_langd_that_is_lost_has_given_nothing_up)
 }
 
 /* RULES 5.19 */
-TEST(declines_are_forgotten_in_time)
+TEST_ENCODED(declines_are_forgotten_in_time, "timeouts.bootstrap=1s")
 {
-    struct rig *e = encoded("timeouts.bootstrap=1s", NULL);
-
     brain_hear(e, 0, about(1, 0, PEER_DECLINE));
     brain_pass(e, 1100);
     T_OK(brain_say(e, 0, announce_for(1, 1, 0, 16)));
@@ -184,10 +180,9 @@ TEST_ENCODED(what_a_room_counted_ends_with_it)
     T_EQ_U64(brain_state(e, 0, 0), ROOM_BOOTSTRAPPING);
 }
 
-TEST(what_is_said_of_the_next_room_counts_there)
+TEST_ENCODED(
+    what_is_said_of_the_next_room_counts_there, "timeouts.tombstone=1s")
 {
-    struct rig *e = encoded("timeouts.tombstone=1s", NULL);
-
     T_OK(brain_say(e, 0, announce_for(2, 1, 0, 16)));
     brain_hear(e, 0, about(1, 0, PEER_DECLINE));
     T_OK(brain_say(e, 0, release(0)));
@@ -231,7 +226,7 @@ TEST(a_langd_whose_place_was_anothers_gives_up_once)
     brain_hear(e, 0, about(1, 0, PEER_DECLINE));
     brain_pass(e, 10000);
     brain_hello(e, 1, "b", L_EPOCH + 1); /* a is idle */
-    rig_step(e, &(struct event){.type = EV_LINK_DOWN, .link = 1});
+    brain_down(e, 1);
     brain_hello(e, 0, "a", L_EPOCH);
     brain_hear(e, 0, about(1, 0, PEER_DECLINE));
     a.announce.required_dst = 2;
@@ -243,10 +238,9 @@ TEST(a_langd_whose_place_was_anothers_gives_up_once)
 /* strangers */
 
 /* RULES 5.19 */
-TEST(declines_take_no_places_of_rooms)
+TEST_ENCODED(
+    declines_take_no_places_of_rooms, "limits.rooms=8", "limits.tombstones=16")
 {
-    struct rig *e = encoded("limits.rooms=8", "limits.tombstones=16");
-
     for (uint64_t r = 1; r <= 40; r++)
         brain_hear(e, 0, about(100 + r, 0, PEER_DECLINE));
     T_EQ_U64(brain_shown(e, "status", "rooms_held", 0), 0);
@@ -270,9 +264,8 @@ static struct local_msg withdraw(uint64_t room)
 
 /* A user that withdraws rooms that never come forgets its own. */
 /* RULES 5.19 */
-TEST(a_user_that_withdraws_much_evicts_its_own)
+TEST_ENCODED(a_user_that_withdraws_much_evicts_its_own, "limits.tombstones=32")
 {
-    struct rig *e = encoded("limits.tombstones=32", NULL);
     struct local_msg a = announce(2, 1, 8, 8);
 
     brain_user(e, 1, 4001, "router");

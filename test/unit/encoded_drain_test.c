@@ -5,18 +5,16 @@
 /* RULES 9.5 */
 TEST_ENCODED(by_order_it_refuses_new_rooms_and_may_be_taken_back)
 {
-    struct event drain = {.type = EV_DRAIN}, undrain = {.type = EV_UNDRAIN};
-
     T_OK(brain_say(e, 0, announce(1, 0, 16, 16)));
     brain_hear(e, 0, init(e, 1, 70, 16));
     T_OK(brain_say(e, 0, final(0, 16)));
-    rig_step(e, &drain);
+    brain_is(e, EV_DRAIN);
     T_ERR(brain_say(e, 0, announce(2, 1, 8, 8)), ERR_DRAINING);
     brain_hear(e, 0, init(e, 9, 90, 8));
     T_EQ_U64(brain_said(e, PEER_FAILED, 0)->failed.reason, ERR_DRAINING);
     ack(e, 0, 1, 70);
     T_EQ_U64(brain_open_rooms(e->is), 0);
-    rig_step(e, &undrain);
+    brain_is(e, EV_UNDRAIN);
     T_OK(brain_say(e, 0, announce(2, 1, 8, 8)));
     brain_hear(e, 0, init(e, 9, 91, 8));
     T_TRUE(brain_said(e, PEER_FAILED, 0) == NULL);
@@ -25,11 +23,9 @@ TEST_ENCODED(by_order_it_refuses_new_rooms_and_may_be_taken_back)
 /* RULES 9.5 */
 TEST_ENCODED(a_room_that_was_asked_for_is_announced_in_a_drain)
 {
-    struct event drain = {.type = EV_DRAIN};
-
     brain_hear(e, 0, init(e, 1, 70, 8));
     T_EQ_U64(brain_open_rooms(e->is), 0);
-    rig_step(e, &drain);
+    brain_is(e, EV_DRAIN);
     T_EQ_U64(brain_open_rooms(e->is), 1);
     T_OK(brain_say(e, 0, announce(1, 0, 8, 8)));
     T_EQ_U64(brain_open_rooms(e->is), 1);
@@ -41,10 +37,8 @@ TEST_ENCODED(a_room_that_was_asked_for_is_announced_in_a_drain)
 /* RULES 9.5 */
 TEST_ENCODED(one_that_is_given_up_is_not_waited_for)
 {
-    struct event drain = {.type = EV_DRAIN};
-
     brain_hear(e, 0, init(e, 1, 70, 8));
-    rig_step(e, &drain);
+    brain_is(e, EV_DRAIN);
     brain_hear(e, 0, about(1, 70, PEER_ABORT));
     T_EQ_U64(brain_open_rooms(e->is), 0);
     T_ERR(brain_say(e, 0, announce(1, 0, 8, 8)), ERR_DRAINING);
@@ -53,10 +47,8 @@ TEST_ENCODED(one_that_is_given_up_is_not_waited_for)
 /* RULES 9.5 */
 TEST_ENCODED(an_end_is_not_taken_back)
 {
-    struct event ending = {.type = EV_ENDING}, undrain = {.type = EV_UNDRAIN};
-
-    rig_step(e, &ending);
-    rig_step(e, &undrain);
+    brain_is(e, EV_ENDING);
+    brain_is(e, EV_UNDRAIN);
     T_ERR(brain_say(e, 0, announce(1, 0, 8, 8)), ERR_DRAINING);
 }
 
@@ -85,10 +77,8 @@ static void answers(struct rig *e, uint32_t link, const char *name)
 /* RULES 9.5 */
 TEST_ENCODED(langds_are_told_until_they_have_answered)
 {
-    struct event drain = {.type = EV_DRAIN}, undrain = {.type = EV_UNDRAIN};
-
     T_EQ_U64(says(e, false), 1);
-    rig_step(e, &drain);
+    brain_is(e, EV_DRAIN);
     brain_pass(e, 0);
     T_EQ_U64(says(e, true), 2);
     answers(e, 0, "a");
@@ -96,12 +86,12 @@ TEST_ENCODED(langds_are_told_until_they_have_answered)
     brain_pass(e, 500);
     T_EQ_U64(says(e, true), 1);
     answers(e, 1, "b");
-    rig_step(e, &drain); /* that is known */
+    brain_is(e, EV_DRAIN); /* that is known */
     brain_pass(e, 5000);
     T_EQ_U64(says(e, true), 0);
     brain_hello(e, 2, "c", L_EPOCH + 2);
     T_EQ_U64(says(e, true), 1);
-    rig_step(e, &undrain);
+    brain_is(e, EV_UNDRAIN);
     brain_pass(e, 0);
     T_EQ_U64(says(e, false), 3);
 }
@@ -109,12 +99,10 @@ TEST_ENCODED(langds_are_told_until_they_have_answered)
 /* RULES 9.5 */
 TEST_ENCODED(an_answer_to_what_was_said_before_ends_no_news)
 {
-    struct event drain = {.type = EV_DRAIN}, undrain = {.type = EV_UNDRAIN};
-
-    rig_step(e, &drain);
+    brain_is(e, EV_DRAIN);
     brain_pass(e, 0);
     T_EQ_U64(says(e, true), 2);
-    rig_step(e, &undrain);
+    brain_is(e, EV_UNDRAIN);
     answers(e, 0, "a"); /* to the first */
     brain_pass(e, 0);
     T_EQ_U64(says(e, false), 1);
@@ -132,10 +120,8 @@ TEST_ENCODED(an_answer_to_what_was_said_before_ends_no_news)
 /* RULES 9.5 */
 TEST_ENCODED(one_that_ends_says_so)
 {
-    struct event ending = {.type = EV_ENDING};
-
     T_OK(brain_say(e, 0, announce(1, 0, 8, 8)));
-    rig_step(e, &ending);
+    brain_is(e, EV_ENDING);
     brain_pass(e, 0);
     T_EQ_U64(says(e, true), 2);
 }

@@ -3,11 +3,6 @@
  * rows, the pool has 16. */
 #include "test/here.h"
 
-static struct event down(uint32_t link)
-{
-    return (struct event){.type = EV_LINK_DOWN, .link = link};
-}
-
 /* Announced, asked for by `a` as generation g, all of it sent. */
 static void under_way(struct rig *e, uint64_t room, uint32_t cell, uint64_t g)
 {
@@ -46,10 +41,9 @@ TEST_ENCODED(or_takes_its_failure)
 }
 
 /* RULES 6.4 */
-TEST(a_langd_that_does_not_answer_is_not_waited_for)
+TEST_ENCODED(a_langd_that_does_not_answer_is_not_waited_for,
+    "timeouts.bootstrap=10s", "timeouts.linger=0ms")
 {
-    struct rig *e = encoded("timeouts.bootstrap=10s", "timeouts.linger=0ms");
-
     under_way(e, 1, 0, 70);
     T_OK(brain_say(e, 0, attach(1, 1, RIGHT_WATCH)));
     T_OK(brain_say(e, 0, release(0)));
@@ -62,13 +56,10 @@ TEST(a_langd_that_does_not_answer_is_not_waited_for)
 }
 
 /* RULES 4.6 */
-TEST(langd_gone_means_outcome_unknown)
+TEST_ENCODED(langd_gone_means_outcome_unknown, "timeouts.linger=0ms")
 {
-    struct rig *e = encoded("timeouts.linger=0ms", NULL);
-    struct event ev = down(0);
-
     under_way(e, 1, 0, 70);
-    rig_step(e, &ev);
+    brain_down(e, 0);
     T_EQ_U64(brain_state(e, 0, 0), ROOM_TRANSFERRING);
     brain_pass(e, 600);
     T_EQ_U64(brain_reason(e, 0, 0), ERR_PEER_LOST);
@@ -80,10 +71,8 @@ TEST(langd_gone_means_outcome_unknown)
 /* RULES 4.6 */
 TEST_ENCODED(a_short_absence_changes_nothing)
 {
-    struct event ev = down(0);
-
     under_way(e, 1, 0, 70);
-    rig_step(e, &ev);
+    brain_down(e, 0);
     brain_pass(e, 300);
     brain_hello(e, 2, "a", L_EPOCH); /* on another link */
     T_EQ_U64(brain_said(e, PEER_LENGTH, 0)->generation, 70);
@@ -95,13 +84,10 @@ TEST_ENCODED(a_short_absence_changes_nothing)
 /* epochs and names */
 
 /* RULES 1.1 */
-TEST(a_new_epoch_ends_the_rooms_of_the_old)
+TEST_ENCODED(a_new_epoch_ends_the_rooms_of_the_old, "timeouts.linger=0ms")
 {
-    struct rig *e = encoded("timeouts.linger=0ms", NULL);
-    struct event ev = down(0);
-
     under_way(e, 1, 0, 70);
-    rig_step(e, &ev);
+    brain_down(e, 0);
     brain_hello(e, 0, "a", 0x9999);
     T_EQ_U64(brain_reason(e, 0, 0), ERR_PEER_LOST);
     T_EQ_U64(brain_said(e, PEER_HELLO, 0)->hello.answer, 1);
@@ -145,8 +131,6 @@ TEST_ENCODED(a_name_is_one_daemons)
 /* RULES 1.1 */
 TEST_ENCODED(a_run_has_one_link_while_it_lives)
 {
-    struct event ev = down(0);
-
     under_way(e, 1, 0, 70);
     brain_hello(e, 2, "a", L_EPOCH); /* name and epoch open nothing */
     T_EQ_U64(brain_said(e, PEER_NACK, 0)->nack.reason, ERR_BUSY);
@@ -156,7 +140,7 @@ TEST_ENCODED(a_run_has_one_link_while_it_lives)
     brain_hear(e, 2, about(1, 70, PEER_ABORT)); /* and so is this refused */
     T_EQ_U64(brain_said(e, PEER_NACK, 0)->nack.reason, ERR_STALE);
     T_EQ_U64(brain_state(e, 0, 0), ROOM_TRANSFERRING);
-    rig_step(e, &ev);
+    brain_down(e, 0);
     brain_hello(e, 2, "a", L_EPOCH);
     T_EQ_U64(brain_said_count(e, PEER_NACK), 0);
     brain_pass(e, 1000);
@@ -174,10 +158,8 @@ TEST(a_run_is_shown_by_another_number)
 }
 
 /* RULES 1.9 */
-TEST(a_link_has_one_name_at_a_time)
+TEST_ENCODED(a_link_has_one_name_at_a_time, "timeouts.linger=0ms")
 {
-    struct rig *e = encoded("timeouts.linger=0ms", NULL);
-
     under_way(e, 1, 0, 70);
     brain_hello(e, 0, "other", 0x9999); /* a is not on it any more */
     brain_pass(e, 600);
@@ -193,11 +175,10 @@ TEST_ENCODED(hellos_that_are_none)
     T_EQ_U64(brain_said_count(e, PEER_NACK), 1);
     for (uint32_t i = 0; i < 20; i++) { /* places are used again */
         char name[2] = {(char)('c' + (char)i), 0};
-        struct event ev = down(4);
 
         brain_hello(e, 4, name, 0x100 + i);
         T_EQ_U64(brain_said_count(e, PEER_HELLO), 1);
-        rig_step(e, &ev);
+        brain_down(e, 4);
         brain_pass(e, 600);
     }
 }
@@ -205,10 +186,8 @@ TEST_ENCODED(hellos_that_are_none)
 /* what is remembered */
 
 /* RULES 4.10 */
-TEST(init_after_the_source_is_gone)
+TEST_ENCODED(init_after_the_source_is_gone, "timeouts.tombstone=5s")
 {
-    struct rig *e = encoded("timeouts.tombstone=5s", NULL);
-
     under_way(e, 1, 0, 70);
     ack(e, 0, 1, 70);
     T_OK(brain_say(e, 0, release(0)));
@@ -330,14 +309,12 @@ TEST_ENCODED(acks_are_answered_together)
 /* RULES 2.1 */
 TEST_ENCODED(a_drain_leaves_no_ack_without_answer)
 {
-    struct event drain = {.type = EV_ENDING};
-
     serve(e, 1, 0);
     T_OK(brain_say(e, 0, announce(2, 1, 8, 8)));
     brain_hear(e, 0, init(e, 2, 102, 8));
     T_OK(brain_say(e, 0, commit(1, 0, 8)));
     T_EQ_U64(brain_said_count(e, PEER_ACKED), 0);
-    rig_step(e, &drain);
+    brain_is(e, EV_ENDING);
     T_EQ_U64(brain_said_count(e, PEER_ACKED), 1);
     T_EQ_U64(brain_said(e, PEER_ACKED, 0)->acked.generations.p[0], 101);
     brain_hear(e, 0, about(2, 102, PEER_ACK));
@@ -347,10 +324,9 @@ TEST_ENCODED(a_drain_leaves_no_ack_without_answer)
 }
 
 /* RULES 1.2; F21 */
-TEST(a_dead_generation_stays_dead_when_it_is_forgotten)
+TEST_ENCODED(
+    a_dead_generation_stays_dead_when_it_is_forgotten, "limits.tombstones=16")
 {
-    struct rig *e = encoded("limits.tombstones=16", NULL);
-
     dies(e, 70);
     for (uint64_t g = 100; g < 117; g++) { /* 17 others end */
         T_OK(brain_say(e, 0, announce(g, 1, 8, 8)));
@@ -364,10 +340,8 @@ TEST(a_dead_generation_stays_dead_when_it_is_forgotten)
 }
 
 /* RULES 1.2 */
-TEST(or_when_its_time_is_over)
+TEST_ENCODED(or_when_its_time_is_over, "timeouts.tombstone=1s")
 {
-    struct rig *e = encoded("timeouts.tombstone=1s", NULL);
-
     dies(e, 70);
     brain_pass(e, 2000);
     comes_late(e, 70);
@@ -376,17 +350,14 @@ TEST(or_when_its_time_is_over)
 }
 
 /* RULES 1.2 */
-TEST(generations_of_another_run_are_others)
+TEST_ENCODED(generations_of_another_run_are_others, "limits.tombstones=16")
 {
-    struct rig *e = encoded("limits.tombstones=16", NULL);
-    struct event ev = down(0);
-
     dies(e, 70);
-    rig_step(e, &ev);
+    brain_down(e, 0);
     brain_pass(e, 600);
     brain_hello(e, 0, "a", L_EPOCH); /* the same run is back */
     comes_late(e, 70);
-    rig_step(e, &ev);
+    brain_down(e, 0);
     brain_hello(e, 0, "a", 0x9999);
     brain_hear(e, 0, init(e, 1, 70, 8));
     is_taken(e);
@@ -426,10 +397,8 @@ TEST_ENCODED(source_waits_for_sends)
 }
 
 /* RULES 6.2 */
-TEST(source_waits_for_writers_or_their_death)
+TEST_ENCODED(source_waits_for_writers_or_their_death, "timeouts.bootstrap=1s")
 {
-    struct rig *e = encoded("timeouts.bootstrap=1s", NULL);
-
     brain_conn(e, 1, "s");
     T_OK(brain_say(e, 1, attach(1, 5, RIGHT_WRITE)));
     T_OK(brain_say(e, 0, announce(1, 0, 16, 16)));
@@ -501,10 +470,8 @@ TEST_ENCODED(or_its_bye)
 }
 
 /* RULES 6.3 */
-TEST(and_end_by_their_deadline)
+TEST_ENCODED(and_end_by_their_deadline, "timeouts.bootstrap=1s")
 {
-    struct rig *e = encoded("timeouts.bootstrap=1s", NULL);
-
     written(e, 1, 0);
     brain_dead(e, 0);
     brain_pass(e, 1100);
@@ -556,18 +523,16 @@ TEST_ENCODED(bye_withdraws_what_the_connection_announced)
 }
 
 /* RULES 9.1 */
-TEST(source_is_kept_for_a_langd_that_restarts)
+TEST_ENCODED(source_is_kept_for_a_langd_that_restarts, "timeouts.linger=5s")
 {
-    struct rig *e = encoded("timeouts.linger=5s", NULL);
     struct local_msg a = announce(1, 0, 16, 16);
-    struct event ev = down(0);
 
     a.announce.aux = span_str("aux!");
     T_OK(brain_say(e, 0, a));
     brain_hear(e, 0, init(e, 1, 70, 16));
     T_OK(brain_say(e, 0, commit(0, 0, 16)));
     T_OK(brain_say(e, 0, final(0, 16)));
-    rig_step(e, &ev);
+    brain_down(e, 0);
     brain_hello(e, 0, "a", 0x9999);
     T_EQ_U64(brain_reason(e, 0, 0), ERR_PEER_LOST);
     T_EQ_U64(brain_free(e), 14);
@@ -581,14 +546,11 @@ TEST(source_is_kept_for_a_langd_that_restarts)
 }
 
 /* RULES 5.15, 9.1 */
-TEST(what_is_kept_gives_way)
+TEST_ENCODED(what_is_kept_gives_way, "timeouts.linger=60s")
 {
-    struct rig *e = encoded("timeouts.linger=60s", NULL);
-    struct event ev = down(0);
-
     under_way(e, 1, 0, 70);
     T_OK(brain_say(e, 0, final(0, 16)));
-    rig_step(e, &ev);
+    brain_down(e, 0);
     brain_pass(e, 600);
     T_EQ_U64(brain_free(e), 14);
     T_OK(brain_say(e, 0, announce(2, 1, 128, 128)));
@@ -599,9 +561,8 @@ TEST(what_is_kept_gives_way)
 /* deadlines, and what fills up */
 
 /* RULES 8.3 */
-TEST(bootstrap_is_the_only_deadline)
+TEST_ENCODED(bootstrap_is_the_only_deadline, "timeouts.bootstrap=1s")
 {
-    struct rig *e = encoded("timeouts.bootstrap=1s", NULL);
     struct local_msg a = announce(2, 1, 8, 8);
 
     under_way(e, 1, 0, 70);
@@ -617,9 +578,8 @@ TEST(bootstrap_is_the_only_deadline)
     T_EQ_U64(brain_stat(e, "deadlines"), 1);
 }
 
-TEST(full_tables)
+TEST_ENCODED(full_tables, "limits.rooms=4", "limits.aux_total=64KiB")
 {
-    struct rig *e = encoded("limits.rooms=4", "limits.aux_total=64KiB");
     static uint8_t big[AUX_MAX];
     struct local_msg a = announce(1, 0, 8, 8);
 
@@ -664,9 +624,8 @@ TEST(rooms_of_two_do_not_hold_each_others_places)
 }
 
 /* RULES 5.17 */
-TEST(more_destinations_than_places_are_refused)
+TEST_ENCODED(more_destinations_than_places_are_refused, "limits.rooms=8")
 {
-    struct rig *e = encoded("limits.rooms=8", NULL);
     struct peer_msg m = init(e, 2, 70, 0);
 
     T_ERR(brain_say(e, 0, announce_for(9, 1, 0, 8)), ERR_QUOTA);
@@ -680,10 +639,8 @@ TEST(more_destinations_than_places_are_refused)
 /* RULES 9.5 */
 TEST_ENCODED(drain_takes_no_new_rooms)
 {
-    struct event drain = {.type = EV_ENDING};
-
     under_way(e, 1, 0, 70);
-    rig_step(e, &drain);
+    brain_is(e, EV_ENDING);
     T_ERR(brain_say(e, 0, announce(2, 1, 8, 8)), ERR_DRAINING);
     brain_hear(e, 0, init(e, 9, 90, 8));
     T_EQ_U64(brain_said(e, PEER_NACK, 0)->nack.reason, ERR_DRAINING);
@@ -746,13 +703,10 @@ TEST_ENCODED(a_full_table_of_idle_names_lets_a_new_one_in)
 }
 
 /* RULES 1.9 */
-TEST(a_name_that_is_not_up_gives_way_at_once)
+TEST_ENCODED(a_name_that_is_not_up_gives_way_at_once, "control.lost_after=1m")
 {
-    struct rig *e = encoded("control.lost_after=1m", NULL);
-    struct event ev = down(2);
-
     names(e, 2, 2);
-    rig_step(e, &ev);
+    brain_down(e, 2);
     names(e, 4, 1);
     T_EQ_U64(brain_said_count(e, PEER_NACK), 0);
     T_EQ_U64(brain_stat(e, "peers_given_up"), 1);

@@ -115,7 +115,7 @@ TEST(a_pool_that_gets_its_layout_later_is_given_then_once)
     m.pool.layout = span_str("x:u8:4096");
     rig_step(e, &ev);
     T_EQ_U64(pools_given(e, 2), 1);
-    rig_step(e, &(struct event){.type = EV_MORE});
+    brain_is(e, EV_MORE);
     T_EQ_U64(pools_given(e, 2), 0);
 }
 
@@ -290,10 +290,9 @@ TEST(a_langd_is_lent_its_share_of_the_pool)
 }
 
 /* RULES 5.12 */
-TEST(a_room_that_hopes_keeps_no_blocks_from_a_full_one)
+TEST_ENCODED(
+    a_room_that_hopes_keeps_no_blocks_from_a_full_one, "timeouts.progress=10s")
 {
-    struct rig *e = encoded("timeouts.progress=10s", NULL);
-
     maps(e, 1);
     T_OK(brain_say(e, 0, announce(1, 0, 128, 128)));
     brain_hear(e, 0, hopes(e, 1, 70));

@@ -104,7 +104,7 @@ TEST(one_whose_place_was_anothers_gets_another_token)
     brain_pass(e, 10000);
     brain_hello(e, 1, "b", L_EPOCH + 1);
     T_EQ_U64(brain_acts(e, ACT_DISCONNECT), 1);
-    rig_step(e, &(struct event){.type = EV_LINK_DOWN, .link = 1});
+    brain_down(e, 1);
     brain_hello(e, 0, "a", L_EPOCH);
     T_TRUE(token_of(e, 0, hello("a", L_EPOCH, 1)) != token);
 }
@@ -166,9 +166,8 @@ TEST_ENCODED(a_pool_for_all_is_mapped_by_its_own_user_and_root)
     }
 }
 
-TEST(a_pool_without_a_layout_comes_later)
+TEST_ENCODED(a_pool_without_a_layout_comes_later, "pools[0].layout=engine")
 {
-    struct rig *e = encoded("pools[0].layout=engine", NULL);
     uint64_t a = token_of(e, 0, hello("a", L_EPOCH, 0));
     struct local_msg m = {.type = LOCAL_POOL, .seq = 3};
     struct event ev = {.type = EV_LOCAL, .conn = 0, .local = &m};
@@ -336,19 +335,16 @@ TEST_WITH(sends_are_waited_for_too, struct rig *e, mapped(NULL))
     T_EQ_U64(brain_free(e), 16);
 }
 
-TEST(what_is_not_copied_waits_for_nobody)
+TEST_ENCODED(what_is_not_copied_waits_for_nobody, "timeouts.linger=0ms")
 {
-    struct rig *e = encoded("timeouts.linger=0ms", NULL);
-
     T_FALSE(goes(e, 1, 0, 70));
     link_down(e, 0);
     T_OK(brain_say(e, 0, release(0)));
     T_EQ_U64(brain_free(e), 16);
 }
 
-TEST(kept_rows_that_are_read_are_not_counted_on)
+TEST_ENCODED(kept_rows_that_are_read_are_not_counted_on, "timeouts.keep=1h")
 {
-    struct rig *e = encoded("timeouts.keep=1h", NULL);
     struct local_msg m;
 
     maps(e, 1);
@@ -439,9 +435,8 @@ TEST_ENCODED(a_room_alone_may_be_as_large_as_the_pool)
 }
 
 /* RULES 10.5 */
-TEST(rows_that_several_copy_are_counted_once)
+TEST_ENCODED(rows_that_several_copy_are_counted_once, "limits.copy_share=100")
 {
-    struct rig *e = encoded("limits.copy_share=100", NULL);
     uint64_t b = token_of(e, 1, hello("b", L_EPOCH + 1, 0));
     struct local_msg a = announce(1, 0, 128, 128);
 

@@ -105,11 +105,10 @@ TEST(where_none_holds_more_than_others_all_of_them_come)
 /* RULES 1.9 */
 TEST(a_name_that_is_away_is_not_taken_from_another_address)
 {
-    struct event ev = {.type = EV_LINK_DOWN};
     struct rig *e = many();
 
     T_EQ_U64(come(e, 1, 0, 1), 1);
-    rig_step(e, &ev);
+    brain_down(e, 0);
     e->host = 2;
     brain_hello(e, 1, "l0", 7);
     T_EQ_U64(brain_said(e, PEER_NACK, 0)->nack.reason, ERR_BUSY);
@@ -122,10 +121,8 @@ TEST(a_name_that_is_away_is_not_taken_from_another_address)
 /* RULES 1.9 */
 TEST_WITH(a_restart_at_its_own_address_takes_it_at_once, struct rig *e, many())
 {
-    struct event ev = {.type = EV_LINK_DOWN};
-
     T_EQ_U64(come(e, 1, 0, 1), 1);
-    rig_step(e, &ev);
+    brain_down(e, 0);
     brain_hello(e, 1, "l0", 7);
     T_EQ_U64(brain_said_count(e, PEER_NACK), 0);
     T_EQ_U64(brain_stat(e, "peers_lost"), 1);
@@ -151,7 +148,7 @@ TEST(a_restart_that_is_refused_leaves_nothing_of_the_run_before)
     struct rig *e = many();
 
     idles(e, 1, 0);
-    rig_step(e, &(struct event){.type = EV_LINK_DOWN});
+    brain_down(e, 0);
     comes_newer(e, 1, "idle0", 7);
     T_EQ_U64(brain_said(e, PEER_NACK, 0)->nack.reason, ERR_VERSION);
     T_EQ_STR(brain_text(e, "peers", "state", 0), "refused");
@@ -168,7 +165,7 @@ TEST(names_that_are_gone_open_no_place_to_their_address)
     T_EQ_U64(come(e, 1, 0, 16), 16);
     T_EQ_U64(come(e, 2, 20, 2), 2);
     for (uint32_t i = 12; i < 16; i++)
-        rig_step(e, &(struct event){.type = EV_LINK_DOWN, .link = i});
+        brain_down(e, i);
     brain_pass(e, 20000);
     T_EQ_U64(come(e, 3, 25, 2), 2);
     T_EQ_U64(come(e, 1, 30, 1), 0);
@@ -178,7 +175,7 @@ TEST(names_that_are_gone_open_no_place_to_their_address)
 
 static void goes_away(struct rig *e, uint32_t link)
 {
-    rig_step(e, &(struct event){.type = EV_LINK_DOWN, .link = link});
+    brain_down(e, link);
     brain_pass(e, 1000); /* it is lost */
 }
 

@@ -285,10 +285,9 @@ TEST_ENCODED(rows_that_go_out_are_waited_for)
 }
 
 /* RULES 5.12 */
-TEST(an_encoder_at_work_is_waited_for_an_idle_one_is_not)
+TEST_ENCODED(an_encoder_at_work_is_waited_for_an_idle_one_is_not,
+    "timeouts.progress=10s")
 {
-    struct rig *e = encoded("timeouts.progress=10s", NULL);
-
     fill_pool(e, 1, 0);
     brain_hear(e, 0, asks(e, 1, 71));
     full_room(e, 1, 2, 1, 82, 64);

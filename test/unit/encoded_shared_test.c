@@ -18,10 +18,9 @@ static bool waits(struct rig *e, uint64_t room, uint32_t cell)
 
 /* The first room's deadline is its langd's alone (RULES 8.3). */
 /* RULES 1.7 */
-TEST(a_room_waits_for_anothers_rows_until_its_deadline_and_the_next_one_writes)
+TEST_ENCODED(
+    a_room_waits_for_anothers_rows_until_its_deadline_and_the_next_one_writes)
 {
-    struct rig *e = encoded(NULL, NULL);
-
     T_FALSE(waits(e, 1, 0));
     brain_pass(e, 1000);
     T_TRUE(waits(e, 2, 1));
@@ -79,10 +78,8 @@ TEST(a_room_that_waits_and_is_not_asked_for_leaves_the_rows_alone)
 
 /* Kept rooms of one key are as many as were asked for in `timeouts.keep`. */
 /* RULES 7.6 */
-TEST(kept_rooms_leave_a_place_for_the_next_announce)
+TEST_ENCODED(kept_rooms_leave_a_place_for_the_next_announce, "limits.rooms=4")
 {
-    struct rig *e = encoded("limits.rooms=4", NULL);
-
     for (uint32_t i = 0; i < 20; i++) {
         struct local_msg a = announce(1 + i, i, 16, 16);
         struct peer_msg ask = init(e, 1 + i, 71 + i, 16);

@@ -81,10 +81,8 @@ TEST_ENCODED(a_new_length_goes_at_once)
 }
 
 /* RULES 2.1 */
-TEST(an_init_is_answered_soon)
+TEST_ENCODED(an_init_is_answered_soon, "timeouts.retry=10s")
 {
-    struct rig *e = encoded("timeouts.retry=10s", NULL);
-
     brain_hear(e, 0, init(e, 1, 77, 16));
     brain_pass(e, 40);
     T_EQ_U64(brain_said_count(e, PEER_STATE), 0);
@@ -350,9 +348,8 @@ TEST_ENCODED(numbers_of_a_hostile_langd)
 }
 
 /* Units of more than pinned memory is sure to have a place for. */
-TEST(units_out_of_a_gpu_are_bounded)
+TEST_ENCODED(units_out_of_a_gpu_are_bounded, "pools[0].memory=cuda:0")
 {
-    struct rig *e = encoded("pools[0].memory=cuda:0", NULL);
     struct peer_msg m = init(e, 1, 77, 32);
 
     T_OK(brain_say(e, 0, announce(1, 0, 32, 32)));

@@ -22,10 +22,9 @@ static void hears_unknown_room(
 }
 
 /* RULES 5.21 */
-TEST(rows_that_no_langd_asks_for_give_way_oldest_first)
+TEST_ENCODED(
+    rows_that_no_langd_asks_for_give_way_oldest_first, "timeouts.unclaimed=5s")
 {
-    struct rig *e = encoded("timeouts.unclaimed=5s", NULL);
-
     unclaimed(e, 1, 0);
     brain_pass(e, 3000);
     unclaimed(e, 2, 1);
@@ -48,10 +47,8 @@ TEST(rows_that_no_langd_asks_for_give_way_oldest_first)
 }
 
 /* RULES 5.21 */
-TEST(as_many_give_way_as_are_needed)
+TEST_ENCODED(as_many_give_way_as_are_needed, "timeouts.unclaimed=1s")
 {
-    struct rig *e = encoded("timeouts.unclaimed=1s", NULL);
-
     for (uint32_t i = 0; i < 4; i++) {
         T_OK(brain_say(e, 0, announce(1 + i, i, 32, 32)));
         all_rows(e, i, 32);
@@ -65,10 +62,9 @@ TEST(as_many_give_way_as_are_needed)
 }
 
 /* RULES 5.21 */
-TEST(rows_that_are_asked_for_or_being_written_do_not_give_way)
+TEST_ENCODED(rows_that_are_asked_for_or_being_written_do_not_give_way,
+    "timeouts.unclaimed=1s")
 {
-    struct rig *e = encoded("timeouts.unclaimed=1s", NULL);
-
     unclaimed(e, 1, 0);
     T_OK(brain_say(e, 0, announce(2, 1, 64, 64)));
     T_OK(brain_say(e, 0, commit(1, 0, 64))); /* not final */
@@ -142,20 +138,19 @@ TEST(an_open_room_gives_way_until_it_was_served)
 /* RULES 9.6 */
 TEST_ENCODED(a_pool_that_gives_no_blocks_is_named)
 {
-    struct event look = {.type = EV_SEEK};
     struct health h;
 
     for (uint32_t i = 0; i < 5; i++)
         T_OK(brain_say(e, 0, announce(1 + i, i, 128, 128)));
     for (uint32_t i = 0; i < 3; i++) {
         brain_pass(e, 2900);
-        rig_step(e, &look);
+        brain_is(e, EV_SEEK);
         brain_health(e->is, &h);
         T_EQ_STR(h.text, "ready");
         T_OK(brain_say(e, 0, release(i)));
     }
     brain_pass(e, 7000);
-    rig_step(e, &look);
+    brain_is(e, EV_SEEK);
     brain_health(e->is, &h);
     T_EQ_STR(h.text, "ready, but rooms wait for blocks of pool main and none "
                      "got any for 7 s");

@@ -70,17 +70,16 @@ TEST(a_connection_without_hello_is_ended)
 TEST(a_loop_that_stood_still_ends_no_connection_unread)
 {
     struct rig *l = BRAIN(ROLE_LANGD, "timeouts.hello=2s");
-    struct event late = {.type = EV_TIME};
 
     open_conn(l, 0);
     open_conn(l, 1);
     l->now_ns += 3 * NS_PER_S;
-    rig_step(l, &late);
+    brain_is(l, EV_TIME);
     T_EQ_U64(brain_acts(l, ACT_CONN_CLOSE), 0);
     T_EQ_U64(brain_deadline(l->is), l->now_ns + NS_PER_MS);
     T_OK(brain_say(l, 1, hello(LOCAL_MAGIC, WIRE_VERSION, 0)));
     l->now_ns += 3 * NS_PER_S;
-    rig_step(l, &late); /* once is enough */
+    brain_is(l, EV_TIME); /* once is enough */
     T_EQ_U64(brain_acts(l, ACT_CONN_CLOSE), 1);
     T_EQ_U64(l->acts[0].conn, 0);
 }

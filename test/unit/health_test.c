@@ -49,9 +49,7 @@ static void lose_pool(struct rig *b, uint32_t pool)
 
 static void seek(struct rig *b)
 {
-    struct event ev = {.type = EV_SEEK};
-
-    rig_step(b, &ev);
+    brain_is(b, EV_SEEK);
 }
 
 static void link_event(struct rig *b, enum event_type type, uint32_t link)
@@ -285,14 +283,13 @@ TEST(an_encoder_of_other_layouts_is_none)
     uint8_t pools[64];
     struct writer w = writer_of(pools, sizeof(pools));
     struct peer_msg m = {.type = PEER_HELLO, .from_epoch = PEER_EPOCH};
-    struct event up = {.type = EV_LINK_UP};
     struct event ev = {.type = EV_PEER, .peer = &m};
 
     put_u64(&w, 1);
     put_span(&w, span_str("main"), 2, 63);
     put_span(&w, span_str("y:u8:8"), 2, 63);
     seek(l);
-    rig_step(l, &up);
+    brain_is(l, EV_LINK_UP);
     m.hello.version_min = m.hello.version_max = WIRE_VERSION;
     m.hello.role = ROLE_ENCODED;
     m.hello.answer = true;
@@ -306,9 +303,8 @@ TEST(an_encoder_of_other_layouts_is_none)
 TEST(a_daemon_that_drains_is_not_ready)
 {
     struct rig *e = BRAIN(ROLE_ENCODED, "log=info");
-    struct event drain = {.type = EV_DRAIN};
 
-    rig_step(e, &drain);
+    brain_is(e, EV_DRAIN);
     is_not(e, "draining");
     T_TRUE(strcmp(of(e).state, "draining") == 0);
 }

@@ -269,7 +269,7 @@ static void any_conf(struct rig *l)
     }
     c->control_allow.count = one_in(3);
     snprintf(c->control_allow.items[0], 32, "tcp://127.0.0.1:760*");
-    rig_step(l, &(struct event){.type = EV_CONF});
+    brain_is(l, EV_CONF);
     look(l);
 }
 
@@ -376,7 +376,7 @@ static void anything(struct rig *l, uint32_t cell)
         rig_step(l, &(struct event){.type = one_in(4) ? EV_DRAIN : EV_UNDRAIN});
         look(l);
     } else if (what < 15) {
-        rig_step(l, &(struct event){.type = EV_SEEK});
+        brain_is(l, EV_SEEK);
         look(l);
     } else if (what < 16 && one_in(3))
         any_conf(l);

@@ -24,9 +24,8 @@ static void is_for(const struct peer_msg *m, uint8_t carrier)
     T_EQ_U64(m->hello.addresses.len, carrier == CARRIER_UCX ? 6 : 5);
 }
 
-TEST(the_choice_is_said_before_any_request)
+TEST_LANGD(the_choice_is_said_before_any_request, BOTH)
 {
-    struct rig *l = langd_up(BOTH, NULL);
     struct there t;
 
     says(l, "ucx 1.18 rc; tcp", PEER_EPOCH, false);
@@ -52,9 +51,8 @@ static struct span three_long(uint8_t *blob, size_t size)
     return span_of(w.p, w.len);
 }
 
-TEST(three_addresses_of_5000_bytes_are_said)
+TEST_LANGD(three_addresses_of_5000_bytes_are_said, BOTH)
 {
-    struct rig *l = langd_up(BOTH, NULL);
     const struct peer_hello *h;
     uint8_t blob[16000];
 

@@ -22,7 +22,7 @@ static void says(struct rig *l, uint32_t link, const char *name, bool draining)
 
 static void seek(struct rig *l)
 {
-    rig_step(l, &(struct event){.type = EV_SEEK});
+    brain_is(l, EV_SEEK);
 }
 
 static void is(const struct rig *l, bool ready, const char *text)
@@ -84,12 +84,11 @@ TEST(a_number_that_wraps_is_not_an_overtaken_one)
 TEST(its_next_run_takes_rooms)
 {
     struct rig *l = BRAIN(ROLE_LANGD, "log=info");
-    struct event down = {.type = EV_LINK_DOWN};
 
     seek(l);
     brain_hello(l, 0, "enc", PEER_EPOCH);
     says(l, 0, "enc", true);
-    rig_step(l, &down);
+    brain_down(l, 0);
     T_EQ_STR(brain_text(l, "peers", "state", 0), "away");
     is(l, false,
         "not ready: no encoder is connected; enc: the connection is lost, for "
@@ -148,7 +147,7 @@ TEST_LANGD(an_encoder_that_leaves_makes_none_ready)
     (void)ask_room(l, 1, 0);
     is(l, true, "ready");
     l->conf.peers_count = 0;
-    rig_step(l, &(struct event){.type = EV_CONF});
+    brain_is(l, EV_CONF);
     T_EQ_STR(brain_text(l, "peers", "state", 0), "leaving");
     is(l, false, "not ready: no encoder: peers and control.allow are empty");
 }
@@ -167,9 +166,8 @@ TEST_LANGD(a_room_is_asked_for_all_the_same)
 
 /* One that ends leaves rooms to its next run, which may not come in time. */
 /* RULES 9.5 */
-TEST(a_room_that_is_left_says_so)
+TEST_LANGD(a_room_that_is_left_says_so, "timeouts.bootstrap=2s")
 {
-    struct rig *l = langd_up("timeouts.bootstrap=2s", NULL);
     struct peer_msg nack = {.type = PEER_NACK, .room = 1};
 
     says(l, 0, "enc", true);

@@ -51,16 +51,15 @@ TEST_LANGD(encoders_hear_the_age_of_a_room_or_of_its_group)
 /* RULES 9.5 */
 TEST_LANGD(a_group_that_is_begun_is_completed_in_a_drain)
 {
-    struct event drain = {.type = EV_DRAIN}, undrain = {.type = EV_UNDRAIN};
     struct there t = member(l, 1, 2);
 
-    rig_step(l, &drain);
+    brain_is(l, EV_DRAIN);
     T_ERR(brain_say(l, 0, request(3, 2, MODE_WHOLE)), ERR_DRAINING);
     T_ERR(brain_say(l, 0, request_in(3, 2, 8, 2)), ERR_DRAINING);
     (void)member(l, 2, 2);
     T_EQ_U64(brain_open_rooms(l->is), 2);
     brain_hear(l, 0, length(&t, 8, 8, true));
-    rig_step(l, &undrain);
+    brain_is(l, EV_UNDRAIN);
     T_OK(brain_say(l, 0, request(3, 2, MODE_WHOLE)));
 }
 

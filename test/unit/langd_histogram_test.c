@@ -17,9 +17,8 @@ static uint64_t mean(struct rig *l, uint32_t row)
     return brain_shown(l, "histograms", "mean", row);
 }
 
-TEST(the_moments_of_a_room)
+TEST_LANGD(the_moments_of_a_room, DEFAULT_BLOCKS(0))
 {
-    struct rig *l = langd_up("pools[0].default_blocks=0", NULL);
     uint64_t before = count(l, WAIT); /* of the request that made the link */
     struct there t = ask_room(l, 1, 0);
 
@@ -37,9 +36,8 @@ TEST(the_moments_of_a_room)
 }
 
 /* The wait is for blocks that another room has, not for the announce. */
-TEST(a_room_that_waits_for_blocks)
+TEST_LANGD(a_room_that_waits_for_blocks, DEFAULT_BLOCKS(0))
 {
-    struct rig *l = langd_up("pools[0].default_blocks=0", NULL);
     uint64_t before = count(l, WAIT);
     struct there a = ask_room(l, 1, 0), b = ask_room(l, 2, 1);
     struct there c = ask_room(l, 3, 2);
@@ -63,9 +61,8 @@ TEST(a_room_that_waits_for_blocks)
 }
 
 /* All members wait from when the last length is known. */
-TEST(groups_wait_together)
+TEST_LANGD(groups_wait_together, DEFAULT_BLOCKS(0))
 {
-    struct rig *l = langd_up("pools[0].default_blocks=0", NULL);
     uint64_t before = count(l, WAIT);
     struct there a = ask_room(l, 1, 0), g[2];
 

@@ -85,9 +85,8 @@ TEST(a_lender_that_is_back_is_the_same_one)
 {
     struct there t;
     struct rig *l = hoping(&t);
-    struct event ev = {.type = EV_LINK_DOWN, .link = 0};
 
-    rig_step(l, &ev);
+    brain_down(l, 0);
     brain_pass(l, 600);
     T_EQ_U64(brain_reason(l, 1, 0), ERR_PEER_LOST);
     T_OK(brain_say(l, 1, release(0, ROWS_UNKNOWN)));

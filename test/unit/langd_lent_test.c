@@ -124,8 +124,6 @@ TEST(a_deadline_changes_nothing_of_a_ready_room)
 /* RULES 6.7 */
 TEST(a_room_of_a_lost_encoder_is_forgotten_in_time)
 {
-    struct event ev = {.type = EV_LINK_DOWN, .link = 0};
-
     for (uint32_t i = 0; i < 2; i++) {
         struct there t;
         struct rig *l = lent(&t);
@@ -133,7 +131,7 @@ TEST(a_room_of_a_lost_encoder_is_forgotten_in_time)
         brain_hear(l, 0, acked(&t));
         if (i)
             T_OK(brain_say(l, 1, all(0)));
-        rig_step(l, &ev);
+        brain_down(l, 0);
         brain_pass(l, 10000);
         if (!i) {
             T_EQ_U64(brain_state(l, 1, 0), ROOM_SUCCESS); /* and readable */
@@ -150,10 +148,9 @@ TEST(an_encoder_that_is_back_is_told_of_the_return)
 {
     struct there t;
     struct rig *l = lent(&t);
-    struct event ev = {.type = EV_LINK_DOWN, .link = 0};
 
     brain_hear(l, 0, acked(&t));
-    rig_step(l, &ev);
+    brain_down(l, 0);
     brain_pass(l, 10000);
     T_OK(brain_say(l, 1, all(0)));
     T_EQ_U64(brain_said_count(l, PEER_RETURN), 0);

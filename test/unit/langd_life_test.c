@@ -50,9 +50,8 @@ TEST_LANGD(a_length_is_answered_late_or_by_ack)
 }
 
 /* RULES 2.1 */
-TEST(a_length_is_answered_soon)
+TEST_LANGD(a_length_is_answered_soon, "timeouts.retry=10s")
 {
-    struct rig *l = langd_up("timeouts.retry=10s", NULL);
     struct there a = ask_room(l, 1, 0);
 
     brain_hear(l, 0, length(&a, 16, 16, true));
@@ -396,10 +395,8 @@ static void group_of_one(struct rig *l, uint64_t group)
 }
 
 /* RULES 5.7 */
-TEST(groups_whose_last_member_never_came_give_way)
+TEST_LANGD(groups_whose_last_member_never_came_give_way, "limits.rooms=8")
 {
-    struct rig *l = langd_up("limits.rooms=8", NULL);
-
     for (uint32_t i = 1; i <= 100; i++)
         group_of_one(l, i);
     T_EQ_U64(brain_shown(l, "status", "rooms_held", 0), 0);
@@ -411,10 +408,8 @@ TEST(groups_whose_last_member_never_came_give_way)
 }
 
 /* RULES 5.7 */
-TEST(groups_end_with_their_session)
+TEST_LANGD(groups_end_with_their_session, "limits.rooms=8")
 {
-    struct rig *l = langd_up("limits.rooms=8", NULL);
-
     for (uint32_t i = 1; i <= 5; i++)
         group_of_one(l, i);
     T_EQ_U64(brain_shown(l, "status", "groups", 0), 5);
@@ -452,7 +447,7 @@ TEST(what_was_given_up_is_said_when_the_encoder_comes)
 
     T_OK(brain_say(l, 0, request(7, 0, MODE_WHOLE)));
     T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
-    rig_step(l, &(struct event){.type = EV_LINK_UP});
+    brain_is(l, EV_LINK_UP);
     brain_hello(l, 0, "enc", PEER_EPOCH);
     said = brain_said(l, PEER_ABORT, 0);
     T_TRUE(said != NULL);
@@ -479,12 +474,12 @@ TEST_LANGD(an_encoder_that_connects_and_says_nothing_is_not_waited_for_longer)
 
     fill(l, &t, 8);
     T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN))); /* ACK is owed */
-    rig_step(l, &(struct event){.type = EV_LINK_DOWN});
+    brain_down(l, 0);
     for (int i = 0; i < 4; i++) {
         T_EQ_U64(brain_shown(l, "status", "rooms_held", 0), 1);
         brain_pass(l, 31000);
-        rig_step(l, &(struct event){.type = EV_LINK_UP});
-        rig_step(l, &(struct event){.type = EV_LINK_DOWN});
+        brain_is(l, EV_LINK_UP);
+        brain_down(l, 0);
     }
     T_EQ_U64(brain_shown(l, "status", "rooms_held", 0), 0);
     T_EQ_U64(brain_stat(l, "peers_lost"), 1);
@@ -502,7 +497,7 @@ static struct local_msg decline(uint64_t room)
 
 static uint32_t declines_said(struct rig *l)
 {
-    rig_step(l, &(struct event){.type = EV_LINK_UP});
+    brain_is(l, EV_LINK_UP);
     brain_hello(l, 0, "enc", PEER_EPOCH);
     return brain_said_count(l, PEER_DECLINE);
 }
@@ -533,7 +528,7 @@ TEST(declines_that_wait_are_forgotten_in_time_the_oldest_first)
     T_EQ_U64(brain_stat(l, "declines_forgotten"), 44);
     T_EQ_U64(declines_said(l), 256);
     T_EQ_U64(brain_said(l, PEER_DECLINE, 0)->room, 46);
-    rig_step(l, &(struct event){.type = EV_LINK_DOWN});
+    brain_down(l, 0);
     T_OK(brain_say(l, 0, decline(1)));
     brain_pass(l, 121000);
     T_EQ_U64(declines_said(l), 0);
@@ -582,7 +577,7 @@ TEST(rooms_of_an_encoder_that_is_not_reached_end_soon_then_at_once)
     T_TRUE(brain_events(l, 0, 0) & EVENT_FAILED);
     T_HAS((const char *)l->event.event.text.p, "never reached");
     T_ERR(try_room(l, 3, 2), ERR_PEER_LOST);
-    rig_step(l, &(struct event){.type = EV_LINK_UP});
+    brain_is(l, EV_LINK_UP);
     brain_hello(l, 0, "enc", PEER_EPOCH);
     T_EQ_U64(brain_said_count(l, PEER_ABORT), 0); /* they are asked for again */
     T_ERR(try_room(l, 4, 3), OK);
@@ -590,22 +585,21 @@ TEST(rooms_of_an_encoder_that_is_not_reached_end_soon_then_at_once)
 }
 
 /* RULES 8.4 */
-TEST(an_encoder_that_restarts_in_time_serves_those_that_asked_meanwhile)
+TEST_LANGD(an_encoder_that_restarts_in_time_serves_those_that_asked_meanwhile,
+    "timeouts.unreachable=2s")
 {
-    struct rig *l = langd_up("timeouts.unreachable=2s", NULL);
-
     T_ERR(try_room(l, 1, 0), OK);
-    rig_step(l, &(struct event){.type = EV_LINK_DOWN});
+    brain_down(l, 0);
     brain_pass(l, 1000); /* it is lost */
     T_EQ_U64(brain_reason(l, 0, 0), ERR_PEER_LOST);
     T_ERR(try_room(l, 2, 1), OK);
     brain_pass(l, 900);
-    rig_step(l, &(struct event){.type = EV_LINK_UP});
+    brain_is(l, EV_LINK_UP);
     brain_hello(l, 0, "enc", PEER_EPOCH + 1);
     T_EQ_U64(brain_said(l, PEER_INIT, 0)->room, 2);
     brain_pass(l, 10000);
     T_EQ_U64(brain_reason(l, 0, 1), OK);
-    rig_step(l, &(struct event){.type = EV_LINK_DOWN});
+    brain_down(l, 0);
     brain_pass(l, 1000);
     T_ERR(try_room(l, 3, 2), OK);
     brain_pass(l, 1100); /* this time it does not come back */
@@ -619,9 +613,9 @@ TEST(a_connection_without_a_hello_does_not_reach_the_encoder)
 
     T_ERR(try_room(l, 1, 0), OK);
     for (int i = 0; i < 3; i++) {
-        rig_step(l, &(struct event){.type = EV_LINK_UP});
+        brain_is(l, EV_LINK_UP);
         brain_pass(l, 300);
-        rig_step(l, &(struct event){.type = EV_LINK_DOWN});
+        brain_down(l, 0);
     }
     T_EQ_U64(brain_reason(l, 0, 0), OK);
     rig_step(l, &(struct event){.type = EV_LINK_REFUSED,
@@ -682,9 +676,8 @@ TEST_LANGD(a_room_whose_key_is_taken_waits_for_no_readers)
 }
 
 /* The encoder announced before it committed, and never had to say WANT. */
-TEST(a_break_says_what_is_due)
+TEST_LANGD(a_break_says_what_is_due, "timeouts.progress=3s")
 {
-    struct rig *l = langd_up("timeouts.progress=3s", NULL);
     struct there t = ask_room(l, 1, 0);
     struct peer_msg m = about(&t, PEER_BROKEN);
 
@@ -699,9 +692,8 @@ TEST(a_break_says_what_is_due)
     T_EQ_U64(brain_reason(l, 0, 0), ERR_PEER_LOST);
 }
 
-TEST(what_ended_may_be_remembered_for_no_time)
+TEST_LANGD(what_ended_may_be_remembered_for_no_time, "timeouts.tombstone=0ms")
 {
-    struct rig *l = langd_up("timeouts.tombstone=0ms", NULL);
     struct there t = ask_room(l, 1, 0);
 
     T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));

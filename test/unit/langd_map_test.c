@@ -119,10 +119,8 @@ TEST(what_cannot_be_mapped_is_tried_with_the_next_hello)
 /* RULES 9.2 */
 TEST_WITH(a_lost_encoder_is_unmapped, struct rig *l, mapping())
 {
-    struct event ev = {.type = EV_LINK_DOWN, .link = 0};
-
     heard_map(l, 1, OK);
-    rig_step(l, &ev);
+    brain_down(l, 0);
     T_EQ_U64(brain_acts(l, ACT_UNMAP), 0); /* not yet */
     brain_pass(l, 600);
     T_EQ_U64(brain_acts(l, ACT_UNMAP), 1);
@@ -228,13 +226,12 @@ TEST(a_new_attempt_is_told_when_the_old_one_is_quiet)
 
 TEST_WITH(silence_of_the_encoder_closes_too, struct rig *l, mapping())
 {
-    struct event ev = {.type = EV_LINK_DOWN, .link = 0};
     struct there t = ask_room(l, 1, 0);
     struct peer_msg m = about(&t, PEER_FAILED);
 
     brain_hear(l, 0, length(&t, 16, 16, true));
     l->noisy = true;
-    rig_step(l, &ev);
+    brain_down(l, 0);
     brain_pass(l, 600);
     T_EQ_U64(brain_reason(l, 0, 0), ERR_PEER_LOST);
     brain_hear(l, 0, near_hello(TOKEN)); /* back, and asks */

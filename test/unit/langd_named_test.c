@@ -11,9 +11,7 @@
 /* Puts the peers of the configuration in force as they are now. */
 static void take(struct rig *l)
 {
-    struct event ev = {.type = EV_CONF};
-
-    rig_step(l, &ev);
+    brain_is(l, EV_CONF);
 }
 
 /* Takes the only peer out of the configuration, or puts it back. */
@@ -106,7 +104,7 @@ TEST_LANGD(one_without_rooms_stays_the_same_under_another_name)
     T_EQ_U64(brain_acts(l, ACT_DISCONNECT), 0);
     T_EQ_STR(brain_text(l, "peers", "state", 0), "up");
     T_EQ_STR(brain_text(l, "peers", "name", 0), "other");
-    rig_step(l, &(struct event){.type = EV_LINK_DOWN});
+    brain_down(l, 0);
     snprintf(l->conf.peers[0].name, 8, "enc");
     take(l);
     T_OK(decline(l, 2));
@@ -193,7 +191,7 @@ static struct local_msg request_at(
 /* RULES 9.7 */
 TEST_LANGD(an_encoder_leaves_before_it_is_known_to_be_lost)
 {
-    rig_step(l, &(struct event){.type = EV_LINK_DOWN});
+    brain_down(l, 0);
     name_it(l, false);
     brain_pass(l, 10000);
     T_EQ_U64(brain_stat(l, "peers_unreachable"), 0);
@@ -204,8 +202,8 @@ TEST(an_encoder_leaves_that_answers_no_hello)
 {
     struct rig *l = langd(NULL, NULL);
 
-    rig_step(l, &(struct event){.type = EV_SEEK});
-    rig_step(l, &(struct event){.type = EV_LINK_UP});
+    brain_is(l, EV_SEEK);
+    brain_is(l, EV_LINK_UP);
     T_TRUE(brain_said(l, PEER_HELLO, 0) != NULL);
     name_it(l, false);
     brain_pass(l, 10000);
@@ -222,7 +220,7 @@ TEST(an_address_that_is_allowed_no_more_takes_no_rooms)
     T_ERR(brain_say(l, 0, request_at("tcp://127.0.0.1:7777", 2, 1)),
         ERR_NOT_READY);
     T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
-    rig_step(l, &(struct event){.type = EV_SEEK});
+    brain_is(l, EV_SEEK);
     T_EQ_STR(brain_text(l, "peers", "name", 1), "");
 }
 
@@ -238,10 +236,9 @@ TEST(a_decline_connects_none_that_is_leaving)
 }
 
 /* RULES 9.7 */
-TEST(an_encoder_that_leaves_and_is_allowed_stays_one)
+TEST_LANGD(an_encoder_that_leaves_and_is_allowed_stays_one,
+    "control.allow=tcp://127.0.0.1:*")
 {
-    struct rig *l = langd_up("control.allow=tcp://127.0.0.1:*", NULL);
-
     T_OK(brain_say(l, 0, request_at("enc", 1, 0)));
     name_it(l, false);
     T_ERR(brain_say(l, 0, request_at("enc", 2, 1)), ERR_NOT_READY);
@@ -271,14 +268,14 @@ TEST_LANGD(one_that_is_leaving_hears_declines_until_it_is_forgotten)
     name_it(l, false);
     T_OK(decline(l, 2));
     T_EQ_U64(brain_said(l, PEER_DECLINE, 0)->room, 2);
-    rig_step(l, &(struct event){.type = EV_LINK_DOWN});
+    brain_down(l, 0);
     T_OK(decline(l, 3));
     T_EQ_U64(brain_said_count(l, PEER_DECLINE), 0);
     brain_hello(l, 0, "enc", PEER_EPOCH);
     T_EQ_U64(brain_said(l, PEER_DECLINE, 0)->room, 3);
     T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
     brain_hear(l, 0, about(&t, PEER_DRAINED));
-    rig_step(l, &(struct event){.type = EV_SEEK});
+    brain_is(l, EV_SEEK);
     T_TRUE(!peers(l));
     T_ERR(decline(l, 4), ERR_NOT_READY);
 }
@@ -573,7 +570,7 @@ static void anything(struct rig *l, uint32_t cell)
         another_conf(l);
         break;
     case 1:
-        rig_step(l, &(struct event){.type = EV_LINK_DOWN, .link = link});
+        brain_down(l, link);
         break;
     case 2:
         rig_step(l, &(struct event){.type = EV_LINK_UP, .link = link});
@@ -584,7 +581,7 @@ static void anything(struct rig *l, uint32_t cell)
         brain_hello(l, link, name, PEER_EPOCH + link + 10 * below(2));
         break;
     case 5:
-        rig_step(l, &(struct event){.type = EV_SEEK});
+        brain_is(l, EV_SEEK);
         break;
     case 6:
         brain_pass(l, below(4000));
@@ -641,15 +638,15 @@ TEST(an_encoder_that_is_not_up_is_connected_again_under_another_name)
 {
     struct rig *l = langd(NULL, NULL);
 
-    rig_step(l, &(struct event){.type = EV_SEEK});
+    brain_is(l, EV_SEEK);
     T_EQ_U64(connected_to(l), strlen(l->conf.peers[0].name));
-    rig_step(l, &(struct event){.type = EV_LINK_UP});
+    brain_is(l, EV_LINK_UP);
     snprintf(l->conf.peers[0].name, 64, "another");
     snprintf(l->conf.control_identities, 64, "identities");
     take(l);
     T_EQ_U64(brain_acts(l, ACT_DISCONNECT), 1);
     brain_pass(l, 1000);
     T_TRUE(brain_said(l, PEER_HELLO, 0) == NULL);
-    rig_step(l, &(struct event){.type = EV_SEEK});
+    brain_is(l, EV_SEEK);
     T_EQ_U64(connected_to(l), strlen("another"));
 }

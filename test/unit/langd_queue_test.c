@@ -4,9 +4,8 @@
 #include "test/there.h"
 
 /* RULES 5.1; F16 */
-TEST(head_only_no_overtaking)
+TEST_LANGD(head_only_no_overtaking, DEFAULT_BLOCKS(0))
 {
-    struct rig *l = langd_up("pools[0].default_blocks=0", NULL);
     struct there a = ask_room(l, 1, 0), b = ask_room(l, 2, 1);
     struct there c = ask_room(l, 3, 2);
 
@@ -27,9 +26,8 @@ TEST(head_only_no_overtaking)
 
 /* A whole room may hold max_room_blocks, or the pool where nothing is said. */
 /* RULES 5.9 */
-TEST(max_room_blocks_bounds_a_room)
+TEST_LANGD(max_room_blocks_bounds_a_room, ROOM_BLOCKS(4))
 {
-    struct rig *l = langd_up("pools[0].max_room_blocks=4", NULL);
     struct there t[2];
 
     for (uint32_t i = 0; i < 2; i++)
@@ -41,9 +39,8 @@ TEST(max_room_blocks_bounds_a_room)
 }
 
 /* RULES 5.9 */
-TEST(the_wait_of_the_head_is_shown)
+TEST_LANGD(the_wait_of_the_head_is_shown, DEFAULT_BLOCKS(0))
 {
-    struct rig *l = langd_up("pools[0].default_blocks=0", NULL);
     struct there a = ask_room(l, 1, 0), b = ask_room(l, 2, 1);
 
     wants(l, &a, 0, 128);
@@ -57,9 +54,8 @@ TEST(the_wait_of_the_head_is_shown)
 }
 
 /* RULES 9.6 */
-TEST(a_pool_that_gives_no_blocks_is_named)
+TEST_LANGD(a_pool_that_gives_no_blocks_is_named, DEFAULT_BLOCKS(0))
 {
-    struct rig *l = langd_up("pools[0].default_blocks=0", NULL);
     struct there a = ask_room(l, 1, 0), b = ask_room(l, 2, 1);
     struct health h;
 
@@ -81,9 +77,8 @@ TEST(a_pool_that_gives_no_blocks_is_named)
 }
 
 /* RULES 5.1 */
-TEST(age_is_that_of_the_request)
+TEST_LANGD(age_is_that_of_the_request, DEFAULT_BLOCKS(0))
 {
-    struct rig *l = langd_up("pools[0].default_blocks=0", NULL);
     struct there a = ask_room(l, 1, 0), b = ask_room(l, 2, 1);
     struct there c = ask_room(l, 3, 2);
 
@@ -97,9 +92,8 @@ TEST(age_is_that_of_the_request)
 }
 
 /* RULES 5.3, 5.4 */
-TEST(speculative_grants_give_way_youngest_first)
+TEST_LANGD(speculative_grants_give_way_youngest_first, DEFAULT_BLOCKS(4))
 {
-    struct rig *l = langd_up("pools[0].default_blocks=4", NULL);
     struct there t[4];
 
     for (uint32_t i = 0; i < 4; i++)
@@ -114,9 +108,8 @@ TEST(speculative_grants_give_way_youngest_first)
 }
 
 /* RULES 5.4 */
-TEST(blocks_taken_back_wait_for_landings)
+TEST_LANGD(blocks_taken_back_wait_for_landings, DEFAULT_BLOCKS(8))
 {
-    struct rig *l = langd_up("pools[0].default_blocks=8", NULL);
     struct there a = ask_room(l, 1, 0), b = ask_room(l, 2, 1);
 
     l->noisy = true;
@@ -159,9 +152,8 @@ TEST(landed_rows_of_younger_rooms_are_taken_when_all_is_calm)
 }
 
 /* RULES 5.4 */
-TEST(landed_rows_are_spared_while_others_may_end)
+TEST_LANGD(landed_rows_are_spared_while_others_may_end, DEFAULT_BLOCKS(4))
 {
-    struct rig *l = langd_up("pools[0].default_blocks=4", NULL);
     struct there a = ask_room(l, 1, 0), b = ask_room(l, 2, 1), c;
 
     c = ask_room(l, 3, 2);
@@ -179,9 +171,8 @@ TEST(landed_rows_are_spared_while_others_may_end)
 }
 
 /* RULES 5.4 */
-TEST(patience_is_each_heads_own)
+TEST_LANGD(patience_is_each_heads_own, DEFAULT_BLOCKS(4))
 {
-    struct rig *l = langd_up("pools[0].default_blocks=4", NULL);
     struct there a = ask_room(l, 1, 0), b = ask_room(l, 2, 1);
     struct there c = ask_room(l, 3, 2), d = ask_room(l, 4, 3);
 
@@ -204,9 +195,8 @@ TEST(patience_is_each_heads_own)
 
 /* An older room that comes and fits takes nothing of the head's patience. */
 /* RULES 5.4 */
-TEST(patience_goes_on_while_an_older_room_is_served)
+TEST_LANGD(patience_goes_on_while_an_older_room_is_served, DEFAULT_BLOCKS(3))
 {
-    struct rig *l = langd_up("pools[0].default_blocks=3", NULL);
     struct there a = ask_room(l, 1, 0), b = ask_room(l, 2, 1);
     struct there c = ask_room(l, 3, 2), d = ask_room(l, 4, 3);
 
@@ -227,9 +217,8 @@ TEST(patience_goes_on_while_an_older_room_is_served)
 }
 
 /* RULES 5.2 */
-TEST(firm_grants_are_not_taken)
+TEST_LANGD(firm_grants_are_not_taken, DEFAULT_BLOCKS(0))
 {
-    struct rig *l = langd_up("pools[0].default_blocks=0", NULL);
     struct there a = ask_room(l, 1, 0), b = ask_room(l, 2, 1);
 
     brain_hear(l, 0, length(&b, ROWS_UNKNOWN, 96, true));
@@ -429,9 +418,8 @@ TEST_LANGD(group_takes_no_more_members_than_it_has)
 }
 
 /* RULES 5.5 */
-TEST(group_waits_for_its_turn_and_then_is_firm)
+TEST_LANGD(group_waits_for_its_turn_and_then_is_firm, DEFAULT_BLOCKS(0))
 {
-    struct rig *l = langd_up("pools[0].default_blocks=0", NULL);
     struct there c = ask_room(l, 9, 20), a = member(l, 1, 2);
     struct there b = member(l, 2, 2);
 
@@ -534,9 +522,8 @@ TEST(what_one_of_a_group_does_not_need_is_spare_for_the_others)
 }
 
 /* RULES 5.6 */
-TEST(group_that_grows_beyond_the_pool_is_too_large)
+TEST_LANGD(group_that_grows_beyond_the_pool_is_too_large, DEFAULT_BLOCKS(0))
 {
-    struct rig *l = langd_up("pools[0].default_blocks=0", NULL);
     struct there a = member(l, 1, 2), b = member(l, 2, 2);
 
     brain_hear(l, 0, length(&a, ROWS_UNKNOWN, 128, false));
@@ -649,9 +636,8 @@ TEST(a_huge_group_fits_the_list_of_actions)
 /* what fills up */
 
 /* RULES 2.2 */
-TEST(full_aux_delays_and_is_counted)
+TEST_LANGD(full_aux_delays_and_is_counted, "limits.aux_total=64KiB")
 {
-    struct rig *l = langd_up("limits.aux_total=64KiB", NULL);
     static uint8_t big[AUX_MAX];
     struct there t[3];
     struct peer_msg m;
@@ -670,10 +656,9 @@ TEST(full_aux_delays_and_is_counted)
     T_EQ_U64(brain_said(l, PEER_STATE, 0)->state.flags, FLAG_AUX);
 }
 
-TEST(full_tables_refuse_and_recover)
+TEST_LANGD(
+    full_tables_refuse_and_recover, "limits.rooms=4", "limits.attachments=16")
 {
-    struct rig *l = langd_up("limits.rooms=4", "limits.attachments=16");
-
     for (uint32_t i = 0; i < 4; i++)
         (void)ask_room(l, i + 1, i);
     T_ERR(brain_say(l, 0, request(9, 9, MODE_WHOLE)), ERR_BUSY);
@@ -778,9 +763,8 @@ TEST_WITH(null_encoder_is_ready_at_once, struct rig *l, langd(NULL, NULL))
 TEST_LANGD(drain_takes_no_new_rooms)
 {
     struct there t = ask_room(l, 1, 0);
-    struct event drain = {.type = EV_DRAIN};
 
-    rig_step(l, &drain);
+    brain_is(l, EV_DRAIN);
     T_ERR(brain_say(l, 0, request(2, 1, MODE_WHOLE)), ERR_DRAINING);
     T_EQ_U64(brain_open_rooms(l->is), 1);
     fill(l, &t, 8);

@@ -87,10 +87,8 @@ TEST(rooms_are_left_for_others)
     T_EQ_U64(brain_shown(l, "status", "rooms_held", 0), 2);
 }
 
-TEST(one_user_alone_has_all_rooms_again_and_again)
+TEST_LANGD(one_user_alone_has_all_rooms_again_and_again, "limits.rooms=16")
 {
-    struct rig *l = langd_up("limits.rooms=16", NULL);
-
     for (uint32_t round = 0; round < 10; round++) {
         T_EQ_U64(take(l, 0, a_room, ERR_BUSY, "limits.rooms"), 16);
         for (uint32_t i = 0; i < 16; i++)
@@ -246,9 +244,8 @@ TEST(no_engine_waits_longer_than_the_limit)
 /* User 7 has asked for the pool forty times; user 8's one room waits for the
  * first of them and one more, not for all. */
 /* RULES 5.1 */
-TEST(users_take_turns_for_blocks)
+TEST_LANGD(users_take_turns_for_blocks, "limits.rooms=48", DEFAULT_BLOCKS(0))
 {
-    struct rig *l = langd_up("limits.rooms=48", "pools[0].default_blocks=0");
     struct there t[41];
 
     brain_user(l, 1, 8, "other");

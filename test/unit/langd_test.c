@@ -318,7 +318,6 @@ static void refuse(struct rig *l, const char *text)
 TEST(a_hello_that_is_refused_is_told_once_and_names_why_rooms_fail)
 {
     struct rig *l = langd("timeouts.unreachable=20s", "timeouts.bootstrap=2s");
-    struct event up = {.type = EV_LINK_UP};
 
     T_OK(brain_say(l, 0, request(1, 0, MODE_WHOLE)));
     brain_pass(l, 2500);
@@ -326,7 +325,7 @@ TEST(a_hello_that_is_refused_is_told_once_and_names_why_rooms_fail)
     T_HAS((const char *)l->event.event.text.p, "encoder was never reached");
     T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
     T_OK(brain_say(l, 0, request(1, 0, MODE_WHOLE)));
-    rig_step(l, &up);
+    brain_is(l, EV_LINK_UP);
     T_EQ_U64(brain_said_count(l, PEER_HELLO), 1);
     refuse(l, "this name is taken");
     T_EQ_U64(brain_acts(l, ACT_WARN), 1);
@@ -368,10 +367,9 @@ TEST_LANGD(new_epoch_ends_rooms_ready_rows_stay)
 
 TEST_LANGD(silence_is_lost_only_after_a_while)
 {
-    struct event down = {.type = EV_LINK_DOWN, .link = 0};
     struct there t = ask_room(l, 1, 0);
 
-    rig_step(l, &down);
+    brain_down(l, 0);
     brain_pass(l, 400);
     T_EQ_U64(brain_state(l, 0, 0), ROOM_BOOTSTRAPPING);
     brain_hello(l, 0, "enc", PEER_EPOCH);
@@ -379,7 +377,7 @@ TEST_LANGD(silence_is_lost_only_after_a_while)
     T_EQ_U64(brain_said(l, PEER_RESUME, 0)->generation, t.generation);
     brain_pass(l, 1000);
     T_EQ_U64(brain_state(l, 0, 0), ROOM_BOOTSTRAPPING);
-    rig_step(l, &down);
+    brain_down(l, 0);
     brain_pass(l, 600);
     T_EQ_U64(brain_reason(l, 0, 0), ERR_PEER_LOST);
 }
@@ -517,9 +515,8 @@ TEST_LANGD(one_outage_is_one_attempt_and_has_patience)
 }
 
 /* RULES 1.5 */
-TEST(an_outage_ends_by_count_with_time_between)
+TEST_LANGD(an_outage_ends_by_count_with_time_between, "timeouts.progress=300s")
 {
-    struct rig *l = langd_up("timeouts.progress=300s", NULL);
     struct there t = ask_room(l, 1, 0);
     struct peer_msg m = about(&t, PEER_BROKEN);
     uint64_t began = l->now_ns;
@@ -536,9 +533,8 @@ TEST(an_outage_ends_by_count_with_time_between)
 }
 
 /* RULES 1.5 */
-TEST(or_by_rows_that_do_not_come)
+TEST_LANGD(or_by_rows_that_do_not_come, "timeouts.progress=3s")
 {
-    struct rig *l = langd_up("timeouts.progress=3s", NULL);
     struct there t = ask_room(l, 1, 0);
     struct peer_msg m = about(&t, PEER_BROKEN);
 
@@ -593,9 +589,8 @@ TEST_LANGD(rows_of_an_older_attempt_do_not_count)
 /* stream */
 
 /* RULES 5.20 */
-TEST(stream_shows_and_frees_a_prefix)
+TEST_LANGD(stream_shows_and_frees_a_prefix, ROOM_BLOCKS(4))
 {
-    struct rig *l = langd_up("pools[0].max_room_blocks=4", NULL);
     struct there t;
 
     T_OK(brain_say(l, 0, request(1, 0, MODE_STREAM)));
@@ -733,9 +728,8 @@ TEST_LANGD(blocks_of_a_failed_room_wait_for_landings)
 /* deadlines */
 
 /* RULES 8.3 */
-TEST(bootstrap_and_total)
+TEST_LANGD(bootstrap_and_total, "timeouts.bootstrap=1s", "timeouts.total=2s")
 {
-    struct rig *l = langd_up("timeouts.bootstrap=1s", "timeouts.total=2s");
     struct there t = ask_room(l, 1, 0);
 
     (void)t;
@@ -751,9 +745,8 @@ TEST(bootstrap_and_total)
 }
 
 /* RULES 8.3; F44 */
-TEST(progress_needs_rows_and_a_grant)
+TEST_LANGD(progress_needs_rows_and_a_grant, "timeouts.progress=2s")
 {
-    struct rig *l = langd_up("timeouts.progress=2s", NULL);
     struct there t = ask_room(l, 1, 0);
     struct peer_msg m;
 
@@ -772,9 +765,8 @@ TEST(progress_needs_rows_and_a_grant)
 }
 
 /* RULES 8.3 */
-TEST(progress_runs_for_less_than_a_unit)
+TEST_LANGD(progress_runs_for_less_than_a_unit, "timeouts.progress=1s")
 {
-    struct rig *l = langd_up("timeouts.progress=1s", NULL);
     struct there t = ask_room(l, 1, 0);
     struct peer_msg m = length(&t, 3, 3, true);
 
@@ -785,9 +777,8 @@ TEST(progress_runs_for_less_than_a_unit)
 }
 
 /* RULES 8.3 */
-TEST(consumer_deadline_only_counts)
+TEST_LANGD(consumer_deadline_only_counts, "timeouts.consumer=1s")
 {
-    struct rig *l = langd_up("timeouts.consumer=1s", NULL);
     struct there t = ask_room(l, 1, 0);
 
     fill(l, &t, 8);

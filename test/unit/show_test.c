@@ -75,10 +75,9 @@ static void all_the_same(struct rig *b)
             same(b, whats[i], places);
 }
 
-TEST(encoded_shows_the_same_in_slices)
+TEST_ENCODED(
+    encoded_shows_the_same_in_slices, "limits.rooms=64", "limits.history=4")
 {
-    struct rig *e = encoded("limits.rooms=64", "limits.history=4");
-
     for (uint32_t i = 0; i < 12; i++) {
         struct local_msg a = announce(i + 1, i, 8, 8);
 
