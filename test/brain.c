@@ -185,7 +185,6 @@ struct rig *brain_make(uint8_t role, const char *const *settings)
         .uid = BRAIN_UID,
         .carriers = 1u << CARRIER_TCP,
         .carriers_text = "tcp",
-        .segment_max = 1 << 18,
         .recorder = &b->recorder};
     if (strcmp(b->conf.transfer_tls, "tcp") != 0) {
         b->bc.carriers |= 1u << CARRIER_UCX;

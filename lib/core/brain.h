@@ -12,6 +12,10 @@
 
 struct recorder;
 
+/* Bytes of the largest data message that a daemon takes or sends. With UCX over
+ * TCP it has to be equal at both ends. */
+#define DATA_MESSAGE_BYTES (256u << 10)
+
 struct brain_conf {
     const struct conf *conf;   /* stays valid; changes only before EV_CONF */
     uint64_t epoch;            /* random, not 0 */
@@ -28,7 +32,6 @@ struct brain_conf {
     uint8_t carriers;          /* usable carriers here: bits by number */
     uint8_t carriers_barred;   /* unusable ones, since they cannot encrypt */
     const char *carriers_text; /* the same for HELLO; stays valid */
-    uint32_t segment_max;      /* largest data payload received or sent */
     struct recorder *recorder; /* zero at first, stays valid */
 };
 

@@ -156,8 +156,7 @@ static void shard_make(struct daemon *d, uint32_t k)
                 &slab, rooms, LANDINGS_MIN, k, d->shards_count, d->lpools, n);
         else
             s->sending = sending_init(&slab, rooms, share_peers(d->conf), k,
-                d->shards_count, 1u << 20, (uint32_t)d->conf->transfer_segment,
-                spools, n);
+                d->shards_count, 1u << 20, DATA_MESSAGE_BYTES, spools, n);
         if (round == 0)
             slab = (struct slab){
                 .p = s->memory = must_alloc(1, slab.used), .cap = slab.used};
@@ -237,7 +236,6 @@ void daemon_start(struct daemon *d)
     if (d->role == ROLE_ENCODED && W.is.hosts)
         d->bc.secret[0] = draw() | 1;
     d->bc.shards = d->shards_count;
-    d->bc.segment_max = (uint32_t)d->conf->transfer_segment;
     brain_make(d);
     d->timer_ns = TIME_NEVER;
     if (!d->out.actions) {

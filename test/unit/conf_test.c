@@ -83,7 +83,7 @@ TEST(defaults)
     conf_init(&conf, ROLE_LANGD);
     T_EQ_U64(conf.role, ROLE_LANGD);
     T_EQ_U64(conf.transfer_shards, 1);
-    T_EQ_U64(conf.transfer_segment, 256 * 1024);
+    T_EQ_U64(conf.limit_aux_total, 4u << 20);
     T_EQ_U64(conf.timeout_total, 300 * NS_PER_S);
     T_EQ_U64(conf.control_lost_after, 500 * NS_PER_MS);
     T_EQ_STR(conf.transfer_devices, "lo");
@@ -106,14 +106,14 @@ TEST(numbers)
 TEST(sizes)
 {
     begin(ROLE_ENCODED);
-    set("transfer.segment", "16KiB");
-    T_EQ_U64(conf.transfer_segment, 16384);
-    set("transfer.segment", "16384B");
-    set("transfer.segment", "4MiB");
-    T_EQ_U64(conf.transfer_segment, 4u << 20);
+    set("limits.aux_total", "64KiB");
+    T_EQ_U64(conf.limit_aux_total, 65536);
+    set("limits.aux_total", "65536B");
+    set("limits.aux_total", "4MiB");
+    T_EQ_U64(conf.limit_aux_total, 4u << 20);
     set("limits.aux_total", "1GiB");
-    NONE_OF("transfer.segment",
-        "is not a size from 16KiB to 4MiB; units are B KiB MiB GiB TiB",
+    NONE_OF("limits.aux_total",
+        "is not a size from 64KiB to 1GiB; units are B KiB MiB GiB TiB",
         "262144", "0", "1TiB", "16kib", "18446744073709551615KiB");
 }
 
@@ -386,10 +386,7 @@ TEST(pool_values)
     set("pools[0].memory", "cuda:0");
     set("pools[0].layout", "embedding:f32:524289");
     unfinished("pools[0].layout: rows of 2097156 bytes; in memory of a GPU at "
-               "most 2097152, or transfer.segment");
-    set("transfer.segment", "4MiB");
-    finish();
-    set("transfer.segment", "256KiB");
+               "most 2097152");
     set("pools[0].layout", "embedding:f32:524288");
     finish();
     set("pools[0].memory", "host");
@@ -785,7 +782,6 @@ static void check_pair(const char *encoded, const char *langd)
     T_EQ_STR(conf.peers[0].address, e.control_advertise);
     T_EQ_STR(conf.pools[0].name, e.pools[0].name);
     T_EQ_STR(conf.pools[0].layout, e.pools[0].layout);
-    T_EQ_U64(conf.transfer_segment, e.transfer_segment);
     T_TRUE(strcmp(conf.socket_path, e.socket_path) != 0);
 }
 

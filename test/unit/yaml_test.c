@@ -183,7 +183,7 @@ TEST(unknown_keys)
         "timeouts limits pools peers");
     bad("name: a\ntransfer:\n  shards: 1\n  shrads: 1\n", 4, 3,
         "unknown key `transfer.shrads`; there are shards carrier tls devices "
-        "ports streams segment stall encrypt trusted_network same_host "
+        "ports streams stall encrypt trusted_network same_host "
         "cpus");
     bad("pools:\n  - name: a\n    block: 3\n", 3, 5,
         "unknown key `pools[0].block`; there are name memory blocks block_rows "

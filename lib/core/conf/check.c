@@ -323,9 +323,8 @@ _Static_assert(ROW_BYTES_MAX <= 1u << 29, "a pool of 32 bits of rows fits");
 
 /* Normalizes the layout's text, and checks that the pool's rows fit 32 bits. */
 static enum err check_layout(
-    const struct conf *c, struct conf_pool *p, uint32_t i, struct conf_error *e)
+    struct conf_pool *p, uint32_t i, struct conf_error *e)
 {
-    uint32_t most = max_u32(CONF_GPU_ROW, (uint32_t)c->transfer_segment);
     uint64_t rows = p->blocks * p->block_rows;
     struct layout l;
     uint32_t at;
@@ -340,11 +339,11 @@ static enum err check_layout(
         return OK;
     if (layout_parse(span_str(p->layout), &l, &at))
         return refuse_layout(i, p->layout, at, e);
-    if (conf_on_gpu(p) && l.row_bytes > most)
+    if (conf_on_gpu(p) && l.row_bytes > CONF_GPU_ROW)
         return conf_refuse(e,
             "pools[%u].layout: rows of %u bytes; in memory of a GPU at most "
-            "%u, or transfer.segment",
-            i, l.row_bytes, most);
+            "%u",
+            i, l.row_bytes, CONF_GPU_ROW);
     CHECK(strlen(l.text) < sizeof(p->layout), "a layout of pool %u", i);
     memcpy(p->layout, l.text, strlen(l.text) + 1);
     return OK;
@@ -378,7 +377,7 @@ static enum err check_pool(
     r = check_ids("uids", i, &p->uids, e);
     if (!r)
         r = check_ids("gids", i, &p->gids, e);
-    return r ? r : check_layout(c, p, i, e);
+    return r ? r : check_layout(p, i, e);
 }
 
 static enum err check_pools(struct conf *c, struct conf_error *e)

@@ -10,8 +10,7 @@
 
 #define CONF_LIST_MAX  64
 #define CONF_POOLS_MAX 16
-/* Bytes of a row of a GPU pool, if transfer.segment is not more: what pinned
- * memory surely holds. */
+/* Most bytes of a row of a GPU pool: what pinned memory surely holds. */
 #define CONF_GPU_ROW   (2u << 20)
 #define CONF_PEERS_MAX 256
 #define CONF_KEYS_MAX  4

@@ -239,7 +239,7 @@ void peer_hello(struct peers *p, struct out *out, uint32_t link,
     m.hello.version_min = m.hello.version_max = WIRE_VERSION;
     m.hello.role = p->self.role;
     m.hello.answer = answer;
-    m.hello.segment_max = c->segment_max;
+    m.hello.segment_max = DATA_MESSAGE_BYTES;
     m.hello.boot = c->boot;
     m.hello.name = span_str(c->conf->name);
     m.hello.advertise = span_str(c->conf->control_advertise);

@@ -179,7 +179,7 @@ static enum err start_shard(struct node *n, uint32_t k)
         .data = {.tls = n->carriers.tls,
             .devices = n->carriers.devices,
             .ports = c->transfer_ports,
-            .segment_bytes = (uint32_t)c->transfer_segment,
+            .segment_bytes = DATA_MESSAGE_BYTES,
             .keepalive_ms = KEEPALIVE_MS,
             .stall_ms = (uint32_t)(c->transfer_stall / NS_PER_MS),
             .streams = (uint32_t)c->transfer_streams,
@@ -191,8 +191,8 @@ static enum err start_shard(struct node *n, uint32_t k)
         .count = (uint32_t)c->transfer_shards,
         .slots = share_total(c, c->limit_rooms),
         .peers = n->peers_count,
-        /* In flight to an endpoint: four messages at least. */
-        .window_bytes = max_u32(1u << 20, 4 * (uint32_t)c->transfer_segment),
+        /* In flight to an endpoint. */
+        .window_bytes = 4 * DATA_MESSAGE_BYTES,
         /* 2,048 may wait while the loop takes another step. */
         .orders = 2048 + n->step_orders,
         .cpu = pinned ? atoi(c->transfer_cpus.items[k]) : -1,
@@ -234,7 +234,6 @@ static enum err start_brain(struct node *n)
     n->brain_conf.boot = boot_id();
     n->brain_conf.uid = geteuid();
     n->brain_conf.recorder = n->recorder;
-    n->brain_conf.segment_max = (uint32_t)n->conf->transfer_segment;
     (void)brain_init(&s, &n->brain_conf);
     n->brain_bytes = s.used;
     p = mmap(NULL, s.used, PROT_READ | PROT_WRITE,
