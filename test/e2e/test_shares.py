@@ -13,7 +13,7 @@ import wire
 HOG = 54321
 CELLS = 512
 LIMITS = {"rooms": 64, "attachments": 128, "aux_total": "64KiB"}
-SEQUENCES = {"sequence_spaces": 8, "sequence_requests": 16}
+SPACES = {"connections": 24}
 
 
 @contextlib.contextmanager
@@ -74,11 +74,11 @@ class Shares(Case):
                  self.until_refused(at_d, request, "limits.rooms"),
                  self.until_refused(at_d, attach, "limits.attachments"),
                  self.until_refused(at_d, lambda i: wire.SPACE.encode(
-                     5, name=f"s{i}", n_seq_max=1), "sequence_spaces"),
+                     5, name=f"s{i}", n_seq_max=1), "sequence spaces"),
                  self.until_refused(at_d, lambda i: wire.TICKET.encode(
                      5, space=0, cell=0xFFFFFFFF, request=f"r{i}"),
-                     "sequence_requests")]
-        self.assertEqual(taken, [64 - had, 64 - had, 64, 8, 16])
+                     "sequence requests")]
+        self.assertEqual(taken, [64 - had, 64 - had, 64, 24, 64])
 
     def seen_by(self, s):
         s.send(wire.QUERY.encode(9, what="rooms"))
@@ -95,7 +95,7 @@ class Shares(Case):
         os.chmod(self.world.dir, 0o755)
         mode = {"socket": {"mode": "0666"}}
         e, d = self.pair(encoded={"limits": LIMITS, **mode},
-                         langd={"limits": {**LIMITS, **SEQUENCES}, **mode})
+                         langd={"limits": {**LIMITS, **SPACES}, **mode})
         at_e, at_d = self.hog(e), self.hog(d)
         self.take_rest(at_e, at_d, self.take_aux(at_e, at_d, d))
 

@@ -119,14 +119,14 @@ class One(Tickets):
 
 class Ends(Tickets):
     def test_timeout_in_line(self):
-        d = self.langd(timeouts={"sequence": "10m"})
+        d = self.langd(timeouts={"total": "10m"})
         conn = self.connect(d)
         space = conn.space("ctx", 1)
         a = space.acquire("a")
         began = time.monotonic()
         self.refusal("timeout", space.acquire, "b", 0.05)
         self.assertLess(time.monotonic() - began, LIMIT)
-        reload(d, timeouts={"sequence": "200ms"})
+        reload(d, timeouts={"total": "200ms"})
         self.refusal("timeout", space.acquire, "b")  # as configured
         self.assertIsNone(space.query("b"))
         self.assertEqual(space.query("a"), (0, a.generation))

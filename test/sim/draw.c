@@ -139,7 +139,6 @@ void draw_times(struct conf *c)
         return;
     }
     c->timeout_bootstrap = between(1000, 8000) * MS;
-    c->timeout_sequence = between(2000, 8000) * MS;
     c->timeout_progress = between(2000, 8000) * MS;
     c->timeout_total = between(4000, 20000) * MS;
     c->timeout_consumer = between(2000, 20000) * MS;

@@ -34,7 +34,6 @@ static void longer(struct conf *c)
 {
     c->timeout_total *= between(1, 2);
     c->timeout_bootstrap *= between(1, 2);
-    c->timeout_sequence *= between(1, 2);
     c->timeout_progress *= between(1, 2);
     c->timeout_consumer *= between(1, 2);
 }

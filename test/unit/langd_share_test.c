@@ -111,27 +111,27 @@ TEST(attachments_are_left_for_others)
 /* RULES 7.6 */
 TEST(spaces_are_left_for_others)
 {
-    struct rig *l = two_users("limits.sequence_spaces=16");
+    struct rig *l = two_users("limits.connections=16");
 
-    T_EQ_U64(take(l, 0, a_space, ERR_QUOTA, "limits.sequence_spaces"), 16);
-    T_EQ_U64(take(l, 1, a_space, ERR_QUOTA, "limits.sequence_spaces"), 2);
+    T_EQ_U64(take(l, 0, a_space, ERR_QUOTA, "limits.connections"), 16);
+    T_EQ_U64(take(l, 1, a_space, ERR_QUOTA, "limits.connections"), 2);
     brain_end(l, 0);
     brain_dead(l, 0);
     brain_user(l, 0, 9, "s");
-    T_EQ_U64(take(l, 0, a_space, ERR_QUOTA, "limits.sequence_spaces"), 14);
+    T_EQ_U64(take(l, 0, a_space, ERR_QUOTA, "limits.connections"), 14);
 }
 
 /* RULES 7.6 */
 TEST(sequence_requests_are_left_for_others)
 {
-    struct rig *l = two_users("limits.sequence_requests=16");
+    struct rig *l = two_users("limits.rooms=16");
 
     T_OK(brain_say(l, 0, a_space(60)));
     space = brain_answer(l)->a;
-    T_EQ_U64(take(l, 0, a_ticket, ERR_QUOTA, "limits.sequence_requests"), 16);
+    T_EQ_U64(take(l, 0, a_ticket, ERR_QUOTA, "limits.rooms"), 16);
     T_OK(brain_say(l, 1, a_space(60)));
     space = brain_answer(l)->a;
-    T_EQ_U64(take(l, 1, a_ticket, ERR_QUOTA, "limits.sequence_requests"), 2);
+    T_EQ_U64(take(l, 1, a_ticket, ERR_QUOTA, "limits.rooms"), 2);
 }
 
 /* what users see of each other */

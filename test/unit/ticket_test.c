@@ -24,9 +24,8 @@ static struct tickets *make(uint32_t spaces, uint32_t requests)
     struct slab s = {0};
 
     conf_init(&c, ROLE_LANGD);
-    c.limit_connections = CONNS;
-    c.limit_spaces = spaces;
-    c.limit_tickets = requests;
+    c.limit_connections = spaces;
+    c.limit_rooms = requests;
     tickets_init(&t, &s, &c, 7);
     free(memory);
     s = slab_fresh(s.used);
@@ -314,7 +313,7 @@ TEST_WITH(deadline, struct tickets *t, make(1, 16))
     T_EQ_U64(told[0].state, 0);
     T_EQ_U64(told[0].reason, ERR_TIMEOUT);
     T_ERR(query(t, s, "b", &q), ERR_UNKNOWN_ROOM);
-    T_EQ_U64(heap_first(&t->timers)->key, t->wait_ns);
+    T_EQ_U64(heap_first(&t->timers)->key, t->conf->timeout_total);
     T_OK(release(t, s, "a", a.generation)); /* c has waited in time */
     T_EQ_U64(listen(t), 1);
     T_TRUE(heap_first(&t->timers) == NULL);
@@ -460,7 +459,7 @@ TEST_WITH(asked_again_before_the_loss_was_heard, struct tickets *t, make(1, 16))
     (void)ask(t, s, "a");
     T_FALSE(ask(t, s, "b").held);
     T_FALSE(ask(t, s, "c").held);
-    tickets_expire(t, t->wait_ns);
+    tickets_expire(t, t->conf->timeout_total);
     T_FALSE(ask(t, s, "b").held);
     T_EQ_U64(listen(t), 1);
     T_EQ_STR(told[0].request, "c");
@@ -490,11 +489,11 @@ TEST(caps)
     (void)ask(t, s, "b");
     (void)ask(t, s, "c");
     T_ERR(ticket_acquire(t, 5, 1, &m, NULL, &out, &why), ERR_QUOTA);
-    T_HAS(why, "sequence_requests");
+    T_HAS(why, "sequence requests");
     T_EQ_U64(out.seq, 9);
     (void)ask(t, s, "c");
     /* A loss keeps its place until it is told. */
-    tickets_expire(t, t->wait_ns);
+    tickets_expire(t, t->conf->timeout_total);
     T_ERR(ticket_acquire(t, 5, 1, &m, NULL, &out, &why), ERR_QUOTA);
     T_EQ_U64(listen(t), 1);
     T_OK(ticket_acquire(t, 5, 1, &m, NULL, &out, &why));

@@ -209,7 +209,6 @@ static void on_conf(struct langd *l)
     const struct conf *c = l->b.c.conf;
 
     l->tombs.keep_ns = l->left.keep_ns = c->timeout_tombstone;
-    l->tickets.wait_ns = c->timeout_sequence;
 }
 
 static void kill_rooms(struct langd *l, const struct event *ev)

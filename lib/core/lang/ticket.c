@@ -10,14 +10,13 @@
 void tickets_init(
     struct tickets *t, struct slab *s, const struct conf *c, uint64_t seed)
 {
-    share_init(&t->space_share, s, c, "limits.sequence_spaces", c->limit_spaces,
-        1, seed);
-    share_init(
-        &t->share, s, c, "limits.sequence_requests", c->limit_tickets, 1, seed);
+    share_init(&t->space_share, s, c, "sequence spaces, limits.connections",
+        c->limit_connections, 1, seed);
+    share_init(&t->share, s, c, "sequence requests, limits.rooms",
+        c->limit_rooms, 1, seed);
     t->conf = c;
     t->spaces_max = t->space_share.total;
     t->tickets_max = t->share.total;
-    t->wait_ns = c->timeout_sequence;
     t->spaces = slab_take(s, t->spaces_max, sizeof(*t->spaces));
     t->tickets = slab_take(s, t->tickets_max, sizeof(*t->tickets));
     t->conns = slab_take(s, share_connections(c), sizeof(*t->conns));
@@ -269,7 +268,8 @@ enum err ticket_acquire(struct tickets *t, uint32_t session, uint32_t conn,
             p->waiting_count++;
             t->waited++;
             heap_set(&t->timers, &k->timer,
-                *t->now_ns + conf_wait_ns(t->conf, m->wait_ms, t->wait_ns));
+                *t->now_ns +
+                    conf_wait_ns(t->conf, m->wait_ms, t->conf->timeout_total));
         }
     }
     list_remove(&k->in_conn); /* the answer has it */

@@ -59,7 +59,7 @@ struct tickets {
     uint32_t spaces_max, tickets_max;
     struct slots slots;     /* of tickets */
     const uint64_t *now_ns; /* the brain's; set after tickets_init */
-    uint64_t wait_ns, granted, waited, expired; /* the last three: counters */
+    uint64_t granted, waited, expired; /* counters */
 };
 
 /* The result of an acquire or query. */
