@@ -115,8 +115,8 @@ static void on_attach(
             (enum err)to.ended->end_reason);
     else
         attachment_wait(&b->engines, att,
-            b->now_ns + conf_wait_ns(b->c.conf, n->deadline_ms,
-                            b->c.conf->timeout_bootstrap));
+            b->now_ns +
+                conf_wait_ns(n->deadline_ms, b->c.conf->timeout_bootstrap));
 }
 
 /* Returns the attachment under cell and tag; NULL: the message was refused. */

@@ -69,7 +69,6 @@ static void change(const struct daemon *d, struct conf *next)
     else
         draw_times(next);
     next->transfer_shards++; /* takes a restart */
-    next->limit_deadline = between(1, 100) * NS_PER_S;
     next->limit_inbox = between(1, 64) << 20;
     if (d->role == ROLE_LANGD)
         name_some(next, was);

@@ -48,11 +48,12 @@ struct conf {
     struct conf_peer peers[CONF_PEERS_MAX];
 };
 
+#define CONF_WAIT_MAX_NS (3600 * NS_PER_S)
+
 /* Returns how long an engine that asks for `ms` waits; 0: `otherwise`. */
-static inline uint64_t conf_wait_ns(
-    const struct conf *c, uint32_t ms, uint64_t otherwise)
+static inline uint64_t conf_wait_ns(uint32_t ms, uint64_t otherwise)
 {
-    return ms ? min_u64(ms * NS_PER_MS, c->limit_deadline) : otherwise;
+    return ms ? min_u64(ms * NS_PER_MS, CONF_WAIT_MAX_NS) : otherwise;
 }
 
 /* transfer.same_host */

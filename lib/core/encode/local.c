@@ -89,8 +89,8 @@ static enum err find_item(struct encoded *e, uint32_t conn,
 static void fill_announce(
     struct encoded *e, struct eroom *m, const struct local_announce *n)
 {
-    uint64_t wait = conf_wait_ns(
-        e->b.c.conf, n->deadline_ms, e->b.c.conf->timeout_bootstrap);
+    uint64_t wait =
+        conf_wait_ns(n->deadline_ms, e->b.c.conf->timeout_bootstrap);
 
     eroom_move(e, m, EROOM_LIVE);
     m->flags = n->flags & (FLAG_KEEP | FLAG_OPEN);

@@ -39,7 +39,7 @@ static enum err check_request(struct langd *l, uint32_t conn,
 
 static uint64_t deadline(const struct langd *l, uint32_t ms, uint64_t otherwise)
 {
-    return l->b.now_ns + conf_wait_ns(l->b.c.conf, ms, otherwise);
+    return l->b.now_ns + conf_wait_ns(ms, otherwise);
 }
 
 static void fill_request(

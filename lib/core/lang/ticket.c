@@ -268,8 +268,7 @@ enum err ticket_acquire(struct tickets *t, uint32_t session, uint32_t conn,
             p->waiting_count++;
             t->waited++;
             heap_set(&t->timers, &k->timer,
-                *t->now_ns +
-                    conf_wait_ns(t->conf, m->wait_ms, t->conf->timeout_total));
+                *t->now_ns + conf_wait_ns(m->wait_ms, t->conf->timeout_total));
         }
     }
     list_remove(&k->in_conn); /* the answer has it */
