@@ -415,11 +415,12 @@ TEST(a_thread_that_stands_still_hangs)
     stop();
 }
 
-/* A carrier in whose turns a new key comes, before what has arrived. */
+/* A carrier in whose turns a new key and a pool's memory come, before what has
+ * arrived. */
 static struct data_ops keyed;
 static pthread_t loop;
 static bool inside;
-static uint32_t keys, admitted;
+static uint32_t keys, admitted, memories;
 
 static void order_key(uint32_t key)
 {
@@ -430,13 +431,14 @@ static void order_key(uint32_t key)
     shard_order(w.l.shard, &o);
 }
 
-static unsigned progress_with_key(struct data *d)
+static unsigned progress_with_orders(struct data *d)
 {
     unsigned n;
 
     if (!pthread_equal(loop, pthread_self()))
         return data_mem.progress(d);
     order_key(++keys);
+    T_TRUE(shard_pool_ready(w.l.shard, 0));
     inside = true;
     n = data_mem.progress(d);
     inside = false;
@@ -451,13 +453,22 @@ static void take_key(struct data *d, uint32_t who, struct span key)
     memcpy(&admitted, key.p, sizeof(admitted));
 }
 
+static bool take_memory(
+    struct data *d, const void *base, uint64_t bytes, bool gpu)
+{
+    T_FALSE(inside);
+    memories++;
+    return data_mem.memory(d, base, bytes, gpu);
+}
+
 /* An order that is found while a message arrives is one, too: its connections
  * would end under the message. */
-TEST(a_key_never_reaches_a_carrier_that_delivers)
+TEST(no_key_and_no_pool_reaches_a_carrier_that_delivers)
 {
     keyed = data_mem;
-    keyed.progress = progress_with_key;
+    keyed.progress = progress_with_orders;
     keyed.admit = take_key;
+    keyed.memory = take_memory;
     loop = pthread_self();
     start(&data_mem, &keyed, 65536, 4096);
     T_WAIT(both_are_back, NULL);
@@ -465,6 +476,7 @@ TEST(a_key_never_reaches_a_carrier_that_delivers)
     room(100);
     wait_for_rows(100);
     T_TRUE(keys > 0);
+    T_TRUE(memories > 1); /* one at the start */
     T_WAIT(both_are_back, NULL);
     order_key(1000000);
     shard_flush(w.l.shard);

@@ -262,7 +262,7 @@ static uint64_t serve(struct shard *s, struct copies *q, uint64_t bytes)
     return of;
 }
 
-bool copy_waiting(const struct shard *s)
+bool copy_waiting(struct shard *s)
 {
     return s->land.small.head != NONE || s->land.large.head != NONE;
 }

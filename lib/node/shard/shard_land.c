@@ -88,7 +88,6 @@ static void set_pool(struct shard *s, uint32_t i)
 {
     struct landing_pool p = pool_of(&s->conf.pools[i]);
 
-    CHECK(i < s->conf.pools_count, "pool %u of %u", i, s->conf.pools_count);
     landing_pool_set(s->land.landing, i, &p);
 }
 
@@ -428,8 +427,11 @@ static void order(struct shard *s, const struct order *o)
     case ORDER_PEER: /* of encoded only */
         orders_blob_free(s, o->peer.blob);
         return;
-    case ORDER_POOL:
+    case ORDER_POOL: /* rows may come for it at once */
         set_pool(s, o->pool);
+        if (s->conf.pools[o->pool].mem->gpu)
+            (void)gpu_known(s, s->conf.pools[o->pool].mem->gpu);
+        s->land.pools_due |= UINT64_C(1) << o->pool;
         return;
     case ORDER_SOURCE:
         if (o->source.source)
@@ -441,10 +443,13 @@ static void order(struct shard *s, const struct order *o)
     CHECK(false, "order %u", o->type);
 }
 
-/* Gives the carriers new keys, which may end connections: not the one whose
- * message is just being delivered. Until then nothing lands by an old one. */
+/* Tells the carriers of pools and gives them new keys, which may end
+ * connections: not the one whose message is just being delivered. Until then
+ * nothing lands by an old one. */
 static void settle(struct shard *s)
 {
+    for (; s->land.pools_due; s->land.pools_due &= s->land.pools_due - 1)
+        orders_pool(s, (uint32_t)__builtin_ctzll(s->land.pools_due));
     if (!s->land.keys_due)
         return;
     s->land.keys_due = false;
@@ -479,11 +484,6 @@ static unsigned after(struct shard *s, bool in_loop)
     return n;
 }
 
-static bool due(struct shard *s)
-{
-    return copy_waiting(s);
-}
-
 static uint32_t active(const struct shard *s)
 {
     return landing_active(s->land.landing);
@@ -506,7 +506,7 @@ const struct shard_role shard_lands = {.limits = limits,
     .settle = settle,
     .progressed = progressed,
     .after = after,
-    .due = due,
+    .due = copy_waiting,
     .active = active,
     .calls = {.arrived = arrived, .fetched = fetched},
     .staged = staged,

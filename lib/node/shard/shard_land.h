@@ -74,6 +74,7 @@ struct lander {
     struct order_key *keys; /* by peer: the newest that was ordered */
     bool *keyed;            /* it is not the carriers' yet */
     bool keys_due;          /* of any peer */
+    uint64_t pools_due;     /* a bit for each that carriers do not know yet */
 
     struct source **sources; /* by peer and pool; NULL: none */
     struct copy *copies;
@@ -99,7 +100,7 @@ bool copy_arrived(struct shard *s, const struct data_in *in,
     const struct segment *segs, uint32_t count);
 /* Copies about `max` bytes; returns the number of copies served. */
 unsigned copy_turn(struct shard *s, uint64_t max);
-bool copy_waiting(const struct shard *s);
+bool copy_waiting(struct shard *s);
 /* Ends copy i, which the GPU has completed. */
 void copy_over(struct shard *s, uint32_t i, bool ok);
 /* Ends copies whose landing is no longer wanted. */

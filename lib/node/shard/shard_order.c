@@ -144,8 +144,6 @@ unsigned shard_orders(struct shard *s)
             s->role->command(s, &o.cmd);
             continue;
         }
-        if (o.type == ORDER_POOL)
-            orders_pool(s, o.pool);
         s->role->order(s, &o);
     }
     return n;

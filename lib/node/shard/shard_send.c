@@ -547,6 +547,7 @@ static void order(struct shard *s, const struct order *o)
     case ORDER_KEY: /* of langd only */
         return;
     case ORDER_POOL:
+        orders_pool(s, o->pool);
         set_pool(s, o->pool);
         return;
     case ORDER_SOURCE: /* of langd only */
