@@ -1,16 +1,28 @@
 /* order.pml - how one thread hands to another by the memory model of C11, where
- * a load may return an old value: a status cell, and the address of a carrier with
- * its counter.
+ * a load may return an old value: lib/base/ring.c with its wake, a status cell,
+ * and the address of a carrier with its counter.
  *
  * Every store to an atomic is kept. A load returns any of them, unless the
  * thread has seen a later one. Where a load with acquire returns a store with
  * release, the thread has seen what the other had, and what it does comes after
- * what the other did. Records and rows are plain memory: an access that does not come after
- * the other thread's last one there is a race, and fails. With a full fence
- * a thread has seen what earlier fences of any thread had.
+ * what the other did. Records and rows are plain memory: an access that does
+ * not come after the other thread's last one there is a race, and fails. With a
+ * full fence a thread has seen what earlier fences of any thread had.
  *
+ * Without switches: the ring. With these it fails:
+ * -DTAIL_RELEASE=0  the producer's store to tail is relaxed
+ * -DTAIL_ACQUIRE=0  the consumer's load of it is
+ * -DHEAD_RELEASE=0  the consumer's store to head is relaxed
+ * -DHEAD_ACQUIRE=0  the producer's loads of it are
+ * -DFIRSTLATE       first is stored behind tail
+ * -DNOFENCEUP       no fence in wake_up()
+ * -DNOFENCEDOWN     no fence in wake_sleep()
  * -DCELL            a cell; with -DCELL_RELEASE=0 or -DCELL_ACQUIRE=0 it fails
- * -DADDRESS         an address; the same with COUNT_... */
+ * -DADDRESS         an address; the same with COUNT
+ *
+ * Left out: stores to `asleep` by two threads at once have the order in which
+ * they are made; what a fence alone orders of plain memory. A search ends where
+ * the consumer has slept SLEEPS times. */
 #ifndef N
 #define N 3 /* records */
 #endif
@@ -210,4 +222,110 @@ active proctype consumer()
     check(C, 0, 1)
 }
 
+#else
+
+active proctype producer()
+{
+    byte tail, first, head;
+    bool fits;
+
+    do
+    :: pushed == N -> break
+    :: pushed < N ->
+        fits = tail - head < CAP;
+        if
+        :: fits
+        :: else ->
+            get(P, HEAD, HEAD_ACQUIRE);
+            head = got[P];
+            fits = tail - head < CAP
+        fi;
+        if
+        :: !fits -> skip
+        :: !fits -> break
+        :: fits ->
+            if
+            :: tail - first >= WARM ->
+                get(P, HEAD, HEAD_ACQUIRE);
+                head = got[P];
+                if
+                :: head == tail ->
+                    first = tail;
+#ifndef FIRSTLATE
+                    put(P, FIRST, first, 0)
+#endif
+                :: else
+                fi
+            :: else
+            fi;
+            write(P, (tail - first) % CAP, tail);
+            tail++;
+            pushed = tail;
+            put(P, TAIL, tail, TAIL_RELEASE);
+#ifdef FIRSTLATE
+            put(P, FIRST, first, 0);
+#endif
+            /* wake_up() */
+#ifndef NOFENCEUP
+            fence(P);
+#endif
+            get(P, ASLEEP, 0);
+            if
+            :: got[P] ->
+                atomic {
+                    if
+                    :: at[ASLEEP].s[at[ASLEEP].last].value ->
+                        sees[P].seen[ASLEEP] = at[ASLEEP].last;
+                        put(P, ASLEEP, 0, 1);
+                        fd = true
+                    :: else
+                    fi
+                }
+            :: else
+            fi
+        fi
+    od;
+    over = true
+}
+
+active proctype consumer()
+{
+    byte head, tail, first, slept;
+
+    do
+    :: head != tail ->
+        check(C, (head - first) % CAP, head);
+        head++;
+        put(C, HEAD, head, HEAD_RELEASE)
+    :: head == tail ->
+        get(C, TAIL, TAIL_ACQUIRE);
+        tail = got[C];
+        get(C, FIRST, 0);
+        first = got[C];
+        if
+        :: head != tail
+        :: head == tail && slept == SLEEPS -> break
+        :: head == tail && slept < SLEEPS ->
+            slept++;
+            put(C, ASLEEP, 1, 0); /* wake_sleep() */
+#ifndef NOFENCEDOWN
+            fence(C);
+#endif
+            get(C, TAIL, TAIL_ACQUIRE);
+            tail = got[C];
+            get(C, FIRST, 0);
+            first = got[C];
+            if
+            :: head != tail
+            :: else ->
+                if
+                :: fd
+                :: over && head == pushed && !fd -> break
+                fi
+            fi;
+            put(C, ASLEEP, 0, 0);
+            fd = false
+        fi
+    od
+}
 #endif
