@@ -62,6 +62,7 @@ struct span shard_address(struct shard *s, uint8_t number)
 
     if (!c)
         return span_of(NULL, 0);
+    /* publish() releases it. */
     a = atomic_load_explicit(&c->address, memory_order_acquire);
     return span_of(a->bytes, a->len);
 }
@@ -196,6 +197,7 @@ void carry_tick(struct shard *s)
         if (watch(s, c) != OK || publish(c) != OK)
             log_error("shard %u: a new address of %s is lost", s->conf.index,
                 c->ops->name);
-        stat_add(&s->stats.workers_replaced, 1);
+        /* Releases the address: node_carriers_watch() asks for it only once. */
+        atomic_fetch_add(&s->stats.workers_replaced, 1);
     }
 }
