@@ -1,7 +1,8 @@
 /* ring.c - see ring.h. Memory order matters: a record is written before tail
- * (release) and read after it (acquire). Full fences on both sides order the
+ * (release) and read after it (acquire); it is read before head (release), and
+ * its place written after that (acquire). Full fences on both sides order the
  * sleeper's flag and the ring's tail, so that the producer sees the flag or the
- * sleeper sees the record.
+ * sleeper sees the record. test/models/order.pml fails without any of these.
  *
  * A ring that is found empty behind its first RING_WARM bytes starts over at
  * its beginning: a large one, made for the worst case, passes no more than that
@@ -50,6 +51,7 @@ uint32_t ring_space(struct ring *r)
 {
     uint32_t tail = atomic_load_explicit(&r->tail, memory_order_relaxed);
 
+    /* ring_pop() releases it. */
     r->head_seen = atomic_load_explicit(&r->head, memory_order_acquire);
     CHECK(tail - r->head_seen <= r->mask + 1, "%u records in a ring of %u",
         tail - r->head_seen, r->mask + 1);
@@ -91,6 +93,7 @@ bool ring_empty(struct ring *r)
     uint32_t head = atomic_load_explicit(&r->head, memory_order_relaxed);
 
     if (head == r->tail_seen) {
+        /* ring_push() releases it, and first with it. */
         r->tail_seen = atomic_load_explicit(&r->tail, memory_order_acquire);
         r->first_seen = atomic_load_explicit(&r->first, memory_order_relaxed);
     }

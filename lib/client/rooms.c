@@ -275,6 +275,7 @@ void client_rooms_lost(mmx *m)
 {
     for (uint32_t i = 0; i < m->cells; i++) {
         struct client_room *r = &m->rooms[i];
+        /* The daemon's local_cell() has released it. */
         uint64_t word = atomic_load_explicit(&m->page[i], memory_order_acquire);
 
         if (client_room_open(m, r))

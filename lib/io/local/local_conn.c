@@ -608,6 +608,7 @@ void local_cell(struct local *l, uint32_t conn, uint32_t index, uint64_t word)
     if (!c->cells)
         return;
     CHECK(index < c->cells_count, "cell %u of %u", index, c->cells_count);
+    /* Engines acquire it: mmx_poll(), or as mmx.h says of mmx_cell(). */
     atomic_store_explicit(&c->cells[index], word, memory_order_release);
 }
 

@@ -162,6 +162,7 @@ void cuda_close(struct cuda **cp)
 
 const char *cuda_lost(const struct cuda *c)
 {
+    /* lose() releases it, and the reason with it. */
     return atomic_load_explicit(&c->lost, memory_order_acquire) ? c->reason
                                                                 : NULL;
 }

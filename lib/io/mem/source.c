@@ -185,6 +185,7 @@ void source_drop(struct source *s)
 
 bool source_alone(const struct source *s)
 {
+    /* source_drop() releases it: no copy of its holder goes on. */
     return !s || atomic_load_explicit(&s->holders, memory_order_acquire) == 1;
 }
 

@@ -255,6 +255,7 @@ void node_carriers_watch(struct node *n)
 
     if (!conf_lands(n->conf) || node_congested(n))
         return;
+    /* carry_tick() releases it. */
     for (uint32_t k = 0; k < n->shards_count; k++)
         replaced += atomic_load_explicit(
             &shard_stats(n->shards[k])->workers_replaced, memory_order_acquire);

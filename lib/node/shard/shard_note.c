@@ -34,5 +34,6 @@ void shard_notify(struct shard *s, const struct data_note *n)
 
 bool shard_inline(const struct shard *s)
 {
+    /* pass_to() releases it, and all of the shard with it. */
     return atomic_load_explicit(&s->owner, memory_order_acquire) == OWNER_LOOP;
 }
