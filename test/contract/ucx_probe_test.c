@@ -44,12 +44,12 @@ static __attribute__((constructor)) void answer(void)
 static const char *ask(const char *events, const char *tls)
 {
     static char text[512];
-    char command[256];
+    char program[256] = "", command[512];
     FILE *f;
 
-    snprintf(command, sizeof(command),
-        "UCX_MEM_EVENTS=%s " ASK "=%s exec /proc/%d/exe", events, tls,
-        (int)getpid());
+    T_TRUE(readlink("/proc/self/exe", program, sizeof(program) - 1) > 0);
+    snprintf(command, sizeof(command), "UCX_MEM_EVENTS=%s " ASK "=%s exec '%s'",
+        events, tls, program);
     f = popen(command, "r");
     T_TRUE(f != NULL);
     do /* UCX's own lines come first */
