@@ -225,12 +225,23 @@ TEST_ENCODED(commits_that_change_nothing)
 /* RULES 1.6, 4.2; F29 */
 TEST_ENCODED(too_large_and_duplicate_announces)
 {
+    struct local_msg none = announce(1, 0, 8, 8), done = commit(0, 0, 8);
+
+    none.announce.storage = STORAGE_ANY;
+    T_ERR(brain_say(e, 0, none), ERR_MALFORMED);
+    none.announce.storage = STORAGE_PROMPT + 1;
+    T_ERR(brain_say(e, 0, none), ERR_MALFORMED);
+    none = announce(1, 0, 8, 8);
+    none.announce.traceparent = span_str("00-1");
+    T_ERR(brain_say(e, 0, none), ERR_MALFORMED);
     T_ERR(brain_say(e, 0, announce(1, 0, 1000, 1000)), ERR_TOO_LARGE);
     T_EQ_U64(brain_answer(e)->a, 1000);
     T_EQ_U64(brain_answer(e)->b, 128);
     T_ERR(brain_say(e, 0, announce(1, 0, 8, 9)), ERR_MALFORMED);
     T_OK(brain_say(e, 0, announce(1, 0, 8, 8)));
     T_ERR(brain_say(e, 0, announce(1, 1, 8, 8)), ERR_DUPLICATE_ROOM);
+    done.commit.aux = span_str("late");
+    T_ERR(brain_say(e, 0, done), ERR_MALFORMED);
     brain_conn(e, 1, "other");
     T_ERR(brain_say(e, 1, attach(1, 0, RIGHT_WATCH)), ERR_NOT_OWNER);
 }
@@ -592,6 +603,11 @@ TEST_ENCODED(a_commit_that_says_what_is_known_comes_late)
     T_EQ_U64(brain_state(e, 0, 0), ROOM_SUCCESS);
     last.commit.flags = FLAG_FINAL;
     T_OK(brain_say(e, 0, last));
+    last.commit.total = 0;
+    T_OK(brain_say(e, 0, last));
+    last.commit.aux = span_str("late");
+    T_ERR(brain_say(e, 0, last), ERR_GONE);
+    last = commit(0, 0, 0);
     last.commit.total = 3;
     T_ERR(brain_say(e, 0, last), ERR_GONE);
     T_ERR(brain_say(e, 0, commit(0, 0, 1)), ERR_GONE);

@@ -28,6 +28,8 @@ TEST(hello_comes_first_once_and_for_us)
 
     open_conn(l, 0);
     T_ERR(brain_say(l, 0, request(1, 0, MODE_WHOLE)), ERR_NOT_READY);
+    T_ERR(
+        brain_say(l, 0, (struct local_msg){.type = LOCAL_MAP}), ERR_NOT_READY);
     T_ERR(brain_say(l, 0, hello(1, WIRE_VERSION, 0)), ERR_MALFORMED);
     T_EQ_U64(brain_acts(l, ACT_CONN_CLOSE), 1);
     T_ERR(brain_say(l, 0, hello(LOCAL_MAGIC, 9, 0)), ERR_VERSION);
@@ -447,9 +449,11 @@ TEST(a_pool_whose_memory_cannot_be_had)
     l->slow_pools = true;
     brain_conn(l, 0, "s");
     ask_pool(l, 0, 70);
+    T_EQ_STR(brain_text(l, "pools", "state", 0), "populating");
     brain_pool(l, false);
     T_EQ_U64(pools_said(l), 0);
     T_EQ_U64(brain_acts(l, ACT_LOCAL), 1);
+    T_EQ_STR(brain_text(l, "pools", "state", 0), "broken");
     ask_pool(l, 0, 71); /* it may be there now */
     T_EQ_U64(brain_acts(l, ACT_POOL_FIX), 1);
     brain_pool(l, true);
