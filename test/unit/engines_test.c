@@ -127,6 +127,9 @@ TEST_LANGD(unknown_bits_are_answered)
     T_EQ_U64(brain_answer(l)->err, ERR_MALFORMED);
     T_TRUE(span_eq(brain_answer(l)->text,
         span_str("flags is 0xff, and only 0x1 is known")));
+    bad.err = ERR_BUSY; /* nor is its type */
+    rig_step(l, &bad);
+    T_TRUE(span_eq(brain_answer(l)->text, span_str("no message of that type")));
     rig_step(l, &peer);
     nack = brain_said(l, PEER_NACK, 0);
     T_TRUE(nack != NULL);

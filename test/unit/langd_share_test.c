@@ -211,6 +211,15 @@ TEST(request_ids_are_shown_to_their_users)
     m.ticket.cell = NONE;
     m.ticket.request = span_str("mine");
     T_OK(brain_say(l, 0, m));
+    m.ticket.request = span_str("of a room");
+    m.ticket.cell = 1;
+    m.ticket.tag = 101;
+    T_ERR(brain_say(l, 0, m), ERR_UNKNOWN_ROOM);
+    T_OK(brain_say(l, 0, attach(9, 1, RIGHT_READ))); /* that waits */
+    T_ERR(brain_say(l, 0, m), ERR_UNKNOWN_ROOM);
+    T_OK(brain_say(l, 0, request(9, 0, MODE_WHOLE)));
+    T_OK(brain_say(l, 0, abort_of(0)));
+    T_ERR(brain_say(l, 0, m), ERR_UNKNOWN_ROOM);
     for (uint32_t uid = 7; uid < 9; uid++) {
         struct seen seen = {.s = {seen_row, seen_ticket, no_number, NONE}};
         struct show_at at = {.places = UINT32_MAX, .uid = uid};
