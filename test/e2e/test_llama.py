@@ -165,6 +165,30 @@ class Split(Llama):
         enc.conn.wait(lambda: enc.rooms[77].ended, LIMIT)
         enc.release(77)
 
+    def test_language_hosts_of_one_daemon_do_not_wait_for_each_other(self):
+        """Each has sequence ids and groups of its own."""
+        e, d = self.pair_of()
+        host, line = self.encode_host(e), self.line()
+        manifest = self.encoded_line(host, line)
+        first = self.language_host(d)
+        first.stdin.write(self.room(77, manifest))  # nothing is announced yet
+        first.stdin.flush()
+        eventually(lambda: any(r.get("state") == "held"
+                               for r in d.show("sequences")),
+                   "the first host has its sequence id")
+        want = self.unsplit(line)[0]
+        second = self.encoded_line(host, self.line())
+        for manifest in (second, manifest):  # the last: of the same name
+            self.assertEqual(self.language(d, manifest), want, self.said)
+        self.end(host)
+        enc = self.world.engine(e)
+        self.announce(enc, 77, aux.pack(
+            modality="image", flags=aux.MROPE, grid=[(1, 6, 8)], merge=2))
+        out, said = first.communicate(timeout=LIMIT)
+        self.assertEqual(re.findall(r" tokens (.*)", out), want, out + said)
+        enc.conn.wait(lambda: enc.rooms[77].ended, LIMIT)
+        enc.release(77)
+
     def test_metadata_larger_than_an_aux(self):
         """In rows, of an encoder in Python; joined in C."""
         e, d = self.pair_of(encoded={"blocks": 9000}, langd={"blocks": 9000})

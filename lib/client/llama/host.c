@@ -46,7 +46,6 @@ void host_open(struct host *h, int role, const char *socket, const char *pool)
         .role = role,
         .socket = socket,
         .engine = host_name,
-        .session = host_name,
         .timeout_ms = 5000,
         .why = why,
         .why_size = sizeof why};

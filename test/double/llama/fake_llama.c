@@ -10,7 +10,7 @@
 #include <string.h>
 
 #define VOCAB 32
-#define SEQS  4
+#define SEQS  1
 
 struct llama_context {
     struct llama_model *model;
