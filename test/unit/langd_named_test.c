@@ -259,6 +259,16 @@ TEST_LANGD(an_encoder_that_is_leaving_may_be_allowed_again)
     T_EQ_STR(brain_text(l, "peers", "name", 1), "");
 }
 
+TEST_LANGD(a_key_allows_any_address_to_connect_to, "control.keys=fleet.key",
+    "control.allow=key")
+{
+    static const char *const none[] = {"a", "tcp://*:1", "tcp://a:0"};
+
+    T_OK(brain_say(l, 0, request_at("tcp://a:1", 1, 0)));
+    for (uint32_t i = 0; i < ARRAY_LEN(none); i++)
+        T_ERR(brain_say(l, 0, request_at(none[i], 2, 1)), ERR_NOT_READY);
+}
+
 /* The room may be announced there, and wait for this langd. */
 /* RULES 9.7 */
 TEST_LANGD(one_that_is_leaving_hears_declines_until_it_is_forgotten)
