@@ -22,7 +22,8 @@ struct memo {
     struct list node, by_age; /* of its holder; of all */
 };
 
-/* An end. */
+/* An end, remembered for TOMB_KEEP_NS. */
+#define TOMB_KEEP_NS (30 * NS_PER_S)
 struct tomb {
     struct memo memo;
     uint32_t owner; /* serial of the session that may ask; NONE: none may */

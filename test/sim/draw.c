@@ -147,7 +147,6 @@ void draw_times(struct conf *c)
     c->timeout_revoke_after = chance(300) ? 0 : between(1, 300) * MS;
     c->timeout_unclaimed = between(100, 3000) * MS;
     c->timeout_retry = between(10, 200) * MS;
-    c->timeout_tombstone = between(200, 30000) * MS;
     c->control_lost_after = between(50, 1000) * MS;
     c->limit_tombstones = chance(200) ? 16 : 256;
     c->limit_rooms = chance(200) ? between(1, 4) : between(8, 48);

@@ -180,13 +180,12 @@ TEST_ENCODED(what_a_room_counted_ends_with_it)
     T_EQ_U64(brain_state(e, 0, 0), ROOM_BOOTSTRAPPING);
 }
 
-TEST_ENCODED(
-    what_is_said_of_the_next_room_counts_there, "timeouts.tombstone=1s")
+TEST_ENCODED(what_is_said_of_the_next_room_counts_there)
 {
     T_OK(brain_say(e, 0, announce_for(2, 1, 0, 16)));
     brain_hear(e, 0, about(1, 0, PEER_DECLINE));
     T_OK(brain_say(e, 0, release(0)));
-    brain_pass(e, 2000);
+    brain_pass(e, 31000);
     brain_hear(e, 0, about(1, 0, PEER_DECLINE));
     T_OK(brain_say(e, 0, announce_for(1, 1, 0, 16)));
     T_EQ_U64(brain_reason(e, 0, 0), ERR_DECLINED);

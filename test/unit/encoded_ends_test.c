@@ -186,7 +186,7 @@ TEST_ENCODED(hellos_that_are_none)
 /* what is remembered */
 
 /* RULES 4.10 */
-TEST_ENCODED(init_after_the_source_is_gone, "timeouts.tombstone=5s")
+TEST_ENCODED(init_after_the_source_is_gone)
 {
     under_way(e, 1, 0, 70);
     ack(e, 0, 1, 70);
@@ -198,7 +198,7 @@ TEST_ENCODED(init_after_the_source_is_gone, "timeouts.tombstone=5s")
     T_EQ_U64(brain_said(e, PEER_FAILED, 0)->failed.reason, ERR_UNKNOWN_ROOM);
     brain_hear(e, 0, init(e, 1, 70, 8)); /* one that was served */
     T_EQ_U64(brain_said(e, PEER_STATE, 0)->state.state, ROOM_SUCCESS);
-    brain_pass(e, 6000);
+    brain_pass(e, 31000);
     brain_hear(e, 1, resume(1, 71, 0, 16, 0));
     T_EQ_U64(brain_said(e, PEER_NACK, 0)->nack.reason, ERR_STALE);
     brain_hear(e, 1, init(e, 1, 72, 8)); /* it may be announced again */
@@ -340,10 +340,10 @@ TEST_ENCODED(
 }
 
 /* RULES 1.2 */
-TEST_ENCODED(or_when_its_time_is_over, "timeouts.tombstone=1s")
+TEST_ENCODED(or_when_its_time_is_over)
 {
     dies(e, 70);
-    brain_pass(e, 2000);
+    brain_pass(e, 31000);
     comes_late(e, 70);
     brain_hear(e, 0, init(e, 1, 71, 8));
     is_taken(e);

@@ -692,12 +692,16 @@ TEST_LANGD(a_break_says_what_is_due, "timeouts.progress=3s")
     T_EQ_U64(brain_reason(l, 0, 0), ERR_PEER_LOST);
 }
 
-TEST_LANGD(what_ended_may_be_remembered_for_no_time, "timeouts.tombstone=0ms")
+TEST_LANGD(what_ended_is_remembered_for_30_seconds)
 {
     struct there t = ask_room(l, 1, 0);
 
     T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
     brain_hear(l, 0, about(&t, PEER_DRAINED));
+    brain_pass(l, 29000);
+    brain_hear(l, 0, length(&t, 8, 8, true));
+    T_EQ_U64(brain_said(l, PEER_STATE, 0)->state.reason, ERR_ABORTED);
+    brain_pass(l, 2000);
     brain_hear(l, 0, length(&t, 8, 8, true));
     T_EQ_U64(brain_said(l, PEER_STATE, 0)->state.reason, ERR_STALE);
 }

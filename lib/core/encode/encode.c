@@ -32,9 +32,9 @@ static void carve(struct encoded *e, struct slab *s)
     table_init(&e->ids, s, e->rooms_max, e->b.c.seed);
     table_init(&e->gens, s, e->rooms_max, e->b.c.seed + 1);
     memory_init(&e->ended_rooms, s, tombs, sizeof(struct tomb), e->b.c.seed,
-        c->timeout_tombstone);
+        TOMB_KEEP_NS);
     memory_init(&e->ended_gens, s, tombs, sizeof(struct tomb), e->b.c.seed,
-        c->timeout_tombstone);
+        TOMB_KEEP_NS);
     memory_init(&e->victims, s, tombs, sizeof(struct tomb), e->b.c.seed,
         c->timeout_total);
     memory_init(&e->declines, s, tombs, sizeof(struct decline), e->b.c.seed + 3,
@@ -179,7 +179,6 @@ static void on_conf(struct encoded *e)
 {
     const struct conf *c = e->b.c.conf;
 
-    e->ended_rooms.keep_ns = e->ended_gens.keep_ns = c->timeout_tombstone;
     e->victims.keep_ns = c->timeout_total;
     e->declines.keep_ns = c->timeout_bootstrap;
     note_users(e);

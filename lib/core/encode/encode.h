@@ -565,7 +565,7 @@ bool edst_rows_wait(const struct edst *d);
 void edst_fail(
     struct encoded *e, struct edst *d, enum err reason, const char *text);
 /* Ends the generation for good. Its outcome is remembered for
- * timeouts.tombstone. */
+ * TOMB_KEEP_NS. */
 void gens_end(struct encoded *e, const struct peer *p, uint64_t generation,
     uint8_t state, enum err reason);
 /* True if the generation has ended: an INIT of it comes too late. */

@@ -48,9 +48,9 @@ static void carve(struct langd *l, struct slab *s)
     table_init(&l->group_ids, s, l->rooms_max, l->b.c.seed);
     table_init(&l->keys, s, l->rooms_max, l->b.c.seed);
     memory_init(&l->tombs, s, (uint32_t)c->limit_tombstones,
-        sizeof(struct tomb), l->b.c.seed, c->timeout_tombstone);
+        sizeof(struct tomb), l->b.c.seed, TOMB_KEEP_NS);
     memory_init(&l->left, s, (uint32_t)c->limit_tombstones, sizeof(struct tomb),
-        l->b.c.seed, c->timeout_tombstone);
+        l->b.c.seed, TOMB_KEEP_NS);
     memory_init(&l->declines, s, WAITING_DECLINES, sizeof(struct ldecline),
         l->b.c.seed, FORGET_NS);
     tickets_init(&l->tickets, s, c, l->b.c.seed);
@@ -204,13 +204,6 @@ static void work(void *brain, struct out *out)
         engine_notify(&l->b.engines, out, conn);
 }
 
-static void on_conf(struct langd *l)
-{
-    const struct conf *c = l->b.c.conf;
-
-    l->tombs.keep_ns = l->left.keep_ns = c->timeout_tombstone;
-}
-
 static void kill_rooms(struct langd *l, const struct event *ev)
 {
     for (uint32_t i = 0; i < l->rooms_max; i++) {
@@ -250,7 +243,6 @@ static void on_event(void *brain, struct out *out, const struct event *ev)
         kill_rooms(l, ev);
         break;
     case EV_CONF:
-        on_conf(l);
         named_conf(l, out);
         break;
     default:
