@@ -229,8 +229,16 @@ class Moves(test_data_keys.Hosts):
         e, d = self.fleet()
         enc, lm = self.engines(e, d)
         self.deliver(enc, lm, 1, 64)
-        at = ["-n", self.l_host, "address"]
-        nets.ip(*at, "del", f"{nets.L_HOST}/24", "dev", "m0")
-        nets.ip(*at, "add", "10.213.0.77/24", "dev", "m0")
+        self.move(nets.L_HOST, "10.213.0.77")
         self.deliver(enc, lm, 2, 64)
-        self.assertGreater(d.stats()["workers_replaced"], 0)
+        replaced = d.stats()["workers_replaced"]
+        self.assertGreater(replaced, 0)
+        e.stop()  # nothing reaches langd's data port any more
+        self.move("10.213.0.77", "10.213.0.78")
+        eventually(lambda: d.stats()["workers_replaced"] > replaced,
+                   "an idle daemon listens there")
+
+    def move(self, old, new):
+        at = ["-n", self.l_host, "address"]
+        nets.ip(*at, "del", f"{old}/24", "dev", "m0")
+        nets.ip(*at, "add", f"{new}/24", "dev", "m0")

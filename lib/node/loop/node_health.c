@@ -1,6 +1,7 @@
 /* node_health.c - whether a room could complete now (RULES 9.6): asked once a
  * second, so that the service manager's status line and the log say what has
- * changed; and drains. The loop's thread.
+ * changed, and that shards which the loop owns have their ticks while nothing
+ * moves; and drains. The loop's thread.
  *
  * Rejected: a look whenever something has changed. It would be part of each
  * path that rooms take, and the manager would have to be spared most of it. */
@@ -31,7 +32,6 @@ static void tell(struct node *n, const struct health *h)
 
 void node_health_look(uv_timer_t *t)
 {
-    struct event ev = {.type = EV_SEEK};
     struct node *n = t->data;
     struct health h;
 
@@ -40,7 +40,9 @@ void node_health_look(uv_timer_t *t)
     uv_timer_start(
         t, node_health_look, LOOK_MS - uv_now(&n->loop) % LOOK_MS, 0);
     if (!node_congested(n))
-        node_event(n, &ev);
+        node_event(n, &(struct event){.type = EV_SEEK});
+    for (uint32_t k = 0; k < n->shards_count; k++)
+        n->polls[k].ready = true;
     node_health(n, &h);
     tell(n, &h);
 }
@@ -49,10 +51,8 @@ void node_health_look(uv_timer_t *t)
 
 static void order(struct node *n, struct query *q, enum event_type type)
 {
-    struct event ev = {.type = type};
-
     CHECK(type == EV_DRAIN || type == EV_UNDRAIN, "order of event %u", type);
-    node_event(n, &ev);
+    node_event(n, &(struct event){.type = type});
     node_health_row(n, admin_rows(q));
     admin_answer(n, q);
 }
