@@ -129,8 +129,7 @@ static void session_leave(struct engines *g, uint32_t session)
         room_orphan(r);
         g->ops->orphaned(g->brain, r);
     }
-    LIST_FOREACH_SAFE (n, &s->waiting)
-        list_remove(n);
+    CHECK(list_empty(&s->waiting), "session %u ends, and it waits", session);
     if (g->ops->session_over)
         g->ops->session_over(g->brain, session);
     s->used = false;
@@ -172,8 +171,7 @@ void engine_end(struct engines *g, uint32_t conn)
         return;
     c->state = CONN_ENDED;
     list_remove(&c->in_silent);
-    if (g->ops->conn_over)
-        g->ops->conn_over(g->brain, conn);
+    g->ops->conn_over(g->brain, conn);
     LIST_FOREACH_SAFE (n, &c->attachments) {
         struct attachment *att = LIST_ENTRY(n, struct attachment, in_conn);
 

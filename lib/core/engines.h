@@ -151,8 +151,8 @@ struct engines_ops {
     void (*leaving)(void *brain, struct attachment *att);
     /* The owner's session ended: fail the room as engine-lost. */
     void (*orphaned)(void *brain, struct room *r);
-    /* The connection, or the session, ended; NULL: nothing to do. */
     void (*conn_over)(void *brain, uint32_t conn);
+    /* NULL: nothing to do. */
     void (*session_over)(void *brain, uint32_t session);
 };
 
