@@ -674,6 +674,43 @@ class Preload(Llama):
         self.end(host)
         e.stop()
 
+    def test_langd_starts_again_under_rows_in_place(self):
+        """Another slot finds the new run while they are read."""
+        e, d = self.pair_of(encoded={"pools": [{
+            "name": "vit", "blocks": 64, "block_rows": 4, "layout": fields(),
+            "lend": "no"}]})  # else its map may take the old one's place
+        line, pipe = self.line(), os.path.join(self.dir, "beside")
+        os.mkfifo(pipe)
+        host = self.digest_host(e, line)
+        p = self.program("linked", self.model_path, self.model_path, "5",
+                         str(STEPS), self.dir + "/logits", BATCHED="1",
+                         BESIDE=pipe, MMX_LANGD_SOCKET=d.socket,
+                         MMX_ENCODER="enc0", MMX_MODEL="tiny")
+        p.stdin.write(line)
+        p.stdin.flush()
+
+        def connected():
+            slots.write("x")
+            slots.flush()
+            self.assertEqual(p.stdout.readline(), "beside\n")
+            return d.show("engines")
+        with open(pipe, "w", encoding="ascii") as slots:
+            d.kill()
+            d.start()
+            eventually(connected, "the program has found the new run")
+            connected()
+        want = self.unsplit(line)[0]
+        self.assertEqual(re.findall(r" tokens (.*)", p.stdout.readline()),
+                         want)
+        self.encoded_line(host, line)  # its rows are kept
+        got, said = p.communicate(line, timeout=LIMIT)
+        self.assertEqual(re.findall(r" tokens (.*)", got), want, said)
+        self.assertIn("rows of langd's last run are in use", said)
+        self.assertEqual(said.count(" in place"), 2, said)
+        host.kill()  # it may not have heard of the first delivery
+        host.communicate()
+        e.stop()
+
     def test_the_same_picture_is_encoded_once(self):
         e, d = self.pair_of()
         host = self.encode_host(e, "--digest", "tiny")

@@ -100,12 +100,20 @@ static void *real(const char *name)
 
 /* link */
 
-/* Maps the pool of a daemon's new run. With the lock. */
+/* Maps the pool of a daemon's new run, unless rows of the last one may still be
+ * read: its map goes with that. With the lock. */
 static bool map_pool(uint64_t epoch)
 {
     const struct mmx_field *f = &link.pool.fields[0];
     int e;
 
+    for (const struct have *h = first; h; h = h->next)
+        if (h->open) {
+            fputs("mmx: rows of langd's last run are in use; pictures are "
+                  "encoded here\n",
+                stderr);
+            return false;
+        }
     link.pool.size = sizeof link.pool;
     e = mmx_pool(link.m, getenv("MMX_POOL"), NULL, 2000, &link.pool);
     if (e) {
@@ -128,7 +136,8 @@ static bool map_pool(uint64_t epoch)
     return false;
 }
 
-/* True if rooms can be asked for: connected, with a pool that fits. */
+/* True if rooms can be asked for: connected, with a pool that fits. With the
+ * lock. */
 static bool up(void)
 {
     struct mmx_opt o = {.size = sizeof o,
@@ -139,7 +148,6 @@ static bool up(void)
     struct mmx_event ev[64];
     bool ok = false, fresh = false;
 
-    pthread_mutex_lock(&lock);
     if (!link.off && !link.m) {
         int e = mmx_open(&o, &link.m);
 
@@ -162,13 +170,13 @@ static bool up(void)
     link.away = !ok;
     if (ok && info.epoch != link.epoch)
         ok = map_pool(info.epoch);
-    pthread_mutex_unlock(&lock);
     return ok;
 }
 
 /* rooms */
 
-static bool ask(const mtmd_input_chunk *c, mmx_room *out)
+/* Asks for the rows of an entry's picture: true if that could be said. */
+static bool ask(struct have *h)
 {
     const char *tag = setting("MMX_MODEL", ""), *id;
     const char *said = setting("MMX_SECRET", "");
@@ -176,28 +184,43 @@ static bool ask(const mtmd_input_chunk *c, mmx_room *out)
     struct mmx_reference named = {0};
     struct mmx_request q = {.size = sizeof q,
         .encoder = setting("MMX_ENCODER", "encoded-0"),
-        .rows = (uint32_t)mtmd_input_chunk_get_n_tokens(c)};
+        .rows = (uint32_t)mtmd_input_chunk_get_n_tokens(h->chunk)};
     int e;
 
-    if (mtmd_input_chunk_get_type(c) == MTMD_INPUT_CHUNK_TYPE_TEXT)
+    if (mtmd_input_chunk_get_type(h->chunk) == MTMD_INPUT_CHUNK_TYPE_TEXT)
         return false;
-    id = mtmd_input_chunk_get_id(c);
+    id = mtmd_input_chunk_get_id(h->chunk);
     named.id = digest_room(tag, id);
     q.reference = &named;
-    if (!named.id || !up())
-        return false;
-    q.pool = link.pool.id;
-    if (digest_key(tag, id, key))
-        q.key = key;
     if (said[0] && !digest_hex(said, named.secret, 16)) {
         fputs(
             "mmx: MMX_SECRET is not 32 digits of hex; encoding here\n", stderr);
         return false;
     }
-    e = mmx_request(link.m, &q, out);
-    if (e)
-        fprintf(stderr, "mmx: %s; encoding here\n", mmx_reason(e, NULL, NULL));
-    return e == 0;
+    if (digest_key(tag, id, key))
+        q.key = key;
+    pthread_mutex_lock(&lock);
+    if (named.id && up()) {
+        q.pool = link.pool.id;
+        e = mmx_request(link.m, &q, &h->room);
+        h->open = e == 0;
+        if (e)
+            fprintf(
+                stderr, "mmx: %s; encoding here\n", mmx_reason(e, NULL, NULL));
+    }
+    pthread_mutex_unlock(&lock);
+    return h->open;
+}
+
+/* Releases an entry's room: no row of it is read from then on. */
+static void leave(struct have *h)
+{
+    if (!h->open)
+        return;
+    (void)mmx_release(link.m, h->room, MMX_ALL, 0);
+    pthread_mutex_lock(&lock);
+    h->open = false;
+    pthread_mutex_unlock(&lock);
 }
 
 /* How long a picture may be unannounced. */
@@ -276,8 +299,7 @@ static int fetch(struct have *h, bool in_place)
         e = h->copy ? copy_rows(h->room, n, h->copy) : -MMX_E_SYSTEM;
         h->rows = e ? NULL : h->copy;
     }
-    (void)mmx_release(link.m, h->room, MMX_ALL, 0);
-    h->open = false;
+    leave(h);
     return e;
 }
 
@@ -316,8 +338,7 @@ static void entry_free(struct have *h)
 {
     struct have **at = &first;
 
-    if (h->open)
-        (void)mmx_release(link.m, h->room, MMX_ALL, 0);
+    leave(h);
     pthread_mutex_lock(&lock);
     while (*at != h)
         at = &(*at)->next;
@@ -382,7 +403,7 @@ __attribute__((visibility("default"))) int32_t mtmd_encode_chunk(
 
     forget(ctx);
     h = entry_new(ctx, chunk);
-    if (h && (h->open = ask(chunk, &h->room))) {
+    if (h && ask(h)) {
         e = fetch(h, false);
         tell(h, e);
         if (e == 0)
@@ -414,7 +435,7 @@ __attribute__((visibility("default"))) int32_t mtmd_batch_add_chunk(
     h = entry_new(batch, chunk);
     if (!h)
         return 1;
-    h->open = ask(chunk, &h->room);
+    (void)ask(h);
     return 0;
 }
 

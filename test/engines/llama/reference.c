@@ -4,7 +4,9 @@
  *     reference MODEL MMPROJ BATCH PREDICT LOGITS
  *
  * With BATCHED set pictures are encoded by the batch calls, as llama-server
- * does. What the split hosts and the preloaded library are compared with. */
+ * does. BESIDE names a file: between the first batch's encoding and its use
+ * each character in there is another slot's picture, answered by a line. What
+ * the split hosts and the preloaded library are compared with. */
 #include <llama.h>
 #include <mtmd-helper.h>
 #include <mtmd.h>
@@ -58,6 +60,27 @@ static void greedy(llama_pos past, FILE *logits)
     putchar('\n');
 }
 
+/* What other slots do beside the first batch. */
+static void beside(const mtmd_input_chunk *picture)
+{
+    const char *name = getenv("BESIDE");
+    FILE *said = name ? fopen(name, "r") : NULL;
+
+    if (!said)
+        return;
+    unsetenv("BESIDE");
+    while (fgetc(said) != EOF) {
+        mtmd_batch *b = mtmd_batch_init(mtmd);
+
+        if (mtmd_batch_add_chunk(b, picture) || mtmd_batch_encode(b))
+            DIE("encode failed");
+        mtmd_batch_free(b);
+        puts("beside");
+        fflush(stdout);
+    }
+    fclose(said);
+}
+
 /* As llama-server: the pictures in one batch, then chunk by chunk. */
 static void batched(const mtmd_input_chunks *chunks, llama_pos *past)
 {
@@ -91,6 +114,7 @@ static void batched(const mtmd_input_chunks *chunks, llama_pos *past)
             if (mtmd_batch_encode(b))
                 DIE("encode failed");
             rows = mtmd_batch_get_output_embd(b, c);
+            beside(c);
         }
         if (!rows || mtmd_helper_decode_image_chunk(mtmd, context, c, rows,
                          *past, 0, batch_max, past, NULL, NULL))
