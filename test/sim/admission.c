@@ -29,9 +29,7 @@ void broken_order(void)
     quiet_world(1, 1);
     W.is.data_us = 200000;
     W.is.rendezvous = 1000;
-    e0 = make(ROLE_ENCODED, "e0", ROW_4K, 64, 16, 0);
-    l0 = make(ROLE_LANGD, "l0", ROW_4K, 8, 16, 0);
-    start_all();
+    pair(64, 8, 16, 0);
     request(l0, e0, 1, 1);
     request(l0, e0, 2, 5);
     in_four_pieces(1, 10);
@@ -127,10 +125,7 @@ static void in_group(
 /* Two groups whose members want one source pool, announced in turns. */
 void group_source(void)
 {
-    quiet_world(1, 1);
-    e0 = make(ROLE_ENCODED, "e0", ROW_4K, 2, 16, 0);
-    l0 = make(ROLE_LANGD, "l0", ROW_4K, 16, 16, 2);
-    start_all();
+    quiet_pair(2, 16, 16, 2);
     for (uint64_t r = 1; r <= 4; r++) {
         announce(e0, r, 16, 10 * r)->session = 0;
         in_group(request(l0, e0, r, 1), 1 + (r - 1) % 2, 2, 2);
@@ -141,10 +136,7 @@ void group_source(void)
 /* One group, larger than the source pool. */
 void group_larger(void)
 {
-    quiet_world(1, 1);
-    e0 = make(ROLE_ENCODED, "e0", ROW_4K, 1, 16, 0);
-    l0 = make(ROLE_LANGD, "l0", ROW_4K, 16, 16, 2);
-    start_all();
+    quiet_pair(1, 16, 16, 2);
     for (uint64_t r = 1; r <= 2; r++) {
         announce(e0, r, 16, 10 * r)->session = 0;
         in_group(request(l0, e0, r, 1), 1, 2, 2);
@@ -191,10 +183,7 @@ void consumed_together(void)
 {
     struct cons *c, *d;
 
-    quiet_world(1, 1);
-    e0 = make(ROLE_ENCODED, "e0", ROW_4K, 16, 16, 0);
-    l0 = make(ROLE_LANGD, "l0", ROW_4K, 4, 16, 1);
-    start_all();
+    quiet_pair(16, 4, 16, 1);
     for (uint64_t r = 1; r <= 2; r++)
         announce(e0, r, 64, 10);
     c = request(l0, e0, 1, 1);
@@ -223,10 +212,7 @@ static void bit_by_bit(
  * of a younger one stays, since the other one will end. */
 void rows_are_spared(void)
 {
-    quiet_world(1, 1);
-    e0 = make(ROLE_ENCODED, "e0", ROW_4K, 64, 16, 0);
-    l0 = make(ROLE_LANGD, "l0", ROW_4K, 8, 16, 1);
-    start_all();
+    quiet_pair(64, 8, 16, 1);
     request(l0, e0, 1, 1);
     in_group(request(l0, e0, 2, 2), 1, 1, 2);
     request(l0, e0, 3, 3);
@@ -297,10 +283,7 @@ static struct prod *circle_of_three(uint32_t source_blocks, uint64_t asked_ms)
 {
     struct prod *p;
 
-    quiet_world(1, 1);
-    e0 = make(ROLE_ENCODED, "e0", ROW_4K, source_blocks, 16, 0);
-    l0 = make(ROLE_LANGD, "l0", ROW_4K, 2, 16, 0);
-    start_all();
+    quiet_pair(source_blocks, 2, 16, 0);
     in_group(request(l0, e0, 1, 1), 1, 2, 2);
     in_group(request(l0, e0, 2, 2), 1, 2, 2);
     request(l0, e0, 3, asked_ms);
@@ -498,10 +481,7 @@ void victims_in_a_batch(void)
 {
     struct prod *a, *b, *c;
 
-    quiet_world(1, 1);
-    e0 = make(ROLE_ENCODED, "e0", ROW_4K, 2, 16, 0);
-    l0 = make(ROLE_LANGD, "l0", ROW_4K, 2, 16, 0);
-    start_all();
+    quiet_pair(2, 2, 16, 0);
     in_group(request(l0, e0, 1, 1), 1, 2, 2);
     in_group(request(l0, e0, 2, 2), 1, 2, 2);
     for (uint64_t r = 3; r <= 5; r++)
@@ -528,9 +508,7 @@ void overload_drains(void)
     quiet_world(1, 1);
     W.is.data_us = 900000;
     W.is.rendezvous = 1000;
-    e0 = make(ROLE_ENCODED, "e0", ROW_4K, 2, 16, 0);
-    l0 = make(ROLE_LANGD, "l0", ROW_4K, 16, 16, 0);
-    start_all();
+    pair(2, 16, 16, 0);
     for (uint64_t r = 1; r <= 8; r++) {
         request(l0, e0, r, r);
         announce(e0, r, 16, 5 + r);

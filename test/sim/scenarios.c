@@ -10,10 +10,7 @@
 /* 64 rooms of 16,336 rows through 64 blocks of 8,192 rows all end. */
 static void many_large(void)
 {
-    quiet_world(1, 1);
-    e0 = make(ROLE_ENCODED, "e0", ROW_4K, 64, 8192, 0);
-    l0 = make(ROLE_LANGD, "l0", ROW_4K, 64, 8192, 1);
-    start_all();
+    quiet_pair(64, 64, 8192, 1);
     for (uint64_t r = 1; r <= 64; r++) {
         announce(e0, r, 16336, r % 7);
         request(l0, e0, r, r % 5);
@@ -26,10 +23,7 @@ static void many_large(void)
  * counterexamples. */
 static void both_full(void)
 {
-    quiet_world(1, 1);
-    e0 = make(ROLE_ENCODED, "e0", ROW_4K, 8, 16, 0);
-    l0 = make(ROLE_LANGD, "l0", ROW_4K, 8, 16, 2);
-    start_all();
+    quiet_pair(8, 8, 16, 2);
     for (uint64_t r = 1; r <= 4; r++)
         request(l0, e0, r, 0);
     for (uint64_t r = 5; r <= 8; r++)
@@ -86,10 +80,7 @@ static void stream_through(void)
 {
     struct cons *c;
 
-    quiet_world(1, 1);
-    e0 = make(ROLE_ENCODED, "e0", ROW_4K, 80, 128, 0);
-    l0 = make(ROLE_LANGD, "l0", ROW_4K, 16, 128, 8);
-    start_all();
+    quiet_pair(80, 16, 128, 8);
     announce(e0, 1, 10000, 1)->pieces = 8;
     c = request(l0, e0, 1, 1);
     c->mode = MODE_STREAM;
@@ -105,10 +96,7 @@ static void count_resumes(
     struct prod *p;
     uint64_t wants;
 
-    quiet_world(1, 1);
-    e0 = make(ROLE_ENCODED, "e0", ROW_4K, 64, 128, 0);
-    l0 = make(ROLE_LANGD, "l0", ROW_4K, 64, 128, 8);
-    start_all();
+    quiet_pair(64, 64, 128, 8);
     request(l0, e0, 1, 1);
     p = announce(e0, 1, rows, 20);
     p->known = known;
@@ -150,9 +138,7 @@ static void taken_back(void)
     quiet_world(1, 1);
     W.is.data_us = 20000;
     W.is.rendezvous = 500;
-    e0 = make(ROLE_ENCODED, "e0", ROW_4K, 64, 8, 0);
-    l0 = make(ROLE_LANGD, "l0", ROW_4K, 3, 8, 1);
-    start_all();
+    pair(64, 3, 8, 1);
     for (uint64_t r = 1; r <= 8; r++) {
         struct prod *p = announce(e0, r, 24, 3 * r);
 
@@ -190,9 +176,7 @@ static void announced_again(void)
     quiet_world(1, 1);
     W.is.rendezvous = 1000;
     W.is.data_us = 30000;
-    e0 = make(ROLE_ENCODED, "e0", ROW_4K, 4, 16, 0);
-    l0 = make(ROLE_LANGD, "l0", ROW_4K, 8, 16, 4);
-    start_all();
+    pair(4, 8, 16, 4);
     c = request(l0, e0, 1, 1);
     c->must_succeed = false;
     first = announce(e0, 1, 64, 1);
@@ -225,9 +209,7 @@ static void restarted(void)
 {
     quiet_world(1, 1);
     W.is.data_us = 80000;
-    e0 = make(ROLE_ENCODED, "e0", ROW_4K, 8, 16, 0);
-    l0 = make(ROLE_LANGD, "l0", ROW_4K, 8, 16, 2);
-    start_all();
+    pair(8, 8, 16, 2);
     announce(e0, 1, 100, 1);
     request(l0, e0, 1, 1)->must_succeed = false;
     at(25 * MS, crash, e0, 0, 0);
@@ -248,9 +230,7 @@ static void early_fail(void)
 
     quiet_world(1, 1);
     W.is.net_us = 30000;
-    e0 = make(ROLE_ENCODED, "e0", ROW_4K, 8, 16, 0);
-    l0 = make(ROLE_LANGD, "l0", ROW_4K, 8, 16, 8);
-    start_all();
+    pair(8, 8, 16, 8);
     request(l0, e0, 1, 1);
     p = announce(e0, 1, 64, 200);
     for (uint64_t ms = 210; ms < 300; ms += 5)
@@ -265,10 +245,7 @@ static void rows_outlive(void)
 {
     struct cons *c;
 
-    quiet_world(1, 1);
-    e0 = make(ROLE_ENCODED, "e0", ROW_4K, 8, 16, 0);
-    l0 = make(ROLE_LANGD, "l0", ROW_4K, 8, 16, 2);
-    start_all();
+    quiet_pair(8, 8, 16, 2);
     at(500 * MS, engine_dies, announce(e0, 1, 64, 1), 0, 0);
     c = request(l0, e0, 1, 1000);
     while (!world_over() && W.now_ns < LIMIT)
@@ -282,10 +259,7 @@ static void rows_outlive(void)
  * timeouts.unclaimed, not for timeouts.bootstrap, and say why they ended. */
 static void unclaimed(void)
 {
-    quiet_world(1, 1);
-    e0 = make(ROLE_ENCODED, "e0", ROW_4K, 16, 16, 0);
-    l0 = make(ROLE_LANGD, "l0", ROW_4K, 16, 16, 4);
-    start_all();
+    quiet_pair(16, 16, 16, 4);
     for (uint64_t r = 1; r <= 8; r++)
         announce(e0, r, 32, 10 * r)->expected = ERR_GONE;
     for (uint64_t r = 9; r <= 12; r++) {
@@ -304,10 +278,7 @@ static void exposed_stays(void)
 {
     struct cons *c;
 
-    quiet_world(1, 1);
-    e0 = make(ROLE_ENCODED, "e0", ROW_4K, 64, 16, 0);
-    l0 = make(ROLE_LANGD, "l0", ROW_4K, 8, 16, 2);
-    start_all();
+    quiet_pair(64, 8, 16, 2);
     request(l0, e0, 1, 1);
     c = request(l0, e0, 2, 2);
     c->mode = MODE_STREAM;

@@ -50,6 +50,21 @@ void start_all(void)
         daemon_start(W.daemons[i]);
 }
 
+void pair(uint32_t e_blocks, uint32_t l_blocks, uint32_t block_rows,
+    uint32_t first_blocks)
+{
+    e0 = make(ROLE_ENCODED, "e0", ROW_4K, e_blocks, block_rows, 0);
+    l0 = make(ROLE_LANGD, "l0", ROW_4K, l_blocks, block_rows, first_blocks);
+    start_all();
+}
+
+void quiet_pair(uint32_t e_blocks, uint32_t l_blocks, uint32_t block_rows,
+    uint32_t first_blocks)
+{
+    quiet_world(1, 1);
+    pair(e_blocks, l_blocks, block_rows, first_blocks);
+}
+
 struct prod *announce(
     struct daemon *e, uint64_t room, uint32_t rows, uint64_t when_ms)
 {

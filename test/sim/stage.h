@@ -15,6 +15,12 @@ void quiet_world(uint32_t encodeds, uint32_t langds);
 struct daemon *make(uint8_t role, const char *name, const char *layout,
     uint32_t blocks, uint32_t block_rows, uint32_t first_blocks);
 void start_all(void);
+/* e0 and l0 over one pool of these blocks, which have started. */
+void pair(uint32_t e_blocks, uint32_t l_blocks, uint32_t block_rows,
+    uint32_t first_blocks);
+/* The same in a quiet world of its own. */
+void quiet_pair(uint32_t e_blocks, uint32_t l_blocks, uint32_t block_rows,
+    uint32_t first_blocks);
 struct prod *announce(
     struct daemon *e, uint64_t room, uint32_t rows, uint64_t when_ms);
 /* The room has to succeed. */
