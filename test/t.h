@@ -53,6 +53,14 @@ void t_register(struct t_case *c);
     }                                                                          \
     static void t_with_##id(of)
 
+/* A case that is one call: those of a function stand as a table. */
+#define TEST_IS(id, call)                                                      \
+    TEST(id)                                                                   \
+    {                                                                          \
+        call;                                                                  \
+    }                                                                          \
+    struct t_case
+
 /* `begin` comes before the body, `end` when it has run to its last line. */
 #define TEST_AROUND(id, begin, end)                                            \
     static void t_around_##id(void);                                           \

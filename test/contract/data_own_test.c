@@ -328,12 +328,5 @@ static void peer_killed(const struct data_ops *ops)
     free(p);
 }
 
-TEST(ucx_killed_peer_is_broken_without_a_keepalive)
-{
-    peer_killed(&data_ucx);
-}
-
-TEST(tcp_killed_peer_is_broken_without_a_keepalive)
-{
-    peer_killed(&data_tcp);
-}
+TEST_IS(ucx_killed_peer_is_broken_without_a_keepalive, peer_killed(&data_ucx));
+TEST_IS(tcp_killed_peer_is_broken_without_a_keepalive, peer_killed(&data_tcp));

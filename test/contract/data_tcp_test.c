@@ -354,27 +354,18 @@ static void some_pages_left(
 
 /* The kernel takes nothing at all. Tests of one fault each: the sanitizer of
  * threads leaves the signal blocked after the first fault of a process. */
-TEST(pages_that_were_taken_away_go_as_zeros)
-{
-    some_pages_left(&data_tcp, 64 * KIB, 16 * KIB);
-}
+TEST_IS(pages_that_were_taken_away_go_as_zeros,
+    some_pages_left(&data_tcp, 64 * KIB, 16 * KIB));
 
 /* The kernel takes what comes before them. */
-TEST(pages_that_are_missed_later_go_as_zeros)
-{
-    some_pages_left(&data_tcp, MIB, 512 * KIB);
-}
+TEST_IS(pages_that_are_missed_later_go_as_zeros,
+    some_pages_left(&data_tcp, MIB, 512 * KIB));
 
 /* The same amid the cipher. */
-TEST(pages_that_were_taken_away_go_as_zeros_encrypted)
-{
-    some_pages_left(side_encrypted(), 64 * KIB, 16 * KIB);
-}
-
-TEST(pages_that_are_missed_later_go_as_zeros_encrypted)
-{
-    some_pages_left(side_encrypted(), MIB, 512 * KIB);
-}
+TEST_IS(pages_that_were_taken_away_go_as_zeros_encrypted,
+    some_pages_left(side_encrypted(), 64 * KIB, 16 * KIB));
+TEST_IS(pages_that_are_missed_later_go_as_zeros_encrypted,
+    some_pages_left(side_encrypted(), MIB, 512 * KIB));
 
 static uint8_t *no_pages(size_t bytes)
 {

@@ -96,10 +96,7 @@ static void overfill_heap(void)
     heap_set(&h, &nodes[1], 1);
 }
 
-TEST(heap_that_is_full_is_our_bug)
-{
-    expect_abort(overfill_heap);
-}
+TEST_IS(heap_that_is_full_is_our_bug, expect_abort(overfill_heap));
 
 /* table */
 
@@ -529,15 +526,8 @@ static void exchange(unsigned records, uint32_t window)
     wake_fini(&p.wake_back);
 }
 
-TEST(ring_two_threads_in_order)
-{
-    exchange(0, 64);
-}
-
-TEST(ring_two_threads_that_sleep)
-{
-    exchange(5000, 1);
-}
+TEST_IS(ring_two_threads_in_order, exchange(0, 64));
+TEST_IS(ring_two_threads_that_sleep, exchange(5000, 1));
 
 static bool readable(int fd)
 {

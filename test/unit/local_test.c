@@ -172,15 +172,8 @@ static void descriptors(int count)
     stop();
 }
 
-TEST(descriptors_are_closed_and_malformed)
-{
-    descriptors(3);
-}
-
-TEST(more_descriptors_than_fit_are_closed_and_malformed)
-{
-    descriptors(200);
-}
+TEST_IS(descriptors_are_closed_and_malformed, descriptors(3));
+TEST_IS(more_descriptors_than_fit_are_closed_and_malformed, descriptors(200));
 
 /* RULES 7.3 */
 TEST(an_engine_that_does_not_read_is_not_read_and_not_ended)

@@ -88,15 +88,8 @@ static void nobody_reads(int r)
 }
 
 /* F36 */
-TEST(a_pipe_that_is_not_read_stops_nothing)
-{
-    nobody_reads(by_pipe());
-}
-
-TEST(a_socket_that_is_not_read_stops_nothing)
-{
-    nobody_reads(by_socket());
-}
+TEST_IS(a_pipe_that_is_not_read_stops_nothing, nobody_reads(by_pipe()));
+TEST_IS(a_socket_that_is_not_read_stops_nothing, nobody_reads(by_socket()));
 
 /* As a daemon that gave up root: it may write, and not open again. */
 TEST(a_pipe_that_cannot_be_opened_again_stops_nothing)

@@ -279,15 +279,8 @@ static void opens(uint8_t role, const char *path)
     T_TRUE(access(path, F_OK) != 0);
 }
 
-TEST(encoded_opens)
-{
-    opens(ROLE_ENCODED, encoded_path);
-}
-
-TEST(langd_opens)
-{
-    opens(ROLE_LANGD, langd_path);
-}
+TEST_IS(encoded_opens, opens(ROLE_ENCODED, encoded_path));
+TEST_IS(langd_opens, opens(ROLE_LANGD, langd_path));
 
 TEST(every_report_is_there)
 {

@@ -105,15 +105,8 @@ static void moves(uint32_t es, uint32_t ls)
     end();
 }
 
-TEST(one_to_one)
-{
-    moves(1, 1);
-}
-
-TEST(two_to_three)
-{
-    moves(2, 3);
-}
+TEST_IS(one_to_one, moves(1, 1));
+TEST_IS(two_to_three, moves(2, 3));
 
 /* The same shards take rows of either kind, and small rooms among large. */
 TEST_AROUND(kinds_side_by_side, begin(1, 1), end())
@@ -272,15 +265,8 @@ static void a_hole(bool at_source)
     end();
 }
 
-TEST(pages_taken_out_of_the_source_cost_their_room)
-{
-    a_hole(true);
-}
-
-TEST(pages_taken_out_of_our_pool_cost_their_room)
-{
-    a_hole(false);
-}
+TEST_IS(pages_taken_out_of_the_source_cost_their_room, a_hole(true));
+TEST_IS(pages_taken_out_of_our_pool_cost_their_room, a_hole(false));
 
 /* A source goes while copies out of it wait; those end well. */
 TEST_AROUND(source_goes, begin(1, 1), end())

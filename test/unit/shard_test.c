@@ -410,10 +410,7 @@ BOTH(a_loop_that_reads_late)
 }
 
 /* Half the ring is full of notes: the carrier rests until the loop reads. */
-TEST(a_loop_that_reads_too_late)
-{
-    late(160, 0);
-}
+TEST_IS(a_loop_that_reads_too_late, late(160, 0));
 
 /* True after half a second with 3 wake-ups at most; it looks at 20 of those. */
 static bool they_sleep(void *ud)

@@ -209,15 +209,8 @@ static void wrapped(bool bogus_first)
     stop();
 }
 
-TEST(a_length_that_wraps_before_rows_ends_the_connection)
-{
-    wrapped(true);
-}
-
-TEST(a_length_that_wraps_behind_rows_ends_the_connection)
-{
-    wrapped(false);
-}
+TEST_IS(a_length_that_wraps_before_rows_ends_the_connection, wrapped(true));
+TEST_IS(a_length_that_wraps_behind_rows_ends_the_connection, wrapped(false));
 
 /* However large it is: the connection has other messages, too. */
 /* RULES 3.3 */
