@@ -248,6 +248,24 @@ static bool frame_of(struct rig *b, const struct action *a, struct local_msg *m)
     return local_get(&r, m) == OK;
 }
 
+void brain_says(const char *file, int line, struct rig *b, uint32_t conn,
+    const struct local_msg *m, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        enum err e = brain_say(b, conn, m[i]);
+
+        if (e != OK)
+            t_fail(file, line, "message %zu: %s", i + 1, err_name(e));
+    }
+}
+
+void brain_hears(
+    struct rig *b, uint32_t link, const struct peer_msg *m, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        brain_hear(b, link, m[i]);
+}
+
 const struct local_answer *brain_answer(struct rig *b)
 {
     static struct local_msg m;

@@ -87,6 +87,13 @@ void brain_able(struct rig *b, uint32_t conn, uint32_t uid, const char *session,
 /* Sends; the answer's reason. brain_answer() has the rest. */
 enum err brain_say(struct rig *b, uint32_t conn, struct local_msg m);
 const struct local_answer *brain_answer(struct rig *b);
+/* SAYS(b, conn, message, message): each is answered by OK. */
+#define SAYS(b, conn, ...)                                                     \
+    brain_says(__FILE__, __LINE__, b, conn,                                    \
+        (const struct local_msg[]){__VA_ARGS__},                               \
+        ARRAY_LEN(((const struct local_msg[]){__VA_ARGS__})))
+void brain_says(const char *file, int line, struct rig *b, uint32_t conn,
+    const struct local_msg *m, size_t count);
 /* The next event of the connection in b->event; NULL: none. */
 const struct local_event *brain_event(struct rig *b, uint32_t conn);
 /* Pulls all; the bits of the room's `what` together. */
@@ -102,6 +109,12 @@ void brain_hello(
     struct rig *b, uint32_t link, const char *name, uint64_t epoch);
 /* From the peer that said HELLO last on the link. */
 void brain_hear(struct rig *b, uint32_t link, struct peer_msg m);
+/* HEARS(b, link, message, message). */
+#define HEARS(b, link, ...)                                                    \
+    brain_hears(b, link, (const struct peer_msg[]){__VA_ARGS__},               \
+        ARRAY_LEN(((const struct peer_msg[]){__VA_ARGS__})))
+void brain_hears(
+    struct rig *b, uint32_t link, const struct peer_msg *m, size_t count);
 /* The i-th message of the type among what was collected, NULL: none. Counts
  * from the end for i < 0. */
 const struct peer_msg *brain_said(struct rig *b, enum peer_type type, int i);

@@ -58,8 +58,7 @@ static void given_up(enum err why, uint16_t required)
 {
     struct rig *e = encoded(NULL, NULL);
 
-    brain_hear(e, 0, init(e, 1, 70, 16));
-    brain_hear(e, 0, abort_of(1, 70, why));
+    HEARS(e, 0, init(e, 1, 70, 16), abort_of(1, 70, why));
     T_EQ_U64(brain_shown(e, "status", "rooms_held", 0), 0);
     T_OK(brain_say(e, 0, announce_for(required, 1, 0, 16)));
     T_EQ_U64(brain_reason(e, 0, 0), why);
@@ -68,10 +67,8 @@ static void given_up(enum err why, uint16_t required)
 }
 
 /* RULES 5.19 */
-TEST(a_room_that_was_given_up_ends_when_it_is_announced)
-{
-    given_up(ERR_ABORTED, 0);
-}
+TEST_IS(a_room_that_was_given_up_ends_when_it_is_announced,
+    given_up(ERR_ABORTED, 0));
 
 /* RULES 5.21 */
 TEST_ENCODED(a_room_that_was_given_up_takes_no_blocks_of_kept_ones)
@@ -91,21 +88,13 @@ TEST_ENCODED(a_room_that_was_given_up_takes_no_blocks_of_kept_ones)
     T_EQ_U64(brain_free(e), 0);
 }
 
-TEST(so_does_one_whose_time_was_over)
-{
-    given_up(ERR_TIMEOUT, 1);
-}
-
-TEST(so_does_one_whose_engine_died)
-{
-    given_up(ERR_ENGINE_LOST, 0);
-}
+TEST_IS(so_does_one_whose_time_was_over, given_up(ERR_TIMEOUT, 1));
+TEST_IS(so_does_one_whose_engine_died, given_up(ERR_ENGINE_LOST, 0));
 
 /* RULES 5.18 */
 TEST_ENCODED(one_of_two_gave_up)
 {
-    brain_hear(e, 0, two(init(e, 1, 70, 0)));
-    brain_hear(e, 0, abort_of(1, 70, ERR_ABORTED));
+    HEARS(e, 0, two(init(e, 1, 70, 0)), abort_of(1, 70, ERR_ABORTED));
     brain_hear(e, 0, about(1, 0, PEER_DECLINE)); /* it counts once */
     T_OK(
         brain_say(e, 0, announce_for(0, 1, 0, 16))); /* two, as its INIT said */
@@ -127,20 +116,17 @@ TEST_ENCODED(an_init_that_did_not_get_in_counts_too)
 /* RULES 5.19 */
 TEST_ENCODED(to_ask_again_takes_it_back)
 {
-    brain_hear(e, 0, init(e, 1, 70, 16));
-    brain_hear(e, 0, abort_of(1, 70, ERR_TIMEOUT));
-    brain_hear(e, 0, init(e, 1, 71, 16));
-    T_OK(brain_say(e, 0, announce_for(1, 1, 0, 16)));
-    T_OK(brain_say(e, 0, commit(0, 0, 16)));
+    HEARS(e, 0, init(e, 1, 70, 16), abort_of(1, 70, ERR_TIMEOUT),
+        init(e, 1, 71, 16));
+    SAYS(e, 0, announce_for(1, 1, 0, 16), commit(0, 0, 16));
     ack(e, 0, 1, 71);
     T_EQ_U64(brain_state(e, 0, 0), ROOM_SUCCESS);
 }
 
 TEST_ENCODED(also_as_one_of_two)
 {
-    brain_hear(e, 0, two(init(e, 1, 70, 0)));
-    brain_hear(e, 0, abort_of(1, 70, ERR_TIMEOUT));
-    brain_hear(e, 0, two(init(e, 1, 71, 0)));
+    HEARS(e, 0, two(init(e, 1, 70, 0)), abort_of(1, 70, ERR_TIMEOUT),
+        two(init(e, 1, 71, 0)));
     T_OK(brain_say(e, 0, announce_for(2, 1, 0, 16)));
     T_EQ_U64(brain_shown(e, "rooms", "failed", 0), 0);
     T_EQ_U64(brain_shown(e, "rooms", "asked", 0), 1);
@@ -201,11 +187,9 @@ TEST_ENCODED(a_langd_counts_once)
 
     T_OK(brain_say(e, 0, a));
     m.init.required_dst = 3;
-    brain_hear(e, 0, m);
-    brain_hear(e, 0, abort_of(1, 70, ERR_ABORTED));
+    HEARS(e, 0, m, abort_of(1, 70, ERR_ABORTED));
     brain_hear(e, 0, about(1, 0, PEER_DECLINE)); /* another engine of it */
-    brain_hear(e, 1, about(1, 0, PEER_DECLINE));
-    brain_hear(e, 1, about(1, 0, PEER_DECLINE));
+    HEARS(e, 1, about(1, 0, PEER_DECLINE), about(1, 0, PEER_DECLINE));
     T_EQ_U64(brain_shown(e, "rooms", "failed", 0), 2);
     m.generation = 71; /* and has its place again */
     brain_hear(e, 0, m);
@@ -319,8 +303,7 @@ TEST_ENCODED(an_open_room_may_be_asked_for_before_it_is_announced)
     T_OK(brain_say(e, 0, commit(0, 0, 16)));
     ack(e, 0, 1, 70);
     ack(e, 1, 1, 71);
-    T_OK(brain_say(e, 0, attach(1, 1, RIGHT_WATCH)));
-    T_OK(brain_say(e, 0, release(0)));
+    SAYS(e, 0, attach(1, 1, RIGHT_WATCH), release(0));
     T_EQ_U64(brain_state(e, 0, 1), ROOM_SUCCESS);
 }
 
@@ -359,8 +342,7 @@ TEST_ENCODED(to_give_up_an_announced_room_is_heard_without_its_init)
 TEST_ENCODED(each_langd_gives_up_once_and_may_ask_again)
 {
     T_OK(brain_say(e, 0, announce_for(2, 1, 0, 16)));
-    brain_hear(e, 0, abort_of(1, 71, ERR_ABORTED));
-    brain_hear(e, 0, abort_of(1, 72, ERR_ABORTED));
+    HEARS(e, 0, abort_of(1, 71, ERR_ABORTED), abort_of(1, 72, ERR_ABORTED));
     T_TRUE(brain_state(e, 0, 0) != ROOM_FAILED);
     brain_hear(e, 0, two(init(e, 1, 73, 0)));
     brain_hear(e, 0, abort_of(1, 70, ERR_ABORTED)); /* late */

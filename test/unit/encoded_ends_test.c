@@ -19,8 +19,7 @@ static void under_way(struct rig *e, uint64_t room, uint32_t cell, uint64_t g)
 TEST_ENCODED(a_failed_room_asks_langd_first)
 {
     under_way(e, 1, 0, 70);
-    T_OK(brain_say(e, 0, attach(1, 1, RIGHT_WATCH)));
-    T_OK(brain_say(e, 0, release(0)));
+    SAYS(e, 0, attach(1, 1, RIGHT_WATCH), release(0));
     T_EQ_U64(brain_said(e, PEER_FAILED, 0)->failed.reason, ERR_ABORTED);
     T_EQ_U64(brain_state(e, 0, 1), ROOM_TRANSFERRING);
     brain_pass(e, 1000);
@@ -33,8 +32,7 @@ TEST_ENCODED(a_failed_room_asks_langd_first)
 TEST_ENCODED(or_takes_its_failure)
 {
     under_way(e, 1, 0, 70);
-    T_OK(brain_say(e, 0, attach(1, 1, RIGHT_WATCH)));
-    T_OK(brain_say(e, 0, release(0)));
+    SAYS(e, 0, attach(1, 1, RIGHT_WATCH), release(0));
     brain_hear(e, 0, state(1, 70, PEER_FAILED, ROOM_FAILED));
     T_EQ_U64(brain_state(e, 0, 1), ROOM_FAILED);
     T_EQ_U64(brain_free(e), 16);
@@ -45,8 +43,7 @@ TEST_ENCODED(a_langd_that_does_not_answer_is_not_waited_for,
     "timeouts.bootstrap=10s", "timeouts.linger=0ms")
 {
     under_way(e, 1, 0, 70);
-    T_OK(brain_say(e, 0, attach(1, 1, RIGHT_WATCH)));
-    T_OK(brain_say(e, 0, release(0)));
+    SAYS(e, 0, attach(1, 1, RIGHT_WATCH), release(0));
     brain_pass(e, 9000);
     T_EQ_U64(brain_state(e, 0, 1), ROOM_TRANSFERRING);
     brain_pass(e, 3000);
@@ -263,8 +260,7 @@ static void dies(struct rig *e, uint64_t generation)
 
 static void comes_late(struct rig *e, uint64_t generation)
 {
-    T_OK(brain_say(e, 0, announce(1, 2, 8, 8)));
-    T_OK(brain_say(e, 0, commit(2, 0, 8)));
+    SAYS(e, 0, announce(1, 2, 8, 8), commit(2, 0, 8));
     brain_hear(e, 0, init(e, 1, generation, 8));
     T_EQ_U64(brain_said_count(e, PEER_STATE), 0);
     T_EQ_U64(
@@ -434,8 +430,7 @@ static void written(struct rig *e, uint64_t room, uint32_t cell)
 {
     T_OK(brain_say(e, 0, announce(room, cell, 16, 16)));
     (void)brain_events(e, 0, cell);
-    T_OK(brain_say(e, 0, commit(cell, 0, 16)));
-    T_OK(brain_say(e, 0, final(cell, 16)));
+    SAYS(e, 0, commit(cell, 0, 16), final(cell, 16));
 }
 
 static void serves(struct rig *e, uint64_t room, uint64_t generation)
@@ -485,9 +480,7 @@ TEST_ENCODED(rows_that_are_not_final_or_not_all_there_die)
 {
     T_OK(brain_say(e, 0, announce(1, 0, 16, 16)));
     T_OK(brain_say(e, 0, commit(0, 0, 16))); /* might be written again */
-    T_OK(brain_say(e, 0, announce(2, 1, 16, 16)));
-    T_OK(brain_say(e, 0, commit(1, 8, 8)));
-    T_OK(brain_say(e, 0, final(1, 16)));
+    SAYS(e, 0, announce(2, 1, 16, 16), commit(1, 8, 8), final(1, 16));
     brain_dead(e, 0);
     T_EQ_U64(brain_stat(e, "rooms_failed"), 2);
     T_EQ_U64(brain_free(e), 16);
@@ -504,8 +497,7 @@ TEST_ENCODED(a_closed_connection_holds_no_final_rows)
     (void)brain_events(e, 1, 5);
     brain_end(e, 1);
     T_EQ_U64(brain_acts(e, ACT_CONN_CLOSE), 0);
-    T_OK(brain_say(e, 0, commit(0, 0, 16)));
-    T_OK(brain_say(e, 0, final(0, 16)));
+    SAYS(e, 0, commit(0, 0, 16), final(0, 16));
     T_EQ_U64(brain_acts(e, ACT_CONN_CLOSE), 1);
     T_EQ_U64(brain_shown(e, "status", "attachments", 0), 1);
     serves(e, 1, 70);
@@ -530,8 +522,7 @@ TEST_ENCODED(source_is_kept_for_a_langd_that_restarts, "timeouts.linger=5s")
     a.announce.aux = span_str("aux!");
     T_OK(brain_say(e, 0, a));
     brain_hear(e, 0, init(e, 1, 70, 16));
-    T_OK(brain_say(e, 0, commit(0, 0, 16)));
-    T_OK(brain_say(e, 0, final(0, 16)));
+    SAYS(e, 0, commit(0, 0, 16), final(0, 16));
     brain_down(e, 0);
     brain_hello(e, 0, "a", 0x9999);
     T_EQ_U64(brain_reason(e, 0, 0), ERR_PEER_LOST);
@@ -592,8 +583,7 @@ TEST_ENCODED(full_tables, "limits.rooms=4", "limits.aux_total=64KiB")
     a.announce.cell = 2;
     T_ERR(brain_say(e, 0, a), ERR_NO_BLOCKS);
     T_EQ_U64(brain_stat(e, "aux_full"), 1);
-    brain_hear(e, 0, init(e, 50, 500, 8));
-    brain_hear(e, 0, init(e, 51, 501, 8));
+    HEARS(e, 0, init(e, 50, 500, 8), init(e, 51, 501, 8));
     brain_hear(e, 0, init(e, 52, 502, 8)); /* langd asks again */
     T_EQ_U64(brain_said(e, PEER_NACK, 0)->nack.reason, ERR_BUSY);
     T_ERR(brain_say(e, 0, announce(4, 3, 8, 8)), ERR_BUSY);

@@ -48,8 +48,7 @@ TEST_ENCODED(the_moments_of_a_room)
 /* Rows that wait for their request are not what takes long. */
 TEST_ENCODED(a_request_that_comes_last)
 {
-    T_OK(brain_say(e, 0, announce(1, 0, 16, 16)));
-    T_OK(brain_say(e, 0, commit(0, 0, 16)));
+    SAYS(e, 0, announce(1, 0, 16, 16), commit(0, 0, 16));
     brain_pass(e, 400);
     brain_hear(e, 0, init(e, 1, 77, 16));
     brain_pass(e, 3);
@@ -83,9 +82,8 @@ TEST_ENCODED(two_destinations)
 
 TEST_ENCODED(items_that_wait_for_blocks)
 {
-    T_OK(brain_say(e, 0, announce(1, 0, 128, 128)));
-    T_OK(brain_say(e, 0, announce(2, 1, 64, 64)));
-    T_OK(brain_say(e, 0, announce(3, 2, 64, 64)));
+    SAYS(e, 0, announce(1, 0, 128, 128), announce(2, 1, 64, 64),
+        announce(3, 2, 64, 64));
     T_EQ_U64(count(e, SOURCE_WAIT), 1);
     brain_pass(e, 600);
     T_OK(brain_say(e, 0, release(1))); /* ends without blocks */
@@ -108,8 +106,7 @@ TEST_ENCODED(buckets_are_cumulative)
     for (uint32_t i = 0; i < 3; i++) {
         uint32_t rows = i < 2 ? 8 : 16;
 
-        T_OK(brain_say(e, 0, announce(i, i, rows, rows)));
-        T_OK(brain_say(e, 0, commit(i, 0, rows)));
+        SAYS(e, 0, announce(i, i, rows, rows), commit(i, 0, rows));
         brain_hear(e, 0, init(e, i, 77 + i, rows));
         ack(e, 0, i, 77 + i);
     }

@@ -25,10 +25,8 @@ TEST_ENCODED(a_length_is_compared_when_it_is_known)
 {
     struct local_msg m;
 
-    T_OK(brain_say(e, 0, keyed(1, 0, 16, ROWS_UNKNOWN)));
-    T_OK(brain_say(e, 0, keyed(2, 1, 16, 12)));
-    T_OK(brain_say(e, 0, keyed(3, 2, 16, 8)));
-    T_OK(brain_say(e, 0, keyed(4, 3, 16, ROWS_UNKNOWN)));
+    SAYS(e, 0, keyed(1, 0, 16, ROWS_UNKNOWN), keyed(2, 1, 16, 12),
+        keyed(3, 2, 16, 8), keyed(4, 3, 16, ROWS_UNKNOWN));
     T_TRUE(brain_events(e, 0, 1) & EVENT_HAVE);
     brain_hear(e, 0, keyed_init(e, 2, 72));
     m = commit(0, 0, 8);
@@ -57,9 +55,7 @@ TEST(rooms_fail_with_the_room_that_writes_their_rows)
     for (int declined = 0; declined < 2; declined++) {
         struct rig *e = encoded(NULL, NULL);
 
-        T_OK(brain_say(e, 0, keyed(1, 0, 16, 16)));
-        T_OK(brain_say(e, 0, keyed(2, 1, 16, 16)));
-        T_OK(brain_say(e, 0, commit(0, 0, 8)));
+        SAYS(e, 0, keyed(1, 0, 16, 16), keyed(2, 1, 16, 16), commit(0, 0, 8));
         if (declined) {
             struct peer_msg m = about(1, 0, PEER_DECLINE);
 

@@ -296,10 +296,8 @@ TEST_ENCODED(
     maps(e, 1);
     T_OK(brain_say(e, 0, announce(1, 0, 128, 128)));
     brain_hear(e, 0, hopes(e, 1, 70));
-    T_OK(brain_say(e, 0, commit(0, 0, 8)));
-    T_OK(brain_say(e, 0, announce(2, 1, 64, 64)));
-    brain_hear(e, 1, asks(e, 2, 82));
-    brain_hear(e, 1, grants(2, 82, 64, FIRM_YES));
+    SAYS(e, 0, commit(0, 0, 8), announce(2, 1, 64, 64));
+    HEARS(e, 1, asks(e, 2, 82), grants(2, 82, 64, FIRM_YES));
     brain_pass(e, 1000);
     T_EQ_U64(brain_said(e, PEER_WANT, -1)->generation, 70);
     brain_hear(e, 0, state(1, 70, PEER_WANT, ROOM_WAITING));

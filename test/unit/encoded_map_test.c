@@ -17,8 +17,7 @@ static bool goes(struct rig *e, uint64_t room, uint32_t cell, uint64_t g)
     a.announce.secret = m.init.secret = secret;
     T_OK(brain_say(e, 0, a));
     (void)brain_events(e, 0, cell);
-    T_OK(brain_say(e, 0, commit(cell, 0, 16)));
-    T_OK(brain_say(e, 0, final(cell, 16)));
+    SAYS(e, 0, commit(cell, 0, 16), final(cell, 16));
     brain_hear(e, 0, m);
     T_TRUE(brain_cmd(e, SEND_OPEN) != NULL);
     return brain_cmd(e, SEND_OPEN)->copy;
@@ -353,14 +352,12 @@ TEST_ENCODED(kept_rows_that_are_read_are_not_counted_on, "timeouts.keep=1h")
         m.announce.flags = FLAG_KEEP;
         T_OK(brain_say(e, 0, m));
         (void)brain_events(e, 0, i);
-        T_OK(brain_say(e, 0, commit(i, 0, 64)));
-        T_OK(brain_say(e, 0, final(i, 64)));
+        SAYS(e, 0, commit(i, 0, 64), final(i, 64));
         brain_hear(e, i, init(e, 1 + i, 70 + i, 64));
     }
     link_down(e, 0); /* room 1 may be read still */
     ack(e, 1, 2, 71);
-    T_OK(brain_say(e, 0, release(0)));
-    T_OK(brain_say(e, 0, release(1)));
+    SAYS(e, 0, release(0), release(1));
     T_EQ_U64(brain_free(e), 0);
     T_OK(brain_say(e, 0, announce(3, 2, 64, 64)));
     T_TRUE(brain_events(e, 0, 2) & EVENT_GRANTED);

@@ -14,8 +14,7 @@ TEST_ENCODED(a_room_is_killed_by_its_id)
 {
     const struct peer_msg *m;
 
-    T_OK(brain_say(e, 0, announce(1, 0, 16, 16)));
-    T_OK(brain_say(e, 0, announce(2, 1, 16, 16)));
+    SAYS(e, 0, announce(1, 0, 16, 16), announce(2, 1, 16, 16));
     brain_hear(e, 0, init(e, 1, 70, 16));
     kill_room(e, 1);
     m = brain_said(e, PEER_FAILED, 0);
@@ -44,8 +43,7 @@ TEST_ENCODED(so_is_one_that_no_engine_has_announced)
 TEST_ENCODED(all_rooms_of_a_process_are_killed)
 {
     brain_conn(e, 1, "other");
-    T_OK(brain_say(e, 0, announce(1, 0, 16, 16)));
-    T_OK(brain_say(e, 0, announce(2, 1, 16, 16)));
+    SAYS(e, 0, announce(1, 0, 16, 16), announce(2, 1, 16, 16));
     T_OK(brain_say(e, 1, announce(3, 0, 16, 16)));
     rig_step(e, &(struct event){.type = EV_KILL, .pid = 1000});
     T_EQ_U64(brain_reason(e, 0, 0), ERR_ABORTED);
@@ -86,8 +84,7 @@ TEST_ENCODED(rows_are_dropped_by_their_key)
 
     kept(e, 1, 0, 1);
     kept(e, 2, 1, 2);
-    T_OK(brain_say(e, 0, release(0)));
-    T_OK(brain_say(e, 0, release(1)));
+    SAYS(e, 0, release(0), release(1));
     rig_step(e, &(struct event){.type = EV_DROP, .pool = NONE, .key = &key});
     T_EQ_U64(brain_stat(e, "dropped"), 1);
     T_FALSE(found(e, 3, 2, 1));
@@ -103,8 +100,7 @@ TEST_ENCODED(all_that_is_kept_is_dropped_and_its_blocks_are_free)
 
     kept(e, 1, 0, 1);
     kept(e, 2, 1, 0);
-    T_OK(brain_say(e, 0, release(0)));
-    T_OK(brain_say(e, 0, release(1)));
+    SAYS(e, 0, release(0), release(1));
     rig_step(e, &(struct event){.type = EV_DROP, .pool = 1});
     T_EQ_U64(brain_stat(e, "dropped"), 0);
     T_EQ_U64(e->is->ops->blocks_free(e->is, 0), all - 4);

@@ -35,11 +35,9 @@ static void leaves(struct rig *e, uint32_t cell)
 TEST_ENCODED(rooms_with_all_their_grants_come_first)
 {
     fill_pool(e, 1, 0);
-    T_OK(brain_say(e, 0, announce(2, 1, 64, 64)));
-    T_OK(brain_say(e, 0, announce(3, 2, 64, 64)));
-    T_OK(brain_say(e, 0, announce(4, 3, 128, 128)));
-    brain_hear(e, 0, asks(e, 3, 73));
-    brain_hear(e, 0, asks(e, 4, 74));
+    SAYS(e, 0, announce(2, 1, 64, 64), announce(3, 2, 64, 64),
+        announce(4, 3, 128, 128));
+    HEARS(e, 0, asks(e, 3, 73), asks(e, 4, 74));
     brain_hear(e, 0, grants(3, 73, 64, FIRM_NO)); /* it may go again */
     brain_hear(e, 0, grants(4, 74, 128, FIRM_YES));
     leaves(e, 0);
@@ -66,8 +64,7 @@ TEST_ENCODED(a_langds_rooms_come_in_its_order)
         T_OK(brain_say(e, 0, announce(1 + cell, cell, 128, 128)));
     brain_hear(e, 0, asks_at(e, 2, 72, 30));
     brain_hear(e, 1, asks_at(e, 3, 73, 5));
-    brain_hear(e, 0, asks_at(e, 4, 74, 20));
-    brain_hear(e, 0, asks_at(e, 5, 75, 25));
+    HEARS(e, 0, asks_at(e, 4, 74, 20), asks_at(e, 5, 75, 25));
     leaves(e, 0);
     T_TRUE(is_granted(e, 3));
     leaves(e, 3);
@@ -86,9 +83,8 @@ TEST_ENCODED(a_langds_rooms_come_in_its_order)
 TEST_ENCODED(a_room_of_two_langds_comes_in_the_order_of_the_first)
 {
     fill_pool(e, 1, 0);
-    T_OK(brain_say(e, 0, announce(2, 1, 128, 128)));
-    T_OK(brain_say(e, 0, announce(3, 2, 128, 128)));
-    T_OK(brain_say(e, 0, announce_for(2, 4, 3, 128)));
+    SAYS(e, 0, announce(2, 1, 128, 128), announce(3, 2, 128, 128),
+        announce_for(2, 4, 3, 128));
     brain_hear(e, 0, asks_at(e, 2, 72, 30));
     brain_hear(e, 1, asks_at(e, 3, 73, 30));
     brain_hear(e, 0, two(asks_at(e, 4, 74, 20)));
@@ -112,10 +108,8 @@ TEST_ENCODED(a_room_that_was_overtaken_asks_ahead)
     const struct peer_msg *m;
 
     fill_pool(e, 1, 0);
-    T_OK(brain_say(e, 0, announce(2, 1, 64, 60)));
-    T_OK(brain_say(e, 0, announce(3, 2, 128, 128)));
-    brain_hear(e, 0, asks(e, 2, 72));
-    brain_hear(e, 0, asks(e, 3, 73));
+    SAYS(e, 0, announce(2, 1, 64, 60), announce(3, 2, 128, 128));
+    HEARS(e, 0, asks(e, 2, 72), asks(e, 3, 73));
     T_TRUE(brain_said(e, PEER_WANT, 0) == NULL);
     brain_hear(e, 0, grants(3, 73, 128, FIRM_YES));
     leaves(e, 0);
@@ -139,10 +133,8 @@ TEST_ENCODED(a_room_without_rows_passes_no_other)
     brain_hear(e, 0, asks(e, 1, 71));
     T_OK(brain_say(e, 0, commit(0, 0, 128)));
     queues(e, 0, 1, 71);
-    T_OK(brain_say(e, 0, announce(2, 1, 64, 64)));
-    T_OK(brain_say(e, 0, announce(3, 2, 128, 0)));
-    brain_hear(e, 0, asks(e, 3, 73));
-    brain_hear(e, 0, grants(3, 73, 0, FIRM_YES));
+    SAYS(e, 0, announce(2, 1, 64, 64), announce(3, 2, 128, 0));
+    HEARS(e, 0, asks(e, 3, 73), grants(3, 73, 0, FIRM_YES));
     brain_pass(e, 5000);
     T_EQ_U64(brain_stat(e, "sources_revoked"), 0);
     leaves(e, 0);
@@ -210,8 +202,7 @@ TEST_WITH(a_room_is_ended_so_at_most_once, struct rig *e, stuck(NULL))
     is_taken(e);
     T_TRUE(brain_said(e, PEER_FAILED, 0) == NULL);
     brain_hear(e, 0, state(1, 71, PEER_FAILED, ROOM_FAILED));
-    T_OK(brain_say(e, 0, release(0)));
-    T_OK(brain_say(e, 0, announce(1, 2, 64, 64)));
+    SAYS(e, 0, release(0), announce(1, 2, 64, 64));
     m = brain_said(e, PEER_WANT, 0);
     T_EQ_U64(m->generation, 72);
     T_EQ_U64(m->want.ahead, 1);
@@ -269,8 +260,7 @@ TEST_ENCODED(the_same_content_is_remembered_by_its_key)
 TEST_ENCODED(rows_that_go_out_are_waited_for)
 {
     T_OK(brain_say(e, 0, announce(1, 0, 64, 64)));
-    brain_hear(e, 0, asks(e, 1, 71));
-    brain_hear(e, 0, grants(1, 71, 64, FIRM_NO));
+    HEARS(e, 0, asks(e, 1, 71), grants(1, 71, 64, FIRM_NO));
     T_OK(brain_say(e, 0, commit(0, 0, 64))); /* on their way */
     T_OK(brain_say(e, 0, announce(2, 1, 64, 64)));
     brain_hear(e, 0, asks(e, 2, 72));
@@ -363,8 +353,7 @@ TEST_ENCODED(a_batch_is_ended_and_comes_back_item_by_item)
     struct local_msg a = announce(1, 0, 64, 64);
 
     a.announce.batch = 1;
-    T_OK(brain_say(e, 0, a));
-    T_OK(brain_say(e, 0, announce(2, 1, 64, 64)));
+    SAYS(e, 0, a, announce(2, 1, 64, 64));
     for (uint32_t i = 0; i < 2; i++) {
         brain_hear(e, 0, asks(e, 1 + i, 71 + i));
         T_OK(brain_say(e, 0, commit(i, 0, 64)));
@@ -476,11 +465,9 @@ TEST_ENCODED(a_room_that_comes_again_needs_those_only_that_failed)
     brain_pass(e, 110);
     brain_hear(e, 1, state(1, 82, PEER_FAILED, ROOM_FAILED));
     T_EQ_U64(brain_reason(e, 0, 0), ERR_NO_BLOCKS);
-    T_OK(brain_say(e, 0, release(0)));
-    T_OK(brain_say(e, 0, a));
+    SAYS(e, 0, release(0), a);
     m.generation = 83;
-    brain_hear(e, 1, m);
-    brain_hear(e, 1, grants(1, 83, 128, FIRM_YES));
+    HEARS(e, 1, m, grants(1, 83, 128, FIRM_YES));
     all_rows(e, 1, 8);
     ack(e, 0, 2, 72);
     all_rows(e, 0, 128);
@@ -514,8 +501,7 @@ TEST_ENCODED(a_room_that_comes_again_does_not_wait_for_those_that_had_the_rows)
     ack(e, 0, 2, 72);
     T_OK(brain_say(e, 0, a));
     m.generation = 83;
-    brain_hear(e, 1, m);
-    brain_hear(e, 1, grants(1, 83, 128, FIRM_YES));
+    HEARS(e, 1, m, grants(1, 83, 128, FIRM_YES));
     all_rows(e, 0, 128);
     ack(e, 1, 1, 83);
     T_EQ_U64(brain_state(e, 0, 0), ROOM_SUCCESS);
@@ -544,8 +530,7 @@ TEST_ENCODED(a_room_that_comes_again_does_not_wait_for_those_that_declined)
     ack(e, 0, 2, 72);
     T_OK(brain_say(e, 0, a));
     m.generation = 81;
-    brain_hear(e, 0, m);
-    brain_hear(e, 0, grants(1, 81, 128, FIRM_YES));
+    HEARS(e, 0, m, grants(1, 81, 128, FIRM_YES));
     all_rows(e, 0, 128);
     ack(e, 0, 1, 81);
     T_EQ_U64(brain_reason(e, 0, 0), ERR_DECLINED);
@@ -628,11 +613,9 @@ static void full_by_one(uint64_t room, uint64_t generation)
     fill_pool(e, 1, 0);
     T_OK(brain_say(e, 0, announce(5, 4, 128, 128)));
     a.announce.batch = 1;
-    T_OK(brain_say(e, 0, a));
-    T_OK(brain_say(e, 0, announce(3, 2, 64, 64)));
-    brain_hear(e, 0, asks(e, 2, 72));
-    brain_hear(e, 0, asks(e, 3, 73));
-    brain_hear(e, 0, grants(room, generation, 64, FIRM_YES));
+    SAYS(e, 0, a, announce(3, 2, 64, 64));
+    HEARS(e, 0, asks(e, 2, 72), asks(e, 3, 73),
+        grants(room, generation, 64, FIRM_YES));
     leaves(e, 0);
     T_TRUE(is_granted(e, 1) && is_granted(e, 2));
     T_TRUE(!is_granted(e, 4));
@@ -662,10 +645,8 @@ TEST(what_is_left_of_a_batch_waits_as_any_other)
     T_EQ_U64(brain_free(e), 0);
     T_OK(brain_say(e, 0, announce(5, 4, 24, 24)));
     a.announce.batch = 1;
-    T_OK(brain_say(e, 0, a));
-    T_OK(brain_say(e, 0, announce(3, 2, 2001 * 8, 2001 * 8)));
-    brain_hear(e, 0, asks(e, 2, 72));
-    brain_hear(e, 0, grants(2, 72, 8, FIRM_YES));
+    SAYS(e, 0, a, announce(3, 2, 2001 * 8, 2001 * 8));
+    HEARS(e, 0, asks(e, 2, 72), grants(2, 72, 8, FIRM_YES));
     for (uint32_t i = 1; i < 2 * 2002; i += 2)
         T_OK(brain_say(e, 1 + i / 500, release(i % 500)));
     T_TRUE(is_granted(e, 1) && !is_granted(e, 2));
@@ -680,11 +661,8 @@ TEST_ENCODED(an_answer_to_an_older_want_is_none_to_the_newer)
     struct peer_msg m = state(2, 72, PEER_WANT, ROOM_WAITING);
 
     fill_pool(e, 1, 0);
-    T_OK(brain_say(e, 0, announce(2, 1, 64, 60)));
-    T_OK(brain_say(e, 0, announce(3, 2, 128, 128)));
-    brain_hear(e, 0, asks(e, 2, 72));
-    brain_hear(e, 0, asks(e, 3, 73));
-    brain_hear(e, 0, grants(3, 73, 128, FIRM_YES));
+    SAYS(e, 0, announce(2, 1, 64, 60), announce(3, 2, 128, 128));
+    HEARS(e, 0, asks(e, 2, 72), asks(e, 3, 73), grants(3, 73, 128, FIRM_YES));
     leaves(e, 0);
     T_EQ_U64(brain_said(e, PEER_WANT, 0)->want.granted, 0);
     brain_hear(e, 0, grants(2, 72, 64, FIRM_NO));

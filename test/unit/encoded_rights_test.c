@@ -50,8 +50,7 @@ static void served(struct rig *e, uint64_t generation)
 /* RULES 10.1 */
 TEST_ENCODED(who_has_not_the_secret_learns_nothing)
 {
-    T_OK(brain_say(e, 0, secret_announce(1, 0)));
-    T_OK(brain_say(e, 0, commit(0, 0, 16)));
+    SAYS(e, 0, secret_announce(1, 0), commit(0, 0, 16));
     learns_nothing(e, 1, 70, NULL);
     learns_nothing(e, 1, 71, &other);
     T_EQ_U64(brain_shown(e, "rooms", "asked", 0), 0);
@@ -65,8 +64,7 @@ TEST_ENCODED(nor_when_it_asks_before_the_announce)
     struct peer_msg m = secret_init(e, 1, 70, &other);
 
     m.init.required_dst = 3; /* binds nothing */
-    brain_hear(e, 1, m);
-    brain_hear(e, 1, secret_init(e, 1, 71, NULL));
+    HEARS(e, 1, m, secret_init(e, 1, 71, NULL));
     brain_hear(e, 0, secret_init(e, 1, 72, &key));
     T_OK(brain_say(e, 0, secret_announce(1, 0)));
     T_EQ_U64(brain_said_count(e, PEER_LENGTH), 1);
@@ -84,8 +82,7 @@ TEST_ENCODED(a_secret_opens_no_room_that_has_none)
 /* RULES 10.1 */
 TEST_ENCODED(the_end_of_a_room_is_told_to_none_without_it)
 {
-    T_OK(brain_say(e, 0, secret_announce(1, 0)));
-    T_OK(brain_say(e, 0, release(0)));
+    SAYS(e, 0, secret_announce(1, 0), release(0));
     learns_nothing(e, 1, 70, NULL);
     learns_nothing(e, 1, 71, &other);
     brain_hear(e, 0, secret_init(e, 1, 72, &key));
@@ -201,8 +198,7 @@ TEST_ENCODED(a_room_of_another_secret_is_another_room)
 {
     struct local_msg m = secret_announce(1, 1);
 
-    T_OK(brain_say(e, 0, announce(1, 0, 16, 16)));
-    T_OK(brain_say(e, 0, m));
+    SAYS(e, 0, announce(1, 0, 16, 16), m);
     m.announce.cell = 2;
     m.announce.tag = 102;
     T_ERR(brain_say(e, 0, m), ERR_DUPLICATE_ROOM);
@@ -244,11 +240,9 @@ TEST_ENCODED(a_langd_speaks_of_its_own_generations_alone)
     brain_hear(e, 1, m);
     T_TRUE(
         brain_cmd(e, SEND_LIMIT) == NULL && brain_cmd(e, SEND_REWIND) == NULL);
-    brain_hear(e, 1, about(1, 70, PEER_ACK));
-    brain_hear(e, 1, state(1, 70, PEER_FAILED, ROOM_SUCCESS));
-    brain_hear(e, 1, state(1, 70, PEER_WANT, ROOM_FAILED));
-    brain_hear(e, 1, about(1, 70, PEER_ABORT));
-    brain_hear(e, 1, about(1, 70, PEER_DECLINE));
+    HEARS(e, 1, about(1, 70, PEER_ACK), state(1, 70, PEER_FAILED, ROOM_SUCCESS),
+        state(1, 70, PEER_WANT, ROOM_FAILED), about(1, 70, PEER_ABORT),
+        about(1, 70, PEER_DECLINE));
     T_EQ_U64(brain_state(e, 0, 0), ROOM_TRANSFERRING);
     brain_hear(e, 0, resume(1, 70, 0, 16, 0));
     T_EQ_U64(brain_cmd(e, SEND_LIMIT)->a, 16);
@@ -267,8 +261,7 @@ TEST_ENCODED(lengths_and_grants_that_are_none_cost_their_room)
         {16, 0, 8, 64, 0}, {16, 0, UINT32_MAX, UINT32_MAX, 1},
         {ROWS_UNKNOWN - 1, ROWS_UNKNOWN - 1, 8, 64, 65535}};
 
-    T_OK(brain_say(e, 0, announce(1, 0, 16, 16)));
-    T_OK(brain_say(e, 0, announce(2, 1, 16, 16)));
+    SAYS(e, 0, announce(1, 0, 16, 16), announce(2, 1, 16, 16));
     brain_hear(e, 0, init(e, 2, 90, 16));
     T_OK(brain_say(e, 0, commit(1, 0, 16)));
     for (uint32_t i = 0; i < ARRAY_LEN(bad); i++) {

@@ -141,7 +141,6 @@ TEST(users_take_turns_for_source_blocks)
         for (uint32_t o = i + 1; o < 41; o++)
             T_ERR(brain_say(e, cells[o] == 40, commit(cells[o], 0, 0)),
                 ERR_NOT_READY);
-        T_OK(brain_say(e, conn, commit(cells[i], 0, 0)));
-        T_OK(brain_say(e, conn, release(cells[i])));
+        SAYS(e, conn, commit(cells[i], 0, 0), release(cells[i]));
     }
 }

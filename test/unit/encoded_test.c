@@ -132,15 +132,13 @@ TEST_ENCODED(a_length_whose_aux_waits_is_seldom_said)
 {
     struct peer_msg m = state(1, 77, PEER_LENGTH, ROOM_BOOTSTRAPPING);
 
-    T_OK(brain_say(e, 0, announce(1, 0, 16, 16)));
-    T_OK(brain_say(e, 0, commit(0, 0, 16)));
+    SAYS(e, 0, announce(1, 0, 16, 16), commit(0, 0, 16));
     brain_hear(e, 0, init(e, 1, 77, 0));
     T_EQ_U64(brain_said_count(e, PEER_LENGTH), 1);
     T_EQ_U64(brain_said_count(e, PEER_WANT), 1);
     m.state.reason = ERR_NO_BLOCKS;
     m.state.total = 16;
-    brain_hear(e, 0, m);
-    brain_hear(e, 0, state(1, 77, PEER_WANT, ROOM_WAITING));
+    HEARS(e, 0, m, state(1, 77, PEER_WANT, ROOM_WAITING));
     brain_pass(e, 1900);
     T_EQ_U64(brain_said_count(e, PEER_LENGTH), 0);
     brain_pass(e, 200);
@@ -260,8 +258,7 @@ TEST_ENCODED(total_zero)
 /* RULES 5.11 */
 TEST_ENCODED(blocks_are_first_come_first_served)
 {
-    T_OK(brain_say(e, 0, announce(1, 0, 80, 80)));
-    T_OK(brain_say(e, 0, announce(2, 1, 80, 80)));
+    SAYS(e, 0, announce(1, 0, 80, 80), announce(2, 1, 80, 80));
     T_OK(brain_say(e, 0, announce(3, 2, 8, 8))); /* would fit, and waits */
     T_EQ_U64(brain_free(e), 6);
     T_ERR(brain_say(e, 0, commit(2, 0, 8)), ERR_NOT_READY);
@@ -297,8 +294,7 @@ TEST_ENCODED(a_batch_gets_all_or_nothing)
 TEST_ENCODED(grants_that_say_nothing_new)
 {
     T_OK(brain_say(e, 0, announce(1, 0, 64, 64)));
-    brain_hear(e, 0, init(e, 1, 77, 16));
-    brain_hear(e, 0, init(e, 1, 77, 16));
+    HEARS(e, 0, init(e, 1, 77, 16), init(e, 1, 77, 16));
     T_EQ_U64(brain_stat(e, "duplicates"), 1);
     T_EQ_U64(brain_said(e, PEER_STATE, 0)->state.granted, 16);
     brain_hear(e, 0, resume(1, 77, 0, 32, 0));
@@ -337,8 +333,7 @@ TEST_ENCODED(numbers_of_a_hostile_langd)
 {
     struct peer_msg m = init(e, 1, 77, 16);
 
-    T_OK(brain_say(e, 0, announce(1, 0, 32, 32)));
-    T_OK(brain_say(e, 0, commit(0, 0, 32)));
+    SAYS(e, 0, announce(1, 0, 32, 32), commit(0, 0, 32));
     m.init.unit_rows = 0;
     brain_hear(e, 0, m);
     T_EQ_U64(brain_said(e, PEER_NACK, 0)->nack.reason, ERR_MALFORMED);
@@ -350,9 +345,8 @@ TEST_ENCODED(numbers_of_a_hostile_langd)
     m = init(e, 1, 78, 0xfffffffe);
     m.init.from = 0xfffffff0;
     m.init.attempt = 0xffffffff;
-    brain_hear(e, 0, m);
-    brain_hear(e, 0, resume(1, 78, 0xffffffff, 0xffffffff, 0));
-    brain_hear(e, 0, resume(1, 78, 0, 0xfffffffe, 0));
+    HEARS(e, 0, m, resume(1, 78, 0xffffffff, 0xffffffff, 0),
+        resume(1, 78, 0, 0xfffffffe, 0));
     brain_hear(e, 0, about(1, 78, PEER_BROKEN)); /* not for us */
     T_EQ_U64(brain_said(e, PEER_NACK, 0)->nack.reason, ERR_MALFORMED);
     T_EQ_U64(brain_free(e), 12);
@@ -462,8 +456,7 @@ TEST(a_refused_destination_does_not_stop_the_clock)
 
     T_OK(brain_say(e, 0, announce(1, 0, 8, 8)));
     m.init.layout++;
-    brain_hear(e, 0, m);
-    brain_hear(e, 0, state(1, 70, PEER_FAILED, ROOM_FAILED));
+    HEARS(e, 0, m, state(1, 70, PEER_FAILED, ROOM_FAILED));
     brain_pass(e, 1100);
     T_EQ_U64(brain_reason(e, 0, 0), ERR_TIMEOUT);
 }
@@ -563,22 +556,19 @@ TEST(open_room_takes_any_number_until_released_or_late)
     a.announce.required_dst = 1; /* any number, or this one */
     T_ERR(brain_say(e, 0, a), ERR_MALFORMED);
     a.announce.required_dst = 0;
-    T_OK(brain_say(e, 0, a));
-    T_OK(brain_say(e, 0, commit(0, 0, 8)));
+    SAYS(e, 0, a, commit(0, 0, 8));
     for (uint64_t g = 1; g <= 3; g++) {
         brain_hear(e, g % 2, init(e, 1, g, 8));
         ack(e, g % 2, 1, g);
     }
     T_EQ_U64(brain_state(e, 0, 0), ROOM_TRANSFERRING);
-    T_OK(brain_say(e, 0, attach(1, 1, RIGHT_WATCH)));
-    T_OK(brain_say(e, 0, release(0)));
+    SAYS(e, 0, attach(1, 1, RIGHT_WATCH), release(0));
     T_EQ_U64(brain_state(e, 0, 1), ROOM_SUCCESS);
     T_EQ_U64(brain_stat(e, "rows_moved"), 24);
     brain_hear(e, 0, init(e, 1, 9, 8));
     T_EQ_U64(brain_said(e, PEER_FAILED, 0)->failed.reason, ERR_UNKNOWN_ROOM);
     a.announce.room = 2;
-    T_OK(brain_say(e, 0, a));
-    T_OK(brain_say(e, 0, commit(0, 0, 8)));
+    SAYS(e, 0, a, commit(0, 0, 8));
     brain_hear(e, 0, init(e, 2, 10, 8));
     ack(e, 0, 2, 10);
     brain_pass(e, 11000);
@@ -618,7 +608,6 @@ TEST_ENCODED(rows_are_counted_once_for_the_engine_that_commits_them)
     T_OK(brain_say(e, 0, announce(1, 0, 16, 16)));
     T_OK(brain_say(e, 0, commit(0, 8, 8))); /* none before it yet */
     T_EQ_U64(brain_shown(e, "engines", "bytes", 0), 0);
-    T_OK(brain_say(e, 0, commit(0, 0, 8)));
-    T_OK(brain_say(e, 0, commit(0, 0, 8)));
+    SAYS(e, 0, commit(0, 0, 8), commit(0, 0, 8));
     T_EQ_U64(brain_shown(e, "engines", "bytes", 0), 16 * 4096);
 }

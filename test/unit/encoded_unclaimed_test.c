@@ -124,8 +124,7 @@ TEST(an_open_room_gives_way_until_it_was_served)
         T_OK(brain_say(e, 0, a));
         all_rows(e, i, 64);
     }
-    brain_hear(e, 0, asks(e, 1, 71));
-    brain_hear(e, 0, grants(1, 71, 64, FIRM_YES));
+    HEARS(e, 0, asks(e, 1, 71), grants(1, 71, 64, FIRM_YES));
     ack(e, 0, 1, 71);
     T_OK(brain_say(e, 0, announce(3, 2, 128, 128)));
     brain_pass(e, 5000);

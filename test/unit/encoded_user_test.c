@@ -127,8 +127,7 @@ TEST_WITH(from_another_host_the_secret_decides, struct rig *e, here())
 
     T_OK(brain_say(e, 0, announce(1, 0, 16, 16)));
     is_refused(e, 1, m);
-    T_OK(brain_say(e, 0, release(0)));
-    T_OK(brain_say(e, 0, secret_announce()));
+    SAYS(e, 0, release(0), secret_announce());
     m.init.secret = key;
     m.generation = 71;
     is_served(e, 1, m);
@@ -344,8 +343,7 @@ TEST(a_drain_is_said_to_all)
 /* RULES 7.3 */
 TEST_ENCODED(a_later_session_is_not_told_of_rooms_of_an_earlier_one)
 {
-    T_OK(brain_say(e, 0, announce(1, 0, 8, 8)));
-    T_OK(brain_say(e, 0, release(0)));
+    SAYS(e, 0, announce(1, 0, 8, 8), release(0));
     T_EQ_U64(brain_state(e, 0, 0), ROOM_FAILED);
     T_OK(brain_say(e, 0, attach(1, 1, RIGHT_WATCH)));
     T_TRUE(brain_events(e, 0, 1) & EVENT_FAILED);

@@ -166,8 +166,7 @@ TEST_LANGD(cells_and_tags)
     r = abort_of(5);
     T_ERR(brain_say(l, 0, r), ERR_UNKNOWN_ROOM);
     T_EQ_U64(brain_stat(l, "refused"), 6);
-    T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
-    T_OK(brain_say(l, 0, request(2, 0, MODE_WHOLE)));
+    SAYS(l, 0, release(0, ROWS_UNKNOWN), request(2, 0, MODE_WHOLE));
 }
 
 /* A tag that comes again in an idle cell finds no word of its last use. */
@@ -178,8 +177,7 @@ TEST_LANGD(a_released_cell_is_cleared)
 
     fill(l, &t, 8);
     T_EQ_U64(brain_state(l, 0, 0), ROOM_SUCCESS);
-    T_OK(brain_say(l, 0, attach(1, 1, RIGHT_WATCH)));
-    T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
+    SAYS(l, 0, attach(1, 1, RIGHT_WATCH), release(0, ROWS_UNKNOWN));
     T_EQ_U64(l->cells[0][0], 0);
     T_EQ_U64(brain_state(l, 0, 1), ROOM_SUCCESS);
 }

@@ -60,10 +60,7 @@ static void copies(void)
     munmap(p, PAGES * PAGE);
 }
 
-TEST(what_is_gone_fails_the_copy)
-{
-    copies();
-}
+TEST_IS(what_is_gone_fails_the_copy, copies());
 
 static void *thread(void *ud)
 {

@@ -90,8 +90,7 @@ TEST(aux_that_was_asked_for_is_asked_for_again)
         t[i] = ask_room(l, i + 1, i);
     for (uint32_t i = 0; i < 2; i++)
         fill(l, &t[i], 8);
-    T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
-    T_OK(brain_say(l, 0, release(1, ROWS_UNKNOWN)));
+    SAYS(l, 0, release(0, ROWS_UNKNOWN), release(1, ROWS_UNKNOWN));
     for (uint32_t i = 0; i < 2; i++)
         brain_hear(l, 0, acked(&t[i]));
     t[0] = ask_room(l, 4, 0);
@@ -304,8 +303,7 @@ TEST(a_room_that_ends_for_lack_of_blocks_says_so)
     struct there a = ask_room(l, 1, 0), b = ask_room(l, 2, 1);
 
     fill(l, &a, 16);
-    brain_hear(l, 0, length(&b, 16, 16, true));
-    brain_hear(l, 0, want(&b, 0, 0, 16));
+    HEARS(l, 0, length(&b, 16, 16, true), want(&b, 0, 0, 16));
     (void)brain_events(l, 0, 0);
     (void)brain_events(l, 0, 1);
     brain_pass(l, 2100);

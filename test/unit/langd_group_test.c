@@ -128,12 +128,10 @@ TEST(what_a_total_does_not_need_goes_back_after_a_break)
     struct rig *l = langd_up("pools[0].default_blocks=0", NULL);
     struct there a = ask_room(l, 1, 0);
 
-    brain_hear(l, 0, length(&a, ROWS_UNKNOWN, 96, false));
-    brain_hear(l, 0, want(&a, 0, 0, 96));
+    HEARS(l, 0, length(&a, ROWS_UNKNOWN, 96, false), want(&a, 0, 0, 96));
     T_EQ_U64(brain_free(l), 4);
     l->noisy = true;
-    brain_hear(l, 0, about(&a, PEER_BROKEN));
-    brain_hear(l, 0, length(&a, 8, 96, true));
+    HEARS(l, 0, about(&a, PEER_BROKEN), length(&a, 8, 96, true));
     T_EQ_U64(brain_free(l), 4);
     while (brain_quiet(l))
         ;

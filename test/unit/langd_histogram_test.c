@@ -44,8 +44,7 @@ TEST_LANGD(a_room_that_waits_for_blocks, DEFAULT_BLOCKS(0))
 
     fill(l, &a, 128);
     brain_pass(l, 100);
-    brain_hear(l, 0, length(&b, 64, 64, true));
-    brain_hear(l, 0, length(&c, 64, 64, true));
+    HEARS(l, 0, length(&b, 64, 64, true), length(&c, 64, 64, true));
     brain_pass(l, 200);
     T_OK(brain_say(l, 0, abort_of(2)));
     T_EQ_U64(count(l, WAIT), before + 2);

@@ -324,8 +324,7 @@ TEST(each_that_the_room_is_shown_to_maps_that_pool)
         maps(l, 2, 1, pools);
         T_TRUE(hopes(l, 1, large(1, 0), &t));
         T_OK(brain_say(l, 2, attach(1, 5, RIGHT_READ)));
-        brain_hear(l, 0, length(&t, 64, 64, true));
-        brain_hear(l, 0, lend(&t));
+        HEARS(l, 0, length(&t, 64, 64, true), lend(&t));
         T_EQ_U64(held(l), pools & 1);
         T_EQ_U64(ready(l, 2) != NULL, pools & 1);
         T_EQ_U64(brain_free(l), pools & 1 ? 16 : 8);

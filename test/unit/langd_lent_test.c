@@ -56,8 +56,7 @@ TEST(return_waits_for_the_owner_and_all_readers)
         maps(l, 2, 1, 1);
         m.request.readers = 1;
         T_TRUE(hopes(l, 1, m, &t));
-        brain_hear(l, 0, length(&t, 64, 64, true));
-        brain_hear(l, 0, lend(&t));
+        HEARS(l, 0, length(&t, 64, 64, true), lend(&t));
         T_EQ_U64(brain_state(l, 1, 0), ROOM_SUCCESS);
         if (first == 1)
             T_OK(brain_say(l, 1, all(0))); /* it has not come yet */
@@ -110,9 +109,7 @@ TEST(a_deadline_changes_nothing_of_a_ready_room)
     maps(l, 1, 1, 1);
     m.request.deadline_ms = 1000;
     T_TRUE(hopes(l, 1, m, &t));
-    brain_hear(l, 0, length(&t, 64, 64, true));
-    brain_hear(l, 0, lend(&t));
-    brain_hear(l, 0, acked(&t));
+    HEARS(l, 0, length(&t, 64, 64, true), lend(&t), acked(&t));
     brain_pass(l, DAY_MS);
     T_EQ_U64(brain_acts(l, ACT_PEER), 0);
     T_EQ_U64(brain_state(l, 1, 0), ROOM_SUCCESS);
@@ -342,8 +339,7 @@ TEST(who_waits_for_a_room_of_its_own_is_shown_no_other)
     T_OK(brain_say(l, 2, attach(1, 5, RIGHT_READ)));
     maps(l, 1, 1, 1);
     T_TRUE(hopes(l, 1, large(1, 0), &t));
-    brain_hear(l, 0, length(&t, 64, 64, true));
-    brain_hear(l, 0, lend(&t));
+    HEARS(l, 0, length(&t, 64, 64, true), lend(&t));
     T_EQ_U64(brain_state(l, 1, 0), ROOM_SUCCESS);
     maps(l, 2, 1, 1);
     T_TRUE(ready(l, 2) == NULL);

@@ -333,8 +333,7 @@ TEST(readers_that_do_not_attach_in_time_are_not_waited_for)
     brain_pass(l, 1100);
     T_EQ_U64(brain_free(l), 14); /* the one that is there reads on */
     T_ERR(brain_say(l, 2, attach(1, 6, RIGHT_READ)), ERR_GONE);
-    T_OK(brain_say(l, 2, attach(1, 7, RIGHT_WATCH)));
-    T_OK(brain_say(l, 2, release(7, ROWS_UNKNOWN)));
+    SAYS(l, 2, attach(1, 7, RIGHT_WATCH), release(7, ROWS_UNKNOWN));
     T_OK(brain_say(l, 1, release(5, ROWS_UNKNOWN)));
     T_EQ_U64(brain_free(l), 16);
     T_EQ_U64(brain_shown(l, "status", "rooms_held", 0), 0);
@@ -445,8 +444,7 @@ TEST(what_was_given_up_is_said_when_the_encoder_comes)
     struct rig *l = langd(NULL, NULL);
     const struct peer_msg *said;
 
-    T_OK(brain_say(l, 0, request(7, 0, MODE_WHOLE)));
-    T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
+    SAYS(l, 0, request(7, 0, MODE_WHOLE), release(0, ROWS_UNKNOWN));
     brain_is(l, EV_LINK_UP);
     brain_hello(l, 0, "enc", PEER_EPOCH);
     said = brain_said(l, PEER_ABORT, 0);
@@ -460,8 +458,7 @@ TEST(an_encoder_that_never_comes_holds_no_room)
 {
     struct rig *l = langd(NULL, NULL);
 
-    T_OK(brain_say(l, 0, request(7, 0, MODE_WHOLE)));
-    T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
+    SAYS(l, 0, request(7, 0, MODE_WHOLE), release(0, ROWS_UNKNOWN));
     T_EQ_U64(brain_shown(l, "status", "rooms_held", 0), 1);
     brain_pass(l, 6000);
     T_EQ_U64(brain_shown(l, "status", "rooms_held", 0), 0);

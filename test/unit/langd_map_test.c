@@ -213,8 +213,7 @@ TEST(a_new_attempt_is_told_when_the_old_one_is_quiet)
     struct there t = ask_room(l, 1, 0);
     struct peer_msg m = about(&t, PEER_BROKEN);
 
-    brain_hear(l, 0, length(&t, 16, 16, true));
-    brain_hear(l, 0, state(&t, PEER_INIT, 0, 16));
+    HEARS(l, 0, length(&t, 16, 16, true), state(&t, PEER_INIT, 0, 16));
     l->noisy = true;
     brain_hear(l, 0, m);
     T_TRUE(brain_cmd(l, LAND_CLOSE)->reply);

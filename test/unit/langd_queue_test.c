@@ -253,15 +253,10 @@ static void firm_grant_breaks(uint16_t destinations, uint32_t total)
 }
 
 /* RULES 5.2 */
-TEST(a_broken_endpoint_leaves_a_grant_firm)
-{
-    firm_grant_breaks(1, ROWS_UNKNOWN);
-}
-
-TEST(a_broken_endpoint_leaves_grants_of_several_destinations_firm)
-{
-    firm_grant_breaks(2, 96);
-}
+TEST_IS(
+    a_broken_endpoint_leaves_a_grant_firm, firm_grant_breaks(1, ROWS_UNKNOWN));
+TEST_IS(a_broken_endpoint_leaves_grants_of_several_destinations_firm,
+    firm_grant_breaks(2, 96));
 
 /* RULES 5.16 */
 TEST_LANGD(a_grant_goes_back_when_its_encoder_asks_for_that)
@@ -272,8 +267,7 @@ TEST_LANGD(a_grant_goes_back_when_its_encoder_asks_for_that)
 
     r.request.required_dst = 2;
     a = ask(l, 0, r);
-    brain_hear(l, 0, length(&a, 96, 96, false));
-    brain_hear(l, 0, want(&a, 0, 0, 96));
+    HEARS(l, 0, length(&a, 96, 96, false), want(&a, 0, 0, 96));
     T_EQ_U64(brain_free(l), 4);
     back = about(&a, PEER_BROKEN);
     back.broken.back = 1;
@@ -282,8 +276,7 @@ TEST_LANGD(a_grant_goes_back_when_its_encoder_asks_for_that)
         brain_hear(l, 0, back);
         T_EQ_U64(brain_free(l), 16);
         T_EQ_U64(brain_said(l, PEER_RESUME, 0)->resume.granted, 0);
-        brain_hear(l, 0, state(&a, PEER_RESUME, i + 1, 0));
-        brain_hear(l, 0, want(&a, i + 1, 0, 96));
+        HEARS(l, 0, state(&a, PEER_RESUME, i + 1, 0), want(&a, i + 1, 0, 96));
         T_EQ_U64(brain_free(l), 4);
     }
     T_EQ_U64(brain_stat(l, "broken"), 0);
@@ -345,8 +338,7 @@ TEST(a_stream_that_was_served_waits_when_it_wants_again)
     T_EQ_U64(brain_free(l), 4); /* the stream has 12 */
     brain_landed(l, &s.open, 0, 96);
     a = ask_room(l, 3, 2);
-    brain_hear(l, 0, length(&a, 96, 96, true));
-    brain_hear(l, 0, want(&a, 0, 0, 96));
+    HEARS(l, 0, length(&a, 96, 96, true), want(&a, 0, 0, 96));
     T_EQ_U64(brain_shown(l, "pools", "waiting_rooms", 0), 1);
     (void)brain_events(l, 0, 1);
     T_OK(brain_say(l, 0, release(1, 8)));
@@ -397,8 +389,7 @@ TEST(group_is_admitted_whole_when_its_lengths_are_known)
     T_EQ_U64(brain_free(l), 13);
     T_EQ_U64(brain_said(l, PEER_RESUME, 0)->resume.firm, FIRM_YES);
     T_EQ_U64(brain_said(l, PEER_RESUME, 1)->resume.firm, FIRM_YES);
-    T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
-    T_OK(brain_say(l, 0, release(1, ROWS_UNKNOWN)));
+    SAYS(l, 0, release(0, ROWS_UNKNOWN), release(1, ROWS_UNKNOWN));
     T_EQ_U64(brain_free(l), 16);
 }
 
@@ -412,8 +403,7 @@ TEST_LANGD(group_takes_no_more_members_than_it_has)
     T_ERR(brain_say(l, 0, request_in(3, 2, 9, 2)), ERR_MALFORMED);
     stream.request.mode = MODE_STREAM;
     T_ERR(brain_say(l, 0, stream), ERR_MALFORMED);
-    T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
-    T_OK(brain_say(l, 0, release(1, ROWS_UNKNOWN)));
+    SAYS(l, 0, release(0, ROWS_UNKNOWN), release(1, ROWS_UNKNOWN));
     (void)member(l, 3, 2); /* the id is free again */
 }
 
@@ -464,8 +454,7 @@ TEST(group_of_unknown_lengths_may_be_larger_than_the_pool)
     struct there c = ask_room(l, 3, 2);
 
     brain_hear(l, 0, length(&a, ROWS_UNKNOWN, 72, false)); /* 9 of 16 */
-    brain_hear(l, 0, length(&b, ROWS_UNKNOWN, 72, false));
-    brain_hear(l, 0, want(&a, 0, 0, 8));
+    HEARS(l, 0, length(&b, ROWS_UNKNOWN, 72, false), want(&a, 0, 0, 8));
     T_EQ_U64(brain_said(l, PEER_RESUME, 0)->resume.granted, 8);
     T_EQ_U64(brain_said(l, PEER_RESUME, 0)->resume.firm, FIRM_YES);
     wants(l, &c, 0, 8);
@@ -475,8 +464,7 @@ TEST(group_of_unknown_lengths_may_be_larger_than_the_pool)
     brain_hear(l, 0, want(&a, 0, 8, 56));
     T_EQ_U64(brain_shown(l, "rooms", "granted", 0), 56);
     T_EQ_U64(brain_free(l), 0);
-    brain_hear(l, 0, length(&b, 72, 72, true));
-    brain_hear(l, 0, length(&a, 56, 72, true));
+    HEARS(l, 0, length(&b, 72, 72, true), length(&a, 56, 72, true));
     T_EQ_U64(brain_shown(l, "rooms", "granted", 2), 0);
     told(l, &a);
     brain_landed(l, &a.open, 0, 56);
@@ -495,8 +483,7 @@ TEST(spare_blocks_are_for_others_when_the_lengths_are_known)
     brain_hear(l, 0, length(&a, ROWS_UNKNOWN, 128, false));
     brain_hear(l, 0, length(&b, ROWS_UNKNOWN, 128, false));
     wants(l, &c, 0, 64);
-    brain_hear(l, 0, length(&a, 8, 128, true));
-    brain_hear(l, 0, want(&b, 0, 0, 40));
+    HEARS(l, 0, length(&a, 8, 128, true), want(&b, 0, 0, 40));
     T_EQ_U64(brain_shown(l, "rooms", "granted", 2), 0);
     brain_hear(l, 0, length(&b, 48, 128, true));
     T_EQ_U64(brain_shown(l, "rooms", "granted", 1), 48);
@@ -510,9 +497,8 @@ TEST(what_one_of_a_group_does_not_need_is_spare_for_the_others)
     struct there a = member(l, 1, 2), b = member(l, 2, 2);
     struct there c = ask_room(l, 3, 2);
 
-    brain_hear(l, 0, length(&a, ROWS_UNKNOWN, 128, false));
-    brain_hear(l, 0, length(&b, ROWS_UNKNOWN, 128, false));
-    brain_hear(l, 0, want(&a, 0, 0, 64));
+    HEARS(l, 0, length(&a, ROWS_UNKNOWN, 128, false),
+        length(&b, ROWS_UNKNOWN, 128, false), want(&a, 0, 0, 64));
     wants(l, &c, 0, 8);
     brain_hear(l, 0, length(&a, 8, 128, true));
     T_EQ_U64(brain_free(l), 15);
@@ -526,9 +512,8 @@ TEST_LANGD(group_that_grows_beyond_the_pool_is_too_large, DEFAULT_BLOCKS(0))
 {
     struct there a = member(l, 1, 2), b = member(l, 2, 2);
 
-    brain_hear(l, 0, length(&a, ROWS_UNKNOWN, 128, false));
-    brain_hear(l, 0, length(&b, ROWS_UNKNOWN, 128, false));
-    brain_hear(l, 0, want(&a, 0, 0, 64));
+    HEARS(l, 0, length(&a, ROWS_UNKNOWN, 128, false),
+        length(&b, ROWS_UNKNOWN, 128, false), want(&a, 0, 0, 64));
     brain_hear(l, 0, want(&b, 0, 0, 72)); /* 17 blocks of 16 */
     T_EQ_U64(brain_reason(l, 0, 0), ERR_TOO_LARGE);
     T_EQ_U64(brain_reason(l, 0, 1), ERR_TOO_LARGE);
@@ -671,8 +656,7 @@ TEST_LANGD(
     for (uint32_t i = 10; i < 22; i++)
         T_OK(brain_say(l, 0, attach(1, i, RIGHT_WATCH)));
     T_ERR(brain_say(l, 0, attach(1, 30, RIGHT_WATCH)), ERR_QUOTA);
-    T_OK(brain_say(l, 0, release(10, ROWS_UNKNOWN)));
-    T_OK(brain_say(l, 0, attach(1, 30, RIGHT_WATCH)));
+    SAYS(l, 0, release(10, ROWS_UNKNOWN), attach(1, 30, RIGHT_WATCH));
 }
 
 TEST_LANGD(many_views_of_one_room_are_refused_not_fatal)
@@ -714,8 +698,7 @@ TEST(encoders_by_address)
     for (uint32_t i = 0; i < 20; i++) { /* limits.peers is 4 */
         snprintf(name, sizeof(name), "tcp://127.0.0.1:%u", 8000 + i);
         r.request.encoder = span_str(name);
-        T_OK(brain_say(l, 0, r));
-        T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
+        SAYS(l, 0, r, release(0, ROWS_UNKNOWN));
     }
     T_TRUE(brain_stat(l, "peers_given_up") > 0);
 }

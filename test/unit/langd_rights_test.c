@@ -128,8 +128,7 @@ TEST_LANGD(a_user_is_named_when_the_connection_that_asked_is_gone)
 TEST_LANGD(a_place_is_not_taken_without_the_secret)
 {
     brain_user(l, 1, 4002, "thief");
-    T_OK(brain_say(l, 1, request(7, 0, MODE_WHOLE)));
-    T_OK(brain_say(l, 1, secret_request(7, 1, &other)));
+    SAYS(l, 1, request(7, 0, MODE_WHOLE), secret_request(7, 1, &other));
     T_OK(brain_say(l, 0, secret_request(7, 0, &key)));
     T_TRUE(secret_eq(&brain_said(l, PEER_INIT, 0)->init.secret, &key));
     T_ERR(brain_say(l, 0, secret_request(7, 2, &key)), ERR_DUPLICATE_ROOM);
@@ -171,11 +170,9 @@ TEST(an_encoder_speaks_of_its_own_rooms_alone)
     brain_hello(l, 1, "liar", PEER_EPOCH + 1);
     own.generation = brain_said(l, PEER_INIT, 0)->generation;
     t = bad = ask_room(l, 7, 0);
-    brain_hear(l, 1, length(&bad, 4000, 4000, true));
-    brain_hear(l, 1, want(&bad, 0, 0, 4000));
-    brain_hear(l, 1, about(&bad, PEER_FAILED));
-    brain_hear(l, 1, about(&bad, PEER_BROKEN));
-    brain_hear(l, 1, state(&bad, PEER_INIT, 0, 0));
+    HEARS(l, 1, length(&bad, 4000, 4000, true), want(&bad, 0, 0, 4000),
+        about(&bad, PEER_FAILED), about(&bad, PEER_BROKEN),
+        state(&bad, PEER_INIT, 0, 0));
     T_EQ_U64(brain_state(l, 0, 0), ROOM_BOOTSTRAPPING);
     brain_hear(l, 1, length(&own, 4000, 16, true)); /* its own room's end */
     T_EQ_U64(brain_reason(l, 0, 1), ERR_MALFORMED);

@@ -217,8 +217,7 @@ TEST(request_ids_are_shown_to_their_users)
     T_ERR(brain_say(l, 0, m), ERR_UNKNOWN_ROOM);
     T_OK(brain_say(l, 0, attach(9, 1, RIGHT_READ))); /* that waits */
     T_ERR(brain_say(l, 0, m), ERR_UNKNOWN_ROOM);
-    T_OK(brain_say(l, 0, request(9, 0, MODE_WHOLE)));
-    T_OK(brain_say(l, 0, abort_of(0)));
+    SAYS(l, 0, request(9, 0, MODE_WHOLE), abort_of(0));
     T_ERR(brain_say(l, 0, m), ERR_UNKNOWN_ROOM);
     for (uint32_t uid = 7; uid < 9; uid++) {
         struct seen seen = {.s = {seen_row, seen_ticket, no_number, NONE}};
@@ -240,8 +239,7 @@ TEST(no_engine_waits_longer_than_an_hour)
     T_OK(brain_say(l, 0, m));
     m = attach(2, 1, RIGHT_READ);
     m.attach.deadline_ms = UINT32_MAX;
-    T_OK(brain_say(l, 0, m));
-    T_OK(brain_say(l, 0, attach(3, 2, RIGHT_READ)));
+    SAYS(l, 0, m, attach(3, 2, RIGHT_READ));
     brain_pass(l, 3599900);
     T_EQ_U64(brain_state(l, 0, 0), ROOM_BOOTSTRAPPING);
     brain_pass(l, 200);

@@ -94,8 +94,7 @@ TEST_LANGD(want_is_granted_and_repetitions_change_nothing)
     struct there t = ask_room(l, 1, 0);
     uint32_t left;
 
-    brain_hear(l, 0, length(&t, ROWS_UNKNOWN, 64, false));
-    brain_hear(l, 0, want(&t, 0, 16, 24));
+    HEARS(l, 0, length(&t, ROWS_UNKNOWN, 64, false), want(&t, 0, 16, 24));
     T_TRUE(brain_said(l, PEER_RESUME, 0)->resume.granted >= 24);
     T_EQ_U64(brain_stat(l, "wants"), 1);
     left = brain_free(l);
@@ -122,8 +121,7 @@ TEST_LANGD(total_never_changes)
 {
     struct there t = ask_room(l, 1, 0);
 
-    brain_hear(l, 0, length(&t, 12, 16, false));
-    brain_hear(l, 0, length(&t, 13, 16, false));
+    HEARS(l, 0, length(&t, 12, 16, false), length(&t, 13, 16, false));
     T_EQ_U64(brain_state(l, 0, 0), ROOM_FAILED);
     T_EQ_U64(brain_reason(l, 0, 0), ERR_MALFORMED);
     T_TRUE(brain_said(l, PEER_ABORT, 0) != NULL);
@@ -169,8 +167,7 @@ TEST_LANGD(too_large_says_both_numbers)
     T_EQ_U64(l->event.event.a, 1000);
     T_EQ_U64(l->event.event.b, 128);
     t = ask_room(l, 2, 1); /* known by its commits only */
-    brain_hear(l, 0, length(&t, ROWS_UNKNOWN, 1000, false));
-    brain_hear(l, 0, want(&t, 0, 16, 129));
+    HEARS(l, 0, length(&t, ROWS_UNKNOWN, 1000, false), want(&t, 0, 16, 129));
     T_EQ_U64(brain_reason(l, 0, 1), ERR_TOO_LARGE);
 }
 
@@ -323,8 +320,7 @@ TEST(a_hello_that_is_refused_is_told_once_and_names_why_rooms_fail)
     brain_pass(l, 2500);
     T_TRUE(brain_events(l, 0, 0) & EVENT_FAILED);
     T_HAS((const char *)l->event.event.text.p, "encoder was never reached");
-    T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
-    T_OK(brain_say(l, 0, request(1, 0, MODE_WHOLE)));
+    SAYS(l, 0, release(0, ROWS_UNKNOWN), request(1, 0, MODE_WHOLE));
     brain_is(l, EV_LINK_UP);
     T_EQ_U64(brain_said_count(l, PEER_HELLO), 1);
     refuse(l, "this name is taken");
@@ -538,8 +534,7 @@ TEST_LANGD(or_by_rows_that_do_not_come, "timeouts.progress=3s")
     struct there t = ask_room(l, 1, 0);
     struct peer_msg m = about(&t, PEER_BROKEN);
 
-    brain_hear(l, 0, length(&t, 16, 16, true));
-    brain_hear(l, 0, m);
+    HEARS(l, 0, length(&t, 16, 16, true), m);
     T_TRUE(brain_state(l, 0, 0) != ROOM_FAILED); /* no row is due */
     m = want(&t, 1, 16, 16);
     brain_hear(l, 0, m);
@@ -576,8 +571,7 @@ TEST_LANGD(rows_of_an_older_attempt_do_not_count)
     struct data_cmd old = t.open;
     struct peer_msg m = about(&t, PEER_BROKEN);
 
-    brain_hear(l, 0, length(&t, 16, 16, true));
-    brain_hear(l, 0, m);
+    HEARS(l, 0, length(&t, 16, 16, true), m);
     told(l, &t);
     brain_landed(l, &old, 0, 8);
     brain_landed(l, &old, 8, 8);
@@ -598,8 +592,7 @@ TEST_LANGD(stream_shows_and_frees_a_prefix, ROOM_BLOCKS(4))
     t = (struct there){1, brain_said(l, PEER_INIT, 0)->generation, {0}};
     T_EQ_U64(brain_said(l, PEER_INIT, 0)->init.flags, FLAG_STREAM);
     told(l, &t);
-    brain_hear(l, 0, state(&t, PEER_INIT, 0, 32));
-    brain_hear(l, 0, length(&t, 64, 64, true));
+    HEARS(l, 0, state(&t, PEER_INIT, 0, 32), length(&t, 64, 64, true));
     brain_landed(l, &t.open, 8, 8);
     T_FALSE(brain_events(l, 0, 0) & EVENT_LANDED);
     brain_landed(l, &t.open, 0, 8);

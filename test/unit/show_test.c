@@ -131,14 +131,12 @@ TEST(a_history_that_goes_on_is_shown_from_what_is_left)
     struct show_at at = {.places = 64 + 16 + 2};
 
     for (uint32_t i = 0; i < 4; i++) {
-        T_OK(brain_say(e, 0, announce(i + 1, i, 8, 8)));
-        T_OK(brain_say(e, 0, release(i)));
+        SAYS(e, 0, announce(i + 1, i, 8, 8), release(i));
     }
     T_TRUE(brain_show(e->is, "rooms", e->now_ns, &at, &k.s));
     T_EQ_U64(k.rows, 2);
     for (uint32_t i = 4; i < 7; i++) {
-        T_OK(brain_say(e, 0, announce(i + 1, i, 8, 8)));
-        T_OK(brain_say(e, 0, release(i)));
+        SAYS(e, 0, announce(i + 1, i, 8, 8), release(i));
     }
     at.places = 100;
     T_TRUE(brain_show(e->is, "rooms", e->now_ns, &at, &k.s));
