@@ -68,7 +68,7 @@ class Engine:
     whose only link is the metadata."""
 
     def __init__(self, daemon, role, ranks=1, dtype="torch.bfloat16",
-                 width=WIDTH, wide=WIDTH, v2=False, **extra):
+                 width=WIDTH, wide=WIDTH, v2=False, stages=1, **extra):
         self.ranks, self.config = [], None
         for rank in range(-1, ranks):
             config = types.SimpleNamespace(
@@ -82,7 +82,7 @@ class Engine:
                         "mmx_socket": daemon.socket, **extra}),
                 parallel_config=types.SimpleNamespace(
                     tensor_parallel_size=ranks, rank=max(rank, 0),
-                    data_parallel_size=1),
+                    pipeline_parallel_size=stages, data_parallel_size=1),
                 use_v2_model_runner=v2,
                 model_config=types.SimpleNamespace(
                     model="m", revision="1", dtype=dtype,

@@ -430,6 +430,14 @@ class Vllm(VllmCase):
         self.d.all_free()
         self.consumer.finish(r)
 
+    def test_stages_whose_reports_vllm_drops_are_refused(self):
+        """No room would go back."""
+        self.start()
+        with self.assertRaisesRegex(ValueError, "VLLM_USE_V2_MODEL_RUNNER"):
+            self.engine_of(self.d, "consumer", stages=2)
+        self.engine_of(self.d, "consumer", stages=2, v2=True)
+        self.engine_of(self.e, "producer", stages=2)
+
     def test_an_idle_engine_gets_its_rows_in_one_pass(self):
         self.start(mmx_pause_s=20)
         self.connect()

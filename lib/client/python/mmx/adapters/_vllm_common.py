@@ -54,6 +54,7 @@ class Settings:
         # Seconds of one pass of an idle scheduler that may wait for a daemon.
         self.pause = float(extra.get("mmx_pause_s", 0.005))
         self.rank = int(getattr(parallel, "rank", 0))
+        self.stages = getattr(parallel, "pipeline_parallel_size", 1)
         # True if engines of one name serve one API server.
         self.several = getattr(parallel, "data_parallel_size", 1) > 1
         # True if workers are asked for reports in passes without tokens, too.

@@ -48,6 +48,11 @@ class MmxECConnector(engine.ECConnectorBase):  # type: ignore[misc]
                 "what such an engine would announce: start an ec_producer "
                 "and an ec_consumer")
         s = self.settings = Settings(vllm_config)
+        if self.is_consumer and s.stages > 1 and not s.polled:
+            raise ValueError(
+                "mmx.adapters.vllm_ec: vLLM's older model runner drops what "
+                "workers report with --pipeline-parallel-size: set "
+                "VLLM_USE_V2_MODEL_RUNNER=1")
         here = role is engine.ECConnectorRole.SCHEDULER
         described = engine.Described(vllm_config) if here else None
         self._pause = Pause(s.pause)
