@@ -488,10 +488,7 @@ void attachment_notify(
 struct attachment *engine_next_dirty(struct engines *g, uint32_t conn)
 {
     struct conn *c = &g->conns[conn];
-    struct attachment *att =
-        c->state == CONN_READY
-            ? LIST_FIRST(&c->dirty, struct attachment, in_dirty)
-            : NULL;
+    struct attachment *att = LIST_FIRST(&c->dirty, struct attachment, in_dirty);
 
     if (!att)
         c->notified = false;
