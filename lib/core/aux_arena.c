@@ -7,8 +7,8 @@
 void aux_init(
     struct aux_arena *a, struct slab *s, const struct conf *c, uint64_t seed)
 {
-    share_init(&a->share, s, c, "limits.aux_total",
-        c->limit_aux_total / AUX_CHUNK, AUX_CHUNK, seed);
+    share_init(&a->share, s, "limits.aux_total", c->limit_aux_total / AUX_CHUNK,
+        AUX_CHUNK, seed);
     a->free = a->share.total;
     a->bytes = slab_take(s, a->free, AUX_CHUNK);
     slots_init(&a->chunks, s, a->free);

@@ -24,7 +24,7 @@ void engines_init(
     g->conns_max = share_connections(c);
     g->cells_max = (uint32_t)c->limit_cells;
     share_init(
-        &g->share, s, c, "limits.attachments", c->limit_attachments, 1, seed);
+        &g->share, s, "limits.attachments", c->limit_attachments, 1, seed);
     g->attachments_max = g->share.total;
     g->conns = slab_take(s, g->conns_max, sizeof(*g->conns));
     g->sessions = slab_take(s, g->conns_max, sizeof(*g->sessions));

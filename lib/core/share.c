@@ -7,30 +7,29 @@
 
 #include <stdio.h>
 
-uint32_t share_total(const struct conf *c, uint64_t limit)
+uint32_t share_total(uint64_t limit)
 {
-    return (uint32_t)(limit + (limit * c->limit_reserve + 99) / 100);
+    return (uint32_t)(limit + (limit * SHARE_RESERVE + 99) / 100);
 }
 
 uint32_t share_peers(const struct conf *c)
 {
-    return share_total(c, c->limit_peers) + PEERS_UNPROVEN;
+    return share_total(c->limit_peers) + PEERS_UNPROVEN;
 }
 
 uint32_t share_connections(const struct conf *c)
 {
-    return share_total(c, c->limit_connections) + 2 * CONNECTIONS_OWN +
+    return share_total(c->limit_connections) + 2 * CONNECTIONS_OWN +
            CONNECTIONS_CLOSING;
 }
 
-void share_init(struct share *s, struct slab *slab, const struct conf *c,
-    const char *key, uint64_t limit, uint32_t unit, uint64_t seed)
+void share_init(struct share *s, struct slab *slab, const char *key,
+    uint64_t limit, uint32_t unit, uint64_t seed)
 {
     s->key = key;
     s->limit = (uint32_t)limit;
-    s->total = share_total(c, limit);
+    s->total = share_total(limit);
     s->unit = unit;
-    s->percent = (uint32_t)c->limit_reserve;
     s->used = 0;
     CHECK(unit > 0 && s->total >= s->limit, "%s: %u entries of %u", key,
         s->total, s->limit);
@@ -85,9 +84,9 @@ static void refused(struct share *s, uint64_t who, uint32_t n)
         snprintf(by, sizeof(by), "peers to come");
     snprintf(s->why, sizeof(s->why),
         "%s: %llu asked, %llu of %llu in use, %llu of them by %s"
-        " (limits.reserve: %u%% more)",
+        " (%u%% more for others)",
         s->key, n * unit, s->used * unit, s->limit * unit,
-        share_used(s, who) * unit, by, s->percent);
+        share_used(s, who) * unit, by, SHARE_RESERVE);
 }
 
 static void add(struct share *s, uint64_t who, uint32_t n)

@@ -1,7 +1,7 @@
 /* share.h - how much of a table one user has, how much it may have, and whose
  * turn it is. Pure.
  *
- * A table has its limit, and a reserve on top of it (limits.reserve). Up to the
+ * A table has its limit, and a reserve on top of it (SHARE_RESERVE). Up to the
  * limit entries go to the first that asks. Beyond it a user gets one more only
  * while it holds fewer than are left after that. So one user alone can take the
  * limit and nothing of the reserve, the next user half of the reserve, and the
@@ -34,7 +34,7 @@ struct share {
     const char *key;       /* key in the configuration */
     uint32_t limit, total; /* entries: without, and with the reserve */
     uint32_t unit;         /* amount of the key per entry */
-    uint32_t used, percent;
+    uint32_t used;
     struct table of; /* (who, 0) -> uses */
     struct share_use *uses;
     struct slots slots;
@@ -43,8 +43,11 @@ struct share {
     char why[256];         /* text of the last refusal */
 };
 
+/* Percent that a table has beyond its limit, for users with few entries. */
+#define SHARE_RESERVE 25u
+
 /* Returns the entries of a table with this limit, reserve included. */
-uint32_t share_total(const struct conf *c, uint64_t limit);
+uint32_t share_total(uint64_t limit);
 
 /* Peers beyond limits.peers and its reserve: addresses that requests name and
  * that have not answered yet (peers/places.c). */
@@ -65,8 +68,8 @@ uint32_t share_connections(const struct conf *c);
 
 /* key: the configuration's, for a limit of `limit` entries with `unit` of it
  * each; stays valid. */
-void share_init(struct share *s, struct slab *slab, const struct conf *c,
-    const char *key, uint64_t limit, uint32_t unit, uint64_t seed);
+void share_init(struct share *s, struct slab *slab, const char *key,
+    uint64_t limit, uint32_t unit, uint64_t seed);
 
 /* True if n more of a table's entries may go to a user that holds `own` of the
  * entries in use. */

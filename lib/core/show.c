@@ -71,7 +71,7 @@ void show_room(struct rows_out *s, const struct show_at *at, uint64_t now_ns,
 /* Returns the places of the role's table of rooms. */
 static uint32_t rooms_max(const struct brain *b)
 {
-    return share_total(b->c.conf, b->c.conf->limit_rooms);
+    return share_total(b->c.conf->limit_rooms);
 }
 
 static void show_status(const struct brain *b, struct rows_out *s)

@@ -140,7 +140,7 @@ static void shard_make(struct daemon *d, uint32_t k)
 {
     struct shard *s = &d->shards[k];
     uint32_t n = d->conf->pools_count,
-             rooms = share_total(d->conf, d->conf->limit_rooms);
+             rooms = share_total(d->conf->limit_rooms);
     struct sending_pool spools[CONF_POOLS_MAX];
     struct slab slab = {0};
 

@@ -45,7 +45,6 @@ static void make_daemons(void)
         snprintf(name, sizeof(name), langd ? "l%u" : "e%u", i % pairs);
         d = make(langd ? ROLE_LANGD : ROLE_ENCODED, name, ROW_4K, 64, 16, 2);
         d->conf->limit_peers = pairs;
-        d->conf->limit_reserve = 0;
         d->conf->limit_rooms = 8192;
         d->conf->limit_attachments = 16384;
         d->conf->limit_cells = 8192;

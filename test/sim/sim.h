@@ -27,7 +27,7 @@
 /* timeouts.total of a calm world: twice the default, since the sheer work of
  * one in 20,000 takes longer than that. */
 #define TOTAL_CALM  (2 * 300 * NS_PER_S)
-#define LINKS_MAX   420
+#define LINKS_MAX   520
 #define READERS_MAX 2
 #define TOUCHED_MAX 32
 

@@ -201,7 +201,7 @@ TEST_ENCODED(a_langd_counts_once)
 /* RULES 5.19 */
 TEST(a_langd_whose_place_was_anothers_gives_up_once)
 {
-    struct rig *e = BRAIN(ROLE_ENCODED, "limits.peers=1", "limits.reserve=0");
+    struct rig *e = BRAIN(ROLE_ENCODED, "limits.peers=1");
     struct local_msg a = announce(1, 0, 8, 8);
 
     brain_conn(e, 0, "s");

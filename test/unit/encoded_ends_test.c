@@ -595,7 +595,7 @@ TEST_ENCODED(full_tables, "limits.rooms=4", "limits.aux_total=64KiB")
 /* RULES 5.17 */
 TEST(rooms_of_two_do_not_hold_each_others_places)
 {
-    struct rig *e = encoded("limits.rooms=8", "limits.reserve=0");
+    struct rig *e = encoded("limits.rooms=8", NULL);
     uint32_t asked = 0, rounds = 0;
 
     for (uint32_t r = 1; r <= 8; r++)

@@ -94,7 +94,7 @@ TEST_ENCODED(a_peer_that_is_lost_has_no_token)
 /* RULES 3.4 */
 TEST(one_whose_place_was_anothers_gets_another_token)
 {
-    struct rig *e = BRAIN(ROLE_ENCODED, "limits.peers=1", "limits.reserve=0");
+    struct rig *e = BRAIN(ROLE_ENCODED, "limits.peers=1");
     uint64_t token;
 
     brain_hello(e, 0, "a", L_EPOCH);

@@ -1,5 +1,5 @@
 /* encoded_names_test.c - places of langds at encoded: whom a daemon that comes
- * under many names keeps out. limits.peers is 16, and limits.reserve 4 more;
+ * under many names keeps out. limits.peers is 16, and the reserve 4 more;
  * each name has a room, so that it is not idle. */
 #include "test/here.h"
 #include "base/text.h"
@@ -59,7 +59,7 @@ TEST_WITH(a_refusal_says_whose_limit_it_is, struct rig *e, many())
     T_EQ_U64(come(e, 1, 0, 17), 16);
     text_copy(brain_said(e, PEER_NACK, 0)->nack.text, text, sizeof(text));
     T_EQ_STR(text, "limits.peers: 16 of 16 in use, 16 of them by this address"
-                   " (limits.reserve: 25% more)");
+                   " (25% more for others)");
 }
 
 /* Has a place, and no room. */
@@ -193,8 +193,7 @@ static void seventy(struct rig *e, uint32_t cell)
  * another's, and it is back in a second one. */
 static struct rig *moved(const char *setting)
 {
-    struct rig *e =
-        BRAIN(ROLE_ENCODED, "limits.peers=2", "limits.reserve=0", setting);
+    struct rig *e = BRAIN(ROLE_ENCODED, "limits.peers=2", setting);
 
     brain_conn(e, 0, "s");
     for (uint32_t link = 0; link < 2; link++)

@@ -29,7 +29,7 @@ static uint32_t take(struct rig *e, uint32_t conn, uint32_t aux_bytes,
     } while (err == OK);
     T_ERR(err, refusal);
     span_copy_str(brain_answer(e)->text, text, sizeof(text));
-    T_TRUE(strstr(text, key) && strstr(text, "limits.reserve"));
+    T_TRUE(strstr(text, key) && strstr(text, "25% more"));
     return n;
 }
 

@@ -363,7 +363,7 @@ TEST_WITH(encoders_of_one_user_leave_places_to_others, struct rig *l, many())
     T_TRUE(nack != NULL);
     text_copy(nack->nack.text, text, sizeof(text));
     T_EQ_STR(text, "limits.peers: 16 of 16 in use, 15 of them by user 7"
-                   " (limits.reserve: 25% more)");
+                   " (25% more for others)");
     T_EQ_U64(ask_many(l, 1, 20, 3), 3);
     for (uint32_t i = 18; i <= 20; i++)
         answer(l, i);

@@ -23,7 +23,7 @@ static uint32_t take(struct rig *l, uint32_t conn,
         n++;
     T_ERR(e, refusal);
     span_copy_str(brain_answer(l)->text, text, sizeof(text));
-    T_TRUE(strstr(text, key) && strstr(text, "limits.reserve"));
+    T_TRUE(strstr(text, key) && strstr(text, "25% more"));
     return n;
 }
 

@@ -115,11 +115,10 @@ static uint32_t own_places;
 
 static inline struct share *make_places(void)
 {
-    static struct conf conf = {.limit_reserve = 25};
     static uint8_t memory[65536];
     struct slab slab = {memory, 0, sizeof(memory), false};
 
-    share_init(&places, &slab, &conf, "limits.connections", CONNS, 1, 1);
+    share_init(&places, &slab, "limits.connections", CONNS, 1, 1);
     T_FALSE(slab.failed);
     return &places;
 }

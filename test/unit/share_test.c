@@ -5,17 +5,14 @@
 #include "test/slab.h"
 #include "test/t.h"
 
-static struct share *make(uint32_t limit, uint32_t percent)
+static struct share *make(uint32_t limit)
 {
-    static struct conf c;
     static struct share s;
     struct slab slab = {0};
 
-    conf_init(&c, ROLE_LANGD);
-    c.limit_reserve = percent;
-    share_init(&s, &slab, &c, "limits.rooms", limit, 1, 7);
+    share_init(&s, &slab, "limits.rooms", limit, 1, 7);
     slab = slab_fresh(slab.used);
-    share_init(&s, &slab, &c, "limits.rooms", limit, 1, 7);
+    share_init(&s, &slab, "limits.rooms", limit, 1, 7);
     T_TRUE(!slab.failed);
     return &s;
 }
@@ -30,17 +27,17 @@ static uint32_t all(struct share *s, uint64_t who)
 }
 
 /* RULES 7.6 */
-TEST_WITH(one_user_gets_the_limit_and_no_more, struct share *s, make(100, 25))
+TEST_WITH(one_user_gets_the_limit_and_no_more, struct share *s, make(100))
 {
     T_EQ_U64(all(s, 1000), 100);
     T_TRUE(strstr(s->why, "limits.rooms: 1 asked, 100 of 100 in use, 100 of "
-                          "them by user 1000 (limits.reserve: 25% more)"));
+                          "them by user 1000 (25% more for others)"));
     share_give(s, 1000, 1);
     T_EQ_U64(all(s, 1000), 1);
 }
 
 /* RULES 5.1 */
-TEST_WITH(users_take_turns, struct share *s, make(100, 25))
+TEST_WITH(users_take_turns, struct share *s, make(100))
 {
     uint64_t a[8], b[2], c;
     uint32_t n = ARRAY_LEN(a);
@@ -66,7 +63,7 @@ TEST_WITH(users_take_turns, struct share *s, make(100, 25))
 /* RULES 5.1 */
 TEST(a_users_requests_stay_in_order_for_ever)
 {
-    struct share *s = make(100, 25);
+    struct share *s = make(100);
     uint64_t last;
 
     T_TRUE(share_take(s, 1, 1));
@@ -83,7 +80,7 @@ TEST(a_users_requests_stay_in_order_for_ever)
 /* RULES 7.6 */
 TEST(others_get_half_of_what_is_left)
 {
-    struct share *s = make(128, 25); /* 32 more */
+    struct share *s = make(128); /* 32 more */
 
     T_EQ_U64(all(s, 1), 128);
     T_EQ_U64(all(s, 2), 16);
@@ -99,14 +96,14 @@ TEST(others_get_half_of_what_is_left)
 
 TEST(a_user_that_has_something_gets_more_beside_a_hog)
 {
-    struct share *s = make(128, 25);
+    struct share *s = make(128);
 
     T_TRUE(share_take(s, 2, 10));
     T_EQ_U64(all(s, 1), 118);
     T_EQ_U64(all(s, 2), 11); /* 21 of his are as many as are left */
 }
 
-TEST_WITH(amounts_are_taken_whole, struct share *s, make(100, 25))
+TEST_WITH(amounts_are_taken_whole, struct share *s, make(100))
 {
     T_TRUE(!share_take(s, 1, 101));
     T_TRUE(share_take(s, 1, 100));
@@ -116,20 +113,9 @@ TEST_WITH(amounts_are_taken_whole, struct share *s, make(100, 25))
     T_TRUE(!share_take(s, 3, UINT32_MAX));
 }
 
-TEST(no_reserve_is_todays_limit)
-{
-    struct share *s = make(10, 0);
-
-    T_EQ_U64(s->total, 10);
-    T_EQ_U64(all(s, 1), 10);
-    T_EQ_U64(all(s, 2), 0);
-    share_give(s, 1, 10);
-    T_EQ_U64(all(s, 2), 10);
-}
-
 TEST(records_of_users_are_used_again)
 {
-    struct share *s = make(4, 25);
+    struct share *s = make(4);
 
     for (uint64_t who = 0; who < 1000; who++) {
         T_EQ_U64(all(s, who), 4);

@@ -11,9 +11,9 @@ static void carve(struct encoded *e, struct slab *s)
     uint32_t tombs = (uint32_t)c->limit_tombstones;
 
     head_carve(&e->b, s, &encoded_ops);
-    share_init(&e->share, s, c, "limits.rooms", c->limit_rooms, 1, e->b.c.seed);
+    share_init(&e->share, s, "limits.rooms", c->limit_rooms, 1, e->b.c.seed);
     share_init(
-        &e->dst_share, s, c, "limits.rooms", c->limit_rooms, 1, e->b.c.seed);
+        &e->dst_share, s, "limits.rooms", c->limit_rooms, 1, e->b.c.seed);
     e->rooms_max = e->share.total;
     e->rooms = slab_take(s, e->rooms_max, sizeof(*e->rooms));
     e->dsts = slab_take(s, e->rooms_max, sizeof(*e->dsts));

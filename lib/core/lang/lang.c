@@ -37,7 +37,7 @@ static void carve(struct langd *l, struct slab *s)
     const struct conf *c = l->b.c.conf;
 
     head_carve(&l->b, s, &langd_ops);
-    share_init(&l->share, s, c, "limits.rooms", c->limit_rooms, 1, l->b.c.seed);
+    share_init(&l->share, s, "limits.rooms", c->limit_rooms, 1, l->b.c.seed);
     l->rooms_max = l->share.total;
     l->rooms = slab_take(s, l->rooms_max, sizeof(*l->rooms));
     l->whys = slab_take(s, l->rooms_max, sizeof(*l->whys));

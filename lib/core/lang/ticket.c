@@ -10,10 +10,10 @@
 void tickets_init(
     struct tickets *t, struct slab *s, const struct conf *c, uint64_t seed)
 {
-    share_init(&t->space_share, s, c, "sequence spaces, limits.connections",
+    share_init(&t->space_share, s, "sequence spaces, limits.connections",
         c->limit_connections, 1, seed);
-    share_init(&t->share, s, c, "sequence requests, limits.rooms",
-        c->limit_rooms, 1, seed);
+    share_init(&t->share, s, "sequence requests, limits.rooms", c->limit_rooms,
+        1, seed);
     t->conf = c;
     t->spaces_max = t->space_share.total;
     t->tickets_max = t->share.total;

@@ -197,9 +197,8 @@ static void say_why(struct peers *p, uint64_t holder)
         snprintf(by, sizeof(by), "peers");
     snprintf(p->why, sizeof(p->why),
         "limits.peers: %u of %u in use, %u of them by %s"
-        " (limits.reserve: %u%% more)",
-        n.used, (unsigned)c->limit_peers, n.own, by,
-        (unsigned)c->limit_reserve);
+        " (%u%% more for others)",
+        n.used, (unsigned)c->limit_peers, n.own, by, SHARE_RESERVE);
     p->stats[STAT_table_full]++;
 }
 

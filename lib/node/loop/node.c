@@ -189,7 +189,7 @@ static enum err start_shard(struct node *n, uint32_t k)
         .role = c->role,
         .index = k,
         .count = (uint32_t)c->transfer_shards,
-        .slots = share_total(c, c->limit_rooms),
+        .slots = share_total(c->limit_rooms),
         .peers = n->peers_count,
         /* In flight to an endpoint. */
         .window_bytes = 4 * DATA_MESSAGE_BYTES,
@@ -273,7 +273,7 @@ static enum err share_connections_out(struct node *n)
     struct slab s = {0};
 
     for (int i = 0; i < 2; i++) {
-        share_init(&n->conn_share, &s, c, "limits.connections",
+        share_init(&n->conn_share, &s, "limits.connections",
             c->limit_connections, 1, n->brain_conf.seed);
         if (i == 0 && !(n->share_memory = calloc(1, s.used)))
             return ERR_NO_BLOCKS;
