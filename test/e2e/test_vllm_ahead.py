@@ -263,7 +263,7 @@ class Ahead(VllmCase):
 
     def test_data_parallel_engines_are_told_nothing(self):
         """All of them have one name; their middleware says nothing."""
-        made = mock.Mock(data_parallel_size=2, rank=0)
+        made = types.SimpleNamespace(data_parallel_size=2, rank=0)
         config = types.SimpleNamespace(**{
             **vars(self.consumer.config), "parallel_config": made})
         with self.assertNoLogs(log, "INFO"):
