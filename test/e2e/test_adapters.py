@@ -197,6 +197,45 @@ class Vllm(VllmCase):
         self.assertEqual(self.opened(), opened + 1)
         self.consumer.finish(r)
 
+    def test_a_reference_is_declined_when_its_request_ends(self):
+        """Not at a prefix hit: without it vLLM needs the rows, and there is
+        nothing to encode."""
+        self.start()
+        self.connect()
+        r = self.hand_over("r1", ("cat", 300), ("dog", 200), reference=True)
+        past_the_cat = r.mm_features[1].mm_position.offset
+        self.consumer.admit(r, past_the_cat)
+        self.consumer.step(r, computed=past_the_cat)
+        self.fetch(r)  # preempted, and the prefix is gone
+        again = self.hand_over("r2", ("cat", 300), reference=True)
+        self.consumer.admit(again, 10**6)
+        self.consumer.finish(again)
+        row = self.e.ended(room_of(again, "cat"))
+        self.assertEqual((row["reason"], row["served"]), ("declined", 0))
+
+    # RULES 7.4
+    def test_a_request_that_ends_in_the_queue_is_declined(self):
+        self.start()
+        self.connect()
+        r = self.hand_over("r1", ("cat", 300))
+        r.status = "FINISHED_ABORTED"
+        self.consumer.finish(r)
+        row = self.e.ended(room_of(r, "cat"))
+        self.assertEqual((row["reason"], row["served"]), ("declined", 0))
+        # Not what another request waits for: a router may repeat an offer.
+        r, again = self.hand_over("r2", ("dog", 300)), Request(
+            "r3", ("dog", 300))
+        again.ec_transfer_params = r.ec_transfer_params
+        self.consumer.ready(again)
+        self.consumer.finish(r)
+        own = self.hand_over("r4", ("dog", 300))
+        self.consumer.finish(own)
+        self.fetch(again)
+        said = self.consumer.scheduler.get_ec_connector_stats().data
+        self.assertEqual(said["items_declined"], 2)
+        self.assertEqual(self.e.ended(room_of(own, "dog"))["reason"],
+                         "declined")
+
     def test_a_refused_decline_is_said_again(self):
         self.start()
         self.connect()

@@ -127,9 +127,12 @@ class ConsumerScheduler:
             for identifier in wanted:
                 if identifier in self.items:
                     self.items[identifier].holders.discard(request.request_id)
-        for identifier, offer in offers.items():
-            if identifier not in wanted or identifier in local:
-                self._decline(identifier, offer)
+        for f in features(request):
+            offer = offers.get(f.identifier)
+            # What cannot be encoded is needed again after a preemption.
+            if offer and self._encodes(f) and (
+                    f.identifier not in wanted or f.identifier in local):
+                self._decline(f.identifier, offer)
         ready = self._ensure(request, {h: f for h, f in wanted.items()
                                        if h not in set(local)}, offers)
         if not wanted:
@@ -175,8 +178,7 @@ class ConsumerScheduler:
             return
         if waited < self.settings.patience or \
                 item.room and item.room.state >= mmx.State.TRANSFERRING or \
-                not self.settings.local_encode or \
-                not self.described.encodable(feature):
+                not self._encodes(feature):
             return
         error = errors.TimedOut(f"no row within {self.settings.patience:g} s")
         if item.offers and self.link.pool:
@@ -186,13 +188,17 @@ class ConsumerScheduler:
         else:
             self._give_up(identifier, item, error)
 
+    def _encodes(self, feature: Any) -> bool:
+        """True if vLLM can do without the item's rows."""
+        return self.settings.local_encode and \
+            self.described.encodable(feature)
+
     def _sure(self, item: _Item, request: Any, feature: Any) -> bool:
         """True if vLLM has the item and will have it in this pass. Without a
         holder it may evict it before it comes to this request, of which we
         hear at the pass's end; then it encodes, which takes the picture."""
         return item.resident and (request.request_id in item.holders or
-                                  self.settings.local_encode and
-                                  self.described.encodable(feature))
+                                  self._encodes(feature))
 
     def _item(self, identifier: str, request: Any,
               offer: Optional[Offer]) -> Optional[_Item]:
@@ -423,20 +429,30 @@ class ConsumerScheduler:
         return bool(self._copying)
 
     def finished(self, request: Any) -> None:
-        for f in features(request):
-            item = self.items.get(f.identifier)
-            if item:
-                item.users.discard(request.request_id)
-                item.holders.discard(request.request_id)
-                self._drop_unused(f.identifier, item)
-        self.unavailable.discard(request.request_id)
-        self._past.pop(request.request_id, None)
-        offers = self._offers.pop(request.request_id, {})
-        for place in {offer[:2] for offer in offers.values()}:
-            self._named[place] -= 1
+        """Declines what the request offers, and no other has use for: one that
+        ended in the queue has not been seen before."""
+        offers = self.offers(request)
+        items = {f.identifier: self.items[f.identifier]
+                 for f in features(request) if f.identifier in self.items}
+        for item in items.values():
+            item.users.discard(request.request_id)
+            item.holders.discard(request.request_id)
+        places = {offer[:2] for offer in offers.values()}
+        self._named.subtract(places)
+        for identifier, offer in offers.items():
+            item = items.get(identifier)
+            if not self._named[offer[:2]] and not (
+                    item and item.users and offer in item.offers):
+                self._decline(identifier, offer)
+        for place in places:
             if not self._named[place]:
                 del self._named[place]
                 self._declined.discard(place)
+        for identifier, item in items.items():
+            self._drop_unused(identifier, item)
+        self.unavailable.discard(request.request_id)
+        self._past.pop(request.request_id, None)
+        del self._offers[request.request_id]
 
     def _drop_unused(self, identifier: str, item: _Item) -> None:
         if item.users:
