@@ -332,6 +332,12 @@ void brain_dead(struct rig *b, uint32_t conn)
     rig_step(b, &ev);
 }
 
+void brain_gone(struct rig *b, uint32_t conn)
+{
+    brain_end(b, conn);
+    brain_dead(b, conn);
+}
+
 unsigned brain_state(const struct rig *b, uint32_t conn, uint32_t cell)
 {
     return cell_state(b->cells[conn][cell]);

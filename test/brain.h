@@ -100,6 +100,7 @@ const struct local_event *brain_event(struct rig *b, uint32_t conn);
 uint16_t brain_events(struct rig *b, uint32_t conn, uint32_t cell);
 void brain_end(struct rig *b, uint32_t conn);  /* end of file */
 void brain_dead(struct rig *b, uint32_t conn); /* no process any more */
+void brain_gone(struct rig *b, uint32_t conn); /* both, in this order */
 unsigned brain_state(const struct rig *b, uint32_t conn, uint32_t cell);
 unsigned brain_reason(const struct rig *b, uint32_t conn, uint32_t cell);
 

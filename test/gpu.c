@@ -38,6 +38,12 @@ void gpu_double_only(void)
         t_skip("with the driver's double only");
 }
 
+void gpu_use_double(void)
+{
+    gpu_use();
+    gpu_double_only();
+}
+
 static void *call_of(const char *name)
 {
     void *lib = dlopen(gpu_real() ? "libcuda.so.1" : path, RTLD_NOW), *p;

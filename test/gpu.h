@@ -11,6 +11,8 @@ void gpu_use(void);
 bool gpu_real(void);
 /* Only with the double: skips the case on a real GPU. */
 void gpu_double_only(void);
+/* Both, in this order. */
+void gpu_use_double(void);
 /* Where a CPU finds a byte of a GPU's; the double's only. */
 void *gpu_host(const void *p);
 void gpu_set(const char *name, long value);

@@ -154,6 +154,21 @@ static inline void ack(struct rig *e, uint32_t link, uint64_t room, uint64_t g)
     is_taken(e);
 }
 
+/* The room is over with it for the engine of connection 0. */
+static inline void ack_succeeds(
+    struct rig *e, uint32_t link, uint64_t room, uint64_t g, uint32_t cell)
+{
+    ack(e, link, room, g);
+    T_EQ_U64(brain_state(e, 0, cell), ROOM_SUCCESS);
+}
+
+/* Connection 0 releases a room: so many blocks are free then. */
+static inline void frees(struct rig *e, uint32_t cell, uint32_t blocks)
+{
+    T_OK(brain_say(e, 0, release(cell)));
+    T_EQ_U64(brain_free(e), blocks);
+}
+
 /* An INIT that grants nothing yet. */
 static inline struct peer_msg asks(
     struct rig *e, uint64_t room, uint64_t generation)

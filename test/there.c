@@ -205,3 +205,22 @@ void wants(struct rig *l, struct there *t, uint32_t granted, uint32_t total)
     brain_hear(l, 0, want(t, 0, granted, total));
     told(l, t);
 }
+
+void ask_rooms(struct rig *l, struct there *t, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        t[i] = ask_room(l, i + 1, i);
+}
+
+void fill_succeeds(
+    struct rig *l, struct there *t, uint32_t total, uint32_t cell)
+{
+    fill(l, t, total);
+    T_EQ_U64(brain_state(l, 0, cell), ROOM_SUCCESS);
+}
+
+void frees(struct rig *l, uint32_t cell, uint32_t blocks)
+{
+    T_OK(brain_say(l, 0, release(cell, ROWS_UNKNOWN)));
+    T_EQ_U64(brain_free(l), blocks);
+}

@@ -41,12 +41,19 @@ void told(struct rig *l, struct there *t);
 /* Requests, and answers INIT as the encoder. */
 struct there ask(struct rig *l, uint32_t conn, struct local_msg m);
 struct there ask_room(struct rig *l, uint64_t room, uint32_t cell);
+/* Rooms 1 to n, in cells 0 to n - 1. */
+void ask_rooms(struct rig *l, struct there *t, uint32_t n);
 /* Member of group 9: the room in cell room - 1. */
 struct there member(struct rig *l, uint64_t room, uint16_t size);
 /* A room whose committed rows wait: LENGTH, then WANT. */
 void wants(struct rig *l, struct there *t, uint32_t granted, uint32_t total);
 /* Announced, granted and landed whole. */
 void fill(struct rig *l, struct there *t, uint32_t total);
+/* The same; the room of this cell has succeeded then. */
+void fill_succeeds(
+    struct rig *l, struct there *t, uint32_t total, uint32_t cell);
+/* Connection 0 releases a room: so many blocks are free then. */
+void frees(struct rig *l, uint32_t cell, uint32_t blocks);
 /* Blocks that the runs of an event cover. */
 uint32_t there_blocks(const struct local_event *e);
 

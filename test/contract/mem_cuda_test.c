@@ -39,8 +39,7 @@ TEST(no_driver_is_an_error)
     struct mem_opt opt = some(MIB);
     struct mem m = {.fd = -77};
 
-    gpu_use();
-    gpu_double_only();
+    gpu_use_double();
     gpu_driver_file = "libcuda-of-no-host.so.1";
     T_ERR(mem_cuda.open(&m, &opt), ERR_INTERNAL);
     T_EQ_I64(m.fd, -77); /* untouched */
@@ -107,8 +106,7 @@ TEST(a_gpu_without_vmm_is_refused)
     struct mem_opt opt = some(2 * MIB);
     struct mem m;
 
-    gpu_use();
-    gpu_double_only();
+    gpu_use_double();
     gpu_set("vmm", 0);
     T_ERR(mem_cuda.open(&m, &opt), ERR_INTERNAL);
 }
@@ -121,8 +119,7 @@ TEST(a_vmm_that_fails_is_an_error)
         "fail_cuMemSetAccess", "fail_cuMemExportToShareableHandle"};
     struct mem_opt opt = some(MIB);
 
-    gpu_use();
-    gpu_double_only();
+    gpu_use_double();
     gpu_set("error", 801); /* not supported */
     for (size_t i = 0; i < ARRAY_LEN(steps); i++) {
         struct mem m;
@@ -142,8 +139,7 @@ TEST(a_driver_that_fails_is_an_error)
         "fail_cuStreamSynchronize"};
     struct mem_opt opt = some(MIB);
 
-    gpu_use();
-    gpu_double_only();
+    gpu_use_double();
     for (size_t i = 0; i < ARRAY_LEN(steps); i++) {
         struct mem m = {.fd = -77};
 
@@ -305,8 +301,7 @@ TEST(a_driver_without_read_only_maps_still_maps)
     struct mem m, n;
     uint8_t got[5];
 
-    gpu_use();
-    gpu_double_only();
+    gpu_use_double();
     T_OK(mem_cuda.open(&m, &opt));
     gpu_write(m.gpu, m.device, "hello", 5);
     gpu_set("no_read_only", 1);
@@ -448,8 +443,7 @@ TEST(a_failed_copy_loses_the_gpu)
     size_t bytes = 100;
     struct cuda_batch b = {&to, &from, &bytes, 1};
 
-    gpu_use();
-    gpu_double_only();
+    gpu_use_double();
     T_OK(cuda_open(&c, "test", 1));
     T_OK(cuda_open(&same, "test", 1));
     T_TRUE(c == same);
@@ -533,8 +527,7 @@ TEST(small_copies_one_by_one)
 
 TEST(a_driver_that_takes_no_batches)
 {
-    gpu_use();
-    gpu_double_only();
+    gpu_use_double();
     gpu_set("no_batch", 1);
     small_copies(false, 0);
 }

@@ -62,8 +62,7 @@ static void given_up(enum err why, uint16_t required)
     T_EQ_U64(brain_shown(e, "status", "rooms_held", 0), 0);
     T_OK(brain_say(e, 0, announce_for(required, 1, 0, 16)));
     T_EQ_U64(brain_reason(e, 0, 0), why);
-    T_OK(brain_say(e, 0, release(0)));
-    T_EQ_U64(brain_free(e), 16);
+    frees(e, 0, 16);
 }
 
 /* RULES 5.19 */
@@ -80,8 +79,7 @@ TEST_ENCODED(a_room_that_was_given_up_takes_no_blocks_of_kept_ones)
     brain_hear(e, 0, init(e, 1, 71, 128));
     T_OK(brain_say(e, 0, commit(0, 0, 128)));
     ack(e, 0, 1, 71);
-    T_OK(brain_say(e, 0, release(0)));
-    T_EQ_U64(brain_free(e), 0);
+    frees(e, 0, 0);
     brain_hear(e, 0, about(2, 0, PEER_DECLINE));
     T_OK(brain_say(e, 0, announce(2, 1, 16, 16)));
     T_EQ_U64(brain_reason(e, 0, 1), ERR_DECLINED);
@@ -119,8 +117,7 @@ TEST_ENCODED(to_ask_again_takes_it_back)
     HEARS(e, 0, init(e, 1, 70, 16), abort_of(1, 70, ERR_TIMEOUT),
         init(e, 1, 71, 16));
     SAYS(e, 0, announce_for(1, 1, 0, 16), commit(0, 0, 16));
-    ack(e, 0, 1, 71);
-    T_EQ_U64(brain_state(e, 0, 0), ROOM_SUCCESS);
+    ack_succeeds(e, 0, 1, 71, 0);
 }
 
 TEST_ENCODED(also_as_one_of_two)
@@ -351,8 +348,7 @@ TEST_ENCODED(each_langd_gives_up_once_and_may_ask_again)
     brain_hear(e, 1, resume(1, 81, 0, 16, 0));
     T_OK(brain_say(e, 0, commit(0, 0, 16)));
     ack(e, 0, 1, 73);
-    ack(e, 1, 1, 81);
-    T_EQ_U64(brain_state(e, 0, 0), ROOM_SUCCESS);
+    ack_succeeds(e, 1, 1, 81, 0);
 }
 
 /* RULES 5.19 */
@@ -371,6 +367,5 @@ TEST_ENCODED(what_a_langd_that_has_the_rows_gave_up_before_is_not_heard)
     brain_hear(e, 0, abort_of(1, 71, ERR_ABORTED));
     T_TRUE(brain_state(e, 0, 0) != ROOM_FAILED);
     brain_hear(e, 1, two(init(e, 1, 81, 16)));
-    ack(e, 1, 1, 81);
-    T_EQ_U64(brain_state(e, 0, 0), ROOM_SUCCESS);
+    ack_succeeds(e, 1, 1, 81, 0);
 }

@@ -61,8 +61,7 @@ TEST_ENCODED(langd_gone_means_outcome_unknown, "timeouts.linger=0ms")
     brain_pass(e, 600);
     T_EQ_U64(brain_reason(e, 0, 0), ERR_PEER_LOST);
     T_TRUE(brain_cmd(e, PEER_CLOSE) != NULL);
-    T_OK(brain_say(e, 0, release(0)));
-    T_EQ_U64(brain_free(e), 16);
+    frees(e, 0, 16);
 }
 
 /* RULES 4.6 */
@@ -228,8 +227,7 @@ TEST_ENCODED(a_newer_generation_of_one_langd_takes_its_place)
     T_EQ_U64(brain_limit(e), 16); /* from 0 */
     brain_hear(e, 0, init(e, 1, 70, 16));
     T_EQ_U64(brain_said(e, PEER_FAILED, 0)->failed.reason, ERR_STALE);
-    ack(e, 0, 1, 71);
-    T_EQ_U64(brain_state(e, 0, 0), ROOM_SUCCESS);
+    ack_succeeds(e, 0, 1, 71, 0);
 }
 
 /* RULES 1.2; F18, F20 */
@@ -242,8 +240,7 @@ TEST_ENCODED(a_late_init_of_an_older_generation_changes_nothing)
     T_OK(brain_say(e, 0, commit(0, 0, 16)));
     brain_hear(e, 0, resume(1, 80, 0, 16, 0));
     T_TRUE(brain_said(e, PEER_FAILED, 0) == NULL);
-    ack(e, 0, 1, 80);
-    T_EQ_U64(brain_state(e, 0, 0), ROOM_SUCCESS);
+    ack_succeeds(e, 0, 1, 80, 0);
 }
 
 /* Rows of it went: a new instance must not send others under its number. */
@@ -403,8 +400,7 @@ TEST_ENCODED(source_waits_for_writers_or_their_death, "timeouts.bootstrap=1s")
     brain_pass(e, 1100);         /* one of them may be stopped */
     T_EQ_U64(brain_reason(e, 0, 0), ERR_TIMEOUT);
     T_ERR(brain_say(e, 1, commit(5, 0, 8)), ERR_TIMEOUT);
-    T_OK(brain_say(e, 0, release(0)));
-    T_EQ_U64(brain_free(e), 14);
+    frees(e, 0, 14);
     T_EQ_U64(brain_stat(e, "blocks_quarantined"), 2);
     T_EQ_U64(brain_shown(e, "pools", "quarantined", 0), 2);
     brain_end(e, 1); /* end of file comes before death */

@@ -118,8 +118,7 @@ TEST(nothing_is_lent_to_a_langd_whose_process_is_dead)
 {
     struct rig *e = lent();
 
-    brain_end(e, 1);
-    brain_dead(e, 1);
+    brain_gone(e, 1);
     T_FALSE(orphaned(e));
     brain_pass(e, 3000);
     T_EQ_U64(brain_said_count(e, PEER_LEND), 0);
@@ -215,10 +214,8 @@ TEST_WITH(readers_hold_what_their_own_langd_was_lent, struct rig *e, lent())
     open_as(e, 3, 7, 50); /* the same process, for langd `b` */
     T_OK(say_map(e, 3, "b", L_EPOCH + 1, lend));
     T_FALSE(closed(e, 2));
-    brain_end(e, 4);
-    brain_dead(e, 4);
-    brain_end(e, 1);
-    brain_dead(e, 1);
+    brain_gone(e, 4);
+    brain_gone(e, 1);
     T_EQ_U64(brain_shown(e, "pools", "orphaned", 0), 3);
     says_bye(e, 3);
     T_EQ_U64(brain_shown(e, "pools", "orphaned", 0), 2);
@@ -235,8 +232,7 @@ TEST(a_reader_s_end_lifts_nothing_while_its_langd_lives)
     reads(e, 2, 50);
     reads(e, 3, 51);
     says_bye(e, 2);
-    brain_end(e, 3);
-    brain_dead(e, 3);
+    brain_gone(e, 3);
     T_EQ_U64(brain_free(e), 14);
     T_EQ_U64(brain_shown(e, "pools", "lent", 0), 2);
 }
@@ -302,8 +298,7 @@ TEST(what_a_dead_langd_had_said_counts)
         struct rig *e = lent();
 
         reads(e, 2, 50);
-        brain_end(e, 1);
-        brain_dead(e, 1);
+        brain_gone(e, 1);
         T_TRUE(orphaned(e));
         if (i < 2)
             ack(e, 0, 1, 70);

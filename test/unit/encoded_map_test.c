@@ -138,8 +138,7 @@ TEST(pools_are_for_their_users)
         connect_as(e, 1, who[i].uid);
         T_OK(say_map(e, 1, "a", L_EPOCH, a));
         T_EQ_U64(pools_given(e, 1), who[i].pools);
-        brain_end(e, 1);
-        brain_dead(e, 1);
+        brain_gone(e, 1);
     }
     connect_as(e, 1, 1001); /* and what it was not given it has not mapped */
     T_OK(say_map(e, 1, "a", L_EPOCH, a));
@@ -160,8 +159,7 @@ TEST_ENCODED(a_pool_for_all_is_mapped_by_its_own_user_and_root)
         connect_as(e, 1, who[i].uid);
         T_OK(say_map(e, 1, "a", L_EPOCH, a));
         T_EQ_U64(pools_given(e, 1), who[i].pools);
-        brain_end(e, 1);
-        brain_dead(e, 1);
+        brain_gone(e, 1);
     }
 }
 
@@ -302,8 +300,7 @@ TEST_WITH(another_run_s_word_does_not_count, struct rig *e, mapped(NULL))
     m.from_epoch = L_EPOCH + 9;
     brain_hear(e, 0, m);
     T_FALSE(brain_cmd(e, SEND_OPEN)->copy);
-    brain_end(e, 1);
-    brain_dead(e, 1);
+    brain_gone(e, 1);
     T_EQ_U64(brain_free(e), 15);
 }
 
@@ -395,8 +392,7 @@ TEST(a_langd_that_says_nothing_holds_its_share)
     brain_hear(e, 0, state(1, 70, PEER_FAILED, ROOM_FAILED));
     T_EQ_U64(brain_free(e), 6);
     T_TRUE(goes(e, 9, 8, 78));
-    brain_end(e, 1);
-    brain_dead(e, 1);
+    brain_gone(e, 1);
     brain_hear(e, 0, about(9, 78, PEER_ACK));
     T_EQ_U64(brain_free(e), 16);
 }

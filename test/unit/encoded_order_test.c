@@ -123,7 +123,6 @@ TEST_ENCODED(rows_that_are_asked_for_are_not_dropped_but_their_key_is)
     brain_hear(e, 0, ask);
     rig_step(e, &(struct event){.type = EV_DROP, .pool = NONE});
     T_FALSE(found(e, 2, 1, 1));
-    ack(e, 0, 1, 70);
-    T_EQ_U64(brain_state(e, 0, 0), ROOM_SUCCESS);
+    ack_succeeds(e, 0, 1, 70, 0);
     T_EQ_U64(brain_stat(e, "dropped"), 0);
 }

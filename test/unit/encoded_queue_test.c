@@ -366,8 +366,7 @@ TEST_ENCODED(a_batch_is_ended_and_comes_back_item_by_item)
     brain_hear(e, 0, state(2, 72, PEER_FAILED, ROOM_FAILED));
     T_TRUE(is_granted(e, 2));
     brain_hear(e, 0, grants(1, 71, 64, FIRM_YES)); /* the other one goes on */
-    ack(e, 0, 1, 71);
-    T_EQ_U64(brain_state(e, 0, 0), ROOM_SUCCESS);
+    ack_succeeds(e, 0, 1, 71, 0);
 }
 
 /* RULES 5.12 */
@@ -409,8 +408,7 @@ TEST_ENCODED(a_kept_room_that_waits_for_its_langd_gives_way)
     brain_hear(e, 0, init(e, 1, 71, 128));
     all_rows(e, 0, 128);
     ack(e, 0, 1, 71);
-    T_OK(brain_say(e, 0, release(0)));
-    T_EQ_U64(brain_free(e), 0);
+    frees(e, 0, 0);
     brain_hear(e, 0, asks(e, 1, 72));
     queues(e, 0, 1, 72);
     full_room(e, 1, 2, 1, 82, 8);
@@ -436,13 +434,11 @@ TEST_ENCODED(a_room_whose_group_lost_its_place_is_not_kept)
     brain_hear(e, 0, m);
     T_EQ_U64(brain_reason(e, 0, 0), ERR_NO_BLOCKS);
     brain_hear(e, 0, asks(e, 1, 72));
-    T_OK(brain_say(e, 0, release(0)));
-    T_EQ_U64(brain_free(e), 16);
+    frees(e, 0, 16);
     T_OK(brain_say(e, 0, announce(1, 1, 128, 128)));
     T_EQ_U64(brain_said(e, PEER_LENGTH, -1)->generation, 72);
     all_rows(e, 1, 128);
-    ack(e, 0, 1, 72);
-    T_EQ_U64(brain_state(e, 0, 1), ROOM_SUCCESS);
+    ack_succeeds(e, 0, 1, 72, 1);
 }
 
 /* Destinations that have the rows are not waited for again. */
@@ -471,8 +467,7 @@ TEST_ENCODED(a_room_that_comes_again_needs_those_only_that_failed)
     all_rows(e, 1, 8);
     ack(e, 0, 2, 72);
     all_rows(e, 0, 128);
-    ack(e, 1, 1, 83);
-    T_EQ_U64(brain_state(e, 0, 0), ROOM_SUCCESS);
+    ack_succeeds(e, 1, 1, 83, 0);
 }
 
 /* One of two langds has the rows, which is heard when the room has been ended
@@ -503,8 +498,7 @@ TEST_ENCODED(a_room_that_comes_again_does_not_wait_for_those_that_had_the_rows)
     m.generation = 83;
     HEARS(e, 1, m, grants(1, 83, 128, FIRM_YES));
     all_rows(e, 0, 128);
-    ack(e, 1, 1, 83);
-    T_EQ_U64(brain_state(e, 0, 0), ROOM_SUCCESS);
+    ack_succeeds(e, 1, 1, 83, 0);
 }
 
 /* One of two langds declined it: that holds when it is announced again. */

@@ -43,8 +43,7 @@ static void served(struct rig *e, uint64_t generation)
 {
     T_EQ_U64(brain_said(e, PEER_LENGTH, 0)->generation, generation);
     T_EQ_U64(brain_said(e, PEER_LENGTH, 0)->length.aux.len, 3);
-    ack(e, 0, 1, generation);
-    T_EQ_U64(brain_state(e, 0, 0), ROOM_SUCCESS);
+    ack_succeeds(e, 0, 1, generation, 0);
 }
 
 /* RULES 10.1 */
@@ -246,8 +245,7 @@ TEST_ENCODED(a_langd_speaks_of_its_own_generations_alone)
     T_EQ_U64(brain_state(e, 0, 0), ROOM_TRANSFERRING);
     brain_hear(e, 0, resume(1, 70, 0, 16, 0));
     T_EQ_U64(brain_cmd(e, SEND_LIMIT)->a, 16);
-    ack(e, 0, 1, 70);
-    T_EQ_U64(brain_state(e, 0, 0), ROOM_SUCCESS);
+    ack_succeeds(e, 0, 1, 70, 0);
 }
 
 /* RULES 10.6 */
@@ -276,8 +274,7 @@ TEST_ENCODED(lengths_and_grants_that_are_none_cost_their_room)
         T_TRUE(brain_cmd(e, SEND_OPEN) == NULL);
     }
     T_EQ_U64(brain_shown(e, "rooms", "asked", 0), 0);
-    ack(e, 0, 2, 90);
-    T_EQ_U64(brain_state(e, 0, 1), ROOM_SUCCESS);
+    ack_succeeds(e, 0, 2, 90, 1);
     brain_hear(e, 0, init(e, 1, 91, 16)); /* nor is the room its */
     T_EQ_U64(brain_said_count(e, PEER_LENGTH), 1);
 }

@@ -34,13 +34,11 @@ TEST_ENCODED(announce_then_init)
     brain_hear(e, 0, resume(1, 77, 0, 24, 0));
     T_EQ_U64(brain_limit(e), 20);
     T_EQ_U64(brain_state(e, 0, 0), ROOM_TRANSFERRING);
-    ack(e, 0, 1, 77);
-    T_EQ_U64(brain_state(e, 0, 0), ROOM_SUCCESS);
+    ack_succeeds(e, 0, 1, 77, 0);
     T_EQ_U64(brain_events(e, 0, 0), EVENT_DONE);
     T_EQ_U64(e->event.event.a, 1);
     T_EQ_U64(brain_free(e), 13); /* the engine may still write */
-    T_OK(brain_say(e, 0, release(0)));
-    T_EQ_U64(brain_free(e), 16);
+    frees(e, 0, 16);
     T_EQ_U64(brain_stat(e, "rows_moved"), 20);
 }
 
@@ -251,8 +249,7 @@ TEST_ENCODED(total_zero)
     brain_hear(e, 0, init(e, 1, 77, 16));
     T_EQ_U64(brain_said(e, PEER_LENGTH, 0)->length.total, 0);
     T_EQ_U64(brain_said(e, PEER_LENGTH, 0)->length.flags, FLAG_AUX);
-    ack(e, 0, 1, 77);
-    T_EQ_U64(brain_state(e, 0, 0), ROOM_SUCCESS);
+    ack_succeeds(e, 0, 1, 77, 0);
 }
 
 /* RULES 5.11 */
@@ -278,8 +275,7 @@ TEST_ENCODED(a_batch_gets_all_or_nothing)
     T_EQ_U64(brain_free(e), 6);
     T_OK(brain_say(e, 0, announce(3, 2, 40, 40)));
     T_EQ_U64(brain_free(e), 6);
-    T_OK(brain_say(e, 0, release(0)));
-    T_EQ_U64(brain_free(e), 6);
+    frees(e, 0, 6);
     T_TRUE(brain_events(e, 0, 2) & EVENT_GRANTED);
     m = announce(4, 3, 8, 8);
     m.announce.batch = 1;
@@ -533,8 +529,7 @@ TEST_ENCODED(later_grants_go_back_when_an_earlier_one_is_lost)
     T_EQ_U64(brain_said(e, PEER_WANT, -1)->generation, 71);
     brain_hear(e, 1, resume(1, 71, 1, 16, 0));
     ack(e, 0, 1, 72);
-    ack(e, 1, 1, 71);
-    T_EQ_U64(brain_state(e, 0, 0), ROOM_SUCCESS);
+    ack_succeeds(e, 1, 1, 71, 0);
 }
 
 TEST_ENCODED(the_last_word_may_be_a_decline)
@@ -589,8 +584,7 @@ TEST_ENCODED(a_commit_that_says_what_is_known_comes_late)
 
     T_OK(brain_say(e, 0, announce(1, 0, 16, 0)));
     brain_hear(e, 0, init(e, 1, 70, 16));
-    ack(e, 0, 1, 70);
-    T_EQ_U64(brain_state(e, 0, 0), ROOM_SUCCESS);
+    ack_succeeds(e, 0, 1, 70, 0);
     last.commit.flags = FLAG_FINAL;
     T_OK(brain_say(e, 0, last));
     last.commit.total = 0;

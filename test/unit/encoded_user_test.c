@@ -141,8 +141,7 @@ TEST(a_langd_is_believed_that_could_take_the_rows_itself)
     T_OK(brain_say(e, 0, announce(1, 0, 16, 16)));
     shows_user(e, 4002);
     is_refused(e, 0, init_of(e, 70, 1000));
-    brain_end(e, 1);
-    brain_dead(e, 1);
+    brain_gone(e, 1);
     shows_user(e, 1000);
     is_served(e, 0, init_of(e, 71, 1000));
 }
@@ -347,8 +346,7 @@ TEST_ENCODED(a_later_session_is_not_told_of_rooms_of_an_earlier_one)
     T_EQ_U64(brain_state(e, 0, 0), ROOM_FAILED);
     T_OK(brain_say(e, 0, attach(1, 1, RIGHT_WATCH)));
     T_TRUE(brain_events(e, 0, 1) & EVENT_FAILED);
-    brain_end(e, 0);
-    brain_dead(e, 0);
+    brain_gone(e, 0);
     brain_user(e, 1, 8, "other");
     T_OK(brain_say(e, 1, attach(1, 0, RIGHT_WATCH)));
     T_EQ_U64(brain_events(e, 1, 0), 0);

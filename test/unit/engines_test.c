@@ -175,8 +175,7 @@ TEST_LANGD(a_released_cell_is_cleared)
 {
     struct there t = ask_room(l, 1, 0);
 
-    fill(l, &t, 8);
-    T_EQ_U64(brain_state(l, 0, 0), ROOM_SUCCESS);
+    fill_succeeds(l, &t, 8, 0);
     SAYS(l, 0, attach(1, 1, RIGHT_WATCH), release(0, ROWS_UNKNOWN));
     T_EQ_U64(l->cells[0][0], 0);
     T_EQ_U64(brain_state(l, 0, 1), ROOM_SUCCESS);
@@ -373,8 +372,7 @@ TEST_LANGD(bye_releases_all_of_the_connection)
     T_EQ_U64(brain_free(l), 16);
     T_EQ_U64(brain_said(l, PEER_ABORT, 0)->generation, b.generation);
     T_EQ_U64(brain_stat(l, "engines_lost"), 0);
-    brain_end(l, 0);
-    brain_dead(l, 0);
+    brain_gone(l, 0);
     brain_conn(l, 0, "s"); /* the number may be used again */
 }
 
@@ -435,8 +433,7 @@ TEST(a_pool_whose_memory_takes_long)
         T_EQ_U64(brain_acts(l, ACT_POOL_FIX), conn == 0);
     }
     T_ERR(brain_say(l, 3, request(1, 0, MODE_WHOLE)), ERR_NOT_READY);
-    brain_end(l, 2);
-    brain_dead(l, 2);
+    brain_gone(l, 2);
     brain_conn(l, 2, "s");
     brain_pool(l, true);
     T_EQ_U64(pools_said(l), 2);

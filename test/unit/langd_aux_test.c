@@ -54,8 +54,7 @@ TEST_WITH(aux_waits_by_age_and_is_asked_for, struct rig *l, small_arena(NULL))
     struct there t[4];
     const struct peer_msg *m;
 
-    for (uint32_t i = 0; i < 4; i++)
-        t[i] = ask_room(l, i + 1, i);
+    ask_rooms(l, t, 4);
     says(l, &t[2]);
     says(l, &t[3]);
     brain_landed(l, &t[2].open, 0, 8);
@@ -86,8 +85,7 @@ TEST(aux_that_was_asked_for_is_asked_for_again)
     struct rig *l = small_arena(NULL);
     struct there t[3];
 
-    for (uint32_t i = 0; i < 3; i++)
-        t[i] = ask_room(l, i + 1, i);
+    ask_rooms(l, t, 3);
     for (uint32_t i = 0; i < 2; i++)
         fill(l, &t[i], 8);
     SAYS(l, 0, release(0, ROWS_UNKNOWN), release(1, ROWS_UNKNOWN));
@@ -156,8 +154,7 @@ TEST(a_room_without_rows_gives_its_aux_to_one_with_rows)
     struct rig *l = small_arena("pools[0].default_blocks=0");
     struct there t[3];
 
-    for (uint32_t i = 0; i < 3; i++)
-        t[i] = ask_room(l, i + 1, i);
+    ask_rooms(l, t, 3);
     says(l, &t[0]);
     says(l, &t[1]);
     brain_hear(l, 0, want(&t[1], 0, 8, 8));
@@ -181,8 +178,7 @@ TEST(the_youngest_without_rows_gives_way_first)
     struct rig *l = small_arena("pools[0].default_blocks=0");
     struct there t[3];
 
-    for (uint32_t i = 0; i < 3; i++)
-        t[i] = ask_room(l, i + 1, i);
+    ask_rooms(l, t, 3);
     for (uint32_t i = 0; i < 3; i++)
         says(l, &t[i]);
     brain_hear(l, 0, want(&t[2], 0, 0, 8));
@@ -199,8 +195,7 @@ TEST(small_aux_does_not_pass_large_aux_of_its_user)
     struct there t[4];
     struct peer_msg m;
 
-    for (uint32_t i = 0; i < 4; i++)
-        t[i] = ask_room(l, i + 1, i);
+    ask_rooms(l, t, 4);
     says(l, &t[0]);
     m = big_length(&t[1]);
     m.length.aux.len = 16384;
@@ -217,8 +212,7 @@ TEST(a_room_that_lacks_space_for_aux_gets_no_blocks)
     struct rig *l = small_arena("pools[0].default_blocks=0");
     struct there t[3];
 
-    for (uint32_t i = 0; i < 3; i++)
-        t[i] = ask_room(l, i + 1, i);
+    ask_rooms(l, t, 3);
     for (uint32_t i = 0; i < 2; i++) {
         says(l, &t[i]);
         done(l, &t[i], i);
@@ -258,8 +252,7 @@ TEST(the_queue_of_one_user_is_not_that_of_another)
     struct there t[4], other;
     struct peer_msg m;
 
-    for (uint32_t i = 0; i < 3; i++)
-        t[i] = ask_room(l, i + 1, i);
+    ask_rooms(l, t, 3);
     brain_user(l, 1, 8, "other");
     other = ask(l, 1, request(9, 9, MODE_WHOLE));
     for (uint32_t i = 0; i < 3; i++)
@@ -282,8 +275,7 @@ TEST(a_room_that_ends_for_lack_of_aux_says_so)
     struct rig *l = small_arena("timeouts.total=2s");
     struct there t[3];
 
-    for (uint32_t i = 0; i < 3; i++)
-        t[i] = ask_room(l, i + 1, i);
+    ask_rooms(l, t, 3);
     for (uint32_t i = 0; i < 2; i++) {
         says(l, &t[i]);
         done(l, &t[i], i);

@@ -160,8 +160,7 @@ TEST_LANGD(a_room_is_asked_for_all_the_same)
 
     says(l, 0, "enc", true);
     t = ask_room(l, 1, 0);
-    fill(l, &t, 8);
-    T_EQ_U64(brain_state(l, 0, 0), ROOM_SUCCESS);
+    fill_succeeds(l, &t, 8, 0);
 }
 
 /* One that ends leaves rooms to its next run, which may not come in time. */

@@ -73,8 +73,7 @@ TEST_LANGD(groups_wait_together, DEFAULT_BLOCKS(0))
         brain_hear(l, 0, length(&g[i], 16, 16, true));
     }
     brain_pass(l, 300);
-    T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
-    T_EQ_U64(brain_free(l), 12);
+    frees(l, 0, 12);
     brain_pass(l, 100);
     for (uint32_t i = 0; i < 2; i++)
         T_OK(brain_say(l, 0, abort_of(i + 1)));
@@ -101,8 +100,7 @@ TEST(each_pool_has_its_own)
     told(l, &t);
     brain_hello(l, 0, "enc", PEER_EPOCH);
     t.generation = brain_said(l, PEER_INIT, 0)->generation;
-    fill(l, &t, 16);
-    T_EQ_U64(brain_state(l, 0, 0), ROOM_SUCCESS);
+    fill_succeeds(l, &t, 16, 0);
     T_EQ_STR(brain_text(l, "histograms", "pool", 0), "main");
     T_EQ_STR(brain_text(l, "histograms", "pool", 1), "second");
     T_EQ_STR(brain_text(l, "histograms", "pool", 2), "*");

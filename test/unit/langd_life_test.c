@@ -269,8 +269,7 @@ TEST_LANGD(a_stream_that_no_process_reads_any_more_ends)
     s = ask(l, 0, request(1, 0, MODE_STREAM));
     T_OK(brain_say(l, 1, a));
     brain_hear(l, 0, length(&s, 64, 64, true));
-    brain_end(l, 0);
-    brain_dead(l, 0);
+    brain_gone(l, 0);
     T_TRUE(brain_state(l, 1, 5) != ROOM_FAILED); /* it has a reader */
     T_OK(brain_say(l, 1, release(5, ROWS_UNKNOWN)));
     T_EQ_U64(brain_said(l, PEER_ABORT, 0)->abort.reason, ERR_ENGINE_LOST);
@@ -316,8 +315,7 @@ TEST_LANGD(a_reader_that_was_not_declared_finds_no_rows_that_went)
     T_EQ_U64(brain_state(l, 0, 0), ROOM_SUCCESS);
     T_OK(brain_say(l, 1, attach(1, 6, RIGHT_READ))); /* they are there */
     T_OK(brain_say(l, 1, release(6, ROWS_UNKNOWN)));
-    T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
-    T_EQ_U64(brain_free(l), 16);
+    frees(l, 0, 16);
     T_ERR(brain_say(l, 1, attach(1, 6, RIGHT_READ)), ERR_GONE);
     T_OK(brain_say(l, 1, attach(1, 6, RIGHT_WATCH)));
 }
@@ -412,8 +410,7 @@ TEST_LANGD(groups_end_with_their_session, "limits.rooms=8")
     for (uint32_t i = 1; i <= 5; i++)
         group_of_one(l, i);
     T_EQ_U64(brain_shown(l, "status", "groups", 0), 5);
-    brain_end(l, 0);
-    brain_dead(l, 0);
+    brain_gone(l, 0);
     T_EQ_U64(brain_shown(l, "status", "groups", 0), 0);
 }
 
@@ -432,8 +429,7 @@ TEST_LANGD(rows_without_memory_end_their_room_and_no_other)
     T_EQ_U64(brain_reason(l, 0, 0), ERR_CORRUPT);
     T_TRUE(brain_said(l, PEER_ABORT, 0) != NULL);
     rig_step(l, &ev); /* the next segment has none either */
-    fill(l, &other, 8);
-    T_EQ_U64(brain_state(l, 0, 1), ROOM_SUCCESS);
+    fill_succeeds(l, &other, 8, 1);
 }
 
 /* giving up before the encoder was reached */

@@ -40,8 +40,7 @@ TEST_LANGD(one_that_has_left_completes_its_room_and_takes_no_other)
     T_EQ_U64(brain_say(l, 0, request(2, 1, MODE_WHOLE)), ERR_NOT_READY);
     brain_conn(l, 1, "s");
     T_OK(brain_say(l, 1, attach(1, 0, RIGHT_READ))); /* of another rank */
-    fill(l, &t, 8);
-    T_EQ_U64(brain_state(l, 0, 0), ROOM_SUCCESS);
+    fill_succeeds(l, &t, 8, 0);
     T_EQ_U64(brain_state(l, 1, 0), ROOM_SUCCESS);
 }
 
@@ -67,8 +66,7 @@ TEST_LANGD(named_again_it_goes_on_where_it_was)
     T_EQ_U64(brain_acts(l, ACT_DISCONNECT) + brain_acts(l, ACT_CONNECT), 0);
     u = ask_room(l, 2, 1);
     fill(l, &t, 8);
-    fill(l, &u, 8);
-    T_EQ_U64(brain_state(l, 0, 1), ROOM_SUCCESS);
+    fill_succeeds(l, &u, 8, 1);
 }
 
 /* RULES 9.7 */
@@ -83,8 +81,7 @@ TEST_LANGD(another_name_of_one_address_is_the_same_encoder)
     m.request.encoder = span_str("other");
     T_OK(brain_say(l, 0, m));
     T_TRUE(brain_said(l, PEER_INIT, 0) != NULL);
-    fill(l, &t, 8);
-    T_EQ_U64(brain_state(l, 0, 0), ROOM_SUCCESS);
+    fill_succeeds(l, &t, 8, 0);
 }
 
 static enum err decline(struct rig *l, uint64_t room)

@@ -30,8 +30,7 @@ TEST_LANGD(max_room_blocks_bounds_a_room, ROOM_BLOCKS(4))
 {
     struct there t[2];
 
-    for (uint32_t i = 0; i < 2; i++)
-        t[i] = ask_room(l, i + 1, i);
+    ask_rooms(l, t, 2);
     brain_hear(l, 0, length(&t[0], 32, 32, true));
     T_EQ_U64(brain_shown(l, "rooms", "granted", 0), 32);
     brain_hear(l, 0, length(&t[1], 33, 33, true));
@@ -96,8 +95,7 @@ TEST_LANGD(speculative_grants_give_way_youngest_first, DEFAULT_BLOCKS(4))
 {
     struct there t[4];
 
-    for (uint32_t i = 0; i < 4; i++)
-        t[i] = ask_room(l, i + 1, i);
+    ask_rooms(l, t, 4);
     T_EQ_U64(brain_free(l), 0);
     wants(l, &t[1], 32, 40); /* one block more */
     T_EQ_U64(brain_stat(l, "revokes"), 1);
@@ -419,8 +417,7 @@ TEST_LANGD(group_waits_for_its_turn_and_then_is_firm, DEFAULT_BLOCKS(0))
     announced(l, &b, 40); /* 10 of 8 */
     T_EQ_U64(brain_shown(l, "pools", "waiting_rooms", 0), 1);
     T_EQ_U64(brain_free(l), 8);
-    T_OK(brain_say(l, 0, release(20, ROWS_UNKNOWN)));
-    T_EQ_U64(brain_free(l), 6);
+    frees(l, 20, 6);
     brain_pass(l, 5000);
     T_EQ_U64(brain_stat(l, "revokes"), 0);
 }

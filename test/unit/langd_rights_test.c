@@ -109,8 +109,7 @@ TEST_LANGD(a_user_is_named_when_the_connection_that_asked_is_gone)
     greet(l, true);
     T_OK(brain_say(l, 3, request(7, 0, MODE_WHOLE)));
     T_OK(brain_say(l, 4, attach(7, 0, RIGHT_READ)));
-    brain_end(l, 3);
-    brain_dead(l, 3);
+    brain_gone(l, 3);
     brain_pass(l, 1000);
     m = *brain_said(l, PEER_INIT, 0); /* again: it was not answered */
     T_EQ_U64(m.init.who, 901);
@@ -176,6 +175,5 @@ TEST(an_encoder_speaks_of_its_own_rooms_alone)
     T_EQ_U64(brain_state(l, 0, 0), ROOM_BOOTSTRAPPING);
     brain_hear(l, 1, length(&own, 4000, 16, true)); /* its own room's end */
     T_EQ_U64(brain_reason(l, 0, 1), ERR_MALFORMED);
-    fill(l, &t, 16);
-    T_EQ_U64(brain_state(l, 0, 0), ROOM_SUCCESS);
+    fill_succeeds(l, &t, 16, 0);
 }

@@ -82,8 +82,7 @@ TEST(rooms_are_left_for_others)
     T_EQ_U64(take(l, 1, another_room, ERR_BUSY, "limits.rooms"), 2);
     T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
     T_ERR(brain_say(l, 0, a_room(0)), ERR_BUSY); /* 17 are in use */
-    brain_end(l, 0);
-    brain_dead(l, 0);
+    brain_gone(l, 0);
     T_EQ_U64(brain_shown(l, "status", "rooms_held", 0), 2);
 }
 
@@ -103,8 +102,7 @@ TEST(attachments_are_left_for_others)
 
     T_EQ_U64(take(l, 0, a_view, ERR_QUOTA, "limits.attachments"), 16);
     T_EQ_U64(take(l, 1, a_view, ERR_QUOTA, "limits.attachments"), 2);
-    brain_end(l, 0);
-    brain_dead(l, 0);
+    brain_gone(l, 0);
     T_EQ_U64(brain_shown(l, "status", "attachments", 0), 2);
 }
 
@@ -115,8 +113,7 @@ TEST(spaces_are_left_for_others)
 
     T_EQ_U64(take(l, 0, a_space, ERR_QUOTA, "limits.connections"), 16);
     T_EQ_U64(take(l, 1, a_space, ERR_QUOTA, "limits.connections"), 2);
-    brain_end(l, 0);
-    brain_dead(l, 0);
+    brain_gone(l, 0);
     brain_user(l, 0, 9, "s");
     T_EQ_U64(take(l, 0, a_space, ERR_QUOTA, "limits.connections"), 14);
 }

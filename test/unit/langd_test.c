@@ -35,8 +35,7 @@ TEST_LANGD(request_then_announce_widened_ready)
     T_EQ_U64(brain_events(l, 0, 0), EVENT_LENGTH | EVENT_READY);
     T_EQ_U64(there_blocks(&l->event.event), 5);
     T_EQ_MEM(l->event.event.aux.p, "aux!", 4);
-    T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
-    T_EQ_U64(brain_free(l), 16);
+    frees(l, 0, 16);
     T_EQ_U64(brain_stat(l, "rows_moved"), 40);
     brain_pass(l, 1000);
     T_TRUE(brain_said_count(l, PEER_ACK) > 1); /* until answered */
@@ -709,8 +708,7 @@ TEST_LANGD(blocks_of_a_failed_room_wait_for_landings)
 {
     (void)ask_room(l, 1, 0);
     l->noisy = true;
-    T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
-    T_EQ_U64(brain_free(l), 14);
+    frees(l, 0, 14);
     T_TRUE(brain_quiet(l));
     T_EQ_U64(brain_free(l), 16);
     T_TRUE(brain_said(l, PEER_ABORT, 0) != NULL);

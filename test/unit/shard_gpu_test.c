@@ -168,8 +168,7 @@ TEST(copied_on_one_gpu)
 
 TEST(copied_from_one_gpu_to_another)
 {
-    gpu_use();
-    gpu_double_only();
+    gpu_use_double();
     copies("cuda:0", "cuda:1");
 }
 
@@ -185,8 +184,7 @@ TEST(copied_from_gpu_to_host)
 
 TEST(copied_slowly)
 {
-    gpu_use();
-    gpu_double_only();
+    gpu_use_double();
     gpu_set("delay_us", 2000);
     copies("host", "cuda:1");
 }
@@ -220,8 +218,7 @@ TEST(small_messages)
 
 TEST(slow_copies_hold_back_and_lose_nothing)
 {
-    gpu_use();
-    gpu_double_only();
+    gpu_use_double();
     gpu_set("delay_us", 3000);
     moves("cuda:0", "cuda:1", 256 * KIB);
 }
@@ -265,8 +262,7 @@ TEST_AROUND(rows_larger_than_pinned_memory_are_refused, gpu_use(), world_stop())
 
 static void lose(const char *from, const char *to)
 {
-    gpu_use();
-    gpu_double_only();
+    gpu_use_double();
     open_world(from, to, 64 * KIB);
     if (how.copy)
         source_tell(to);
@@ -379,8 +375,7 @@ static struct data_ops reaching, staging;
 
 static void start_reaching(const char *layout, uint32_t receiver_segment)
 {
-    gpu_use();
-    gpu_double_only();
+    gpu_use_double();
     reaching = data_mem;
     reaching.number = how.by ? CARRIER_UCX : 0;
     reaching.post = reaching_post;
@@ -454,8 +449,7 @@ TEST(messages_that_come_at_once_are_staged)
 
 TEST(without_a_flush_nothing_goes_straight)
 {
-    gpu_use();
-    gpu_double_only();
+    gpu_use_double();
     gpu_set("no_flush", 1);
     start_reaching("embedding:bf16:256", 16 * KIB);
     fetches(2001);
@@ -515,8 +509,7 @@ static void start_stalled(void)
 {
     static struct data_ops ops;
 
-    gpu_use();
-    gpu_double_only();
+    gpu_use_double();
     ops = data_mem;
     ops.open = remembered;
     how.carriers[0] = &ops;

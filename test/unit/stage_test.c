@@ -39,8 +39,7 @@ static void start(uint32_t slots)
     struct mem_opt opt = {
         .name = "test", .kind = "cuda:0", .bytes = 65536, .numa_node = -1};
 
-    gpu_use();
-    gpu_double_only();
+    gpu_use_double();
     T_OK(wake_init(&w.wake));
     T_OK(stage_new(&w.s, &c));
     T_OK(mem_cuda.open(&w.mem[0], &opt));
@@ -385,8 +384,7 @@ TEST(no_pinned_memory_is_an_error)
     struct stage *s;
     struct cuda *gpu;
 
-    gpu_use();
-    gpu_double_only();
+    gpu_use_double();
     T_OK(cuda_open(&gpu, "test", 0));
     T_OK(stage_new(&s, &c));
     gpu_set("error", 2);
