@@ -316,8 +316,8 @@ class Vllm(VllmCase):
             had.append(got.get("items_had", 0))
         self.assertEqual(had, [0, 1, 0, 0])
 
-    def test_weights_that_change_under_an_engine(self):
-        """vLLM is told by /reset_encoder_cache."""
+    def resettable(self):
+        """Starts both engines; what vLLM calls for /reset_encoder_cache."""
         name = "vllm.v1.core.sched.scheduler"
         theirs = types.ModuleType(name)
 
@@ -329,12 +329,31 @@ class Vllm(VllmCase):
         theirs.Scheduler = Scheduler
         with mock.patch.dict(sys.modules, {name: theirs}):
             self.start()
+        return Scheduler()
+
+    def test_what_vllm_has_dropped_is_fetched_again(self):
+        """Also what a request held that is computed anew, and has no picture
+        that could be encoded."""
+        scheduler = self.resettable()
+        r = self.hand_over("r1", ("cat", 300), reference=True)
+        for opened in (1, 2):
+            self.consumer.admit(r)
+            self.consumer.step(r)
+            self.check(self.consumer, r)
+            self.assertEqual(self.opened(), opened)
+            scheduler.reset_encoder_cache()
+            self.consumer.caches = [{} for _ in self.consumer.ranks]
+        self.consumer.finish(r)
+        self.assertEqual(self.consumer.scheduler._consumer.items, {})
+
+    def test_weights_that_change_under_an_engine(self):
+        """vLLM is told by /reset_encoder_cache."""
+        scheduler = self.resettable()
         self.cat_of()
         self.producer.caches = [{} for _ in self.producer.ranks]
         self.cat_of()
         counts = self.producer.scheduler.get_ec_connector_stats().reduce()
         self.assertEqual(counts["items_had"], 1)
-        scheduler = Scheduler()
         scheduler.reset_encoder_cache()
         self.assertEqual(scheduler.resets, 1)
         self.other_weights()

@@ -18,7 +18,7 @@ from ._vllm_ahead import Ahead, Place
 from ._vllm_common import (Link, Load, Loaded, Map, MmxECMetadata, Offer,
                            Pause, Settings)
 from ._vllm_engine import (Counts, Described, context_of, copier, features,
-                           log, rows_of, warn)
+                           log, rows_of, warn, watch_resets)
 
 GRACE = 1  # seconds beyond a deadline, for the daemon to say it
 ATTEMPTS = 3  # requests for an item before it is encoded here
@@ -73,6 +73,14 @@ class ConsumerScheduler:
         self._number = 0  # of the last load
         self._reading: Dict[int, mmx.Room] = {}  # until the workers have it
         self._copying: Counter[int] = Counter()  # their ranks, by load
+        watch_resets(self)
+
+    def reset(self) -> None:
+        """vLLM keeps no item any more."""
+        for identifier, item in list(self.items.items()):
+            item.resident = False
+            item.holders.clear()
+            self._drop_unused(identifier, item)
 
     def offers(self, request: Any) -> Dict[str, Offer]:
         """Returns the request's offers, read once. What is none is left out:
