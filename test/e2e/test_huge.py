@@ -120,7 +120,7 @@ class Lent(Pages, Lend):
 
     # RULES 6.7
     def test_no_others(self):
-        _, d, enc, r = self.pair_of("auto", 1)
+        _, d, enc, r = self.pair_of("auto", 0)
         r.request(1, "enc0", rows=ROWS)
         enc.encode(1, ROWS)
         self.assertEqual(r.ready(1), ROWS)

@@ -9,8 +9,7 @@ import socket
 import time
 import unittest
 
-from engine import Engine, mmx, pattern
-from reader import Reader
+from engine import mmx, pattern
 
 from pair import Case, Remote, eventually
 from test_rights import GROUP, NAMED, OTHER, user
@@ -20,8 +19,6 @@ ROWS = 2048  # 8 MiB, 16 blocks of 64
 
 
 class Lend(Case):
-    kind = Reader  # of the C library
-
     def lending(self, maps=2, **how):
         """A pair, and a reader that has mapped these pools; (encoded, langd,
         enc, reader)."""
@@ -29,7 +26,7 @@ class Lend(Case):
         return e, d, self.world.engine(e), self.reader(d, maps)
 
     def reader(self, d, maps=2, **how):
-        r = Remote(self.kind, role="langd", socket=d.socket,
+        r = Remote(role="langd", socket=d.socket,
                    name=f"reader{len(self.world.engines)}", **how)
         self.world.engines.append(r)
         if maps:
@@ -477,19 +474,3 @@ class Arrays(Lend):
             enc.done(1)
             enc.release(1)
             r.release(1)
-
-
-class PythonLife(Life):
-    kind = Engine
-
-
-class PythonUsers(Users):
-    kind = Engine
-
-
-class PythonDeaths(Deaths):
-    kind = Engine
-
-
-class PythonStorm(Storm):
-    kind = Engine
