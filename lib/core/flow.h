@@ -71,7 +71,8 @@ struct data_cmd {
 
 enum data_note_type {
     NOTE_LANDED,      /* slot generation attempt; rows [first, first + rows) */
-    NOTE_LAND_BAD,    /* slot generation: a segment contradicts the total */
+    NOTE_LAND_BAD,    /* slot generation: a segment contradicts the total;
+                         once per attempt */
     NOTE_LAND_GONE,   /* slot generation: the memory under its rows is gone */
     NOTE_LAND_QUIET,  /* slot generation: no landing that began before the
                          command goes on */

@@ -288,16 +288,30 @@ TEST(totals)
     T_TRUE(give(l, c, NULL));
     s = seg(11, 0, 0, 4);
     s.total = 43;
-    bad(l, s, ERR_MALFORMED, 3); /* contradicts: the slot is named */
-    s = seg(11, 0, 40, 4);
-    bad(l, s, ERR_MALFORMED, 3); /* rows beyond the total */
-    s = seg(11, 0, 44, 4);
-    bad(l, s, ERR_MALFORMED, 3);
-    s = seg(11, 0, 0, 4); /* a sender that does not know it yet */
+    bad(l, s, ERR_MALFORMED, 3);    /* contradicts: the slot is named */
+    bad(l, s, ERR_MALFORMED, NONE); /* once */
+    s = seg(11, 0, 0, 4);           /* a sender that does not know it yet */
     T_OK(land(l, s));
     s = seg(11, 0, 4, 4);
     s.total = 42;
     T_OK(land(l, s));
+}
+
+/* Each attempt names the slot again. */
+TEST(rows_beyond_the_total)
+{
+    struct landing *l = with_blocks(3);
+
+    for (uint32_t attempt = 1; attempt < 3; attempt++) {
+        struct data_cmd c = cmd_of(LAND_OPEN, 11);
+
+        c.attempt = attempt;
+        c.total = 42;
+        give(l, c, NULL);
+        run(l, 11, 0, 3);
+        bad(l, seg(11, attempt, 36 + 4 * attempt, 4), ERR_MALFORMED, 3);
+        bad(l, seg(11, attempt, 40, 4), ERR_MALFORMED, NONE);
+    }
 }
 
 /* RULES 3.1 */

@@ -41,7 +41,7 @@ struct use {
     struct run_at at;            /* run of the last segment */
     uint32_t landed;             /* rows, in this attempt */
     uint32_t newest; /* landing in this slot, of any use, from 1; 0: none */
-    bool open;
+    bool open, bad;  /* bad: its bad_slot was named */
 };
 
 struct landing_token {
@@ -429,7 +429,8 @@ enum err landing_begin(struct landing *l, uint32_t who, const struct segment *s,
     if (!shape_ok(l, &p->is, s))
         return ERR_MALFORMED;
     if (!total_ok(u, s)) {
-        *bad_slot = slot;
+        *bad_slot = u->bad ? NONE : slot;
+        u->bad = true;
         return ERR_MALFORMED;
     }
     if (s->first < u->from || s->first < u->base ||

@@ -55,8 +55,9 @@ bool landing_cmd(struct landing *l, const struct data_cmd *cmd, bool *quiet);
  *                  closed; not granted; landed before
  *   ERR_MALFORMED  not whole units, crosses a part, part of another shard,
  *                  wrong bytes, more than PIECES_MAX pieces, or contradicts
- *                  the total known here: then *bad_slot is the slot, and a
- *                  NOTE_LAND_BAD for it and s->generation is due
+ *                  the total known here: then, once per attempt, *bad_slot is
+ *                  the slot, and a NOTE_LAND_BAD for it and s->generation is
+ *                  due
  *   ERR_BUSY       `landings` are active
  * *bad_slot is NONE in every other case. */
 MUST_CHECK enum err landing_begin(struct landing *l, uint32_t who,

@@ -132,20 +132,23 @@ static bool due(struct shard *s)
     return !ring_empty(&s->in) || s->role->due(s) || carry_due(s);
 }
 
+/* Sleeps until there may be work; if the loop owns the shard, until the thread
+ * may. */
 static void sleep_turn(struct shard *s)
 {
     struct pollfd fds[2] = {
         {.fd = s->wake.fd, .events = POLLIN}, {.fd = -1, .events = POLLIN}};
     /* Asked once. The loop may read the notes at any time, and wakes no shard
      * for it. */
-    bool high;
+    bool high, others;
 
     wake_sleep(&s->wake);
-    high = notes_high(s);
-    if (!atomic_load(&s->stop) && (high || !due(s))) {
-        if (!high)
+    others = shard_inline(s);
+    high = !others && notes_high(s);
+    if (!atomic_load(&s->stop) && (others || high || !due(s))) {
+        if (!others && !high)
             fds[1].fd = s->fd;
-        poll(fds, ARRAY_LEN(fds), sleep_ms(s, high));
+        poll(fds, ARRAY_LEN(fds), others ? -1 : sleep_ms(s, high));
         stat_add(&s->stats.shard_wakeups, 1);
     }
     if (fds[0].revents)
@@ -202,20 +205,6 @@ static void turn(struct shard *s)
         sleep_turn(s);
 }
 
-/* Sleeps until the thread owns the shard. */
-static void wait_to_own(struct shard *s)
-{
-    struct pollfd fd = {.fd = s->wake.fd, .events = POLLIN};
-
-    wake_sleep(&s->wake);
-    if (shard_inline(s) && !atomic_load(&s->stop))
-        poll(&fd, 1, -1);
-    if (fd.revents)
-        wake_clear(&s->wake);
-    else
-        wake_awake(&s->wake);
-}
-
 static void pin(const struct shard *s)
 {
     cpu_set_t set;
@@ -242,7 +231,7 @@ static void *thread(void *ud)
     sem_post(&s->started);
     while (s->result == OK && !atomic_load(&s->stop))
         if (shard_inline(s))
-            wait_to_own(s);
+            sleep_turn(s);
         else
             turn(s);
     carry_close(s);

@@ -4,8 +4,11 @@
  *
  * Invariants: notes keep their order and none is lost. A shard waits for the
  * loop only while the ring is full, which has room for two notes of each slot
- * and for those of one ring of orders. */
+ * and for those of one ring of orders; the loop never, as its turns are short.
+ */
 #include "node/shard/shard_in.h"
+
+#include "base/check.h"
 
 #include <poll.h>
 
@@ -26,6 +29,7 @@ void shard_notify(struct shard *s, const struct data_note *n)
     while (!ring_push(&s->out, n)) {
         if (atomic_load_explicit(&s->stop, memory_order_relaxed))
             return; /* notes are no longer read */
+        CHECK(!shard_inline(s), "the loop waits for itself to read notes");
         notes_tell(s);
         poll(NULL, 0, 1);
     }
