@@ -221,6 +221,7 @@ class Producer(OnAGpu):
         self.producer.admit(r)
         with self.e.stopped():
             self.producer.step(r)
+        self.producer.caches[0].clear()  # vLLM may evict it by then
         there.ec_transfer_params = self.producer.finish(r)
         self.producer.settled()
         self.fetch(there)

@@ -233,6 +233,7 @@ class ProducerWorker:
         if self.link:
             self.link.meets = self.copies.meet
         self._cache: Dict[str, Any] = {}
+        self._late: Dict[str, Any] = {}  # vLLM may drop what waits for blocks
         self._silent = False  # the daemon, in this step
 
     def bind(self, saves: List[Save]) -> None:
@@ -270,6 +271,7 @@ class ProducerWorker:
                 rooms.pop(room).release(force=True)
             if not rooms:
                 del self.todo[identifier]
+                self._late.pop(identifier, None)
 
     def seen(self, cache: Dict[str, Any]) -> None:
         """Takes note of vLLM's cache: items of earlier steps are in it."""
@@ -277,15 +279,19 @@ class ProducerWorker:
 
     def save(self, cache: Dict[str, Any], identifier: str) -> None:
         self._cache = cache
+        self._save(identifier, cache[identifier])
+
+    def _save(self, identifier: str, rows: Any) -> None:
         for room, source in list(self.todo.get(identifier, {}).items()):
             try:
                 # Once in a step: all of the engine's requests wait.
                 source.wait_granted(0 if self._silent or self.copies.later
                                     else self.settings.worker_wait)
-                self._write(source, cache[identifier], self._rests.get(room))
+                self._write(source, rows, self._rests.get(room))
             except (errors.MmxError, TimeoutError, ValueError, TypeError,
                     RuntimeError) as e:  # the last: a GPU has no memory left
                 if self.copies.later and isinstance(e, TimeoutError):
+                    self._late[identifier] = rows
                     continue  # with the next step's
                 self._silent |= isinstance(e, TimeoutError)
                 warn("save", "%s: not saved: %s", identifier, e)
@@ -298,8 +304,10 @@ class ProducerWorker:
     def save_rest(self) -> None:
         """Saves items that vLLM has not encoded again: it does not call
         save_caches() for them."""
-        for identifier in [h for h in self.todo if h in self._cache]:
-            self.save(self._cache, identifier)
+        for identifier in self.todo:
+            rows = self._cache.get(identifier, self._late.get(identifier))
+            if rows is not None:
+                self._save(identifier, rows)
         self.copies.flush()
         self.copies.step()
         while self._over:
