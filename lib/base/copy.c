@@ -3,7 +3,7 @@
  * Invariants: exactly [to, to + n) is written, at any alignment of either end;
  * streamed stores write whole cache lines, so that no line is read before it is
  * written; a fence comes before the return, because nothing else orders such
- * stores. Stateless; any thread.
+ * stores. Stateless; any thread. Processors other than x86-64 copy by memcpy.
  *
  * Rejected: the C library's memcpy alone. It streams only beyond a size that
  * depends on the machine's caches, and segments are smaller. Rejected: a
