@@ -140,6 +140,41 @@ def bare(suite):
     return path
 
 
+def mirrors(suite):
+    """Where this machine's apt has packages of the release from, as words of
+    mmdebstrap; none: its own default."""
+    if not shutil.which("apt-get"):
+        return []
+    found = checked(["apt-get", "indextargets", "--format", "$(REPO_URI)",
+                     "Created-By: Packages", "Origin: Debian",
+                     f"Codename: {suite}"])
+    return sorted(set(found.split()))[:1]
+
+
+def foreign(suite, arch, packages):
+    """The folder of a root for another kind of processor: unpacked only, none
+    of its programs has run. It is made anew when other packages are asked
+    for."""
+    path = os.path.join(CACHE, f"{suite}.{arch}")
+    has, words = path + ".has", " ".join(packages)
+    with contextlib.suppress(OSError), open(has) as f:
+        if f.read() == words and os.path.isdir(path):
+            return path
+    shutil.rmtree(path, ignore_errors=True)
+    os.makedirs(CACHE, exist_ok=True)
+    checked(limited(BARE_S, "mmdebstrap", f"--architecture={arch}",
+                    "--variant=extract", f"--include={','.join(packages)}",
+                    suite, path, *mirrors(suite)))
+    for name in ("proc", "sys", "root"):
+        os.makedirs(os.path.join(path, name), exist_ok=True)
+    for name in ("passwd", "group"):
+        shutil.copy(f"{path}/usr/share/base-passwd/{name}.master",
+                    f"{path}/etc/{name}")
+    with open(has, "w") as f:
+        f.write(words)
+    return path
+
+
 def downloads(suite):
     """The folder of what apt downloaded for it."""
     path = os.path.join(CACHE, suite + ".debs")
@@ -151,9 +186,9 @@ class Root:
     """A root over the bare one. With a name what changes is kept for the next
     run; else it is thrown away."""
 
-    def __init__(self, suite, kept=None):
+    def __init__(self, suite, kept=None, lower=None):
         self.suite, self.init, self.outer = suite, None, None
-        lower = bare(suite)
+        lower = lower or bare(suite)
         self.thrown = None if kept else tempfile.mkdtemp(dir=CACHE)
         at = self.thrown or os.path.join(CACHE, f"{suite}.{kept}")
         for name in ("up", "work", "root", "debs"):
