@@ -9,6 +9,7 @@
 #   make mutants       break the core's rules, see which tests notice
 #   make models        search the models of the rules (needs spin)
 #   make rdma          rows over verbs, in a guest with soft devices
+#   make arm64         cross-built for aarch64, and its tests, emulated
 #   make cover         which lines and branches the tests reach (needs gcovr)
 #   make wheel         the Python package, with the programs
 #   make engines       mmx inside engines as their packages have them, or
@@ -199,8 +200,8 @@ $(DOUBLE): $(call src,test/double/*.c)
 # What a test's callback is told and does not use is not named once more.
 $(B)/test/%.o: WARN += -Wno-unused-parameter
 
-# Preloaded into daemons, each for one test.
-$(WATCH): %.so: %.o
+# Preloaded into daemons, each for one test, and into what is emulated.
+$(WATCH) $(B)/test/arm64/madvise.so: %.so: %.o
 	$(CC) $(LDFLAGS) -shared $^ -o $@
 
 # As a user of the library: nothing of ours but libmmx.
@@ -347,7 +348,7 @@ bench: all $(BENCH)
 	gnuplot -e "dir='$(B)'" test/bench/curves.gp
 
 # What CI adds.
-.PHONY: lint format fuzz fuzzers tests mutants models rdma cover
+.PHONY: lint format fuzz fuzzers tests mutants models rdma arm64 cover
 tests: all $(if $(SAN),,$(WHEEL)) $(BENCH) $(WATCH) $(UNIT) $(CONTRACT) $(SIM) \
 	$(COUNTED) $(DOUBLE) $(SAMPLE) $(EACH) \
 	$(LLAMA_TEST)
@@ -374,6 +375,11 @@ rdma:
 	@scripts/setup --rdma
 	@$(MAKE) --no-print-directory -s all tests
 	@test/rdma/run --build $(B)
+
+# Root's, for the cache of roots. ARM64: test programs.
+arm64:
+	@scripts/setup --arm64
+	@test/arm64/run --build $(B)/arm64 $(ARM64)
 
 # COVER_PARTS: of scripts/check.
 cover:
