@@ -6,8 +6,9 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
-#define PAGE  4096u
+#define PAGE  ((size_t)sysconf(_SC_PAGESIZE))
 #define PAGES 8u
 #define GONE  5u /* the first page that is not there */
 
@@ -18,7 +19,7 @@ static uint8_t *half_gone(void)
     uint8_t *p;
 
     T_TRUE(fd >= 0);
-    T_EQ_I64(ftruncate(fd, GONE * PAGE), 0);
+    T_EQ_I64(ftruncate(fd, (off_t)(GONE * PAGE)), 0);
     p = mmap(NULL, PAGES * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     T_TRUE(p != MAP_FAILED);
     memset(p, 7, GONE * PAGE);

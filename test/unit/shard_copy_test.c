@@ -236,11 +236,12 @@ TEST_AROUND(another_layout, begin(1, 1), end())
  * does when the system has none to give. Nothing else is in them. */
 static void take_away(const uint8_t *row)
 {
-    uint8_t *at = (uint8_t *)(((uintptr_t)row + 4095) & ~(uintptr_t)4095);
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    uint8_t *at = (uint8_t *)(((uintptr_t)row + page - 1) / page * page);
     int empty = memfd_create("empty", 0);
 
     T_TRUE(empty >= 0);
-    T_TRUE(mmap(at, 16 * 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
+    T_TRUE(mmap(at, 65536, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
                empty, 0) == at);
     close(empty);
 }
@@ -378,7 +379,9 @@ TEST(sources_are_checked)
     refused(good, fd, "shrink");
     refused(good, dup(0), "shrink");
     refused(good, file_of(good.bytes, 0), "pages");
-    refused(good, file_of(good.bytes, good.bytes - 4096), "pages");
+    refused(good,
+        file_of(good.bytes, good.bytes - (uint64_t)sysconf(_SC_PAGESIZE)),
+        "pages");
     refused_in(good, file_of(good.bytes, good.bytes), good.bytes - 1, "memory");
     refused_in(good, dup(w.e.mem.fd), good.bytes - 1, "memory");
     mem_host.close(&w.e.mem);
