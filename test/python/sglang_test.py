@@ -182,9 +182,14 @@ class Fit(unittest.TestCase):
         self.assertIsNot(server.ZmqDelivery, before)
 
     def test_what_does_not_go_together_is_refused(self):
-        with self.assertRaisesRegex(ValueError, "one of --attn-dp"):
-            self.start(encoder_transfer_backend="mmx", attn_dp_size=2,
-                       attn_cp_size=2)
+        for why, more in (("one of --attn-dp", {"attn_dp_size": 2,
+                                                "attn_cp_size": 2}),
+                          ("--tokenizer-worker-num 1",
+                           {"tokenizer_worker_num": 2})):
+            with self.assertRaisesRegex(ValueError, why):
+                self.start(encoder_transfer_backend="mmx", **more)
+            self.tearDown()
+            self.start(encoder_transfer_backend="mooncake", **more)
 
     def test_grpc_is_hooked_where_it_is_used(self):
         def hooked():

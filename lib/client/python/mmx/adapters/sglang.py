@@ -196,6 +196,9 @@ def _chosen(original: Callable[[Any], Any], server_args: Any) -> Any:
         if asked.attn_dp_size > 1 and asked.attn_cp_size > 1:
             raise ValueError("--encoder-transfer-backend mmx takes one of "
                              "--attn-dp-size and --attn-cp-size")
+        if asked.tokenizer_worker_num > 1:  # these load no plugins
+            raise ValueError("--encoder-transfer-backend mmx takes "
+                             "--tokenizer-worker-num 1 alone")
         known, *_ = encoders(), deadline(), gpu_bytes()  # well-formed?
         for url in asked.encoder_urls if known else ():
             if url not in known:

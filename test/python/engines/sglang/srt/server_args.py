@@ -16,7 +16,7 @@ class ServerArgs:
     def __init__(self, **values):
         self.encoder_transfer_backend = "auto"
         self.encoder_only = self.language_only = False
-        self.attn_dp_size = self.attn_cp_size = 1
+        self.attn_dp_size = self.attn_cp_size = self.tokenizer_worker_num = 1
         self.encoder_urls = []
         self.grpc_mode = self.smg_grpc_mode = False
         self.__dict__.update(values)
