@@ -1,5 +1,5 @@
-/* data_own_test.c - what one carrier alone promises: the faults of data_mem,
- * and UCX's environment, transports, stuck workers and killed peers. */
+/* data_own_test.c - what one carrier alone promises: UCX with its environment,
+ * transports, stuck workers and killed peers, TCP with killed ones. */
 #include "base/guard.h"
 #include "test/data_mem.h"
 #include "test/side.h"
@@ -9,55 +9,6 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
-
-TEST(mem_fault_break)
-{
-    SIDE a, b;
-    uint8_t p[8];
-
-    side_pair(&a, &b, &data_mem);
-    side_fill(p, 8, 0);
-    data_mem_fault(a.d, 0, DATA_FAULT_BREAK, 1);
-    T_OK(side_post(&a, 0, 0, p, 8));
-    side_until(&a, &b, &a.broken_count, 1);
-    side_until(&a, &b, &a.done_count, 1);
-    T_ERR(side_post(&a, 0, 0, p, 8), ERR_PEER_LOST);
-    data_mem.disconnect(a.d, 0);
-    T_OK(data_mem.connect(a.d, 0, data_mem.address(b.d), NO_KEY));
-    T_OK(side_post(&a, 0, 0, p, 8));
-    side_until(&a, &b, &b.arrived_count, 1);
-    T_EQ_U64(b.arrived[0], 1);
-}
-
-TEST(mem_fault_delay_lets_others_pass)
-{
-    SIDE a, b;
-    uint8_t p[8], q[8];
-
-    side_pair(&a, &b, &data_mem);
-    side_fill(p, 8, 0);
-    side_fill(q, 8, 1);
-    data_mem_fault(a.d, 0, DATA_FAULT_DELAY, 1);
-    T_OK(side_post(&a, 0, 0, p, 8));
-    T_OK(side_post(&a, 0, 1, q, 8));
-    side_until(&a, &b, &b.arrived_count, 1);
-    T_EQ_U64(b.arrived[1], 1);
-    T_ERR(data_mem.arm(a.d), ERR_BUSY);
-    side_until(&a, &b, &b.arrived_count, 2);
-    T_EQ_U64(b.arrived[0], 1);
-}
-
-/* Source bytes are read after side_post(): a too early reuse has to show. */
-TEST(mem_reads_the_source_late)
-{
-    SIDE a, b;
-    uint8_t p[8] = {0};
-
-    side_pair(&a, &b, &data_mem);
-    T_OK(side_post(&a, 0, 3, p, 8));
-    side_fill(p, 8, 3);
-    side_until(&a, &b, &b.arrived_count, 1);
-}
 
 /* What the config says holds, whatever the environment says. */
 /* RULES 3.3 */

@@ -7,7 +7,7 @@ import re
 import sys
 import unittest
 
-from pair import ROOT, yaml
+from pair import ROOT
 import wire as ours
 
 import mmx
@@ -181,7 +181,3 @@ class Values(unittest.TestCase):
         got = mmx.from_bf16(mmx.bf16(odd))
         self.assertEqual(got[:4].tolist(), [1.0, 1.015625, np.inf, -np.inf])
         self.assertTrue(np.isnan(got[4]))
-
-    def test_yaml(self):
-        self.assertEqual(yaml({"a": {"b": 1}, "c": [{"d": "x", "e": True}]}),
-                         'a:\n  b: 1\nc:\n  - d: "x"\n    e: true\n')

@@ -1,23 +1,14 @@
-"""make engines-matrix over an index and main branches that are folders: what a
-release has changed is said by name, what cannot be reached is counted."""
+"""What a release of an engine has changed is said by name."""
 
-import contextlib
-import io
 import os
 import runpy
 import sys
-import tempfile
-import types
 import unittest
-import unittest.mock
-import zipfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 sys.path.insert(0, os.path.join(ROOT, "test/engines"))
 
-import install  # noqa: E402
-import matrix  # noqa: E402
 import signatures  # noqa: E402
 
 SOURCE = '''class A:
@@ -95,115 +86,6 @@ class Differences(unittest.TestCase):
             "mtmd_thing_free": "void(mtmd_thing *)",
             "llama_thing": "int32_t(const llama_model *)"})
         self.assertGreater(sum(map(len, spec.NAMES.values())), 60)
-
-
-class Matrix(unittest.TestCase):
-    """One engine, whose index and main branch are in a folder."""
-
-    def setUp(self):
-        there = tempfile.TemporaryDirectory(prefix="mmx-matrix-")
-        self.addCleanup(there.cleanup)
-        self.at = there.name
-        self.index = {}  # package: (version, source)
-        self.site = os.path.join(self.at, "site")
-        self.ran, self.need = [], 1
-        spec = types.SimpleNamespace(
-            NAMES={"m.py": WANTED}, MAIN="some/one/main/", WHEEL_BYTES=1,
-            committed=lambda: {"one 1.0": table(SOURCE)})
-        for patch in (
-                unittest.mock.patch.object(signatures, "spec_of",
-                                           lambda name: spec),
-                unittest.mock.patch.object(matrix, "SITE",
-                                           f"file://{self.site}"),
-                unittest.mock.patch.multiple(
-                    install, pip=self.pip,
-                    make_venv=lambda path: os.makedirs(
-                        path, exist_ok=True) or path)):
-            patch.start()
-            self.addCleanup(patch.stop)
-
-    def pip(self, venv, *words):
-        if words[0] == "download":
-            package = words[-1].split("==")[0]
-            if package not in self.index:
-                raise install.Refused("ERROR: no network")
-            version, source = self.index[package]
-            path = os.path.join(words[words.index("--dest") + 1], "x.whl")
-            with zipfile.ZipFile(path, "w") as z:
-                z.writestr("x.dist-info/METADATA", f"Version: {version}\n")
-                z.writestr("m.py", source)
-
-    def main(self, source):
-        folder = os.path.join(self.site, "some/one/main")
-        os.makedirs(folder, exist_ok=True)
-        with open(os.path.join(folder, "m.py"), "w", encoding="utf-8") as f:
-            f.write(source)
-
-    def play(self, *parts, failed=0):
-        """Returns the exit status and what was printed."""
-        def run(folder, words):
-            self.ran.append((os.path.relpath(folder, self.at), words))
-            return failed
-        engine = types.SimpleNamespace(
-            PACKAGE="one", VERSION="1.0", NEED_BYTES=self.need, SHORT=("truth",),
-            requirements=lambda meta: [], after=lambda folder: None, run=run)
-        said = io.StringIO()
-        with contextlib.redirect_stdout(said):
-            code = matrix.run({"one": engine}, self.at, parts)
-        return code, said.getvalue().splitlines()
-
-    def test_all_as_tested(self):
-        self.index["one"] = "1.0", SOURCE
-        self.main(SOURCE)
-        self.assertEqual(self.play("names"), (0, [
-            "one 1.0, newest release: as one 1.0",
-            "one, main branch: as one 1.0",
-            "engines-matrix: 2 as tested, 0 changed, 0 not reachable"]))
-
-    def test_what_has_changed_fails(self):
-        self.index["one"] = "1.1", SOURCE.replace("class B", "class C")
-        self.main(SOURCE.replace("a, *b", "a"))
-        self.assertEqual(self.play("names"), (1, [
-            "one 1.1, newest release: 1 changes since one 1.0",
-            "    m.py: class B is gone",
-            "one, main branch: 1 changes since one 1.0",
-            "    m.py: parameter *b of i is gone",
-            "engines-matrix: 0 as tested, 2 changed, 0 not reachable"]))
-
-    def test_what_cannot_be_reached_is_counted(self):
-        self.index["one"] = "1.0", SOURCE
-        code, said = self.play("names")
-        self.assertEqual((code, said[1:]), (0, [
-            "one, main branch: not reachable (it has none of the files)",
-            "engines-matrix: 1 as tested, 0 changed, 1 not reachable"]))
-
-    def test_where_nothing_is_reached_nothing_holds(self):
-        code, said = self.play()
-        self.assertEqual((code, said[-1]), (1, "engines-matrix: 0 as tested,"
-                                            " 0 changed, 3 not reachable"))
-        self.assertIn("one, newest release: not reachable (one cannot be had:"
-                      " ERROR: no network)", said)
-
-    def test_the_truth_of_the_tested_release_and_of_a_newer_one(self):
-        for version, folder in (("1.0", "one"), ("1.1", "newest/one")):
-            self.index["one"] = version, SOURCE
-            self.assertEqual(self.play("truth")[0], 0)
-            self.assertEqual(self.ran[-1], (folder, ["truth"]))
-            with open(os.path.join(self.at, folder, "installed"),
-                      encoding="utf-8") as f:
-                self.assertEqual(f.read(), f"one=={version}\n")
-        code, said = self.play("truth", failed=1)
-        self.assertEqual((code, said[1:]), (1, [
-            "    answers differ",
-            "engines-matrix: 0 as tested, 1 changed, 0 not reachable"]))
-
-    def test_a_release_that_cannot_be_installed_does_not_end_it(self):
-        self.index["one"], self.need = ("1.0", SOURCE), 1 << 60
-        code, said = self.play()
-        self.assertEqual((code, said[-1]), (0, "engines-matrix: 1 as tested,"
-                                            " 0 changed, 2 not reachable"))
-        self.assertRegex(said[-2], r"^one, truth table: not reachable "
-                         r"\(.* GB are needed under .*\)$")
 
 
 class Specs(unittest.TestCase):

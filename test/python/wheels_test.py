@@ -1,24 +1,17 @@
 """The adapters and what stands in for their engines, held against the
-committed tables of the engines' real names, signatures and defaults; and what
-refuses to install an engine."""
+committed tables of the engines' real names, signatures and defaults."""
 
 import builtins
 import os
 import re
-import subprocess
 import symtable
 import sys
-import tempfile
-import types
 import unittest
-import unittest.mock
-import zipfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 sys.path.insert(0, os.path.join(ROOT, "test/engines"))
 
-import install  # noqa: E402
 import signatures  # noqa: E402
 
 ADAPTER = os.path.join(ROOT, "lib/client/python/mmx/adapters/vllm_ec.py")
@@ -88,92 +81,6 @@ class Vllm(unittest.TestCase):
 
 def names_of(table):
     return list(table.values())[0]
-
-
-class Install(unittest.TestCase):
-    def run_(self, *words_):
-        return subprocess.run(
-            [sys.executable, "-B", os.path.join(ROOT, "test/engines/run"),
-             *words_], capture_output=True, text=True)
-
-    def engine(self, **more):
-        return types.SimpleNamespace(**{
-            "PACKAGE": "mmx-has-no-such-engine", "VERSION": "1",
-            "NEED_BYTES": 1, "requirements": lambda meta: [], **more})
-
-    def test_an_unknown_engine(self):
-        got = self.run_("abacus")
-        self.assertEqual(got.returncode, 2)
-        self.assertRegex(got.stderr, r"^engines: there is no engine "
-                         r"'abacus'; ENGINE is one of .*vllm\n$")
-
-    def test_an_unknown_part_is_refused_before_anything_is_fetched(self):
-        with tempfile.TemporaryDirectory() as at:
-            for name in ("vllm", "sglang", "llama", "dynamo"):
-                got = self.run_(name, "--at", at, "abacus")
-                self.assertEqual(got.returncode, 1)
-                self.assertRegex(got.stderr, f"^engines: {name} has no part "
-                                 r"'abacus'; its parts are .*(readme|transfer).*\n$")
-            self.assertEqual(os.listdir(at), [])
-
-    def test_too_little_disk_is_seen_before_anything_is_fetched(self):
-        with tempfile.TemporaryDirectory() as at:
-            with self.assertRaisesRegex(install.Refused, "GB are needed"):
-                install.install(self.engine(NEED_BYTES=1 << 60),
-                                os.path.join(at, "e"))
-            self.assertEqual(os.listdir(at), [])
-
-    def test_a_folder_that_cannot_be_made(self):
-        with tempfile.NamedTemporaryFile() as f, self.assertRaisesRegex(
-                install.Refused, "cannot be made .*--at"):
-            install.install(self.engine(), os.path.join(f.name, "e"))
-
-    def test_a_folder_of_something_else_is_left_alone(self):
-        with tempfile.TemporaryDirectory() as at:
-            with open(os.path.join(at, "mine"), "w", encoding="utf-8"):
-                pass
-            with self.assertRaisesRegex(install.Refused, "remove it, or"):
-                install.install(self.engine(), at)
-            self.assertEqual(os.listdir(at), ["mine"])
-
-    def test_a_package_that_cannot_be_had_leaves_nothing(self):
-        def fail(venv, *words_):
-            raise install.Refused("pip download: no")
-        with tempfile.TemporaryDirectory() as at, \
-                unittest.mock.patch.multiple(
-                    install, pip=fail,
-                    make_venv=lambda path: os.makedirs(path) or path):
-            with self.assertRaisesRegex(install.Refused,
-                                        "engine==1 cannot be had"):
-                install.install(self.engine(), os.path.join(at, "e"))
-            self.assertEqual(os.listdir(at), [])
-
-    def test_what_was_left_unfinished_is_made_again(self):
-        def pip(venv, *words_):
-            if words_[0] == "download":
-                path = os.path.join(words_[words_.index("--dest") + 1],
-                                    "x.whl")
-                with zipfile.ZipFile(path, "w") as z:
-                    z.writestr("x-1.dist-info/METADATA", "Name: x\n")
-        seen = []
-        with tempfile.TemporaryDirectory() as at, \
-                unittest.mock.patch.multiple(
-                    install, pip=pip,
-                    make_venv=lambda path: os.makedirs(path) or path):
-            folder = os.path.join(at, "e")
-            for name in ("begun", "half"):
-                os.makedirs(os.path.join(folder, name))
-            engine = self.engine(after=seen.append)
-            for _ in range(2):
-                install.install(engine, folder)
-            self.assertEqual(sorted(os.listdir(folder)),
-                             ["installed", "needs.txt", "venv", "wheels"])
-        self.assertEqual(seen, [folder])
-
-    def test_versions_without_their_local_part(self):
-        self.assertEqual(install.plain('torch==2.13.0+cpu; x == "y"'),
-                         'torch==2.13.0; x == "y"')
-        self.assertEqual(install.plain("a>=1"), "a>=1")
 
 
 class Readme(unittest.TestCase):
