@@ -35,17 +35,6 @@ class Ctl(Case):
         self.assertIn("4 KiB pages", pool["mapped"])
         lm.release(2)
 
-    def test_many_rooms_take_several_reports(self):
-        _, d = self.pair()
-        lm = self.world.engine(d)
-        for room in range(1, 801):
-            lm.request(room, "enc0", rows=1)
-        lm.conn.wait(lm.rooms[800].opened, 10)
-        self.assertGreaterEqual(
-            len([r for r in d.show("rooms") if 0 < r["room"] <= 800]), 800)
-        for room in range(1, 801):
-            lm.release(room)
-
     def test_what_cannot_be_shown(self):
         e, _ = self.pair()
         got = e.ctl("nonsense", check=False)
@@ -240,18 +229,3 @@ class Service(Case):
             lines = [x for x in daemon.tail(50).splitlines()
                      if "abcde" in x.lower() or str(0xABCDE) in x]
             self.assertEqual(len(lines), 1, daemon.tail(50))
-
-    def test_rooms_that_end_together_have_a_line_each(self):
-        e, d, enc, lm = self.at_work()
-        rooms = range(0xABC0, 0xABC5)
-        for room in rooms:  # one turn of the clock ends all of them
-            enc.announce(room, 100, deadline=0.1)
-            lm.request(room, "enc0", deadline=0.1)
-        for room in rooms:
-            for x in (lm, enc):
-                x.failed(room)
-                x.release(room)
-        for daemon in (e, d):
-            log = daemon.tail(50)
-            self.assertEqual([log.count(f"room ..{room:08x}") for room in rooms],
-                             [1] * 5, log)

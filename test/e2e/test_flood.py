@@ -7,8 +7,7 @@ import time
 from engine import LIMIT
 from manager import Manager
 from pair import Case, eventually
-from rawengine import (answer, call, connect, greeted, open_rooms, packet,
-                       release_rooms)
+from rawengine import call, greeted, open_rooms, packet, release_rooms
 import wire
 
 import mmx
@@ -116,32 +115,6 @@ class Flood(Case):
         while not any(call < 1 and beat < 2 for call, beat in seen):
             self.assertLess(len(seen), TRIES, seen)
             seen.append(attack())
-
-    # RULES 7.7
-    def test_connections_that_say_nothing(self):
-        # All have come before the first is overdue.
-        e, d = self.pair(timeouts={"hello": "3s"})
-        self.joined(d)
-        for daemon in (e, d):
-            fds = daemon.fds()
-            good = greeted(daemon, session="good")
-            silent = [connect(daemon) for _ in range(600)]
-            late = greeted(daemon, session="late")
-            self.assertEqual(daemon.ctl("status").returncode, 0)
-            # The oldest gave way, the others are ended by the deadline.
-            reasons = set()
-            for s in silent:
-                got = answer(s)
-                reasons.add(got.values["err"])
-                self.assertIsNone(answer(s))
-                s.close()
-            self.assertEqual(reasons, {mmx.errors.Quota.number,
-                                       mmx.errors.TimedOut.number})
-            stats = daemon.stats()
-            self.assertGreater(stats["connections_gave_way"], 300)
-            self.assertGreater(stats["hello_overdue"], 200)
-            self.end(good, late)
-            eventually(lambda: daemon.fds() <= fds, "descriptors closed")
 
     def test_a_full_daemon_says_so(self):
         e = self.world.encoded(limits={"connections": 2})

@@ -1,7 +1,6 @@
 """Bytes that break the protocols: refused, nothing changed, nothing leaked,
 and the next honest engine is served."""
 
-import contextlib
 import fcntl
 import os
 import random
@@ -276,19 +275,3 @@ class Control(Case):
         # A sanitizer keeps what was freed.
         self.assertLess(e.rss_kib() - rss,
                         8192 if os.environ.get("SAN") else 1024)
-
-    def test_raw_garbage_and_many_parts(self):
-        self.world.insecure = True
-        e, d, enc, lm = self.at_work()
-        pick = random.Random(3)
-        for _ in range(50):
-            host, port = e.address[6:].split(":")
-            with socket.create_connection((host, int(port)), LIMIT) as s:
-                s.sendall(pick.randbytes(pick.randrange(1, 300)))
-        dealer = Dealer(e.address)
-        with contextlib.suppress(OSError):  # or it was ended before that
-            for _ in range(20):
-                for i in range(10):
-                    dealer.send(b"part" * i, more=i < 9)
-        dealer.close()
-        self.deliver(enc, lm, 1, 300)

@@ -44,31 +44,6 @@ class Floods(Case):
             self.deliver(enc, lm, room, 300)
             room += 1
 
-    def attack(self, beat, frames):
-        e, d, enc, lm = self.at_work(control={"heartbeat": beat})
-        self.deliver(enc, lm, 1, 300)
-        before = e.rss_kib()
-
-        def flood(n):
-            raw = Dealer(e.address)
-            raw.send(hello(f"flood{n}"))
-            pour(raw.s, floods(hello(f"flood{n}"), frames), 160 * MIB)
-            cut(raw.s)
-
-        together(4, flood)
-        # Some may break before they have filled anything, on a busy machine.
-        eventually(lambda: e.stats()["peer_ended_flooded"] >= 1,
-                   "a flood is ended")
-        self.go_on(enc, lm)
-        self.assertTrue(e.alive(), e.tail())
-        self.assertLess(e.rss_kib() - before, 512 * 1024)
-
-    def test_full_inboxes_that_break(self):
-        self.attack("1s", MANY)
-
-    def test_full_inboxes_of_heartbeats_that_break(self):
-        self.attack("1m", FEW)
-
     def attack_langd(self, beat, frames):
         """An encoder that langd connects to floods it, again and again."""
         e = self.world.encoded()
@@ -101,26 +76,6 @@ class Floods(Case):
 
 class Strangers(Case):
     insecure = True
-
-    def endless(self, e, first):
-        """A message that never ends, in parts; how much of it was taken."""
-        raw = Dealer(e.address)
-        if first:
-            raw.send(first)
-        sent = pour(raw.s, part(bytes(255), more=True) * 512, 400 * MIB)
-        self.assertTrue(raw.ended())
-        raw.close()
-        return sent
-
-    # F24
-    def test_messages_without_an_end(self):
-        e, d, enc, lm = self.at_work()
-        before = e.rss_kib()
-        for first in (None, hello()):
-            self.assertLess(self.endless(e, first), 400 * MIB)
-        self.assertEqual(e.stats()["peer_ended_flooded"], 2)
-        self.assertLess(e.rss_kib() - before, 512 * 1024)
-        self.deliver(enc, lm, 1, 300)
 
     def test_routing_ids_cannot_be_guessed(self):
         # libzmq gives numbers that follow each other, from one that it draws

@@ -175,44 +175,6 @@ class Ends(SameHost):
         finally:
             os.close(hold)
 
-    def killed(self, e, d, enc, lm):
-        """encoded dies again and again with its first rows under way."""
-        for room in range(1, 5):
-            if room > 1:
-                enc.map_pool()
-            lm.request(room, "enc0")
-            enc.announce(room, 2000, 2000)
-            enc.granted(room)
-            enc.write(room, 0, 2000)
-            self.met(lm, room)
-            enc.rooms[room].commit(0, 2000, final=True)
-            e.kill()
-            lm.conn.wait(lambda: lm.rooms[room].state.name in
-                         ("SUCCESS", "FAILED"), 10)
-            if lm.state(room)[0] == "SUCCESS":
-                self.good(lm, room)
-            else:
-                self.assertEqual(lm.state(room)[2], "peer-lost")
-            # The word of langd may have come before the end did.
-            source = enc.rooms[room]
-            enc.conn.wait(lambda: source.state.name == "FAILED" or
-                          source.ended, 10)
-            if source.state.name == "FAILED" or lm.state(room)[0] == "FAILED":
-                self.assertEqual(enc.failed(room), "daemon-lost")
-            lm.release(room)
-            d.all_free()
-            e.start()
-            enc.conn.wait(lambda: enc.conn.connected, 10)
-        enc.map_pool()
-        self.deliver(enc, lm, 9, 1500)
-
-    # RULES 9.2; F02
-    def test_encoded_killed_while_it_sends(self):
-        off = {"transfer": {"same_host": "off"}}
-        e, d, enc, lm = self.at_work(fields=WIDE, blocks=24, encoded=off)
-        self.killed(e, d, enc, lm)
-        self.deliver(enc, lm, 10, 1500)
-
     def silent(self):
         """A langd that stands still with a room of 640 rows copied; its peer
         is lost and the engine is through with the room."""

@@ -10,7 +10,7 @@ import unittest
 import nets
 import test_data_keys
 from liar import Peer
-from pair import SENT, Case, eventually, free_port
+from pair import SENT, Case, eventually
 from rawpeer import HEADER, Dealer, frame, says, shake
 
 BOOT = "/proc/sys/kernel/random/boot_id"
@@ -140,40 +140,6 @@ class Devices(test_data_keys.Hosts):
         self.assertEqual(d.show("peers")[0]["trouble"], "timeout")
         opens()
         self.ready(d)
-
-
-class Addresses(Case):
-    def becomes(self, daemon, text):
-        eventually(lambda: text in daemon.ctl("health", check=False).stdout,
-                   f"{text}; is {daemon.ctl('health', check=False).stdout}")
-
-    def said_at(self, address, text):
-        """Health of a langd whose encoder should be there."""
-        e = self.world.encoded(start=False)
-        e.address = address
-        d = self.world.langd([e])
-        self.becomes(d, f"{e.name}: cannot be connected: {text}")
-        return d.ctl("health", check=False).stdout
-
-    # RULES 9.6
-    def test_a_wrong_port(self):
-        self.said_at(f"tcp://127.0.0.1:{free_port()}", "Connection refused")
-
-    # RULES 9.6
-    def test_a_wrong_name(self):
-        said = self.said_at("tcp://no.such.host.invalid:7601", "")
-        self.assertNotIn("refused", said)
-
-    # RULES 9.6
-    def test_one_that_was_up_is_lost(self):
-        e, d = self.pair()
-        self.becomes(d, f"{d.name}: ready")
-        e.kill()
-        self.becomes(d, f"{e.name}: the connection is lost, for ")
-        self.becomes(d, f"{e.name}: cannot be connected: Connection refused "
-                     "(control.listen), for ")
-        peer = d.show("peers")[0]
-        self.assertGreaterEqual(peer["trouble_ms"], 0)
 
 
 class Foreign(Peer):
