@@ -3,8 +3,10 @@ committed table of SGLang's names; what does not fit is refused whole; aux,
 secrets, the command line."""
 
 import copy
+import http.client
 import inspect
 import os
+import queue
 import subprocess
 import sys
 import threading
@@ -650,20 +652,25 @@ class Tokenizer(unittest.TestCase):
             self.assertEqual(common.encoder_of("http://a:1", "tcp://b:2"),
                              "enc")
 
-    def registers(self, *urls, asks=None):
-        """Returns what registering them says, and the encoders in use."""
+    def registers(self, *urls, asks=lambda url: "tcp://a:1", turns=1):
+        """Returns what registering them says, the encoders in use after that
+        many questions to each, and threads."""
         threads, used = [], []
-
-        def start(target, **_):
-            return types.SimpleNamespace(start=lambda: threads.append(target))
         language.warn.last.clear()
-        bootstrap = receiver.EncoderBootstrapServer("", 0, used)
-        with unittest.mock.patch.object(language.threading, "Thread", start), \
+        language.asked.clear()
+        language.askers.clear()
+        self.bootstrap = receiver.EncoderBootstrapServer("", 0, used)
+        with unittest.mock.patch.object(
+                language.threading, "Thread", lambda **_: types.SimpleNamespace(
+                    start=lambda: threads.append(1))), \
                 unittest.mock.patch.object(
-                    language, "place_of", asks or (lambda url: "tcp://a:1")):
-            said = [bootstrap.register(url) for url in urls]
-            for asked in threads:
-                asked()
+                    language, "questions", queue.SimpleQueue()) as questions, \
+                unittest.mock.patch.object(language.time, "sleep"), \
+                unittest.mock.patch.object(language, "said", asks):
+            said = [self.bootstrap.register(url) for url in urls]
+            for _ in range(turns):
+                for _ in range(questions.qsize()):
+                    questions.get()()
         return said, used, len(threads)
 
     def test_an_encoder_that_is_left_out_does_not_register(self):
@@ -675,18 +682,45 @@ class Tokenizer(unittest.TestCase):
         self.assertIn("http://b is none of MMX_ENCODERS", said.output[0])
 
     def test_encoders_that_register_again_are_asked_once_at_a_time(self):
-        self.assertEqual(self.registers(*["http://a"] * 3),
+        asks = unittest.mock.Mock(return_value="tcp://a:1")
+        self.assertEqual(self.registers(*["http://a"] * 3, asks=asks),
                          ([True] * 3, ["http://a"], 1))
-        self.assertEqual(self.registers("http://a")[2], 1)
+        self.assertEqual(asks.call_count, 1)
+        self.registers("http://a", asks=asks)
+        self.assertEqual(asks.call_count, 2)
 
     def test_who_registers_anything_gets_few_threads_and_lines(self):
-        def gone(url):
-            raise OSError("it runs without mmx")
         urls = [f"http://{n}" for n in range(500)]
         with self.assertLogs("mmx.sglang", "WARNING") as said:
-            got = self.registers(*urls, 5, "x", asks=gone)
-        self.assertEqual((got[1], got[2]), ([], language.ASKED_MAX))
+            got = self.registers(*urls, 5, "x", asks=unittest.mock.Mock(
+                side_effect=FileNotFoundError))
+        self.assertEqual((got[1], got[2]), ([], language.ASKERS_MAX))
         self.assertEqual(len(said.output), 2)  # a line of each kind
+        self.assertEqual(language.asked, {})
+        with unittest.mock.patch.object(language, "ASKED_MAX", 400):
+            self.assertEqual(self.registers(*urls)[1], urls[100:])
+
+    def test_encoders_that_are_late_are_used(self):
+        """They register once, before they serve. Each is named once."""
+        urls = [f"http://{n}" for n in range(2 * language.ASKERS_MAX)]
+        for fault in OSError("503"), http.client.BadStatusLine("x"):
+            asks = unittest.mock.Mock(
+                side_effect=[fault] * 3 * len(urls) + ["tcp://a:1"] * len(urls))
+            with unittest.mock.patch.object(language, "PLACE_S", -1), \
+                    unittest.mock.patch.object(language, "warn") as warn:
+                self.assertEqual(self.registers(*urls, asks=asks, turns=4)[1],
+                                 urls)
+            self.assertEqual(warn.call_count, len(urls))
+
+    def test_an_encoder_that_unregisters_is_asked_no_more(self):
+        def asks(url):
+            self.bootstrap.unregister("http://b")
+            self.bootstrap.unregister(url)
+            return "tcp://a:1"
+        asks = unittest.mock.Mock(side_effect=asks)
+        self.assertEqual(self.registers("http://a", "http://b", asks=asks)[1],
+                         [])
+        self.assertEqual(asks.call_count, 1)
 
     def test_a_request_without_an_id_gets_one(self):
         self.assertTrue(self.ask(None).rid)

@@ -31,6 +31,7 @@ NAMES = {
         "_aggregate_embedding_part", "MMReceiverBase._send_encode_request",
         "MMReceiverBase._run_encode_in_thread",
         "EncoderBootstrapServer._probe", "EncoderBootstrapServer.register",
+        "EncoderBootstrapServer.unregister",
         "MMReceiverGrpc.encode", "MMReceiverGrpc.process_waiting_requests",
         "WaitingZmqRequestGrpc.send_encode_request", "_grpc_encode_request",
         "MMReceiverBase.self.scheduler", "MMReceiverBase.self.tp_group",

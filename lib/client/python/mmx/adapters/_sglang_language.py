@@ -10,7 +10,9 @@ import importlib
 import itertools
 import json
 import logging
+import math
 import os
+import queue
 import re
 import threading
 import time
@@ -18,7 +20,8 @@ import urllib.error
 import urllib.request
 import weakref
 from array import array
-from typing import Any, Deque, Dict, Iterator, List, Optional, Set, Tuple
+from typing import (Any, Callable, Deque, Dict, Iterator, List, Optional,
+                    Tuple)
 
 import mmx
 from mmx import aux, errors
@@ -39,13 +42,17 @@ REASONS = {e.reason: e for e in errors.BY_NUMBER.values()}
 FIRST_S = 0.1
 PATIENCE_S = 5  # for a daemon that is away
 AGAIN_S = 0.1  # between two questions to an encoder that registers
-ASKED_MAX = 64  # encoders that register at a time
+LATER_S = 5  # once it is late
+ASKERS_MAX = 64  # threads
+ASKED_MAX = 1024  # encoders; of more the first is forgotten
 
 
 # --- tokenizer manager ------------------------------------------------------
-PLACE_S = 60  # for an encoder that registers before it serves
+PLACE_S = 60  # then an encoder that registers before it serves is late
 places: Dict[str, str] = {}  # by the URL of an encoder: what it said
-asked: Set[str] = set()  # URLs of encoders that are asked for it
+asked: Dict[str, Callable[[], None]] = {}  # by URL: asks for it, once
+questions: "queue.SimpleQueue[Callable[[], None]]" = queue.SimpleQueue()
+askers: List[threading.Thread] = []
 
 
 def said(url: str) -> str:
@@ -60,32 +67,39 @@ def said(url: str) -> str:
         raise (FileNotFoundError if e.code == 404 else OSError)(e) from None
 
 
-def place_of(url: str) -> str:
-    """Returns where the encoder's mmx-encoded is; OSError: it does not say."""
-    end = time.monotonic() + PLACE_S
+def asks() -> None:
     while True:
-        try:
-            return reachable(said(url), url)
-        except (OSError, ValueError, KeyError, TypeError) as e:
-            gone = isinstance(e, FileNotFoundError)
-            if gone or time.monotonic() > end:
-                raise OSError("it runs without mmx" if gone
-                              else f"it does not say its place: {e}") from e
-        time.sleep(AGAIN_S)
+        questions.get()()
 
 
 def registered(original: Any, self: Any, url: Any) -> bool:
-    """EncoderBootstrapServer.register: an encoder is used once it has said
-    where its mmx-encoded is. What is no URL would fail every request; an
-    encoder that MMX_ENCODERS leaves out would get clients' pictures."""
+    """EncoderBootstrapServer.register: an encoder, which registers once, is
+    used when it has said where its mmx-encoded is, and asked for that until it
+    unregisters. What is no URL would fail every request; an encoder that
+    MMX_ENCODERS leaves out would get clients' pictures."""
+    late, pause = time.monotonic() + PLACE_S, AGAIN_S
+
     def ask() -> None:
+        nonlocal late, pause
+        if asked.get(url) is not ask:
+            return
         try:
-            places[url] = place_of(url)
-            original(self, url)
-        except OSError as e:
-            warn("place", "mmx: encoder %.200s is not used: %s", url, e)
-        finally:
-            asked.discard(url)
+            places[url] = reachable(said(url), url)
+        except FileNotFoundError:
+            warn("place", "mmx: encoder %.200s is not used: it runs without "
+                 "mmx", url)
+        except Exception as e:  # the next question is of another encoder
+            if time.monotonic() > late:
+                late, pause = math.inf, LATER_S
+                warn("late", "mmx: encoder %.200s is not used yet: it does "
+                     "not say its place: %s", url, e)
+            time.sleep(pause)
+            questions.put(ask)
+            return
+        else:
+            if url in asked:
+                original(self, url)
+        asked.pop(url, None)
 
     forms = (GRPC,) if os.environ.get(MODE) == "grpc" else \
         ("http:", "https:")
@@ -95,11 +109,23 @@ def registered(original: Any, self: Any, url: Any) -> bool:
     if encoders() and url not in encoders():
         warn("left out", "mmx: encoder %.200s is none of MMX_ENCODERS", url)
         return False
-    if url in asked or len(asked) >= ASKED_MAX:
-        return url in asked
-    asked.add(url)
-    threading.Thread(target=ask, daemon=True, name="mmx-place").start()
+    if url in asked:
+        return True
+    if len(asked) >= ASKED_MAX:
+        del asked[next(iter(asked))]
+    asked[url] = ask
+    questions.put(ask)
+    if len(askers) < min(len(asked), ASKERS_MAX):
+        askers.append(threading.Thread(target=asks, daemon=True,
+                                       name="mmx-place"))
+        askers[-1].start()
     return True
+
+
+def unregistered(original: Any, self: Any, url: Any) -> Any:
+    """EncoderBootstrapServer.unregister."""
+    asked.pop(url, None)
+    return original(self, url)
 
 
 def marked(original: Any, self: Any, obj: Any, *args: Any,
@@ -522,6 +548,7 @@ def hooks() -> Dict[str, Any]:
         RECEIVER + ".WaitingZmqRequest": make_waiting(receiver),
         RECEIVER + ".MMReceiverHTTP.process_waiting_requests": turned,
         RECEIVER + ".EncoderBootstrapServer.register": registered,
+        RECEIVER + ".EncoderBootstrapServer.unregister": unregistered,
         RECEIVER + ".MMReceiverBase._send_encode_request": marked,
         RECEIVER + ".MMReceiverBase._run_encode_in_thread": dispatched,
         BATCH + ".MultimodalInputs.release_features": emptied}

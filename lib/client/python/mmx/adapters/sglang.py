@@ -76,6 +76,7 @@ LANGUAGE: Names = {
             "encode_urls time_stats_json scheduler_dispatch_ready "
             "on_dispatch_error",
         "EncoderBootstrapServer.register": "self url",
+        "EncoderBootstrapServer.unregister": "self url",
         "MMReceiverHTTP.process_waiting_requests": "self recv_reqs",
         "WaitingMMRequestBase.__init__":
             "self rid recv_req mm_processor encoder_urls model_type host_name "

@@ -31,6 +31,12 @@ class EncoderBootstrapServer:
             return True
         return False
 
+    def unregister(self, url: str) -> bool:
+        removed = url in self._urls
+        if removed:
+            self._urls.remove(url)
+        return removed
+
     async def _probe(self, session, url: str) -> bool:
         return session == "well"  # of a page /health
 
