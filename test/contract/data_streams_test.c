@@ -35,7 +35,7 @@ static void wide_connect(struct wide *w)
     struct writer to = writer_of(bytes, sizeof(bytes));
 
     tcp_place_put(&to, &w->place);
-    T_OK(data_tcp.connect(w->b.d, 0, span_of(to.p, to.len), NO_KEY));
+    T_OK(w->b.ops->connect(w->b.d, 0, span_of(to.p, to.len), NO_KEY));
 }
 
 static void wide_close(struct wide *w)
@@ -164,6 +164,28 @@ TEST(a_rail_that_is_refused_is_done_without)
     side_until(&w.b, &w.a, &w.a.fetched_count, 40);
     T_EQ_U64(w.b.broken_count, 0);
     T_EQ_U64(descriptors(), 4); /* two of four streams, both ends */
+    close(fd);
+    wide_close(&w);
+}
+
+/* Nor does one whose other end knows no key. */
+TEST(a_rail_without_a_proof_is_done_without)
+{
+    struct wide w;
+    int fd, one;
+
+    wide_open_by(&w, side_encrypted());
+    fd = other_rail(&w, true);
+    wide_connect(&w);
+    T_EQ_U64(wide_post(&w, 0, 40), 40);
+    side_until(&w.b, &w.a, &w.a.fetched_count, 40);
+    one = accept(fd, NULL, NULL);
+    T_EQ_I64(write(one, "400 Bad Request\r\n", 17), 17);
+    while (w.b.counts.unproven == 0)
+        (void)side_turn(&w.b, &w.a);
+    T_TRUE(side_goes(&w.b, 0)[0]); /* without trouble */
+    T_EQ_U64(w.b.broken_count, 0);
+    close(one);
     close(fd);
     wide_close(&w);
 }

@@ -394,8 +394,9 @@ void tcp_out_blame(struct data *d, uint32_t i, int error)
         error == ETIMEDOUT ? "no answer" : strerror(error));
 }
 
-/* Handles the end of a connection. */
-static void stream_over(struct data *d, struct stream *st)
+/* Handles the end of a connection; why: its proof has failed, empty: it has
+ * not. */
+static void stream_over(struct data *d, struct stream *st, const char *why)
 {
     int error = 0;
     socklen_t len = sizeof(error);
@@ -407,12 +408,12 @@ static void stream_over(struct data *d, struct stream *st)
         stream_close(st); /* no message used it: the others continue */
         return;
     }
-    if (error)
+    if (error && !why[0])
         tcp_out_blame(d, number(d, st), error);
     else
         carrier_blame(&d->c, number(d, st),
             st->connected ? TROUBLE_DATA_LOST : TROUBLE_DATA_PROOF,
-            "closed by the other end");
+            why[0] ? why : "closed by the other end");
     carrier_break(d, number(d, st));
 }
 
@@ -443,6 +444,7 @@ static void first_connected(struct data *d, struct endpoint *ep)
 /* Continues the proof of a stream. True when it is complete. */
 static bool stream_prove(struct data *d, struct stream *st, uint32_t events)
 {
+    const char *why;
     enum tcp_proof p = events & (EPOLLHUP | EPOLLERR)
                            ? PROOF_FAILED
                            : tcp_safe_prove(st->safe);
@@ -453,14 +455,12 @@ static bool stream_prove(struct data *d, struct stream *st, uint32_t events)
         st->records = tcp_safe_end(&st->safe);
         return true;
     }
-    d->c.conf.counts->unproven += tcp_safe_why(st->safe)[0] != 0;
-    if (tcp_safe_why(st->safe)[0]) {
-        log_rated(&unproven, "tcp: endpoint %u: no proof: %s", number(d, st),
-            tcp_safe_why(st->safe));
-        carrier_blame(
-            &d->c, number(d, st), TROUBLE_DATA_PROOF, tcp_safe_why(st->safe));
-    }
-    stream_over(d, st);
+    why = tcp_safe_why(st->safe);
+    d->c.conf.counts->unproven += why[0] != 0;
+    if (why[0])
+        log_rated(
+            &unproven, "tcp: endpoint %u: no proof: %s", number(d, st), why);
+    stream_over(d, st, why);
     return false;
 }
 
@@ -480,7 +480,7 @@ void tcp_out_event(struct data *d, uint32_t index, uint32_t events)
     }
     /* The peer sends nothing here: readable means closed, too. */
     if (events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)) {
-        stream_over(d, st);
+        stream_over(d, st, "");
         return;
     }
     if (!st->connected && st == ep->streams) {
