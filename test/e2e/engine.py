@@ -78,6 +78,11 @@ class Engine:
     def granted(self, room, timeout=LIMIT):
         return self.rooms[room].wait_granted(timeout).may_write
 
+    def opens(self, room, max_rows, total=None, aux="", **more):
+        """Announces it, and waits until it may write."""
+        self.announce(room, max_rows, total, aux, **more)
+        self.granted(room)
+
     def have(self, room, timeout=LIMIT):
         """Were its rows there already?"""
         return self.rooms[room].wait_granted(timeout).have
@@ -139,6 +144,11 @@ class Engine:
     def done(self, room, timeout=LIMIT):
         source = self.rooms[room].wait_done(timeout)
         return [source.served, source.failed]
+
+    def ends(self, room):
+        """Releases it when it is done."""
+        self.done(room)
+        self.release(room)
 
     # --- language side ----------------------------------------------------
     def request(self, room, encoder, secret=mmx.NO_SECRET, **more):

@@ -464,8 +464,7 @@ class Case(unittest.TestCase):
     def halfway(self, enc, lm, room=1):
         """A room of 2,000 rows of which 640 have arrived."""
         lm.request(room, "enc0", mode="stream")
-        enc.announce(room, 2000, 2000)
-        enc.granted(room)
+        enc.opens(room, 2000, 2000)
         enc.write(room, 0, 640)
         enc.commit(room, 0, 640)
         lm.rows(room, 640)

@@ -174,8 +174,7 @@ class Service(Case):
     def test_sigterm_waits_for_open_rooms(self):
         e, d, enc, lm = self.at_work(timeouts={"drain": "20s"})
         lm.request(1, "enc0", mode="stream")
-        enc.announce(1, 600, 600)
-        enc.granted(1)
+        enc.opens(1, 600, 600)
         enc.write(1, 0, 600)
         enc.commit(1, 0, 300)
         lm.rows(1, 256)
@@ -199,8 +198,7 @@ class Service(Case):
         e, d, enc, lm = self.at_work(
             timeouts={"drain": "100ms", "bootstrap": "10m"})
         lm.request(1, "enc0")
-        enc.announce(1, 100)
-        enc.granted(1)
+        enc.opens(1, 100)
         for daemon in (d, e):
             self.assertEqual(daemon.stop(), 0)
         self.assertEqual(enc.failed(1), "daemon-lost")

@@ -73,8 +73,7 @@ class Cuda(Case):
     def move(self, e, l, room, rows):
         enc, lm = self.engines(e, l)
         lm.request(room, "enc0")
-        enc.announce(room, rows, rows, aux="grid")
-        enc.granted(room)
+        enc.opens(room, rows, rows, aux="grid")
         self.write(enc, room, rows)
         enc.commit(room, 0, rows, final=True)
         self.assertEqual(lm.ready(room), rows)
@@ -202,23 +201,6 @@ class Rooms(Cuda):
     def test_slow_copies(self):
         self.check("cuda:0", "cuda:1", double="delay_us=2000")
 
-    def test_many_rooms(self):
-        e, l = self.cuda_pair("cuda:0", "cuda:0")
-        enc, lm = self.engines(e, l)
-        rooms = range(100, 130)
-        for room in rooms:
-            lm.request(room, "enc0")
-        for room in rooms:
-            rows = room * 37 % 200
-            enc.announce(room, rows, rows)
-            enc.granted(room)
-            self.write(enc, room, rows)
-            enc.commit(room, 0, rows, final=True)
-        for room in rooms:
-            self.assertEqual(lm.ready(room), room * 37 % 200)
-            self.good(lm, room)
-            self.finish(enc, lm, room)
-
 
 class Straight(Cuda):
     """Over a UCX that may know GPUs: then rows that lie in one place go
@@ -330,8 +312,7 @@ class Faults(Cuda):
         l = self.daemon(self.world.langd, "host", [e])
         enc, lm = self.engines(e, l)
         lm.request(7, "enc0")
-        enc.announce(7, 2000, 2000)
-        enc.granted(7)
+        enc.opens(7, 2000, 2000)
         self.write(enc, 7, 2000)
         enc.commit(7, 0, 2000, final=True)
         self.assertEqual(enc.failed(7), "internal")
@@ -353,8 +334,7 @@ class Faults(Cuda):
         e, l = self.pair(encoded={"blocks": 9})
         dying, enc = self.world.process(e), self.world.engine(e)
         lm = self.world.engine(l)
-        dying.announce(1, 500, 500)
-        dying.granted(1)
+        dying.opens(1, 500, 500)
         dying.keep_copying(1, 500, libcuda())
         dying.drop()
         eventually(lambda: [r for r in e.show("rooms") if r["room"] == 1
@@ -549,8 +529,7 @@ class Order(Cuda):
         e, l = self.cuda_pair("cuda:0", "cuda:0")
         enc, lm = self.engines(e, l)
         lm.request(7, "enc0")
-        enc.announce(7, 100, 100)
-        enc.granted(7)
+        enc.opens(7, 100, 100)
         driver, gpu = cuda.Driver.get(), enc.rooms[7].pool._map.gpu
         with driver.context(gpu):
             stream = ctypes.c_void_p()

@@ -118,8 +118,7 @@ class Doctor(Case):
         enc.encode(3, 10)
         self.assertEqual(lm2.ready(3), 10)
         self.good(lm2, 3)
-        enc.done(3)
-        enc.release(3)
+        enc.ends(3)
         lm2.release(3)
         self.assertEqual(self.findings(d2.socket)["peer"]["result"], "ok")
 

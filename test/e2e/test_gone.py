@@ -95,8 +95,7 @@ class Gone(Case):
         self.assertEqual(lm.ready(2), 300)
         self.good(lm, 2)
         lm.release(2)
-        enc.done(2)
-        enc.release(2)
+        enc.ends(2)
         self.deliver(enc, lm, 1, 300)  # its id is as good as ever
 
 
@@ -141,8 +140,7 @@ class Steps(Case):
 
                 def begun():
                     its.request(room, "enc0")
-                    mine.announce(room, 500, 500)
-                    mine.granted(room)
+                    mine.opens(room, 500, 500)
                 end = self.upto(k, 1 + k, self.engine, begun)
                 self.assertEqual(end, "aborted" if k == 0 else "ready"
                                  if k >= FINAL else "engine-lost")
@@ -189,8 +187,7 @@ class Slow(Case):
         slow.request(1, "enc0")
         enc.encode(1, 1000)
         slow.ready(1)
-        enc.done(1)
-        enc.release(1)
+        enc.ends(1)
         lent = [slow.rooms[1].view("embedding", release=True)]
         enc.encode(2, 1000)
         slow.request(2, "enc0", deadline=2)
@@ -206,5 +203,4 @@ class Slow(Case):
         self.assertEqual(slow.ready(4), 1000)
         self.good(slow, 4)
         slow.release(4)
-        enc.done(4)
-        enc.release(4)
+        enc.ends(4)

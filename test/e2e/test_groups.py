@@ -68,8 +68,7 @@ class Groups(Case):
                 self.assertTrue(mmx.wait_any(conns, 20),
                                 f"{served} of 50 groups, then nothing")
         for r in order:
-            enc.done(r)
-            enc.release(r)
+            enc.ends(r)
         self.world.all_free()
 
     def test_a_group_of_one_and_the_null_encoder(self):
@@ -85,8 +84,7 @@ class Groups(Case):
             self.good(lm, room)
             lm.release(room)
         for room in (1, 3):
-            enc.done(room)
-            enc.release(room)
+            enc.ends(room)
 
 
 class Batches(Case):
@@ -96,7 +94,6 @@ class Batches(Case):
         enc, dead = self.world.engine(e), self.world.process(e)
         dead.begin_batch(1, 300)
         dead.kill()
-        enc.announce(2, 1000, 1000)
-        enc.granted(2)
+        enc.opens(2, 1000, 1000)
         enc.release(2)
         e.all_free()

@@ -118,8 +118,7 @@ class Local(Case):
         e, d = self.pair()
         enc, s = self.world.engine(e), greeted(d)
         self.taken(s, wire.REQUEST, room=1, tag=1, encoder="enc0")
-        enc.announce(1, 10, 10)
-        enc.granted(1)
+        enc.opens(1, 10, 10)
         while not any(f.values["total"] == 10 for f in packet(s)):
             pass
         self.taken(s, wire.ABORT, tag=1, text=dirty)

@@ -77,8 +77,7 @@ class Holes(Pages):
         enc, lm = self.engines(e, d)
         self.deliver(enc, lm, 1, 300)  # and the pool is mapped
         lm.request(2, "enc0")
-        enc.announce(2, 500, 500)
-        enc.granted(2)
+        enc.opens(2, 500, 500)
         enc.write(2, 0, 500)
         self.punch(e)
         enc.commit(2, 0, 500, final=True)

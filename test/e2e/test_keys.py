@@ -31,8 +31,7 @@ class Keys(Case):
 
     def end(self, enc, *rooms):
         for room in rooms:
-            enc.done(room)
-            enc.release(room)
+            enc.ends(room)
 
 
 class Together(Keys):
@@ -111,8 +110,7 @@ class Kept(Keys):
         if not self.broken:  # what is kept goes when its space is wanted
             for name in {row["pool"] for row in self.e.show("pools")}:
                 self.enc.map_pool(name)
-                self.enc.announce(999, 4 * 128, 4 * 128)
-                self.enc.granted(999)
+                self.enc.opens(999, 4 * 128, 4 * 128)
                 self.enc.release(999)
         super().tearDown()
 

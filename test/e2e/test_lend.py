@@ -51,8 +51,7 @@ class Lend(Case):
     def lend(self, enc, r, room):
         """A room that r reads, and that its encode engine has released."""
         self.borrow(enc, r, room)
-        enc.done(room)
-        enc.release(room)
+        enc.ends(room)
 
     def churn(self, e, enc, r, room, first):
         """New rooms in all blocks that are not lent: none of them is r's."""
@@ -195,8 +194,7 @@ class Deaths(Lend):
         e.all_free()
         r.until_maps(2)  # those of the new langd's lender
         self.borrow(enc, r, 2)
-        enc.done(2)
-        enc.release(2)
+        enc.ends(2)
         r.release(2)
         self.until(e, "lent", 0)
 
@@ -216,8 +214,7 @@ class Deaths(Lend):
         r.release(1)
         r.until_maps(2)
         self.assertEqual(r.wrong(2), [])
-        enc.done(2)
-        enc.release(2)
+        enc.ends(2)
         r.release(2)
         self.until(e, "lent", 0)
 
@@ -410,8 +407,7 @@ class Arrays(Lend):
         r.ready(1)  # langd said so before it heard that nothing is mapped
         view = r.rooms[1].view("embedding")
         self.shows(r, view, 1)
-        enc.done(1)
-        enc.release(1)
+        enc.ends(1)
         self.assertEqual(r.conn._lenders, [])
         r.request(2, "enc0", rows=ROWS)
         enc.encode(2, ROWS)
@@ -471,6 +467,5 @@ class Arrays(Lend):
             r.ready(1)
             self.assertFalse(r.lent(1))
             self.assertEqual(r.wrong(1), [])
-            enc.done(1)
-            enc.release(1)
+            enc.ends(1)
             r.release(1)

@@ -16,8 +16,7 @@ class Windows(Case):
 
     def fill(self, room, rows, until=None):
         """Row r is r % 128 in every element, its half in the other field."""
-        self.enc.announce(room, rows, rows)
-        self.enc.granted(room)
+        self.enc.opens(room, rows, rows)
         source = self.enc.rooms[room]
         values = np.repeat(np.arange(rows) % 128, 16).reshape(rows, 16)
         f32 = values.astype(np.float32)

@@ -101,8 +101,7 @@ class Async(Case):
                 self.assertEqual(room.total, 300)
                 room.release()
         asyncio.run(main())
-        enc.done(1)
-        enc.release(1)
+        enc.ends(1)
 
     def test_failures_are_raised(self):
         _, d = self.pair()
@@ -137,8 +136,7 @@ class Async(Case):
                 await again.ready(10)
                 again.release()
         asyncio.run(main())
-        enc.done(2)
-        enc.release(2)
+        enc.ends(2)
 
     def test_a_run_that_ended_is_forgotten_with_its_rooms(self):
         _, d = self.pair()
@@ -206,8 +204,7 @@ class Ahead(Case):
         e, d = self.pair()
         self.enc, self.lm = self.engines(e, d)
         self.lm.request(1, "enc0")
-        self.enc.announce(1, 10, 10)
-        self.enc.granted(1)
+        self.enc.opens(1, 10, 10)
         self.source, self.room = self.enc.rooms[1], self.lm.rooms[1]
         self.lm.conn.wait(lambda: self.room.total == 10, LIMIT)
         cells = list(self.source._cells)
@@ -313,8 +310,7 @@ class Dropped(Case):
         room = conn.request(1, conn.pool("vit"), "enc0")
         enc.encode(1, 300)
         room.wait_ready(LIMIT)
-        enc.done(1)
-        enc.release(1)
+        enc.ends(1)
         self.assertNotEqual(*d.free())
         return conn, room, d
 
@@ -369,8 +365,7 @@ class Lent(Case):
         enc.encode(1, 300)
         lm.ready(1)
         rows = how(lm.rooms[1])
-        enc.done(1)
-        enc.release(1)
+        enc.ends(1)
         for _ in range(3):
             lm.conn.query("status")  # steps: they stay as long as they show
         self.assertEqual(d.free()[0], d.free()[1] - 3)
@@ -571,8 +566,7 @@ class Policy(Case):
         self.enc.encode(1, 300)
         with policy.run(self.ask(1)) as room:
             self.assertEqual(room.total, 300)
-        self.enc.done(1)
-        self.enc.release(1)
+        self.enc.ends(1)
 
     def test_retry_until_it_works(self):
         # Two deadlines pass; then its rows come.
@@ -585,8 +579,7 @@ class Policy(Case):
         with policy.run(ask, retries=20) as room:
             self.assertEqual(room.total, 300)
         self.assertEqual(len(self.asked), 3)
-        self.enc.done(1)
-        self.enc.release(1)
+        self.enc.ends(1)
 
     def test_retries_end(self):
         ask = self.ask(1, deadline=0.05)
@@ -607,8 +600,7 @@ class Policy(Case):
     def test_give_up(self):
         def never(_):
             raise AssertionError("not to be encoded here either")
-        self.enc.announce(1, 100, 100, destinations=2)
-        self.enc.granted(1)
+        self.enc.opens(1, 100, 100, destinations=2)
         with self.assertRaises(mmx.errors.DestinationsDisagree):
             policy.run(self.ask(1, destinations=3), encode_locally=never)
         self.assertEqual(len(self.asked), 1)
@@ -621,8 +613,7 @@ class Policy(Case):
         self.d.start()
         with policy.run(self.ask(2), retries=10) as room:
             self.assertEqual(room.total, 300)
-        self.enc.done(2)
-        self.enc.release(2)
+        self.enc.ends(2)
 
     def test_awaited(self):
         async def main():

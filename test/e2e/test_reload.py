@@ -232,8 +232,7 @@ class Reload(Case):
         self.enc.finish(1, 0, 300)
         self.assertEqual(self.lm.ready(1), 300)
         self.lm.release(1)
-        self.enc.done(1)
-        self.enc.release(1)
+        self.enc.ends(1)
         self.assertEqual(self.d.process.wait(20), 0)
 
     def test_users_of_a_pool(self):
@@ -326,8 +325,7 @@ class Peers(Case):
         self.deliver(enc, lm, 3, 300, encoder=other.address)
         # One room is under way: it completes, no other begins.
         lm.request(5, "enc1")
-        enc.announce(5, 300, 300)
-        enc.granted(5)
+        enc.opens(5, 300, 300)
         lm.until(5, "WAITING")
         self.assertEqual(reload(d, peers=first), {"peers: enc1": "changed"})
         self.assertIn("leaving", [r["state"] for r in d.show("peers")])

@@ -151,8 +151,7 @@ class Copies(Case):
             encoded={"timeouts": {"drain": "1s", "bootstrap": "6s"}, **COPY})
         rooms = range(1, 9)
         for room in rooms:  # eight of 64 blocks each
-            enc.announce(room, 1024, 1024)
-            enc.granted(room)
+            enc.opens(room, 1024, 1024)
             enc.finish(room, 0, 1024)
         self.assertEqual(e.free()[0], 0)
         with subprocess.Popen(

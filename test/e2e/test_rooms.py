@@ -76,8 +76,7 @@ class Fields(Case):
         import numpy as np
         enc, lm = self.engines(*self.pair(fields="embedding:bf16:16"))
         lm.request(1, "enc0")
-        enc.announce(1, 200, 200)
-        enc.granted(1)
+        enc.opens(1, 200, 200)
         values = np.arange(200 * 16, dtype=np.float32).reshape(200, 16) % 256
         source = enc.rooms[1]
         source["embedding"][0:200] = mmx.bf16(values)
@@ -163,8 +162,7 @@ class Ids(Case):
         e, d, enc, lm = self.at_work()
         others = self.world.engine(e), self.world.engine(d)
         lm.request(1, "enc0")
-        enc.announce(1, 300, 300)
-        enc.granted(1)
+        enc.opens(1, 300, 300)
         lm.conn.wait(lm.rooms[1].opened, LIMIT)
         others[0].announce(1, 200, 200)
         others[1].request(1, "enc0")
@@ -188,8 +186,7 @@ class Readers(Case):
         enc = self.world.engine(e)
         owner, (late, _) = self.readers(d)
         owner.request(1, "enc0", mode="stream")
-        enc.announce(1, 4000, 4000)
-        enc.granted(1)
+        enc.opens(1, 4000, 4000)
         size = owner.pool.block_rows
         enc.write(1, 0, 6 * size)
         enc.commit(1, 0, 6 * size)
@@ -216,8 +213,7 @@ class Reasons(Case):
     def test_the_text_of_an_abort_names_no_path_of_its_host(self):
         enc, lm = self.engines(*self.pair())
         lm.request(1, "enc0")
-        enc.announce(1, 100, 100)
-        enc.granted(1)
+        enc.opens(1, 100, 100)
         lm.conn.wait(lambda: lm.rooms[1].total == 100, 10)
         with self.assertRaisesRegex(TimeoutError, enc.conn.path) as got:
             enc.conn.wait(lambda: False, 0.01)
@@ -244,8 +240,7 @@ class Aborts(Case):
         if state == "requested":
             lm.request(room, "enc0")
             return
-        enc.announce(room, 2000, 2000)
-        enc.granted(room)
+        enc.opens(room, 2000, 2000)
         lm.request(room, "enc0", mode="stream")
         lm.until(room, "WAITING")
         if state == "transferring":

@@ -407,8 +407,7 @@ class Load(Scraped):
                 at + "/metrics")}))
             return one.ready, one.waiting
         self.assertEqual(asyncio.run(seen()), (True, 0))
-        enc.announce(1, 512, 512)
-        enc.granted(1)
+        enc.opens(1, 512, 512)
         for room in (2, 3):
             enc.announce(room, 128, 128)
         eventually(lambda: asyncio.run(seen()) == (True, 2), "two wait")

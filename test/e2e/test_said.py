@@ -128,8 +128,7 @@ class Said(Case):
     def opens(self, room):
         """A room whose length is known with its last row."""
         self.lm.request(room, "enc0", deadline=2)
-        self.enc.announce(room, ROWS)
-        self.enc.granted(room)
+        self.enc.opens(room, ROWS)
         self.enc.write(room, 0, ROWS)
         self.enc.commit(room, 0, ROWS // 2)
 

@@ -40,8 +40,7 @@ class Ranks(Sessions):
         moved = d.stats()["bytes_moved"] - before
         self.assertEqual(moved, 3000 * 64)
         self.assertEqual(e.stats()["bytes_moved"], moved)
-        enc.done(1)
-        enc.release(1)
+        enc.ends(1)
         for i, rank in enumerate((owner, *ranks)):
             self.assertEqual(d.free(), (32 - 24, 32), f"after {i} releases")
             rank.release(1)
@@ -77,8 +76,7 @@ class LanguageSideDies(Sessions):
         owner.request(room, "enc0", mode="stream", readers=len(ranks))
         if step == "requested":
             return
-        enc.announce(room, 1000, 1000)
-        enc.granted(room)
+        enc.opens(room, 1000, 1000)
         enc.write(room, 0, 1000)
         owner.until(room, "WAITING")
         if step == "waiting":
@@ -97,8 +95,7 @@ class LanguageSideDies(Sessions):
     def finish(self, enc, room, step):
         """What is left to do on the encode side."""
         if step == "requested":
-            enc.announce(room, 1000, 1000)
-            enc.granted(room)
+            enc.opens(room, 1000, 1000)
             enc.write(room, 0, 1000)
         if step in ("requested", "waiting"):
             enc.commit(room, 0, 640)
@@ -134,8 +131,7 @@ class LanguageSideDies(Sessions):
                 self.assertEqual(stays.ready(n), 1000)
                 self.refill(other, lm, 1000 * n + 100, 3, 1400)
                 self.good(stays, n)
-                enc.done(n)
-                enc.release(n)
+                enc.ends(n)
                 for x in (owner, dies, stays):
                     if x is not dead and n in x.rooms:
                         x.release(n)

@@ -777,8 +777,7 @@ class Sglang(Base):
             self.start(ranks=2)
             blocks = self.e[0].free()[1]
             other = self.world.engine(self.e[0])
-            other.announce(99, blocks * 128)
-            other.granted(99)
+            other.opens(99, blocks * 128)
             self.failed(self.serve(("r", 300)), 504, "timeout|waits for blocks")
             self.answered(504, "delivery failed: timeout")
             other.release(99)

@@ -95,19 +95,6 @@ class Trace(Case):
         self.assertIn("no happening of this room", got.stderr)
         self.assertEqual(lines("8", daemons=(e, d), check=False), [])
 
-    def test_more_than_a_report_holds(self):
-        e, d = self.pair()
-        lm = self.world.engine(d)
-        for room in range(1, 1501):
-            lm.request(room, "enc0", rows=1)
-            lm.release(room)
-        lm.conn.query("status")
-        numbers = [h["number"] for h in lines(daemons=(d,))]
-        self.assertEqual(numbers, list(range(len(numbers))))
-        self.assertGreater(len(numbers), 4096)
-        self.assertEqual(len(lm.conn.query("trace")), 4096)
-        del e
-
 
 CONTEXT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 OTHER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"

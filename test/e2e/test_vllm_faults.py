@@ -515,8 +515,7 @@ class Gone(VllmCase):
         self.start(ranks=1)
         other = self.world.engine(self.e)
         key = self.consumer.scheduler.settings.key("cat")
-        other.announce(77, 300, 300, key=key)
-        other.granted(77)
+        other.opens(77, 300, 300, key=key)
         other.commit(77, 0, 128)
         r = Request("r1", ("cat", 300))
         r.ec_transfer_params = {"cat": {
@@ -533,8 +532,7 @@ class Gone(VllmCase):
         other.commit(77, 128, 300, final=True)
         self.consumer.serve(r)
         self.assertEqual(self.consumer.encoded, [])
-        other.done(77)
-        other.release(77)
+        other.ends(77)
 
     def test_a_second_encoder_is_tried_first(self):
         self.start()
@@ -625,8 +623,7 @@ class Gone(VllmCase):
     def test_a_full_pool_is_not_waited_for_without_end(self):
         self.start(blocks=4)
         other = self.world.engine(self.e)
-        other.announce(77, 4 * 128)
-        other.granted(77)
+        other.opens(77, 4 * 128)
         self.producer.scheduler.settings.patience = 0.3
         with self.assertLogs(LOGGER, "WARNING") as said:
             params = self.producer.serve(Request("r1", ("cat", 300)))
