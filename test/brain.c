@@ -161,7 +161,6 @@ struct rig *brain_make(uint8_t role, const char *const *settings)
     set(b, "insecure=true");
     set(b, "limits.rooms=32");
     set(b, "limits.connections=8");
-    set(b, "limits.cells=512");
     set(b, "limits.peers=4");
     set(b, "pools[0].name=main");
     set(b, "pools[0].blocks=16");

@@ -265,7 +265,7 @@ static void check_tables(struct visit *v)
             "the daemon drains: new rooms are refused");
     else
         findings_hold(v->r, v->cells >= CELLS, WARN, "status", text,
-            "clients ask for 1024 cells: raise limits.cells");
+            "clients ask for 1024 cells: raise limits.attachments");
 }
 
 static void visit(struct visit *v)

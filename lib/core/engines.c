@@ -22,15 +22,14 @@ void engines_init(
     struct engines *g, struct slab *s, const struct conf *c, uint64_t seed)
 {
     g->conns_max = share_connections(c);
-    g->cells_max = (uint32_t)c->limit_cells;
     share_init(
         &g->share, s, "limits.attachments", c->limit_attachments, 1, seed);
     g->attachments_max = g->share.total;
     g->conns = slab_take(s, g->conns_max, sizeof(*g->conns));
     g->sessions = slab_take(s, g->conns_max, sizeof(*g->sessions));
     g->attachments = slab_take(s, g->attachments_max, sizeof(*g->attachments));
-    g->cell_attachment = slab_take(
-        s, (size_t)g->conns_max * g->cells_max, sizeof(*g->cell_attachment));
+    g->cell_attachment = slab_take(s, (size_t)g->conns_max * g->attachments_max,
+        sizeof(*g->cell_attachment));
     slots_init(&g->slots, s, g->attachments_max);
     g->hello_ns = c->timeout_hello;
     list_init(&g->silent);
@@ -152,7 +151,7 @@ enum err engine_hello(struct engines *g, uint32_t conn,
     *text = g->ops->wrong_role;
     if (m->role != ROLE_ANY && m->role != role)
         return ERR_MALFORMED;
-    c->cells = max_u32(min_u32(m->cells, g->cells_max), 1);
+    c->cells = max_u32(min_u32(m->cells, g->attachments_max), 1);
     text_copy(m->name, c->name, sizeof(c->name));
     c->session = session_join(g, c->uid, m->session);
     c->serial = g->sessions[c->session].serial;
@@ -315,7 +314,7 @@ uint64_t engines_deadline(const struct engines *g)
 static uint32_t *cell_slot(
     const struct engines *g, uint32_t conn, uint32_t cell)
 {
-    return &g->cell_attachment[(size_t)conn * g->cells_max + cell];
+    return &g->cell_attachment[(size_t)conn * g->attachments_max + cell];
 }
 
 enum err attachment_add(struct engines *g, uint32_t conn, uint32_t cell,

@@ -67,7 +67,7 @@ class Shares(Case):
 
         def attach(i):
             return wire.ATTACH.encode(
-                5, room=2000 + i, cell=200 + i, tag=1, rights=wire.READ,
+                5, room=2000 + i, cell=64 + i, tag=1, rights=wire.READ,
                 encoder="enc0")
 
         taken = [self.until_refused(at_e, announce, "limits.rooms"),

@@ -531,7 +531,7 @@ void users_take_turns(void)
     e0 = make(ROLE_ENCODED, "e0", ROW_4K, 4, 16, 0);
     l0 = make(ROLE_LANGD, "l0", ROW_4K, 4, 16, 1);
     e0->conf->limit_rooms = l0->conf->limit_rooms = 200;
-    e0->conf->limit_cells = l0->conf->limit_cells = 160;
+    W.cells = 160;
     start_all();
     for (uint64_t r = 2; r <= 300; r += 2) {
         request(l0, e0, r, r);
@@ -568,7 +568,7 @@ void two_users_in_groups(void)
     for (struct daemon **d = (struct daemon *[]){e0, e1, l0, NULL}; *d; d++) {
         (*d)->conf->limit_rooms = 300;
         (*d)->conf->limit_attachments = 600;
-        (*d)->conf->limit_cells = 256;
+        W.cells = 256;
     }
     start_all();
     for (uint64_t r = 1; r <= 240; r++, when += between(0, 4)) {

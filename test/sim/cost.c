@@ -119,7 +119,7 @@ static void make_both(uint32_t n, uint32_t sources, uint32_t blocks)
 
         c->limit_rooms = n + 16;
         c->limit_attachments = 2 * n + 16;
-        c->limit_cells = n + 16;
+        W.cells = n + 16;
         c->limit_tombstones = 2 * n + 16;
     }
 }

@@ -16,7 +16,7 @@ static struct daemon *small(uint8_t role, const char *name)
 
     d->conf->limit_rooms = ROOMS;
     d->conf->limit_attachments = ROOMS + ROOMS / 2;
-    d->conf->limit_cells = 64;
+    W.cells = 64;
     d->conf->limit_aux_total = 65536;
     return d;
 }

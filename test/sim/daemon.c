@@ -38,7 +38,7 @@ struct conf *conf_make(uint8_t role, const char *name)
     c->limit_rooms = 16;
     c->limit_connections = CONNS_MAX;
     c->limit_attachments = 64;
-    c->limit_cells = CELLS;
+    W.cells = CELLS;
     c->limit_peers = 6;
     c->limit_tombstones = 256;
     c->limit_history = 512;

@@ -134,7 +134,7 @@ void draw_times(struct conf *c)
     if (W.is.calm) { /* places for all, and time for all their work */
         c->limit_rooms = 256;
         c->limit_attachments = 400;
-        c->limit_cells = CELLS_CALM;
+        W.cells = CELLS_CALM;
         c->timeout_total = TOTAL_CALM;
         return;
     }

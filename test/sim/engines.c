@@ -535,8 +535,8 @@ struct econn *econn_open(struct daemon *d, const char *session, uint32_t uid)
     c->number = ev.conn;
     c->process = all_count;
     c->uid = uid;
-    c->words = must_alloc(d->conf->limit_cells, sizeof(*c->words));
-    c->handles = must_alloc(d->conf->limit_cells, sizeof(*c->handles));
+    c->words = must_alloc(W.cells, sizeof(*c->words));
+    c->handles = must_alloc(W.cells, sizeof(*c->handles));
     c->state = EC_HELLO;
     snprintf(c->session, sizeof(c->session), "%s", session);
     d->conns[ev.conn] = c;
@@ -548,7 +548,7 @@ struct econn *econn_open(struct daemon *d, const char *session, uint32_t uid)
     daemon_step(d, &ev);
     m.hello.magic = LOCAL_MAGIC;
     m.hello.version_min = m.hello.version_max = WIRE_VERSION;
-    m.hello.cells = (uint32_t)d->conf->limit_cells;
+    m.hello.cells = W.cells;
     m.hello.name = span_str("sim");
     m.hello.session = span_str(c->session);
     m.hello.abilities = W.is.lend ? ABLE_LEND : 0;

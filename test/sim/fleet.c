@@ -47,7 +47,7 @@ static void make_daemons(void)
         d->conf->limit_peers = pairs;
         d->conf->limit_rooms = 8192;
         d->conf->limit_attachments = 16384;
-        d->conf->limit_cells = 8192;
+        W.cells = 8192;
         d->conf->limit_history = 64;
         d->conf->limit_tombstones = 16384;
         d->host = i;

@@ -70,6 +70,7 @@ struct world {
     struct daemon *daemons[DAEMONS_MAX];
     uint32_t daemons_count;
     uint32_t instances; /* announces so far */
+    uint32_t cells;     /* that an engine asks for */
     bool healing;       /* no more faults; everybody behaves */
     bool loud;          /* every trace line to stdout */
     bool quiet;         /* no trace at all after a failure */

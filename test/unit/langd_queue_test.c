@@ -639,7 +639,7 @@ TEST_LANGD(full_aux_delays_and_is_counted, "limits.aux_total=64KiB")
 }
 
 TEST_LANGD(
-    full_tables_refuse_and_recover, "limits.rooms=4", "limits.attachments=16")
+    full_tables_refuse_and_recover, "limits.rooms=4", "limits.attachments=64")
 {
     for (uint32_t i = 0; i < 4; i++)
         (void)ask_room(l, i + 1, i);
@@ -650,10 +650,10 @@ TEST_LANGD(
             .room = 2,
             .generation = brain_said(l, PEER_ABORT, 0)->generation});
     T_OK(brain_say(l, 0, request(9, 9, MODE_WHOLE)));
-    for (uint32_t i = 10; i < 22; i++)
+    for (uint32_t i = 10; i < 70; i++)
         T_OK(brain_say(l, 0, attach(1, i, RIGHT_WATCH)));
-    T_ERR(brain_say(l, 0, attach(1, 30, RIGHT_WATCH)), ERR_QUOTA);
-    SAYS(l, 0, release(10, ROWS_UNKNOWN), attach(1, 30, RIGHT_WATCH));
+    T_ERR(brain_say(l, 0, attach(1, 75, RIGHT_WATCH)), ERR_QUOTA);
+    SAYS(l, 0, release(10, ROWS_UNKNOWN), attach(1, 75, RIGHT_WATCH));
 }
 
 TEST_LANGD(many_views_of_one_room_are_refused_not_fatal)

@@ -98,12 +98,12 @@ TEST_LANGD(one_user_alone_has_all_rooms_again_and_again, "limits.rooms=16")
 /* RULES 7.6 */
 TEST(attachments_are_left_for_others)
 {
-    struct rig *l = two_users("limits.attachments=16");
+    struct rig *l = two_users("limits.attachments=64");
 
-    T_EQ_U64(take(l, 0, a_view, ERR_QUOTA, "limits.attachments"), 16);
-    T_EQ_U64(take(l, 1, a_view, ERR_QUOTA, "limits.attachments"), 2);
+    T_EQ_U64(take(l, 0, a_view, ERR_QUOTA, "limits.attachments"), 64);
+    T_EQ_U64(take(l, 1, a_view, ERR_QUOTA, "limits.attachments"), 8);
     brain_gone(l, 0);
-    T_EQ_U64(brain_shown(l, "status", "attachments", 0), 2);
+    T_EQ_U64(brain_shown(l, "status", "attachments", 0), 8);
 }
 
 /* RULES 7.6 */
