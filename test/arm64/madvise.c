@@ -10,7 +10,6 @@
 #include <stdint.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #define POPULATE_READ  22
 #define POPULATE_WRITE 23
@@ -47,7 +46,7 @@ static int keep(void *at, size_t bytes)
 /* As one access of the kernel's: what is there stays, whoever writes. */
 static void populate(uint8_t *p, size_t bytes, int write)
 {
-    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    size_t page = 4096; /* no kernel has a smaller one */
 
     for (size_t at = 0; at < bytes; at += page)
         if (write)
