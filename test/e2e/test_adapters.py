@@ -213,6 +213,22 @@ class Vllm(VllmCase):
         row = self.e.ended(room_of(again, "cat"))
         self.assertEqual((row["reason"], row["served"]), ("declined", 0))
 
+    def test_a_second_reference_is_kept_beside_the_rows(self):
+        """vLLM may evict them while its request runs."""
+        self.start()
+        self.connect()
+        two = [self.hand_over(f"r{n}", ("cat", 300), reference=True)
+               for n in range(2)]
+        for r in two:
+            self.consumer.ready(r)
+        self.consumer.admit(two[0])
+        self.consumer.step(two[0])
+        self.consumer.finish(two[0])
+        counts = self.consumer.scheduler.get_ec_connector_stats
+        self.assertNotIn("items_declined", counts().data)
+        self.consumer.finish(two[1])
+        self.assertEqual(counts().data["items_declined"], 1)
+
     # RULES 7.4
     def test_a_request_that_ends_in_the_queue_is_declined(self):
         self.start()

@@ -47,6 +47,7 @@ class _Item:
     alone: bool = False  # its next rooms are not
     ahead: bool = False  # the room was asked for before: _vllm_ahead.py
     resident: bool = False  # in vLLM's own cache
+    reference: bool = False  # to a request that has it: not encodable here
     given_up: bool = False
     encoded: bool = False  # here, and counted
     context: str = ""  # of the first request that has it
@@ -155,6 +156,8 @@ class ConsumerScheduler:
         for identifier in sorted(wanted):
             feature = wanted[identifier]
             item = self._item(identifier, request, offers.get(identifier))
+            if item and not self._encodes(feature):
+                item.reference = True
             if item and item.since and not item.given_up:
                 self._lose_patience(identifier, item, feature)
             if item is None or item.given_up:
@@ -419,7 +422,7 @@ class ConsumerScheduler:
                 self.settings.field_of(room.pool).row_bytes)
             item.room, item.resident, item.attempts = None, True, 0
             item.since = 0.0
-            for offer in list(item.offers):
+            for offer in [] if item.reference else list(item.offers):
                 self._decline(identifier, offer)
         self._loads = []
         self.link.step()
