@@ -10,7 +10,7 @@
 #   make models        search the models of the rules (needs spin)
 #   make rdma          rows over verbs, in a guest with soft devices
 #   make arm64         cross-built for aarch64, and its tests, emulated
-#   make cover         which lines and branches the tests reach (needs gcovr)
+#   make cover         which lines and branches the tests reach: an hour
 #   make wheel         the Python package, with the programs
 #   make engines       mmx inside engines as their packages have them, or
 #                      ENGINE=vllm: up to 12 GB, an hour
@@ -56,6 +56,7 @@ LDFLAGS += -fsanitize=$(SAN)
 WARN += $(if $(findstring thread,$(SAN)),-Wno-unknown-warning-option -Wno-tsan)
 else ifdef COVER
 CFLAGS := -O0 -g --coverage -fprofile-update=atomic
+WARN += -Wno-format-truncation
 LDFLAGS += --coverage
 else
 HARDEN += -D_FORTIFY_SOURCE=2
