@@ -211,10 +211,9 @@ static void one_batch(uint32_t n)
 /* One host: rows are copied, and fences are up meanwhile. */
 static void rooms_copied(uint32_t n)
 {
-    make_both(n, n, n);
+    make_both(n, 2 * n, n);
     W.is.hosts = 1;
     W.is.copy_us = 20000;
-    e0->conf->limit_copy_share = 100;
     start_all();
     for (uint32_t r = 1; r <= n; r++) {
         announce(e0, r, 16, 5 + r / 5);

@@ -151,7 +151,6 @@ void draw_times(struct conf *c)
     c->limit_tombstones = chance(200) ? 16 : 256;
     c->limit_rooms = chance(200) ? between(1, 4) : between(8, 48);
     c->timeout_hello = 200 * MS; /* a langd that never maps is waited for */
-    c->limit_copy_share = chance(500) ? 100 : between(1, 100);
     c->limit_attachments = chance(100) ? between(4, 12) : 160;
 }
 

@@ -298,7 +298,6 @@ static void one_host(uint32_t source_blocks)
     W.is.hosts = 1;
     W.is.copy_us = 100000;
     e0 = make(ROLE_ENCODED, "e0", ROW_4K, source_blocks, 16, 0);
-    e0->conf->limit_copy_share = 100;
     l0 = make(ROLE_LANGD, "l0", ROW_4K, 16, 16, 4);
     start_all();
 }
@@ -306,7 +305,7 @@ static void one_host(uint32_t source_blocks)
 /* Rows are copied, none are sent. */
 static void same_host(void)
 {
-    one_host(8);
+    one_host(32);
     for (uint64_t r = 1; r <= 8; r++) {
         announce(e0, r, 60, 50 + r);
         request(l0, e0, r, 50 + r);

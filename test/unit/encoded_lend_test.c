@@ -275,7 +275,7 @@ TEST(a_langd_is_asked_for_a_grant_where_rows_are_not_lent)
 /* RULES 6.7, 10.5 */
 TEST(a_langd_is_lent_its_share_of_the_pool)
 {
-    struct rig *e = mapped("limits.copy_share=50");
+    struct rig *e = mapped(NULL);
 
     T_TRUE(goes(e, 1, 0, 70, 56)); /* seven blocks of sixteen */
     T_FALSE(goes(e, 2, 1, 71, 16));

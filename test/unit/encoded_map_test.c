@@ -428,7 +428,7 @@ TEST_ENCODED(a_room_alone_may_be_as_large_as_the_pool)
 }
 
 /* RULES 10.5 */
-TEST_ENCODED(rows_that_several_copy_are_counted_once, "limits.copy_share=100")
+TEST_ENCODED(rows_that_several_copy_are_counted_once)
 {
     uint64_t b = token_of(e, 1, hello("b", L_EPOCH + 1, 0));
     struct local_msg a = announce(1, 0, 128, 128);

@@ -20,6 +20,10 @@ static void count_copy(struct encoded *e, const struct edst *d, int32_t one)
         p->copied += (uint32_t)one * blocks;
 }
 
+/* Percent of a pool's blocks that one langd may be copying from; all together
+ * half of the rest as well. */
+#define COPY_SHARE 75u
+
 /* True if the langd may copy the item within its share of the pool: until it
  * answers, or for as long as its process lives, it can hold those blocks. */
 static bool may_copy(
@@ -27,15 +31,14 @@ static bool may_copy(
 {
     const struct epool *pool = &e->pools[it->pool];
     uint64_t mine = p->e.copied[it->pool], n = it->src.blocks;
-    uint64_t share = e->b.c.conf->limit_copy_share, all = pool->p.blocks;
-    uint64_t more = it->fences ? 0 : n;
+    uint64_t all = pool->p.blocks, more = it->fences ? 0 : n;
 
     CHECK(pool->copied <= all && mine <= UINT32_MAX - n,
         "%u of %u blocks are copied", pool->copied, pool->p.blocks);
     if (mine == 0 && pool->copied + more == n)
         return true; /* alone */
-    return (mine + n) * 100 <= share * all &&
-           (pool->copied + more) * 200 <= (100 + share) * all;
+    return (mine + n) * 100 <= COPY_SHARE * all &&
+           (pool->copied + more) * 200 <= (100 + COPY_SHARE) * all;
 }
 
 /* True if a fence waits for the process of conn, or may come to. */
