@@ -238,6 +238,9 @@ TEST_ENCODED(too_large_and_duplicate_announces)
     T_ERR(brain_say(e, 0, announce(1, 1, 8, 8)), ERR_DUPLICATE_ROOM);
     done.commit.aux = span_str("late");
     T_ERR(brain_say(e, 0, done), ERR_MALFORMED);
+    none = release(0);
+    none.release.flags = FLAG_NO_READERS; /* is of langd's rooms */
+    T_ERR(brain_say(e, 0, none), ERR_MALFORMED);
     brain_conn(e, 1, "other");
     T_ERR(brain_say(e, 1, attach(1, 0, RIGHT_WATCH)), ERR_NOT_OWNER);
 }

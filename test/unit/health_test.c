@@ -89,6 +89,18 @@ TEST(a_pool_that_is_lost_bars_rooms_when_it_is_the_last)
 }
 
 /* RULES 9.6 */
+TEST(a_pool_without_memory_is_not_ready)
+{
+    struct rig *e = BRAIN(ROLE_ENCODED, "pools[1].name=second",
+        "pools[1].blocks=4", "pools[1].layout=x:u8:64");
+    struct event none = {.type = EV_POOL, .pool = 1};
+
+    brain_hello(e, 0, "a", PEER_EPOCH);
+    rig_step(e, &none);
+    is_ready(e, "ready, but not for pool second: its memory could not be had");
+}
+
+/* RULES 9.6 */
 TEST(a_pool_without_a_layout_waits_for_an_engine)
 {
     struct rig *e = BRAIN(ROLE_ENCODED, "pools[0].layout=engine");

@@ -344,6 +344,8 @@ TEST_LANGD(the_requester_may_say_that_no_more_readers_come)
 
     brain_hear(l, 0, acked(&t));
     T_ERR(brain_say(l, 1, last_release(5, ROWS_UNKNOWN)), ERR_NOT_OWNER);
+    T_OK(brain_say(l, 1, attach(2, 7, RIGHT_READ))); /* of no room yet */
+    T_ERR(brain_say(l, 1, last_release(7, ROWS_UNKNOWN)), ERR_NOT_OWNER);
     T_OK(brain_say(l, 1, release(5, ROWS_UNKNOWN)));
     T_EQ_U64(brain_free(l), 14);
     T_OK(brain_say(l, 0, last_release(0, ROWS_UNKNOWN)));
