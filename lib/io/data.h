@@ -161,7 +161,7 @@ struct data_ops {
     /* Announces memory that rows are sent from and fetched into until close, so
      * that it can be registered. True for host memory: messages of one piece of
      * it are better than of several. True for GPU memory: its rows can be sent
-     * and fetched, one piece per message. */
+     * and fetched, one piece per message. NULL: it makes no difference. */
     bool (*memory)(struct data *d, const void *base, uint64_t bytes, bool gpu);
 };
 

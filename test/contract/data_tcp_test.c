@@ -173,18 +173,21 @@ TEST(a_message_that_is_not_ended_fails_its_fetch)
     a.fetch_pieces = 3;
     a.any_bytes = true;
     fd = friend(&a);
-    send_head(fd, 8, 1, 100000);
-    send_all(fd, some, sizeof(some));
+    send_head(fd, 8, 1, 1000000);
     side_until(&a, NULL, &a.arrived_count, 1);
-    side_settle(&a, NULL);
     data_tcp.tick(a.d, now);
     data_tcp.tick(a.d, now + 9 * tenth);
     T_EQ_U64(a.fetched_count, 0);
-    send_all(fd, some, 1); /* it lives: the time begins anew */
-    side_settle(&a, NULL);
-    data_tcp.tick(a.d, now + 18 * tenth);
-    data_tcp.tick(a.d, now + 27 * tenth);
-    T_EQ_U64(a.fetched_count, 0);
+    for (int i = 0; i < 10; i++) { /* it lives: the time begins anew */
+        send_all(fd, some, sizeof(some));
+        side_settle(&a, NULL);
+    }
+    for (uint32_t i = 18; i < 28; i++) { /* a byte each time is no life */
+        data_tcp.tick(a.d, now + i * tenth);
+        T_EQ_U64(a.fetched_count, 0);
+        send_all(fd, some, 1);
+        side_settle(&a, NULL);
+    }
     data_tcp.tick(a.d, now + 28 * tenth);
     T_EQ_U64(a.fetched_count, 1);
     T_EQ_U64(a.failed_count, 1);
@@ -541,6 +544,52 @@ TEST(who_is_refused_hears_why)
     side_open(&a, &data_tcp);
     p = trap(&fd, -1);
     T_TRUE(strstr(breaks(&a, &p), ": Connection refused") != NULL);
+    close(fd);
+}
+
+/* Gives this process' ends of connections to p small buffers. */
+static void small_buffers(const struct tcp_place *p)
+{
+    for (int fd = 3; fd < 256; fd++) {
+        struct sockaddr_in at;
+        socklen_t len = sizeof(at);
+        int bytes = 64 * KIB;
+
+        if (getpeername(fd, (struct sockaddr *)&at, &len) == 0 &&
+            at.sin_port == ((const struct sockaddr_in *)&p->at[0])->sin_port)
+            T_EQ_I64(
+                setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes)),
+                0);
+    }
+}
+
+/* It reads on, but so little that the message would take hours. */
+TEST(who_reads_by_drops_is_broken)
+{
+    static uint8_t p[SIDE_MESSAGE], address[TCP_ADDRESS_MAX];
+    struct writer w = writer_of(address, sizeof(address));
+    uint64_t now = 1000 * NS_PER_S;
+    int fd, one, bytes = 64 * KIB;
+    struct tcp_place place = trap(&fd, 8);
+    SIDE a;
+
+    side_open(&a, &data_tcp);
+    T_EQ_I64(setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof(bytes)), 0);
+    tcp_place_put(&w, &place);
+    T_OK(a.ops->connect(a.d, 0, span_of(w.p, (uint32_t)w.len), NO_KEY));
+    small_buffers(&place);
+    T_OK(side_post(&a, 0, 1, p, sizeof(p)));
+    side_until(&a, NULL, &a.made_count, 1);
+    one = accept(fd, NULL, NULL);
+    side_settle(&a, NULL);
+    for (uint32_t i = 0; i < 9 && a.broken_count == 0; i++) {
+        T_EQ_I64(recv(one, p, 64 * KIB, MSG_WAITALL), 64 * KIB);
+        side_settle(&a, NULL);
+        data_tcp.tick(a.d, now + i * SIDE_STALL_MS * NS_PER_MS / 3);
+    }
+    side_settle(&a, NULL);
+    T_EQ_U64(a.broken_count, 1);
+    close(one);
     close(fd);
 }
 

@@ -213,16 +213,6 @@ static bool data_tcp_tick(struct data *d, uint64_t now_ns)
     return look_again(d, now_ns);
 }
 
-static bool data_tcp_memory(
-    struct data *d, const void *base, uint64_t bytes, bool gpu)
-{
-    (void)d;
-    (void)base;
-    (void)bytes;
-    (void)gpu;
-    return false;
-}
-
 static void data_tcp_admit(struct data *d, uint32_t who, struct span key)
 {
     struct tcp_key k;
@@ -332,5 +322,4 @@ const struct data_ops data_tcp = {.name = "tcp",
     .fd = data_tcp_fd,
     .arm = data_tcp_arm,
     .tick = data_tcp_tick,
-    .state = data_tcp_state,
-    .memory = data_tcp_memory};
+    .state = data_tcp_state};

@@ -17,6 +17,10 @@
 #define TCP_STREAMS     64 /* connections to a peer */
 #define TCP_ADDRESS_MAX (TCP_HELLO + 3 + TCP_RAILS * 19)
 
+/* Bytes of a message, or its rest, that move in this time at least: 64 KiB in
+ * 10 s. Less is a stall, as a peer that drips would be waited for for hours. */
+#define TCP_LEAST(stall_ns) ((stall_ns) / 152588)
+
 /* Where a peer connects. A connection begins with the token, which only peers
  * know. A process that took over the port does not know it. */
 struct tcp_place {

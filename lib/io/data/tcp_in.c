@@ -55,9 +55,9 @@ struct tcp_in {
     uint32_t who;    /* peer whose key it has proven; NONE */
     uint32_t stream; /* after the proof: its stream number */
     bool large;      /* this or the last body is fetched: more may be */
-    bool moved;      /* bytes came since the last tcp_in_stalled() */
     bool used; /* a grown buffer was needed since the last tcp_in_shrink() */
     uint64_t quiet_since_ns;
+    uint64_t moved; /* bytes since then */
     uint8_t *buffer;
     size_t cap, tail, head; /* buffer[tail..head) is not parsed yet */
     uint64_t left;          /* of the body in progress */
@@ -158,9 +158,11 @@ bool tcp_in_stalled(struct tcp_in *in, uint64_t now_ns, uint64_t limit_ns)
 {
     bool middle = in->fetching || in->dropping || in->tail != in->head;
 
-    if (!middle || in->moved || in->quiet_since_ns == 0)
+    if (!middle || in->moved >= TCP_LEAST(limit_ns) ||
+        in->quiet_since_ns == 0) {
         in->quiet_since_ns = now_ns;
-    in->moved = false;
+        in->moved = 0;
+    }
     return now_ns - in->quiet_since_ns >= limit_ns;
 }
 
@@ -388,6 +390,8 @@ static unsigned parse(struct tcp_in *in, bool *over)
         }
         count += more;
     }
+    if (count > 0)
+        in->quiet_since_ns = 0;
     return count;
 }
 
@@ -531,7 +535,7 @@ static unsigned turn_sealed(struct tcp_in *in, bool *over)
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return 0;
     *over = n <= 0;
-    in->moved = true;
+    in->moved += n > 0 ? (uint64_t)n : 0;
     while (!*over) {
         make_room(in);
         CHECK(in->cap - in->head >= RECORD_MAX, "no room for a record");
@@ -579,7 +583,7 @@ unsigned tcp_in_turn(struct tcp_in *in, bool *over)
             *over = true;
             break;
         }
-        in->moved = true;
+        in->moved += (size_t)n;
         bytes += (size_t)n;
         take(in, (uint64_t)n);
         count += 1 + parse(in, over);

@@ -61,7 +61,8 @@ bool tcp_in_grown(const struct tcp_in *in);
 /* Frees memory that no message has needed since the last call. */
 void tcp_in_shrink(struct tcp_in *in);
 
-/* True if it is inside a message and got no byte for limit_ns. */
+/* True if it is inside a message of which less than TCP_LEAST came in limit_ns.
+ */
 bool tcp_in_stalled(struct tcp_in *in, uint64_t now_ns, uint64_t limit_ns);
 
 #endif

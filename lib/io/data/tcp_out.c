@@ -154,7 +154,6 @@ static void taken(struct data *d, struct stream *st, size_t n)
 
     st->hello_left -= hello;
     n -= hello;
-    st->ep->end->quiet_since_ns = st->quiet_since_ns = 0;
     while (n > 0) {
         struct carrier_op *op = st->op ? st->op : begin_next(st);
         struct iovec *v = &op->iov[op->at];
@@ -166,6 +165,7 @@ static void taken(struct data *d, struct stream *st, size_t n)
         n -= part;
         if (v->iov_len == 0 && ++op->at == op->iovs) {
             st->op = NULL;
+            st->quiet_since_ns = st->moved = 0;
             carrier_complete(&d->c, op, true);
         }
     }
@@ -196,10 +196,10 @@ void tcp_out_close(struct data *d, uint32_t i)
     carrier_complete_all(&d->c, &ep->end->ops);
 }
 
-/* True if sealed bytes of the stream are not sent yet. */
-static bool sealed_wait(const struct stream *st)
+/* Returns the sealed bytes of the stream that are not sent yet. */
+static size_t sealed_wait(const struct stream *st)
 {
-    return st->records && tcp_records_wait(st->records);
+    return st->records ? tcp_records_wait(st->records) : 0;
 }
 
 static void stream_ready(struct data *d, struct stream *st)
@@ -337,11 +337,11 @@ static void stream_send(struct data *d, struct stream *st)
     CHECK(st->fd >= 0 && st->connected, "endpoint %u is not connected",
         number(d, st));
     for (unsigned i = 0; i < SENDS_MAX; i++) {
-        size_t bytes;
+        size_t bytes, sealed = sealed_wait(st);
         ssize_t n;
 
         m.msg_iovlen = (size_t)gather(st, iov, &bytes);
-        if (m.msg_iovlen == 0 && !sealed_wait(st))
+        if (m.msg_iovlen == 0 && sealed == 0)
             return;
         n = st->records ? tcp_records_send(
                               st->records, st->fd, iov, (unsigned)m.msg_iovlen)
@@ -354,6 +354,10 @@ static void stream_send(struct data *d, struct stream *st)
             return;
         }
         n = n > 0 ? n : 0;
+        sealed += (size_t)n;
+        st->moved += sealed - min_u64(sealed, sealed_wait(st));
+        if (st->moved >= TCP_LEAST(d->c.conf.stall_ms * NS_PER_MS))
+            st->ep->end->quiet_since_ns = st->quiet_since_ns = st->moved = 0;
         taken(d, st, (size_t)n);
         if (!stream_may_go_on(d, st, (size_t)n))
             break;
@@ -504,9 +508,9 @@ void tcp_out_tick(struct data *d, struct endpoint *ep, uint64_t now_ns)
     for (uint32_t k = 0; k < ep->places; k++) {
         struct stream *st = stream_at(ep, k);
 
-        if (!st || (!st->op && !sealed_wait(st)))
+        if (!st)
             continue;
-        if (st->quiet_since_ns == 0)
+        if (st->quiet_since_ns == 0 || (!st->op && !sealed_wait(st)))
             st->quiet_since_ns = now_ns;
         if (now_ns - st->quiet_since_ns < d->c.conf.stall_ms * NS_PER_MS)
             continue;

@@ -11,6 +11,7 @@ struct stream {
     struct endpoint *ep;
     struct carrier_op *op;   /* begun here and incomplete; or NULL */
     uint64_t quiet_since_ns; /* of op, as in carrier_end */
+    uint64_t moved;          /* bytes since then */
     int fd;                  /* -1: closed, or never opened */
     bool connected, blocked; /* connected: and proven, if there is a key */
     bool small;              /* only for messages up to DATA_SMALL bytes */

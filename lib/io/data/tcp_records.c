@@ -284,9 +284,9 @@ ssize_t tcp_records_send(
     return flush(r, fd) || errno == EAGAIN ? (ssize_t)sealed : -1;
 }
 
-bool tcp_records_wait(const struct tcp_records *r)
+size_t tcp_records_wait(const struct tcp_records *r)
 {
-    return r->at < r->len;
+    return r->len - r->at;
 }
 
 /* receiving */

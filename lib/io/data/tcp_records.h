@@ -29,8 +29,8 @@ void tcp_records_free(struct tcp_records **r);
  * wait; EFAULT, nothing, since pages of the first record are missing. */
 ssize_t tcp_records_send(
     struct tcp_records *r, int fd, struct iovec *iov, unsigned n);
-/* True if sealed bytes wait for room in the socket. */
-bool tcp_records_wait(const struct tcp_records *r);
+/* Returns the sealed bytes that wait for room in the socket. */
+size_t tcp_records_wait(const struct tcp_records *r);
 
 /* Reads from the socket, once; returns as recv(). Open all records before the
  * next call. */

@@ -161,7 +161,7 @@ bool carry_memory(struct shard *s, const struct mem *m)
     for (uint32_t i = 0; i < s->carries_count; i++) {
         const struct carry *c = &s->carries[i];
 
-        if (!m->gpu || c->ops->gpu)
+        if (c->ops->memory && (!m->gpu || c->ops->gpu))
             good |=
                 c->ops->memory(c->d, mem_start(m), m->bytes, m->gpu != NULL);
     }
