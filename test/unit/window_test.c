@@ -255,11 +255,6 @@ TEST(a_plan_lives_while_the_next_is_planned_and_run)
 
 /* places of windows and items */
 
-TEST(window_inside_an_item)
-{
-    T_EQ_STR(text(PLAN(10, 5, place(1, 3, 40))), "1:7+5@0");
-}
-
 TEST(several_items)
 {
     const struct mmx_plan *p =
@@ -271,57 +266,6 @@ TEST(several_items)
     T_EQ_U64(p->needs[0].keep, NONE);
     T_EQ_U64(p->needs[2].first, 0);
     T_EQ_U64(p->needs[2].end, 4);
-}
-
-TEST(separators_compact)
-{
-    const struct mmx_plan *p =
-        PLAN(1, 9, masked(0, 0, "1101101101", STORAGE_COMPACT));
-
-    T_EQ_STR(text(p), "0:1+1@0 0:2+2@2 0:4+2@5 0:6+1@8");
-    T_EQ_U64(p->needs[0].first, 1);
-    T_EQ_U64(p->needs[0].end, 7);
-}
-
-TEST(separators_padded)
-{
-    const struct mmx_plan *p =
-        PLAN(2, 6, masked(0, 0, "1101101100", STORAGE_PADDED));
-
-    T_EQ_STR(text(p), "0:3+2@1 0:6+2@4");
-    T_EQ_U64(p->needs[0].first, 3);
-    T_EQ_U64(p->needs[0].end, 8);
-    T_EQ_U64(p->needs[0].keep, 8);
-}
-
-TEST(prompt_storage)
-{
-    struct mmx_placeholder a = place(0, 3, 4), b = masked(0, 9, "101", 0);
-
-    a.storage = b.storage = STORAGE_PROMPT;
-    T_EQ_STR(text(PLAN(0, 20, a, b)), "0:3+4@3 0:9+1@9 0:11+1@11");
-    a.row_base = 100;
-    T_EQ_STR(text(PLAN(5, 4, a, b)), "0:105+2@0");
-}
-
-TEST(row_base_is_where_the_item_begins_in_its_room)
-{
-    struct mmx_placeholder a = place(0, 0, 4), b = place(0, 6, 4);
-
-    b.row_base = 4;
-    T_EQ_STR(text(PLAN(2, 6, a, b)), "0:2+2@0 0:4+2@4");
-}
-
-TEST(long_masks_cross_words)
-{
-    char mask[201];
-    const struct mmx_plan *p;
-
-    for (uint32_t i = 0; i < 200; i++)
-        mask[i] = i % 65 == 64 ? '0' : '1';
-    mask[200] = 0;
-    p = PLAN(7, 170, masked(3, 5, mask, STORAGE_COMPACT));
-    T_EQ_STR(text(p), "3:2+62@0 3:64+64@63 3:128+42@128");
 }
 
 TEST(window_only_on_separators_needs_nothing)
@@ -342,57 +286,6 @@ TEST(window_only_on_separators_needs_nothing)
     T_EQ_U64(PLAN(4, 3, sep)->rows, 0);
 }
 
-TEST(prefix_hit_inside_and_past_an_item)
-{
-    struct mmx_placeholder items[] = {place(0, 2, 8), place(1, 20, 4)};
-    const struct mmx_plan *p =
-        plan((struct mmx_window){.computed = 6, .length = 8}, items, 2);
-
-    T_EQ_STR(text(p), "0:4+4@0");
-    T_EQ_U64(p->needs[0].state, MMX_NOW);
-    T_EQ_U64(p->needs[1].state, MMX_LATER);
-    T_EQ_U64(p->needs[2].state, MMX_SKIP);
-    p = plan((struct mmx_window){.computed = 10, .length = 8}, items, 2);
-    T_EQ_U64(p->needs[0].state, MMX_SKIP);
-    T_EQ_U64(p->needs[0].keep, NONE);
-    T_EQ_U64(p->needs[1].state, MMX_LATER);
-    T_EQ_U64(p->needs[1].keep, 0);
-}
-
-TEST(the_same_item_twice)
-{
-    struct mmx_placeholder items[] = {place(0, 0, 4), place(0, 10, 4)};
-    const struct mmx_plan *p =
-        plan((struct mmx_window){.computed = 1, .length = 11}, items, 2);
-
-    T_EQ_STR(text(p), "0:1+3@0 0:0+2@9");
-    T_EQ_U64(p->needs[0].first, 0);
-    T_EQ_U64(p->needs[0].end, 4);
-    T_EQ_U64(p->needs[0].keep, 2);
-    /* One place is past; the room is needed for the other one. */
-    p = plan((struct mmx_window){.computed = 5, .length = 2}, items, 2);
-    T_EQ_U64(p->needs[0].state, MMX_LATER);
-    T_EQ_U64(p->needs[0].keep, 0);
-}
-
-TEST(audio_in_video)
-{
-    const struct mmx_plan *p =
-        PLAN(1, 8, masked(0, 0, "1100110011", STORAGE_COMPACT),
-            masked(1, 2, "1100110", STORAGE_COMPACT));
-    struct world w;
-    uint16_t out[8];
-
-    T_EQ_STR(text(p), "0:1+1@0 1:0+2@1 0:2+2@3 1:2+2@5 0:4+1@7");
-    world_init(&w, 1, 20);
-    fill(&w, 0, 6, 0);
-    fill(&w, 1, 4, 8);
-    run_into(&w, p, out);
-    T_EQ_U64(out[0], value(0, 1));
-    T_EQ_U64(out[6], value(1, 3));
-    T_EQ_U64(out[7], value(0, 4));
-}
-
 TEST(two_spans_cannot_claim_one_position)
 {
     struct mmx_placeholder items[] = {
@@ -407,21 +300,6 @@ TEST(two_spans_cannot_claim_one_position)
 }
 
 /* draft models, whole spans */
-
-TEST(a_draft_model_reads_one_ahead)
-{
-    struct mmx_placeholder items[] = {place(0, 2, 4), place(1, 8, 4)};
-    struct mmx_window w = {.computed = 0, .length = 8, .shift = 1};
-
-    T_EQ_STR(text(plan(w, items, 2)), "0:0+4@1 1:0+1@7");
-    /* The target has not asked for it yet: a token embedding has to do. */
-    items[1].flags = MMX_ABSENT;
-    T_EQ_STR(text(plan(w, items, 2)), "0:0+4@1");
-    items[1].flags = MMX_INDIVISIBLE;
-    T_EQ_STR(text(plan(w, items, 2)), "0:0+4@1");
-    w.length = 12;
-    T_EQ_STR(text(plan(w, items, 2)), "0:0+4@1 1:0+4@7");
-}
 
 TEST(a_draft_model_does_not_forgive_what_the_target_needs)
 {
