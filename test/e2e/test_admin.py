@@ -192,17 +192,6 @@ class Service(Case):
         for daemon in (e, d):
             self.assertEqual(daemon.process.wait(10), 0)
 
-    # F34
-    def test_drain_has_an_end(self):
-        # Nothing else ends a room before the test's own limits.
-        e, d, enc, lm = self.at_work(
-            timeouts={"drain": "100ms", "bootstrap": "10m"})
-        lm.request(1, "enc0")
-        enc.opens(1, 100)
-        for daemon in (d, e):
-            self.assertEqual(daemon.stop(), 0)
-        self.assertEqual(enc.failed(1), "daemon-lost")
-
     def test_idle_daemons_do_not_spin(self):
         e, d, enc, lm = self.at_work()
         self.deliver(enc, lm, 1, 1500)

@@ -82,22 +82,6 @@ class Carriers(Case):
         self.assertEqual((there["carrier"], int(there["data_addresses"])),
                          ("ucx", SHARDS))
 
-    def test_nothing_in_common(self):
-        """The room fails at once, with what each side has in the text."""
-        e = self.world.encoded(transfer={"carrier": "tcp",
-                                         "same_host": "off"})
-        d = self.world.langd([e], transfer={
-            "carrier": "ucx", "tls": "tcp", "same_host": "off"})
-        enc, lm = self.engines(e, d)
-        enc.announce(1, 10, 10)
-        lm.request(1, "enc0")
-        self.assertEqual(lm.failed(1), "incompatible-layout")
-        lm.conn.wait(lambda: lm.rooms[1].reason.text, LIMIT)
-        self.assertIn("encoded moves rows by tcp, langd by ucx",
-                      lm.rooms[1].reason.text)
-        lm.release(1)
-        enc.release(1)
-
     def refused(self, transfer):
         """What --check-config says of such a section."""
         d = self.world.langd([], start=False)
@@ -108,21 +92,6 @@ class Carriers(Case):
                              text=True, timeout=LIMIT)
         self.assertEqual(got.returncode, 78, got)
         return got.stderr
-
-    def test_what_is_no_carrier_is_refused_with_its_place(self):
-        said = self.refused({"carrier": "quic"})
-        self.assertRegex(said, r"yaml:[0-9]+:")
-        for word in ("transfer.carrier", "quic", "auto", "tcp", "ucx"):
-            self.assertIn(word, said)
-        said = self.refused({"streams": 65})
-        self.assertRegex(said, r"yaml:[0-9]+:")
-        self.assertIn("transfer.streams", said)
-        # What only all keys together say.
-        said = self.refused({"carrier": "tcp", "tls": "rc"})
-        self.assertRegex(said, r"yaml:[0-9]+:[0-9]+: transfer.tls: `rc` needs")
-        said = self.refused({"carrier": "ucx"})
-        self.assertRegex(said, r"yaml:[0-9]+:[0-9]+: transfer.carrier: `ucx` "
-                         "beside .* needs transfer.trusted_network: true")
 
     def test_a_device_that_is_not_there(self):
         """By the carriers that would use it."""

@@ -146,11 +146,6 @@ class Dynamo(Case):
         self.start(encoded={"blocks": 64}, langd={"blocks": 8})
         self.play(self.benchmark)
 
-    # --- rows -----------------------------------------------------------------
-    def test_a_request_of_several_pictures(self):
-        self.start()
-        self.play(self.moved, *range(8))
-
     def test_a_large_one_is_copied_by_a_thread(self):
         self.start()
         self.play(lambda: self.moved(1, rows=5000))
@@ -303,18 +298,6 @@ class Dynamo(Case):
     def test_a_hung_langd(self):
         self.start(MMX_DEADLINE_S="2")
         self.hung(self.d)
-
-    def test_a_daemon_that_hangs_for_a_while(self):
-        self.start()
-
-        async def play():
-            await self.moved(1)
-            os.kill(self.e.pid, signal.SIGSTOP)
-            sent = asyncio.ensure_future(self.moved(2))
-            await asyncio.sleep(0.5)
-            os.kill(self.e.pid, signal.SIGCONT)
-            await sent
-        self.play(play)
 
     def test_a_daemon_that_does_not_come(self):
         self.start(encoded={"start": False}, MMX_DEADLINE_S="1.5")

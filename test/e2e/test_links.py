@@ -182,28 +182,6 @@ class Names(Case):
         self.assertEqual(lm.ready(1), 300)
         self.over(enc, lm)
 
-    def test_a_name_that_comes_late_is_found(self):
-        # The encoder's port answers only after langd has begun to try.
-        name = "localhost"
-        try:
-            socket.getaddrinfo(name, 1)
-        except OSError:
-            self.skipTest(f"this host does not know {name}")
-        e = self.world.encoded(start=False)
-        d = self.world.langd([e], start=False,
-                             timeouts={"unreachable": "60s"})
-        d.conf["peers"][0]["address"] = e.address.replace("127.0.0.1", name)
-        d.start()
-        lm = self.world.engine(d)
-        lm.request(1, "enc0")
-        e.start()
-        enc = self.world.engine(e)
-        enc.encode(1, 300)
-        self.assertEqual(lm.ready(1), 300)
-        self.assertEqual(enc.done(1), [1, 0])
-        lm.release(1)
-        enc.release(1)
-
 
 class Descriptors(Case):
     def limits(self, daemon):

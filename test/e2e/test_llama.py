@@ -585,10 +585,6 @@ class Preload(Llama):
         self.falls_back(d, "timeout", MMX_WAIT_MS="")
         self.assertLess(time.monotonic() - began, 5)
 
-    def test_no_encoder_of_that_name(self):
-        e, d = self.pair_of()
-        self.falls_back(d, "encoding here", MMX_ENCODER="nowhere")
-
     def test_a_pool_that_does_not_fit(self):
         for field in (fields(width=9), fields("u8")):
             e, d = self.pair(fields=field)
@@ -607,14 +603,6 @@ class Preload(Llama):
                         MMX_WAIT_MS="300")
         self.assertIn("MMX_SECRET is not", self.end(self.encode_host(
             e, "--digest", "tiny", MMX_SECRET="5a"), code=1))
-        e.stop()
-
-    def test_another_model_has_other_rooms(self):
-        e, d = self.pair_of()
-        host = self.digest_host(e, self.line())
-        self.falls_back(d, "timeout", MMX_MODEL="large", MMX_WAIT_MS="300")
-        host.kill()
-        host.communicate()
         e.stop()
 
     def test_the_encoder_dies_while_its_rows_are_awaited(self):

@@ -291,17 +291,6 @@ class Keys(Case):
         self.up()
         self.deliver(self.enc, self.lm, 1, 300)
 
-    # RULES 9.7
-    def test_a_key_that_cannot_be_read(self):
-        write(self.d, log="debug", control={"keys": [self.new, self.old]})
-        os.chmod(self.new, 0o644)
-        got = self.d.ctl("reload", check=False)
-        self.assertEqual(got.returncode, 1)
-        self.assertIn("control.keys[0]", got.stderr)
-        self.assertIn("open to all users", got.stderr)
-        self.assertNotIn("debug", self.d.ctl("conf").stdout)
-        self.deliver(self.enc, self.lm, 1, 300)
-
 
 class Peers(Case):
     """Encoders that come and go."""

@@ -2,7 +2,7 @@
 readers, aborts, reasons."""
 
 from engine import LIMIT
-from pair import Case, eventually
+from pair import Case
 
 import mmx
 
@@ -23,15 +23,6 @@ class Lengths(Case):
         self.over(enc, lm)
         self.assertGreaterEqual(d.ended(1)["resumes"], 4)
 
-    # RULES 4.1
-    def test_expected_rows_are_granted_at_once(self):
-        e, d, enc, lm = self.at_work()
-        lm.request(1, "enc0", rows=2000)
-        eventually(lambda: [r for r in d.show("rooms") if r["granted"] >= 2000],
-                   "places for all rows, before there are any")
-        enc.encode(1, 2000, known=False)
-        self.comes(enc, lm, 1, 2000)
-
 
 class Fields(Case):
     def test_all_fields_and_aux(self):
@@ -46,17 +37,6 @@ class Fields(Case):
             self.assertEqual(lm.aux(room), "g" * 32768)
             self.good(lm, room)
             self.over(enc, lm, room)
-
-    def test_layout_by_the_first_engine(self):
-        e, d = self.pair(fields="engine")
-        layout = "embedding:bf16:32,mask:bool:3,ids:i64:1"
-        enc = self.world.engine(e, layout=layout)
-        lm = self.world.engine(d, layout=layout)
-        self.deliver(enc, lm, 1, 300)
-        said = self.refusal("incompatible-layout", self.world.engine, d,
-                            layout="embedding:bf16:64")
-        self.assertIn("bf16:32", said.text)
-        self.assertIn("bf16:64", said.text)
 
     # F25
     def test_two_layouts_are_refused(self):

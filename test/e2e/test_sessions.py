@@ -146,24 +146,6 @@ class LanguageSideDies(Sessions):
     def test_reader(self):
         self.one_of_them("reader")
 
-    def test_all_of_them(self):
-        e, d = self.pair(encoded={"blocks": 32}, langd={"blocks": 20})
-        enc, other = self.world.engine(e), self.world.engine(e)
-        lm = self.world.engine(d)
-        for n, step in enumerate(self.STEPS[1:], 1):
-            with self.subTest(step=step):
-                both = self.session(d, ("owner", "rank"), ("owner", "rank"))
-                self.lead(enc, both[0], both[1:], n, step)
-                for x in both:
-                    x.kill()
-                if step in ("waiting", "half"):
-                    self.assertEqual(enc.failed(n), "engine-lost")
-                else:
-                    enc.done(n)
-                enc.release(n)
-                self.world.all_free()
-                self.deliver(other, lm, 1000 * n, 1500)
-
 
 class EncodeSideDies(Sessions):
     def start(self, remote):
