@@ -108,6 +108,9 @@ struct history {
     char traceparent[TRACEPARENT_LEN + 1]; /* empty: none */
 };
 
+/* Ended rooms that a report shows, the youngest. */
+#define HISTORY_ROOMS 256u
+
 /* A row in the history of ended rooms, for people and tests. */
 struct ended {
     uint64_t room;

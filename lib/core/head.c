@@ -8,7 +8,7 @@ void head_carve(struct brain *b, struct slab *s, const struct brain_ops *ops)
 
     CHECK(ops->role == c->role, "role %u, configured %u", ops->role, c->role);
     b->ops = ops;
-    b->history = slab_take(s, c->limit_history, sizeof(*b->history));
+    b->history = slab_take(s, HISTORY_ROOMS, sizeof(*b->history));
     aux_init(&b->aux, s, c, b->c.seed);
     engines_init(&b->engines, s, c, b->c.seed);
     peers_init(&b->peers, s, &b->c, ops->role);
@@ -34,7 +34,7 @@ void head_init(struct brain *b, const struct engines_ops *engines,
 void head_record(
     struct brain *b, struct room *r, struct history *h, const char *peer)
 {
-    struct ended *e = &b->history[b->ended_count % b->c.conf->limit_history];
+    struct ended *e = &b->history[b->ended_count % HISTORY_ROOMS];
 
     CHECK(r->state == ROOM_SUCCESS || r->state == ROOM_FAILED,
         "room %llx ends in state %u", (unsigned long long)r->id, r->state);
@@ -82,9 +82,7 @@ bool brain_link_known(const struct brain *b, uint32_t link)
 
 const struct ended *brain_ended(const struct brain *b, uint64_t n)
 {
-    uint64_t limit = b->c.conf->limit_history;
-
-    if (n >= b->ended_count || b->ended_count - n > limit)
+    if (n >= b->ended_count || b->ended_count - n > HISTORY_ROOMS)
         return NULL;
-    return &b->history[n % limit];
+    return &b->history[n % HISTORY_ROOMS];
 }

@@ -87,7 +87,7 @@ struct brain {
     struct aux_arena aux;
     struct pool_meta metas[CONF_POOLS_MAX];
     uint32_t pools_count;
-    struct ended *history;    /* a ring of limits.history rows */
+    struct ended *history;    /* a ring of HISTORY_ROOMS rows */
     uint64_t ended_count;     /* rows added since the start */
     uint64_t ends[ERR_COUNT]; /* the same, by reason */
     struct slow slow;

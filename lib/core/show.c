@@ -146,16 +146,15 @@ static void show_slow(
 static void show_rooms(const struct brain *b, uint64_t now_ns,
     struct show_at *at, struct rows_out *s)
 {
-    uint64_t limit = b->c.conf->limit_history, places = rooms_max(b);
-    uint64_t end = places + b->ended_count;
+    uint64_t places = rooms_max(b), end = places + b->ended_count;
 
     for (; at->at < places && show_place(at); at->at++)
         b->ops->show->room(b, (uint32_t)at->at, now_ns, at, s);
     /* Rows that were overwritten since the last call are gone. */
-    if (at->at >= places && b->ended_count > limit)
-        at->at = max_u64(at->at, end - limit);
+    if (at->at >= places && b->ended_count > HISTORY_ROOMS)
+        at->at = max_u64(at->at, end - HISTORY_ROOMS);
     for (; at->at >= places && at->at < end && show_place(at); at->at++)
-        show_ended(s, at, &b->history[(at->at - places) % limit]);
+        show_ended(s, at, &b->history[(at->at - places) % HISTORY_ROOMS]);
     at->over = at->at >= end;
 }
 

@@ -104,10 +104,8 @@ void langd_unwatch(struct daemon *d)
 /* RULES 4.7 */
 static void see_ended(const struct langd *l, struct watch *w)
 {
-    uint32_t max = (uint32_t)l->b.c.conf->limit_history;
-
     for (; w->ended < l->b.ended_count; w->ended++) {
-        const struct ended *h = &l->b.history[w->ended % max];
+        const struct ended *h = &l->b.history[w->ended % HISTORY_ROOMS];
 
         langd_outcome_set(h->of.generation, h->state);
     }

@@ -41,7 +41,6 @@ struct conf *conf_make(uint8_t role, const char *name)
     W.cells = CELLS;
     c->limit_peers = 6;
     c->limit_tombstones = 256;
-    c->limit_history = 512;
     c->limit_aux_total = aux_total[role];
     snprintf(c->socket_path, sizeof(c->socket_path), "/run/%s", name);
     return c;

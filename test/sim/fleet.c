@@ -48,7 +48,6 @@ static void make_daemons(void)
         d->conf->limit_rooms = 8192;
         d->conf->limit_attachments = 16384;
         W.cells = 8192;
-        d->conf->limit_history = 64;
         d->conf->limit_tombstones = 16384;
         d->host = i;
         d->conf->pools[0].blocks = i ? 64 : 24; /* less than the crowd needs */

@@ -75,9 +75,16 @@ static void all_the_same(struct rig *b)
             same(b, whats[i], places);
 }
 
-TEST_ENCODED(
-    encoded_shows_the_same_in_slices, "limits.rooms=64", "limits.history=4")
+/* Announces and releases n rooms from this one on. */
+static void come_and_go(struct rig *e, uint64_t room, uint32_t n)
 {
+    for (uint64_t end = room + n; room < end; room++)
+        SAYS(e, 0, announce(room, 63, 8, 8), release(63));
+}
+
+TEST_ENCODED(encoded_shows_the_same_in_slices, "limits.rooms=64")
+{
+    come_and_go(e, 1000, HISTORY_ROOMS - 4);
     for (uint32_t i = 0; i < 12; i++) {
         struct local_msg a = announce(i + 1, i, 8, 8);
 
@@ -96,7 +103,7 @@ TEST_ENCODED(
 TEST(langd_shows_the_same_in_slices)
 {
     struct rig *l = BRAIN(ROLE_LANGD, "limits.rooms=64", "peers[0].name=e",
-        "peers[0].address=tcp://127.0.0.1:7601", "limits.history=4");
+        "peers[0].address=tcp://127.0.0.1:7601");
     struct local_msg m = {.type = LOCAL_REQUEST};
     struct local_msg space = {.type = LOCAL_SPACE};
     struct local_msg ticket = {.type = LOCAL_TICKET};
@@ -125,21 +132,17 @@ TEST(langd_shows_the_same_in_slices)
 /* Rows that were overwritten between two slices are left out, not repeated. */
 TEST(a_history_that_goes_on_is_shown_from_what_is_left)
 {
-    struct rig *e = encoded("limits.rooms=64", "limits.history=4");
+    struct rig *e = encoded("limits.rooms=64", NULL);
     struct shown k = {.s = {one_row, one_text, one_number, NONE},
         .text = writer_of(slices_bytes, sizeof(slices_bytes))};
     struct show_at at = {.places = 64 + 16 + 2};
 
-    for (uint32_t i = 0; i < 4; i++) {
-        SAYS(e, 0, announce(i + 1, i, 8, 8), release(i));
-    }
+    come_and_go(e, 1, HISTORY_ROOMS);
     T_TRUE(brain_show(e->is, "rooms", e->now_ns, &at, &k.s));
     T_EQ_U64(k.rows, 2);
-    for (uint32_t i = 4; i < 7; i++) {
-        SAYS(e, 0, announce(i + 1, i, 8, 8), release(i));
-    }
-    at.places = 100;
+    come_and_go(e, 1 + HISTORY_ROOMS, 3);
+    at.places = 100 + HISTORY_ROOMS;
     T_TRUE(brain_show(e->is, "rooms", e->now_ns, &at, &k.s));
     T_TRUE(at.over);
-    T_EQ_U64(k.rows, 2 + 4); /* 1, 2; then 4 to 7 */
+    T_EQ_U64(k.rows, 2 + HISTORY_ROOMS); /* 1, 2; then 4 to 259 */
 }

@@ -67,7 +67,7 @@ TEST(the_longest_part_is_named)
 /* Ids are as in `rooms`: of the reader's own rooms alone. */
 TEST(a_brain_shows_them)
 {
-    struct rig *e = BRAIN(ROLE_ENCODED, "limits.history=1");
+    struct rig *e = BRAIN(ROLE_ENCODED, NULL);
 
     brain_conn(e, 0, "s");
     for (uint32_t i = 0; i < 3; i++) {
