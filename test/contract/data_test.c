@@ -13,30 +13,12 @@
 
 #define EACH(id)                                                               \
     static void id(const struct data_ops *ops);                                \
-    TEST(mem_##id)                                                             \
-    {                                                                          \
-        id(&data_mem);                                                         \
-    }                                                                          \
-    TEST(tcp_##id)                                                             \
-    {                                                                          \
-        id(&data_tcp);                                                         \
-    }                                                                          \
-    TEST(streams_##id)                                                         \
-    {                                                                          \
-        id(side_streams());                                                    \
-    }                                                                          \
-    TEST(proved_##id)                                                          \
-    {                                                                          \
-        id(side_proved());                                                     \
-    }                                                                          \
-    TEST(encrypted_##id)                                                       \
-    {                                                                          \
-        id(side_encrypted());                                                  \
-    }                                                                          \
-    TEST(ucx_##id)                                                             \
-    {                                                                          \
-        id(&data_ucx);                                                         \
-    }                                                                          \
+    TEST_IS(mem_##id, id(&data_mem));                                          \
+    TEST_IS(tcp_##id, id(&data_tcp));                                          \
+    TEST_IS(streams_##id, id(side_streams()));                                 \
+    TEST_IS(proved_##id, id(side_proved()));                                   \
+    TEST_IS(encrypted_##id, id(side_encrypted()));                             \
+    TEST_IS(ucx_##id, id(&data_ucx));                                          \
     static void id(const struct data_ops *ops)
 
 /* Between two ticks of a test: a thousand are a stall. */

@@ -87,19 +87,6 @@ class Engine:
         """Were its rows there already?"""
         return self.rooms[room].wait_granted(timeout).have
 
-    def announce_batch(self, rooms, rows):
-        """Announces rooms of so many rows each; all or none get blocks."""
-        made = self.conn.announce_batch(
-            self.pool, [mmx.Item(r, rows, rows) for r in rooms])
-        self.rooms.update(zip(rooms, made))
-
-    def begin_batch(self, room, rows):
-        """The first announce of a batch whose second never comes."""
-        self.conn.wait(self.conn.send(
-            mmx.wire.ANNOUNCE, room=room, cell=1, tag=1, batch=1,
-            pool=self.pool.number, storage=1, max_rows=rows, total=rows),
-            LIMIT)
-
     def served(self, rooms):
         """How many of them have their blocks."""
         self.conn.step()

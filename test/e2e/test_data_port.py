@@ -89,15 +89,3 @@ class DataPort(Case):
             lines = len(f.readlines())
         seconds = time.monotonic() - began
         self.assertLess(lines, min(20 * (seconds + 2), STRANGERS))
-
-    def test_silent_connections_cost_no_room(self):
-        e = self.encoded()
-        d = self.langd(e)
-        with contextlib.ExitStack() as silent:
-            for _ in range(300):  # more than there are places
-                silent.enter_context(
-                    socket.create_connection(("127.0.0.1", self.port),
-                                          LIMIT))
-            enc, lm = self.engines(e, d)
-            self.deliver(enc, lm, 1, 300)
-            self.assertEqual(d.ended(1)["attempts"], 1)

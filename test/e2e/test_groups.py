@@ -1,5 +1,4 @@
-"""Rooms that are admitted together or wait together: groups at the language
-side, batches at the encode side."""
+"""Rooms that are admitted together: groups at the language side."""
 
 import random
 
@@ -85,15 +84,3 @@ class Groups(Case):
             lm.release(room)
         for room in (1, 3):
             enc.ends(room)
-
-
-class Batches(Case):
-
-    def test_the_engine_dies_in_the_middle_of_one(self):
-        e, _ = self.pair(encoded={"blocks": 8})
-        enc, dead = self.world.engine(e), self.world.process(e)
-        dead.begin_batch(1, 300)
-        dead.kill()
-        enc.opens(2, 1000, 1000)
-        enc.release(2)
-        e.all_free()

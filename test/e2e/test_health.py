@@ -203,20 +203,6 @@ class Drain(Looks):
             self.assertEqual(daemon.show("status")[0]["draining"], 0)
         self.deliver(enc, lm, 3, 300)
 
-    def test_langd_is_told(self):
-        e, d = self.pair()
-        self.becomes(d, 0, "lang0: ready")
-        e.ctl("drain")
-        self.becomes(d, 1, "lang0: not ready: encoder enc0 drains")
-        (peer,) = d.show("peers")
-        self.assertEqual((peer["name"], peer["state"]), ("enc0", "draining"))
-        self.assertIn("drains: it takes no new rooms",
-                      d.ctl("doctor", check=False).stdout)
-        e.ctl("undrain")
-        self.becomes(d, 0, "lang0: ready")
-        self.assertEqual(d.show("peers")[0]["state"], "up")
-        self.deliver(*self.engines(e, d), 1, 300)
-
     def test_only_who_may(self):
         if os.geteuid() != 0:
             self.skipTest("needs root to be another user")

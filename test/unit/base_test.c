@@ -52,26 +52,6 @@ TEST(heap_random_against_scan)
     }
 }
 
-TEST(heap_sorts)
-{
-    struct heap h = {places, 0, NODES};
-    uint64_t seed = 3, last = 0;
-
-    for (unsigned i = 0; i < NODES; i++)
-        heap_set(&h, &nodes[i], t_rand(&seed));
-    T_EQ_U64(h.len, NODES);
-    for (unsigned i = 0; i < NODES; i++) {
-        struct heap_node *n = heap_first(&h);
-
-        T_TRUE(n->key >= last);
-        last = n->key;
-        heap_remove(&h, n);
-        T_FALSE(heap_linked(n));
-        heap_remove(&h, n);
-    }
-    T_EQ_U64(h.len, 0);
-}
-
 /* A process that must end by SIGABRT. */
 static void expect_abort(void (*run)(void))
 {

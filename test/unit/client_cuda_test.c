@@ -2,7 +2,6 @@
  * driver's double: maps, pointers, copies, what is refused and why. */
 #include "test/fake_daemon.h"
 #include "test/gpu.h"
-#include "test/t.h"
 
 static struct mem memory_on_gpu(void)
 {
