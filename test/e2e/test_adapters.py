@@ -171,16 +171,6 @@ class Vllm(VllmCase):
         self.consumer.serve(r)
         self.assertEqual(self.consumer.encoded, ["cat"])
 
-    def test_resident_is_not_fetched_again(self):
-        self.start()
-        r = self.hand_over("r1", ("cat", 300))
-        self.consumer.serve(r)
-        again = self.hand_over("r2", ("cat", 300))
-        self.assertTrue(self.consumer.ready(again))
-        self.consumer.step(again)
-        self.assertEqual(self.opened(), 1)
-        self.consumer.finish(again)
-
     # RULES 7.4
     def test_a_prefix_hit_is_declined(self):
         self.start()

@@ -290,20 +290,6 @@ class Exporter(Scraped):
         self.assertEqual(seen['mmx_up{daemon="langd"}'], 0)
         eventually(lambda: cut, "the exporter has closed it")
 
-    def test_a_daemon_that_hangs_leaves_the_other(self):
-        _, d = self.pair()
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as s:
-            s.bind(os.path.join(folder.name, "encoded"))
-            s.listen()
-            url = self.start("--encoded", s.getsockname(),
-                             "--langd", d.socket)
-            for _ in range(2):
-                seen = self.values(self.get(url + "/metrics"))
-                self.assertEqual(seen['mmx_up{daemon="encoded"}'], 0)
-                self.assertEqual(seen['mmx_up{daemon="langd"}'], 1)
-
     def test_two_daemons_that_hang(self):
         """The answer comes in Prometheus' time."""
         with contextlib.ExitStack() as sockets:

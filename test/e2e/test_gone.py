@@ -79,25 +79,6 @@ class Gone(Case):
         enc.encode(2, 300)
         self.comes(enc, lm, 2, 300)
 
-    # RULES 4.12
-    def test_a_room_that_is_unknown(self):
-        e, d = self.pair()
-        enc, lm = self.engines(e, d)
-        lm.request(1, "enc0", announced=True)
-        self.assertEqual(lm.failed(1), "unknown-room")
-        lm.release(1)
-        secret = "00112233445566778899aabbccddeeff"
-        enc.encode(2, 300, secret=bytes.fromhex(secret))
-        lm.request(2, "enc0", announced=True)  # this one has no secret
-        self.assertEqual(lm.failed(2), "unknown-room")
-        lm.release(2)
-        lm.request(2, "enc0", announced=True, secret=bytes.fromhex(secret))
-        self.assertEqual(lm.ready(2), 300)
-        self.good(lm, 2)
-        lm.release(2)
-        enc.ends(2)
-        self.deliver(enc, lm, 1, 300)  # its id is as good as ever
-
 
 class Steps(Case):
     """What encodes a room ends after each of its steps in turn. The room ends

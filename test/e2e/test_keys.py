@@ -137,16 +137,6 @@ class Kept(Keys):
         self.end(self.enc, 2)
         self.assertEqual(self.e.free(), (3, 4))
 
-    def test_an_unknown_length_takes_what_is_there(self):
-        self.start()
-        self.keep(1, 7)
-        self.lm.item((2,), 1)
-        self.enc.announce(2, 128, key=key(7))
-        self.assertTrue(self.enc.have(2))
-        self.enc.conn.wait(lambda: self.enc.rooms[2].total == 100, 10)
-        self.fetch(self.lm, 2, 100, 7)
-        self.end(self.enc, 2)
-
     def test_the_inventory_is_what_announces_find(self):
         self.start()
         enc, lm = self.enc, self.lm
@@ -219,15 +209,6 @@ class Kept(Keys):
         self.lm.request(1, "enc0", key=key(7))
         self.assertEqual(self.lm.failed(1), "gone")
         self.lm.release(1)
-
-    def test_failed_rooms_are_not_kept(self):
-        self.start()
-        enc = self.enc
-        self.keyed(enc, 1, 100, 7, keep=True)
-        enc.granted(1)
-        enc.abort(1)
-        enc.release(1)
-        self.e.all_free()
 
     @unittest.skipIf(os.geteuid() != 0, "needs root to be another user")
     # RULES 1.7

@@ -281,19 +281,6 @@ class Router(VllmCase):
         self.assertEqual({str(x["metadata"]) for x in said.values()}, {"{}"})
         self.fetch(r)
 
-    def test_a_host_of_another_engine_hears_of_the_grid(self):
-        self.start(ranks=1)
-        r = self.hand_over("r1", ("cat", 300))
-        said = r.ec_transfer_params["cat"]
-        lm = self.world.engine(self.d).conn
-        with lm.request(mmx.Reference.read(said["room"]), lm.pool("vit"),
-                        said["encoder"],
-                        key=bytes.fromhex(said["key"])) as room:
-            room.wait_ready(20)
-            self.assertEqual(mmx.aux.unpack(room.aux), {
-                "modality": "image", "rows": [300], "grid": [(1, 2, 600)],
-                "merge": 2})
-
     def test_a_picture_of_no_rows(self):
         """It has nothing to send; those beside it have."""
         self.start(ranks=1)
@@ -581,13 +568,11 @@ class Gone(VllmCase):
         self.start(mmx_deadline_s=0.5)
         self.connect()
         r = self.hand_over("r1", ("cat", 300), reference=True)
-        os.kill(self.d.pid, signal.SIGSTOP)
-        self.addCleanup(os.kill, self.d.pid, signal.SIGCONT)
-        began = time.monotonic()
-        eventually(lambda: self.consumer.failed(r), "it is named")
-        self.assertGreater(time.monotonic() - began, 1)
-        self.consumer.finish(r)
-        os.kill(self.d.pid, signal.SIGCONT)
+        with self.d.stopped():
+            began = time.monotonic()
+            eventually(lambda: self.consumer.failed(r), "it is named")
+            self.assertGreater(time.monotonic() - began, 1)
+            self.consumer.finish(r)
         self.declined(r.ec_transfer_params["cat"])
 
     def test_an_encoded_that_hangs_ends_no_producers_request(self):
@@ -595,13 +580,11 @@ class Gone(VllmCase):
         self.producer.scheduler.settings.patience = 0.3
         r = self.hand_over("r1", ("cat", 300))
         self.consumer.serve(r)
-        os.kill(self.e.pid, signal.SIGSTOP)
-        self.addCleanup(os.kill, self.e.pid, signal.SIGCONT)
-        with self.assertLogs(LOGGER, "WARNING") as said:
-            params = self.producer.serve(Request("r2", ("dog", 300)))
-        self.assertIn("r2: no blocks within 0.3 s", said.output[0])
-        self.assertNotIn("room", params["dog"])
-        os.kill(self.e.pid, signal.SIGCONT)
+        with self.e.stopped():
+            with self.assertLogs(LOGGER, "WARNING") as said:
+                params = self.producer.serve(Request("r2", ("dog", 300)))
+            self.assertIn("r2: no blocks within 0.3 s", said.output[0])
+            self.assertNotIn("room", params["dog"])
 
     def test_a_worker_waits_once_for_an_encoded_that_hangs(self):
         """All of the engine's requests wait while it does."""
@@ -610,12 +593,10 @@ class Gone(VllmCase):
         self.producer.ranks[0].settings.worker_wait = 1
         r = Request("r1", *((f"cat{n}", 100) for n in range(4)))
         self.producer.admit(r)
-        os.kill(self.e.pid, signal.SIGSTOP)
-        self.addCleanup(os.kill, self.e.pid, signal.SIGCONT)
-        began = time.monotonic()
-        self.producer.step(r)
-        self.assertLess(time.monotonic() - began, 3)
-        os.kill(self.e.pid, signal.SIGCONT)
+        with self.e.stopped():
+            began = time.monotonic()
+            self.producer.step(r)
+            self.assertLess(time.monotonic() - began, 3)
         self.producer.finish(r)
         eventually(lambda: not self.producer.scheduler
                    .has_pending_push_work(), "nothing is pending")
