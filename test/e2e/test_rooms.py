@@ -155,16 +155,11 @@ class Ids(Case):
 
 
 class Readers(Case):
-    def readers(self, d):
-        owner = self.world.engine(d, "owner", session="s")
-        ranks = [self.world.engine(d, f"rank{i}", session="s")
-                 for i in (0, 1)]
-        return owner, ranks
-
     def test_a_late_reader_is_shown_no_released_rows(self):
         e, d = self.pair(encoded={"blocks": 64}, langd={"blocks": 16})
         enc = self.world.engine(e)
-        owner, (late, _) = self.readers(d)
+        owner, late = (self.world.engine(d, name, session="s")
+                       for name in ("owner", "late"))
         owner.request(1, "enc0", mode="stream")
         enc.opens(1, 4000, 4000)
         size = owner.pool.block_rows

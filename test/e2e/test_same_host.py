@@ -3,7 +3,6 @@ is off or cannot be, and every rule holds there as it does over a network."""
 
 import os
 import shutil
-import signal
 import socket
 
 from engine import LIMIT
@@ -175,24 +174,17 @@ class Ends(SameHost):
         finally:
             os.close(hold)
 
-    def silent(self):
-        """A langd that stands still with a room of 640 rows copied; its peer
-        is lost and the engine is through with the room."""
-        e, d, enc, lm = self.both()
-        self.halfway(enc, lm)
-        os.kill(d.pid, signal.SIGSTOP)
-        self.assertEqual(enc.failed(1), "peer-lost")
-        enc.release(1)
-        # A silent langd is fenced by its death, never by a timer.
-        pool = eventually(lambda: [r for r in e.show("pools")
-                                   if r["quarantined"] == 16], "quarantine")
-        self.assertEqual(pool[0]["free"], 48)
-        return e, d, enc, lm
-
     # RULES 6.4; F42
     def test_silent_langd_comes_back(self):
-        e, d, enc, lm = self.silent()
-        os.kill(d.pid, signal.SIGCONT)
+        e, d, enc, lm = self.both()
+        self.halfway(enc, lm)
+        with d.stopped():
+            self.assertEqual(enc.failed(1), "peer-lost")
+            enc.release(1)
+            # A silent langd is fenced by its death, never by a timer.
+            pool = eventually(lambda: [r for r in e.show("pools")
+                                       if r["quarantined"] == 16], "quarantine")
+            self.assertEqual(pool[0]["free"], 48)
         e.all_free()
         self.assertEqual(lm.failed(1), "peer-lost")
         self.good(lm, 1, 0, 640)

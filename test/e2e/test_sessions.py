@@ -148,30 +148,18 @@ class LanguageSideDies(Sessions):
 
 
 class EncodeSideDies(Sessions):
-    def start(self, remote):
-        self.e, self.d = self.pair(encoded={"blocks": 12},
-                                   langd={"blocks": 32})
-        self.other = self.world.engine(self.e)
-        self.lm = self.world.engine(self.d)
-        got = self.session(self.e, ("scheduler", "worker"), remote)
-        got[1].attach(1, rights=mmx.WRITE)
-        self.lm.request(1, "enc0", mode="stream")
-        return got
-
-    def half(self, scheduler, worker):
+    def test_the_owner_dies_and_the_writer_goes_on(self):
+        e, d = self.pair(encoded={"blocks": 12}, langd={"blocks": 32})
+        lm = self.world.engine(d)
+        scheduler, worker = self.session(e, ("scheduler", "worker"),
+                                         ("scheduler",))
+        worker.attach(1, rights=mmx.WRITE)
+        lm.request(1, "enc0", mode="stream")
         scheduler.announce(1, 1000, 1000)
         worker.granted(1)
         worker.write(1, 0, 640)
         worker.commit(1, 0, 640)
-        self.lm.rows(1, 640)
-
-    def test_the_owner_dies_and_the_writer_goes_on(self):
-        scheduler, worker = self.start(("scheduler",))
-        self.half(scheduler, worker)
+        lm.rows(1, 640)
         scheduler.kill()
         worker.finish(1, 640, 1000)
-        self.assertEqual(self.lm.ready(1), 1000)
-        self.good(self.lm, 1)
-        worker.done(1)
-        for x in (worker, self.lm):
-            x.release(1)
+        self.comes(worker, lm, 1, 1000)
