@@ -57,7 +57,7 @@ WARN += $(if $(findstring thread,$(SAN)),-Wno-unknown-warning-option -Wno-tsan)
 else ifdef COVER
 CFLAGS := -O0 -g --coverage -fprofile-update=atomic
 WARN += -Wno-format-truncation
-LDFLAGS += --coverage
+LDFLAGS += --coverage -Wl,-u,__gcov_dump
 else
 HARDEN += -D_FORTIFY_SOURCE=2
 LDFLAGS += -Wl,-z,relro,-z,now
