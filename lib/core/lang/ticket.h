@@ -57,8 +57,8 @@ struct tickets {
     const struct conf *conf;
     struct share share, space_share; /* of tickets, of spaces */
     uint32_t spaces_max, tickets_max;
-    struct slots slots;     /* of tickets */
-    const uint64_t *now_ns; /* the brain's; set after tickets_init */
+    struct slots slots;                /* of tickets */
+    const uint64_t *now_ns;            /* the brain's; set after tickets_init */
     uint64_t granted, waited, expired; /* counters */
 };
 
