@@ -15,11 +15,6 @@ void rowmap_init(
     m->bits = slab_take(s, (size_t)(bits / 64 + 1), sizeof(*m->bits));
 }
 
-static bool bit_get(const struct rowmap *m, uint64_t i)
-{
-    return m->bits[i / 64] >> i % 64 & 1;
-}
-
 void rowmap_clear(struct rowmap *m, const struct pool *p, uint32_t first_run)
 {
     uint64_t per_block;
@@ -77,7 +72,7 @@ uint32_t rowmap_add(struct rowmap *m, const struct pool *p,
     prefix = max_u32(prefix, end);
     while (prefix % m->unit == 0) {
         i = unit_of(m, p, held, &at, prefix);
-        if (i == UINT64_MAX || !bit_get(m, i))
+        if (i == UINT64_MAX || !(m->bits[i / 64] >> i % 64 & 1))
             break;
         prefix += m->unit;
     }

@@ -167,7 +167,7 @@ static unsigned work(struct shard *s, bool in_loop)
         "shard %u is run by a thread that does not "
         "own it",
         s->conf.index);
-    stat_set(&s->stats.turns, ++s->turn);
+    atomic_store_explicit(&s->stats.turns, ++s->turn, memory_order_relaxed);
     s->now_ns = clock_ns();
     if (s->now_ns - s->recent_ns > LINGER_MS * NS_PER_MS) {
         s->recent_ns = s->now_ns;

@@ -131,10 +131,6 @@ static inline void stat_add(_Atomic uint64_t *stat, uint64_t n)
 {
     atomic_fetch_add_explicit(stat, n, memory_order_relaxed);
 }
-static inline void stat_set(_Atomic uint64_t *stat, uint64_t n)
-{
-    atomic_store_explicit(stat, n, memory_order_relaxed);
-}
 
 /* shard_note.c */
 /* Queues a note for the loop. Waits only while the ring is full. */
