@@ -18,6 +18,8 @@ _Static_assert(3 * ROOM_ATTACHMENTS_MAX < OUT_SLACK_ACTIONS,
 
 #define TURN_NS NS_PER_MS /* to the next turn; a timer is this late at most */
 
+enum { CELLS_MAX = 16384 }; /* of a connection */
+
 void engines_init(
     struct engines *g, struct slab *s, const struct conf *c, uint64_t seed)
 {
@@ -28,8 +30,9 @@ void engines_init(
     g->conns = slab_take(s, g->conns_max, sizeof(*g->conns));
     g->sessions = slab_take(s, g->conns_max, sizeof(*g->sessions));
     g->attachments = slab_take(s, g->attachments_max, sizeof(*g->attachments));
-    g->cell_attachment = slab_take(s, (size_t)g->conns_max * g->attachments_max,
-        sizeof(*g->cell_attachment));
+    g->cells_max = min_u32(g->attachments_max, CELLS_MAX);
+    g->cell_attachment = slab_take(
+        s, (size_t)g->conns_max * g->cells_max, sizeof(*g->cell_attachment));
     slots_init(&g->slots, s, g->attachments_max);
     g->hello_ns = c->timeout_hello;
     list_init(&g->silent);
@@ -151,7 +154,7 @@ enum err engine_hello(struct engines *g, uint32_t conn,
     *text = g->ops->wrong_role;
     if (m->role != ROLE_ANY && m->role != role)
         return ERR_MALFORMED;
-    c->cells = max_u32(min_u32(m->cells, g->attachments_max), 1);
+    c->cells = max_u32(min_u32(m->cells, g->cells_max), 1);
     text_copy(m->name, c->name, sizeof(c->name));
     c->session = session_join(g, c->uid, m->session);
     c->serial = g->sessions[c->session].serial;
@@ -314,7 +317,7 @@ uint64_t engines_deadline(const struct engines *g)
 static uint32_t *cell_slot(
     const struct engines *g, uint32_t conn, uint32_t cell)
 {
-    return &g->cell_attachment[(size_t)conn * g->attachments_max + cell];
+    return &g->cell_attachment[(size_t)conn * g->cells_max + cell];
 }
 
 enum err attachment_add(struct engines *g, uint32_t conn, uint32_t cell,

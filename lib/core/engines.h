@@ -160,10 +160,11 @@ struct engines {
     struct conn *conns;
     struct session *sessions;
     struct attachment *attachments;
-    uint32_t *cell_attachment; /* [conn * attachments_max + cell] =
+    uint32_t *cell_attachment; /* [conn * cells_max + cell] =
                                   attachment + 1; 0: none */
     /* serials: of sessions, so far */
-    uint32_t conns_max, attachments_max, attachments_used, serials;
+    uint32_t conns_max, cells_max, attachments_max, attachments_used;
+    uint32_t serials;
     struct slots slots; /* of attachments */
     struct share share; /* of attachments */
     struct heap timers; /* of attachments that wait for their room */

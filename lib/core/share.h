@@ -31,7 +31,7 @@ struct share_use {
 };
 
 struct share {
-    const char *key;       /* key in the configuration */
+    const char *key;       /* what is counted, and its key */
     uint32_t limit, total; /* entries: without, and with the reserve */
     uint32_t unit;         /* amount of the key per entry */
     uint32_t used;
@@ -66,7 +66,7 @@ uint32_t share_peers(const struct conf *c);
  * below it. */
 uint32_t share_connections(const struct conf *c);
 
-/* key: the configuration's, for a limit of `limit` entries with `unit` of it
+/* key: what a refusal names, for a limit of `limit` entries with `unit` of it
  * each; stays valid. */
 void share_init(struct share *s, struct slab *slab, const char *key,
     uint64_t limit, uint32_t unit, uint64_t seed);

@@ -465,7 +465,7 @@ TEST(addresses_of_encoded)
         "tcp://127.0.0.1:0", "tcp://127.0.0.1:65536", "tcp://:7601",
         "tcp://127.0.0.1:*", "tcp://[::1]", "tcp://[::1]x1", "tcp://[::1:7601",
         "ipc://run/x", "tcp://", "tcp://a b:1", "tcp://::1:7601",
-        "tcp://eth0;127.0.0.1:7601", "tcp://127.0.0.1:07601"};
+        "tcp://eth0;127.0.0.1:7601", "tcp://127.0.0.1:07601", NULL};
     static const char *const every[] = {
         "tcp://*:7601", "tcp://0.0.0.0:7601", "tcp://[::]:7601"};
     char text[512];
@@ -540,6 +540,16 @@ TEST(devices)
     finish();
     NONE_AT_END("transfer.devices", "has an empty name", "lo,");
     set("transfer.devices", "mlx5_0:1,eth0");
+    finish();
+}
+
+TEST(a_pace_is_no_stall)
+{
+    begin(ROLE_ENCODED);
+    set("transfer.pace", "63KiB");
+    unfinished("transfer.pace: 64512 bytes a second are taken for a stall; "
+               "expected 0B or 64KiB and more");
+    set("transfer.pace", "64KiB");
     finish();
 }
 

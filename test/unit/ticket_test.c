@@ -185,7 +185,6 @@ TEST(names)
     T_ERR(ticket_acquire(t, 5, 1, &m, NULL, &out, &why), ERR_MALFORMED);
     m.request = span_of(text, 63);
     T_OK(ticket_acquire(t, 5, 1, &m, NULL, &out, &why));
-    T_ERR(space_open(t, 5, 5, span_of(text, 64), 1, &s, &why), ERR_MALFORMED);
 }
 
 TEST(same_hash)

@@ -231,6 +231,8 @@ static enum err check_ports(const struct conf *c, struct conf_error *e)
     return OK;
 }
 
+enum { LEAST_PACE = 64 * 1024 };
+
 static enum err check_transfer(const struct conf *c, struct conf_error *e)
 {
     enum err r = check_devices(c, e);
@@ -245,6 +247,11 @@ static enum err check_transfer(const struct conf *c, struct conf_error *e)
             "transfer.tls: `%s` has sysv, whose segments are open to the "
             "daemon's group; name posix",
             c->transfer_tls);
+    if (!r && c->transfer_pace > 0 && c->transfer_pace < LEAST_PACE)
+        r = conf_refuse(e,
+            "transfer.pace: %llu bytes a second are taken for a "
+            "stall; expected 0B or 64KiB and more",
+            (unsigned long long)c->transfer_pace);
     if (!r)
         r = check_ports(c, e);
     if (r)

@@ -53,8 +53,8 @@ enum err space_open(struct tickets *t, uint32_t session, uint32_t uid,
     uint32_t free = NONE;
     struct space *p;
 
-    *text = "n_seq_max is 1 to 1024, a name has at most 63 bytes";
-    if (n_seq_max == 0 || n_seq_max > SPACE_IDS_MAX || name.len > 63)
+    *text = "n_seq_max is 1 to 1024";
+    if (n_seq_max == 0 || n_seq_max > SPACE_IDS_MAX)
         return ERR_MALFORMED;
     for (uint32_t i = 0; i < t->spaces_max; i++) {
         p = &t->spaces[i];
