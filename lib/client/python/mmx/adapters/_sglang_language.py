@@ -51,7 +51,11 @@ ASKED_MAX = 1024  # encoders; of more the first is forgotten
 PLACE_S = 60  # then an encoder that registers before it serves is late
 places: Dict[str, str] = {}  # by the URL of an encoder: what it said
 asked: Dict[str, Callable[[], None]] = {}  # by URL: asks for it, once
-questions: "queue.SimpleQueue[Callable[[], None]]" = queue.SimpleQueue()
+asking = threading.Lock()  # held to use an encoder, and to forget one
+# (when it is due, by number, the question)
+questions: "queue.PriorityQueue[Tuple[float, int, Callable[[], None]]]" = \
+    queue.PriorityQueue()
+asked_so_far = itertools.count()
 askers: List[threading.Thread] = []
 
 
@@ -67,9 +71,19 @@ def said(url: str) -> str:
         raise (FileNotFoundError if e.code == 404 else OSError)(e) from None
 
 
+def put(due: float, ask: Callable[[], None]) -> None:
+    questions.put((due, next(asked_so_far), ask))
+
+
 def asks() -> None:
+    """Keeps none for long that is not due: others come meanwhile."""
     while True:
-        questions.get()()
+        due, _, ask = questions.get()
+        if due > time.monotonic():
+            time.sleep(AGAIN_S)
+            put(due, ask)
+        else:
+            ask()
 
 
 def registered(original: Any, self: Any, url: Any) -> bool:
@@ -85,21 +99,20 @@ def registered(original: Any, self: Any, url: Any) -> bool:
             return
         try:
             places[url] = reachable(said(url), url)
+            with asking:
+                if asked.get(url) is ask:
+                    original(self, url)
+                    del asked[url]
         except FileNotFoundError:
             warn("place", "mmx: encoder %.200s is not used: it runs without "
                  "mmx", url)
+            asked.pop(url, None)
         except Exception as e:  # the next question is of another encoder
             if time.monotonic() > late:
                 late, pause = math.inf, LATER_S
                 warn("late", "mmx: encoder %.200s is not used yet: it does "
                      "not say its place: %s", url, e)
-            time.sleep(pause)
-            questions.put(ask)
-            return
-        else:
-            if url in asked:
-                original(self, url)
-        asked.pop(url, None)
+            put(time.monotonic() + pause, ask)
 
     forms = (GRPC,) if os.environ.get(MODE) == "grpc" else \
         ("http:", "https:")
@@ -114,7 +127,7 @@ def registered(original: Any, self: Any, url: Any) -> bool:
     if len(asked) >= ASKED_MAX:
         del asked[next(iter(asked))]
     asked[url] = ask
-    questions.put(ask)
+    put(time.monotonic(), ask)
     if len(askers) < min(len(asked), ASKERS_MAX):
         askers.append(threading.Thread(target=asks, daemon=True,
                                        name="mmx-place"))
@@ -124,8 +137,9 @@ def registered(original: Any, self: Any, url: Any) -> bool:
 
 def unregistered(original: Any, self: Any, url: Any) -> Any:
     """EncoderBootstrapServer.unregister."""
-    asked.pop(url, None)
-    return original(self, url)
+    with asking:
+        asked.pop(url, None)
+        return original(self, url)
 
 
 def marked(original: Any, self: Any, obj: Any, *args: Any,
@@ -398,7 +412,7 @@ def make_waiting(receiver: Any) -> type:
                 return False
             # A group's rooms have one destination.
             group = (mmx.room_id(self._rid()), len(self._places)) \
-                if len(self._places) > 1 == lang.hosts else None
+                if len(self._places) > 1 and lang.hosts == 1 else None
             for part, encoder in self._places:
                 room = self._room(part)
                 if lang.rank == 0:

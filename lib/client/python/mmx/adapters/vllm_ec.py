@@ -15,8 +15,9 @@ Consumer: the scheduler requests rooms, or takes those that a thread has asked
 for when the request's text arrived, and reads their cells; when all rows have
 landed the request is admitted, the step's metadata says where they are,
 each worker copies them, and the scheduler releases the rooms when the workers
-have said so. Items of a prefix hit are declined, references when their request
-ends: after a preemption it needs their rows. Preempted requests ask for
+have said so. Items of a prefix hit are declined, those that this engine cannot
+encode when their request ends: after a preemption it needs their rows.
+Preempted requests ask for
 the same room again. Producer: the scheduler announces before the encoder runs
 and defers the request until blocks are granted; one worker writes;
 request_finished() returns encoder, room and key to the router. An item whose
