@@ -51,7 +51,7 @@ static void usage(FILE *to)
         "  --public        keygen: print the public half of the key in FILE,\n"
         "                  for control.identities\n"
         "  --watch SECONDS  reports, health, top: show them again and again\n"
-        "  --live          health: ask only whether the daemon answers\n"
+        "  --live          health: 0 also while it lives and is not ready\n"
         "  --wait SECONDS  health: ask again until it is well, drain: show\n"
         "                  what is left until no room is; at most so long\n"
         "  --version       print the version and exit\n"

@@ -54,8 +54,8 @@ static void ask(struct ctl *c, struct health *h)
         rows_get(row, "text", h->text, sizeof(h->text));
         h->live = live[0] != '0';
         h->ready = ready[0] == '1';
-        if (!h->live && !h->text[0])
-            missed(h, "a thread of it hangs");
+        if (!h->live)
+            missed(h, "a shard hangs");
     } else if (m.type == LOCAL_ANSWER) {
         refused(h, m.answer.text);
     } else if (m.type == LOCAL_REPORT && m.report.err) {

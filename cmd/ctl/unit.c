@@ -12,6 +12,7 @@
 #include "io/yaml.h"
 
 #include <glob.h>
+#include <grp.h>
 #include <pwd.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -146,35 +147,46 @@ static enum err load_any(struct conf *c, const char *file, struct conf_error *e)
     return load(c, first, file, e);
 }
 
-/* Keeps the user that the unit, or its last drop-in with one, names. */
+struct runs_as {
+    char user[64], group[64];
+};
+
+/* Keeps what the unit, or its last drop-in, names. */
 static void take_user(void *ud, const char *line)
 {
-    (void)sscanf(line, "User=%63s", (char *)ud);
+    struct runs_as *as = ud;
+
+    (void)sscanf(line, "User=%63s", as->user);
+    (void)sscanf(line, "Group=%63s", as->group);
 }
 
 /* Checks that the unit's user can read a key that is named by its path: those
  * of a name alone are handed over by systemd. */
 static void check_reads(struct findings *r, const char *role, const char *key)
 {
-    char user[64] = "", text[4096 + 384], mend[2 * 4096 + 512];
+    char text[4096 + 384], mend[2 * 4096 + 512];
+    struct runs_as as = {"", ""};
     struct passwd *p;
+    struct group *g;
     struct stat s;
 
-    unit_lines(role, take_user, user);
-    p = user[0] ? getpwnam(user) : NULL;
-    if (!p || stat(key, &s) != 0)
+    unit_lines(role, take_user, &as);
+    p = as.user[0] ? getpwnam(as.user) : NULL;
+    g = as.group[0] ? getgrnam(as.group) : p ? getgrgid(p->pw_gid) : NULL;
+    if (!p || !g || stat(key, &s) != 0)
         return;
     snprintf(text, sizeof(text), "mmx-%s runs as %s, which has to read %s",
-        role, user, key);
-    snprintf(mend, sizeof(mend), "chgrp %s %s && chmod 640 %s", user, key, key);
+        role, as.user, key);
+    snprintf(mend, sizeof(mend), "chgrp %s %s && chmod 640 %s", g->gr_name, key,
+        key);
     findings_hold(r,
         s.st_uid == p->pw_uid ||
-            (s.st_gid == p->pw_gid && (s.st_mode & S_IRGRP)),
+            (s.st_gid == g->gr_gid && (s.st_mode & S_IRGRP)),
         FAIL, "key", text, mend);
 }
 
-/* Checks the key files that are configured, except the one shared by all
- * daemons. */
+/* Checks the key files that are configured; engines are kept from the one that
+ * all daemons share by doctor_key elsewhere. */
 static void check_keys(
     struct findings *r, const struct conf *c, const char *role)
 {

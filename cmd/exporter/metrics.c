@@ -372,7 +372,7 @@ static bool is_no_peer(struct reader row, const char *state)
         asked || !strcmp(state, "away") || !strcmp(state, "unreachable");
 
     return !strcmp(state, "refused") || (asked && !has(row, "trouble_ms")) ||
-           (down && !row_number(row, "configured") &&
+           (down && row_number(row, "configured") != 1 &&
                row_number(row, "trouble_ms") > GONE_MS);
 }
 
