@@ -336,9 +336,8 @@ static bool lengths_good(const struct tcp_in *in, size_t header, size_t body)
     }
     if (body > in->conf.body_max) {
         log_rated(&strangers,
-            "tcp: a message of %zu bytes, more than the %u of a message or "
-            "of a pool's largest unit",
-            body, in->conf.body_max);
+            "tcp: a message of %zu bytes, at most %u are allowed", body,
+            in->conf.body_max);
         return false;
     }
     return true;
