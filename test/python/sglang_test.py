@@ -10,6 +10,7 @@ import queue
 import subprocess
 import sys
 import threading
+import time
 import types
 import unittest
 import unittest.mock
@@ -664,14 +665,28 @@ class Tokenizer(unittest.TestCase):
                 language.threading, "Thread", lambda **_: types.SimpleNamespace(
                     start=lambda: threads.append(1))), \
                 unittest.mock.patch.object(
-                    language, "questions", queue.SimpleQueue()) as questions, \
+                    language, "questions",
+                    queue.PriorityQueue()) as questions, \
                 unittest.mock.patch.object(language.time, "sleep"), \
                 unittest.mock.patch.object(language, "said", asks):
             said = [self.bootstrap.register(url) for url in urls]
             for _ in range(turns):
                 for _ in range(questions.qsize()):
-                    questions.get()()
+                    questions.get()[-1]()
         return said, used, len(threads)
+
+    def test_one_that_is_late_keeps_no_other_waiting(self):
+        def end():
+            raise StopIteration
+
+        with unittest.mock.patch.object(
+                language, "questions", queue.PriorityQueue()) as questions, \
+                unittest.mock.patch.object(
+                    language.time, "sleep",
+                    lambda _: language.put(0, end)):
+            language.put(time.monotonic() + 1000, self.fail)
+            self.assertRaises(StopIteration, language.asks)
+            self.assertEqual(questions.qsize(), 1)
 
     def test_an_encoder_that_is_left_out_does_not_register(self):
         with unittest.mock.patch.dict(
