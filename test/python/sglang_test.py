@@ -231,7 +231,8 @@ class Fit(unittest.TestCase):
             self.tearDown()
 
     def test_encoders_that_are_left_out_are_refused(self):
-        with unittest.mock.patch.dict(os.environ, MMX_ENCODERS='{"http://a": "e"}'):
+        with unittest.mock.patch.dict(
+                os.environ, MMX_ENCODERS='{"http://a": "e"}'):
             self.start(encoder_transfer_backend="mmx",
                        encoder_urls=["http://a"])
             self.tearDown()
