@@ -54,8 +54,7 @@ static void see_ended(struct eorder *k, const struct efact *b)
     HOLDS(stands(k, b), "what is ended stands", "%s item of turn %llu",
         NAMED(b->turn));
     HOLDS(line->turn && line->lacks_ns <= k->d->now_ns &&
-              k->d->now_ns - line->head_ns >=
-                  k->e->b.c.conf->timeout_revoke_after,
+              k->d->now_ns - line->head_ns >= line->least_ns,
         "a full head waits before one is ended for it", "%s item of turn %llu",
         NAMED(b->turn));
     line->stuck_ns = 0;
@@ -126,8 +125,12 @@ static void see_head(struct eorder *k, uint32_t pool)
         stuck |= stands(k, f);
     }
     enough = head && coming >= head->lacks;
-    if (turn != line->turn)
+    if (turn != line->turn) {
         line->head_ns = k->d->now_ns;
+        line->least_ns = TIME_NEVER;
+    }
+    line->least_ns =
+        min_u64(line->least_ns, k->e->b.c.conf->timeout_revoke_after);
     if (turn != line->turn || !turn || goes || drains || !stuck || enough)
         line->stuck_ns = 0;
     else if (!line->stuck_ns)

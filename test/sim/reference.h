@@ -104,6 +104,8 @@ struct eorder {
         uint32_t lacks;           /* blocks, of the head */
         /* check_victims.c */
         uint64_t turn, head_ns; /* the full head's turn + 1, since when */
+        uint64_t least_ns;      /* timeouts.revoke_after, least since then:
+                                   reloads leave a clock that runs */
         uint64_t stuck_ns;      /* since when an item is to be ended; 0: none */
         uint64_t lacks_ns; /* from when on the head lacks blocks, and none come;
                               TIME_NEVER: not by time alone */
