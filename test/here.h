@@ -154,7 +154,7 @@ static inline void ack(struct rig *e, uint32_t link, uint64_t room, uint64_t g)
     is_taken(e);
 }
 
-/* The room is over with it for the engine of connection 0. */
+/* An ACK; connection 0 sees the room of this cell succeed. */
 static inline void ack_succeeds(
     struct rig *e, uint32_t link, uint64_t room, uint64_t g, uint32_t cell)
 {
@@ -162,7 +162,7 @@ static inline void ack_succeeds(
     T_EQ_U64(brain_state(e, 0, cell), ROOM_SUCCESS);
 }
 
-/* Connection 0 releases a room: so many blocks are free then. */
+/* Connection 0 releases a room; then `blocks` blocks are free. */
 static inline void frees(struct rig *e, uint32_t cell, uint32_t blocks)
 {
     T_OK(brain_say(e, 0, release(cell)));

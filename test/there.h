@@ -52,7 +52,7 @@ void fill(struct rig *l, struct there *t, uint32_t total);
 /* The same; the room of this cell has succeeded then. */
 void fill_succeeds(
     struct rig *l, struct there *t, uint32_t total, uint32_t cell);
-/* Connection 0 releases a room: so many blocks are free then. */
+/* Connection 0 releases a room; then `blocks` blocks are free. */
 void frees(struct rig *l, uint32_t cell, uint32_t blocks);
 /* Blocks that the runs of an event cover. */
 uint32_t there_blocks(const struct local_event *e);

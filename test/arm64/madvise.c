@@ -43,7 +43,7 @@ static int keep(void *at, size_t bytes)
     return 0;
 }
 
-/* As one access of the kernel's: what is there stays, whoever writes. */
+/* Touches each page and changes no byte, also while other threads write. */
 static void populate(uint8_t *p, size_t bytes, int write)
 {
     size_t page = 4096; /* no kernel has a smaller one */

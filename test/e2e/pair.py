@@ -124,7 +124,7 @@ class Daemon:
 
     @contextlib.contextmanager
     def stopped(self):
-        """It stands still, so that it says nothing, inside the block."""
+        """Stops the process (SIGSTOP) while the block runs."""
         os.kill(self.pid, signal.SIGSTOP)
         try:
             yield

@@ -497,11 +497,11 @@ TEST_RIG(failed, ROLE_ENCODED)
                           .tag = r.tag,
                           .what = EVENT_FAILED,
                           .reason = ERR_TIMEOUT,
-                          .text = span_str("nobody came")});
+                          .text = span_str("no encoder answered")});
     T_EQ_I64(mmx_wait_room(g->m, r, MMX_GRANTED, T_WAIT_MS), -MMX_E_TIMEOUT);
     ev = rig_one_event(g->m);
     T_EQ_U64(ev.what, MMX_FAILED);
-    T_EQ_STR(ev.text, "nobody came");
+    T_EQ_STR(ev.text, "no encoder answered");
     T_EQ_I64(ev.advice, MMX_ADVICE_RETRY);
     T_EQ_I64(mmx_commit(g->m, r, 0, 1), -MMX_E_TIMEOUT);
     T_TRUE(fake_idle(&g->f));
