@@ -185,8 +185,8 @@ static void check_reads(struct findings *r, const char *role, const char *key)
         FAIL, "key", text, mend);
 }
 
-/* Checks the key files that are configured; engines are kept from the one that
- * all daemons share by doctor_key elsewhere. */
+/* Checks each key file: this user cannot read it, and the unit's user can. The
+ * fleet's key is tried with each daemon (where.c), not here. */
 static void check_keys(
     struct findings *r, const struct conf *c, const char *role)
 {
