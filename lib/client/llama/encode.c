@@ -28,9 +28,12 @@
 
 #define MEDIA_MAX 1024 /* pictures and windows of one request */
 #define OPEN_MAX  1024 /* undelivered rooms: as many as a handle has */
+#define SAME_MS   5000 /* for the last delivery of a picture */
+#define ALL       UINT64_MAX
 
 struct item {
     mmx_room room;
+    uint64_t id; /* of the room, where the picture names it; 0 */
     uint32_t rows;
     int first, end; /* of job.window */
     bool keyed;
@@ -52,7 +55,10 @@ static struct llama_model *model;
 static mtmd_context *mtmd;
 static const char *tag;            /* --digest */
 static struct mmx_reference known; /* of a digest: the secret of its rooms */
-static mmx_room undelivered[OPEN_MAX];
+static struct {
+    mmx_room room;
+    uint64_t id; /* as in item */
+} undelivered[OPEN_MAX];
 static int n_undelivered;
 static bool failed;
 
@@ -144,20 +150,24 @@ static int words_of(
     return mmx_aux_end(&a);
 }
 
-/* Gives back the rooms that have ended, at the end all of them. */
-static void settle(bool wait)
+/* Gives back the rooms that have ended. Waits for a room of this id, so that
+ * another one may have it; ALL: for all, and gives all back. */
+static void settle(uint64_t id)
 {
     int left = 0;
 
     for (int i = 0; i < n_undelivered; i++) {
-        mmx_room r = undelivered[i];
+        mmx_room r = undelivered[i].room;
         struct mmx_look look = {.size = sizeof look};
-        int e = wait ? mmx_wait_room(host.m, r, MMX_DONE, 60000) : 0;
+        bool same = id && undelivered[i].id == id;
+        int e = id == ALL || same
+                    ? mmx_wait_room(host.m, r, MMX_DONE, same ? SAME_MS : 60000)
+                    : 0;
 
         if (mmx_look(host.m, r, &look) != 0 || e == -MMX_E_STALE)
             continue; /* DONE has released it */
-        if (!wait && !(look.seen & (MMX_DONE | MMX_FAILED))) {
-            undelivered[left++] = r;
+        if (id != ALL && !(look.seen & (MMX_DONE | MMX_FAILED))) {
+            undelivered[left++] = undelivered[i];
             continue;
         }
         if (look.seen & MMX_FAILED || e < 0) {
@@ -187,7 +197,7 @@ static int announce(struct job *j, int i)
         return len;
     a.aux_len = (uint32_t)len;
     if (tag) {
-        known.id = digest_room(tag, id);
+        known.id = it->id;
         a.reference = &known;
         if (digest_key(tag, id, key)) {
             a.key = key;
@@ -319,8 +329,10 @@ static const char *prepare(struct job *j, char *images, const char *prompt)
                 return "--digest: one picture is cut into several, or twice "
                        "there";
         j->window[n] = c;
-        if (!n || !goes_on(j->window[n - 1], c))
+        if (!n || !goes_on(j->window[n - 1], c)) {
+            j->item[j->n_items].id = tag ? digest_room(tag, id) : 0;
             j->item[j->n_items++].first = n;
+        }
         it = &j->item[j->n_items - 1];
         it->end = ++j->n_windows;
         it->rows += (uint32_t)mtmd_input_chunk_get_n_tokens(c);
@@ -342,7 +354,9 @@ static bool serve(char *line)
     if (!request || !images || !prompt || !*prompt)
         return host_say("%s", wrong), false;
     wrong = prepare(&j, images, prompt);
-    settle(n_undelivered + j.n_items > OPEN_MAX);
+    settle(n_undelivered + j.n_items > OPEN_MAX ? ALL : 0);
+    for (int i = 0; tag && i < j.n_items; i++)
+        settle(j.item[i].id);
     if (!wrong && !host_up(&host))
         wrong = "the daemon is away";
     if (!wrong) {
@@ -355,10 +369,12 @@ static bool serve(char *line)
         for (int i = 0; i < j.n_items && e == 0; i++)
             e = encode(&j, &j.item[i]);
         for (int i = 0; i < opened; i++)
-            if (e == 0)
-                undelivered[n_undelivered++] = j.item[i].room;
-            else
+            if (e == 0) {
+                undelivered[n_undelivered].id = j.item[i].id;
+                undelivered[n_undelivered++].room = j.item[i].room;
+            } else {
                 (void)mmx_release(host.m, j.item[i].room, MMX_ALL, 0);
+            }
         if (e < 0)
             wrong = host_reason(&host, e);
     }
@@ -426,7 +442,7 @@ int main(int argc, char **argv)
     llama_backend_init();
     load(path, mmproj, (int)threads, gpu);
     failed = host_serve(&host, serve) || failed;
-    settle(true);
+    settle(ALL);
     mtmd_free(mtmd);
     llama_model_free(model);
     mmx_close(&host.m);
