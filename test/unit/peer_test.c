@@ -1,6 +1,6 @@
 /* peer_test.c - links over loopback: both ends in one process, and a peer
  * process that is killed. */
-#include "io/peer.h"
+#include "io/peer/peer_impl.h"
 #include "test/t.h"
 
 #include <arpa/inet.h>
@@ -465,6 +465,31 @@ static void raw_hello(void *s)
 
     T_TRUE(peer_put(&w, &m));
     raw(s, w.p, w.len, 0);
+}
+
+static bool has_come(void *ud)
+{
+    int events = 0;
+    size_t n = sizeof(events);
+
+    T_TRUE(zmq_getsockopt(ud, ZMQ_EVENTS, &events, &n) == 0);
+    return events & ZMQ_POLLIN;
+}
+
+/* The monitor may tell of the end before the last message is read. */
+TEST(what_a_lost_connection_said_is_not_heard_after_its_end)
+{
+    start_met();
+    say(&a, a.last_link, 0);
+    links_flush(a.links);
+    T_WAIT(has_come, b.links->links[0].sock->zmq);
+    link_down(b.links, 0);
+    T_EQ_U64(b.down, 1);
+    sock_ready(b.links->links[0].sock);
+    links_serve(b.links);
+    T_EQ_U64(b.messages, 0);
+    T_TRUE(!has_come(b.links->links[0].sock->zmq));
+    stop();
 }
 
 /* No link without a HELLO, and what is not ours at all is ended. */

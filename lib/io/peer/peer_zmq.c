@@ -228,10 +228,11 @@ static uint32_t dealer_receive(struct links *p, struct sock *s)
         p->stats.dropped_packets++;
         return 1;
     }
-    /* The first message may overtake the event of the connect. */
+    /* The first message may overtake the event of the connect, the last one
+     * be read after that of the end: a HELLO then must not take the peer up. */
     if (!p->links[s->link].up)
         sock_news(s);
-    return s->zmq ? take_frames(p, s->link) : 1;
+    return s->zmq && p->links[s->link].up ? take_frames(p, s->link) : 1;
 }
 
 static bool anything(const struct links *p)
