@@ -30,8 +30,9 @@ struct links_opt {
 struct links_calls {
     void *ud;
     /* Takes an event of a link, whose time is not set.
-     * EV_LINK_DOWN: an accepted link's number may be reused from now on; for
-     * our own link connecting is repeated until links_disconnect.
+     * EV_LINK_DOWN: no message of the link comes until it is up again, also of
+     * what was received. An accepted link's number may be reused from now on;
+     * for our own link connecting is repeated until links_disconnect.
      * EV_LINK_REFUSED: the other end keeps refusing our link for its key, or it
      * cannot be connected; text is static, or strerror's.
      * EV_PEER_BAD: a frame that peer_get refused; link NONE: of no link. */
@@ -48,7 +49,7 @@ struct links_calls {
 struct links_stats {
     uint64_t packets_in, packets_out, frames_out;
     uint64_t dropped_frames;  /* the link was down or its queue full */
-    uint64_t dropped_packets; /* from a connection without a link */
+    uint64_t dropped_packets; /* not whole, or not of a link that is up */
     /* Accepted connections that we ended, by reason. */
     uint64_t strangers;    /* bytes that are not our protocol */
     uint64_t silent_ended; /* no HELLO in time */

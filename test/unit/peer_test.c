@@ -488,6 +488,7 @@ TEST(what_a_lost_connection_said_is_not_heard_after_its_end)
     sock_ready(b.links->links[0].sock);
     links_serve(b.links);
     T_EQ_U64(b.messages, 0);
+    T_EQ_U64(links_stats(b.links)->dropped_packets, 1);
     T_TRUE(!has_come(b.links->links[0].sock->zmq));
     stop();
 }

@@ -221,18 +221,20 @@ static uint32_t router_receive(struct links *p)
 
 static uint32_t dealer_receive(struct links *p, struct sock *s)
 {
+    uint32_t link = s->link;
+    bool whole;
+
     if (!s->zmq || !sock_receive(s->zmq, &p->msg))
         return 0;
     meter_count(&s->meter, &s->meter.read, zmq_msg_size(&p->msg));
-    if (skip_parts(p, s->zmq, &p->msg, &s->meter)) {
-        p->stats.dropped_packets++;
-        return 1;
-    }
-    /* The first message may overtake the event of the connect, the last one
-     * be read after that of the end: a HELLO then must not take the peer up. */
-    if (!p->links[s->link].up)
+    whole = !skip_parts(p, s->zmq, &p->msg, &s->meter);
+    /* The first message may overtake the event of the connect. */
+    if (!link_at(p, link)->up)
         sock_news(s);
-    return s->zmq && p->links[s->link].up ? take_frames(p, s->link) : 1;
+    if (whole && link_at(p, link)->up)
+        return take_frames(p, link);
+    p->stats.dropped_packets++;
+    return 1;
 }
 
 static bool anything(const struct links *p)
