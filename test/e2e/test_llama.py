@@ -4,6 +4,7 @@ the attention: an answer is right if it is that of the unsplit program."""
 
 import os
 import re
+import select
 import subprocess
 import time
 
@@ -714,6 +715,22 @@ class Preload(Llama):
         for line in lines:
             got, said = self.ask(d, line)
             self.assertEqual((got, self.own), (self.unsplit(line)[0], 0), said)
+        self.end(host)
+        e.stop()
+
+    def test_a_picture_is_announced_before_it_is_printed(self):
+        """Else rows of its last room, which are kept, answer for it, and it
+        stays undelivered."""
+        e, d = self.pair_of()
+        host = self.encode_host(e, "--digest", "tiny")
+        for line in (self.line(), self.line()):
+            with e.stopped():
+                host.stdin.write(line)
+                host.stdin.flush()
+                self.assertFalse(select.select([host.stdout], [], [], 0.3)[0])
+            self.assertIn("room:", host.stdout.readline())
+            self.assertEqual(self.ask(d, line)[0], self.unsplit(line)[0])
+            self.assertEqual(self.own, 0)
         self.end(host)
         e.stop()
 

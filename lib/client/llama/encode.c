@@ -36,7 +36,7 @@ struct item {
     uint64_t id; /* of the room, where the picture names it; 0 */
     uint32_t rows;
     int first, end; /* of job.window */
-    bool keyed;
+    bool keyed, have;
 };
 
 struct job {
@@ -55,10 +55,7 @@ static struct llama_model *model;
 static mtmd_context *mtmd;
 static const char *tag;            /* --digest */
 static struct mmx_reference known; /* of a digest: the secret of its rooms */
-static struct {
-    mmx_room room;
-    uint64_t id; /* as in item */
-} undelivered[OPEN_MAX];
+static struct item undelivered[OPEN_MAX];
 static int n_undelivered;
 static bool failed;
 
@@ -239,22 +236,32 @@ static void print_line(const struct job *j, const char *request)
     fflush(stdout);
 }
 
+/* Waits until the daemon has a room that is named by its picture: until then
+ * the last one of the name, whose rows are kept, would answer for it. */
+static int enter(struct item *it)
+{
+    struct mmx_look look = {.size = sizeof look};
+    int e;
+
+    if (!it->keyed)
+        return 0;
+    e = mmx_wait_room(host.m, it->room, MMX_GRANTED | MMX_HAVE, 60000);
+    if (e == 0)
+        e = mmx_look(host.m, it->room, &look);
+    it->have = look.seen & MMX_HAVE;
+    return e;
+}
+
 /* Encodes into a room, window by window, unless its rows are there already. */
 static int encode(const struct job *j, const struct item *it)
 {
-    struct mmx_look look = {.size = sizeof look};
     struct mmx_state s;
     uint32_t at = 0, rows;
     int e = 0;
 
-    if (it->keyed) {
-        e = mmx_wait_room(host.m, it->room, MMX_GRANTED | MMX_HAVE, 60000);
-        if (e == 0)
-            e = mmx_look(host.m, it->room, &look);
-        if (e == 0 && look.seen & MMX_HAVE) {
-            host_say("%u rows are there already", it->rows);
-            return 0;
-        }
+    if (it->have) {
+        host_say("%u rows are there already", it->rows);
+        return 0;
     }
     for (int i = it->first; i < it->end && e == 0; i++, at += rows) {
         if (mmx_poll(host.m, &it->room, 1, &s) == MMX_FAILED_STATE)
@@ -364,17 +371,17 @@ static bool serve(char *line)
         while (opened < j.n_items && (e = announce(&j, opened)) == 0)
             opened++;
         (void)mmx_uncork(host.m);
+        for (int i = 0; i < opened && e == 0; i++)
+            e = enter(&j.item[i]);
         if (e == 0)
             print_line(&j, request);
         for (int i = 0; i < j.n_items && e == 0; i++)
             e = encode(&j, &j.item[i]);
         for (int i = 0; i < opened; i++)
-            if (e == 0) {
-                undelivered[n_undelivered].id = j.item[i].id;
-                undelivered[n_undelivered++].room = j.item[i].room;
-            } else {
+            if (e == 0)
+                undelivered[n_undelivered++] = j.item[i];
+            else
                 (void)mmx_release(host.m, j.item[i].room, MMX_ALL, 0);
-            }
         if (e < 0)
             wrong = host_reason(&host, e);
     }
