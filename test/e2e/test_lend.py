@@ -219,13 +219,13 @@ class Deaths(Lend):
         self.until(e, "lent", 0)
 
 
-KILLS = int(os.environ.get("MMX_KILLS", "3"))
+KILLS = int(os.environ.get("MMX_KILLS", "5"))
 
 
 class Storm(Lend):
-    """Kills of each process at any moment, of some after they have stood still:
-    what a reader was shown stays as it is until it releases it, and then every
-    block is free."""
+    """Kills of each process at any moment, also while it or another one stands
+    still: what a reader was shown stays as it is until it releases it, and then
+    every block is free."""
 
     limit_s = 180 + 3 * KILLS
 
@@ -236,6 +236,7 @@ class Storm(Lend):
         self.enc = self.world.process(self.e)
         self.readers = [self.reader(self.d), self.reader(self.d)]
         self.room, self.encoded = 0, []
+        self.kills = self.turn = 0
 
     def encode(self, room):
         self.enc.encode(room, 512)
@@ -256,17 +257,28 @@ class Storm(Lend):
             for r in self.readers:
                 r.step()
         time.sleep(self.draw.choice((0, 0.001, 0.003, 0.01)))
-        if self.draw.random() < 0.3:
-            pid = victim.process.pid
-            os.kill(pid, signal.SIGSTOP)
+        self.strike(victim)
+        return [(r, n) for r, n in rooms[:(at + 1) // 2]
+                if r is not victim or r.process.poll() is None]
+
+    def strike(self, victim):
+        """Kills the victim while one of the four, in turn, stands still. The
+        victim may go on after it has."""
+        four = self.d, self.e, self.readers[0], self.enc
+        still = (*four, None)[self.turn % 5]
+        self.turn += 1
+        if still:
+            os.kill(still.process.pid, signal.SIGSTOP)
             for r in self.readers:
-                if r is not victim:
+                if r is not still:
                     r.steps(self.draw.choice((1, 30)))
-            if self.draw.random() < 0.3:  # it has slept, and lives
-                os.kill(pid, signal.SIGCONT)
-                return [(r, n) for r, n in rooms[:(at + 1) // 2]]
+        if still is victim and self.draw.random() < 0.3:
+            os.kill(still.process.pid, signal.SIGCONT)
+            return
         victim.kill()
-        return [(r, n) for r, n in rooms[:(at + 1) // 2] if r is not victim]
+        self.kills += 1
+        if still and still is not victim:
+            os.kill(still.process.pid, signal.SIGCONT)
 
     def check(self, rooms):
         """Reads what was shown, while other rooms are written. Returns how many
@@ -306,7 +318,7 @@ class Storm(Lend):
 
     def rounds(self, victim, back):
         shown = 0
-        for _ in range(KILLS):
+        while self.kills < KILLS:
             one = victim()
             rooms = self.open(one)
             shown += self.check(rooms)
