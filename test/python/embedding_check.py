@@ -242,8 +242,8 @@ def vllm_key(scope, model, revision, dtype, epoch, identifier):
 
 
 def llama_key(tag, digest_hex):
-    turn = b"".join(room_id(b"%d/" % i + tag.encode()[:256]).to_bytes(
-        8, "little") for i in range(4))
+    turn = b"".join(room_id(b"%d/" % i + tag.encode()).to_bytes(8, "little")
+                    for i in range(4))
     return bytes(a ^ b for a, b in zip(bytes.fromhex(digest_hex), turn))
 
 

@@ -10,10 +10,11 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Returns the room of the picture, or 0 if it has no id. */
+/* Returns the room of the picture; 0: it has no id, or a SHA-256 and the tag
+ * more than 256 bytes. */
 static inline uint64_t digest_room(const char *tag, const char *id)
 {
-    char name[512];
+    char name[327];
     int n;
 
     if (!id || !*id)
@@ -52,7 +53,7 @@ static inline bool digest_key(const char *tag, const char *id, uint8_t key[32])
     if (!id || !digest_hex(id, key, 32))
         return false;
     for (int i = 0; i < 4; i++) {
-        char part[300];
+        char part[300]; /* more than a tag that has named a room needs */
         int n = snprintf(part, sizeof part, "%d/%.256s", i, tag);
         uint64_t turn = mmx_room_id(part, (size_t)n);
 

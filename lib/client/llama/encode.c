@@ -330,7 +330,7 @@ static const char *prepare(struct job *j, char *images, const char *prompt)
         if (n == MEDIA_MAX)
             return "too many pictures";
         if (tag && !digest_room(tag, id))
-            return "a picture has no digest";
+            return "a picture has no digest, or TAG over 256 bytes";
         for (int k = 0; tag && k < n; k++)
             if (!strcmp(id, mtmd_input_chunk_get_id(j->window[k])))
                 return "--digest: one picture is cut into several, or twice "
