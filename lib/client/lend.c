@@ -321,7 +321,7 @@ static bool is_used(const mmx *m, const struct client_lender *l)
     bool known = l->serial == m->serial && m->link == LINK_UP;
 
     if (known && l->said)
-        return true; /* MAPPED is still to be said */
+        return true; /* langd counts on these pools until the next MAPPED */
     for (uint32_t i = 0; i < m->cells; i++) {
         const struct client_room *r = &m->rooms[i];
 

@@ -338,8 +338,8 @@ class Vllm(VllmCase):
         return Scheduler()
 
     def test_what_vllm_has_dropped_is_fetched_again(self):
-        """Also what a request held that is computed anew, and has no picture
-        that could be encoded."""
+        """Also for a request that vLLM computes anew, and that has only a
+        reference: no picture could be encoded in place of the rows."""
         scheduler = self.resettable()
         r = self.hand_over("r1", ("cat", 300), reference=True)
         for opened in (1, 2):
@@ -483,7 +483,7 @@ class Vllm(VllmCase):
                 self.assertEqual(self.consumer.encoded, [])
 
     def test_a_load_asks_langd_for_nothing(self):
-        """Stopped, it answers no worker, and fails none."""
+        """A langd that is stopped (SIGSTOP) holds up no worker's load."""
         self.start()
         self.connect()
         r = self.hand_over("r1", ("cat", 300))

@@ -91,7 +91,7 @@ class Identities(Case):
         self.assertNotEqual(self.check(d).returncode, 0)
         self.assertIn("has no line of this daemon; expected `lang1 langd ",
                       self.check(d).stderr)
-        # Its own file may say anything; the encoder's does not.
+        # langd's own file may give it the name lang1. The encoder's does not.
         mine = self.who + ".mine"
         with open(mine, "w") as f:
             f.write(self.lines["lang0"].replace("lang0", "lang1"))

@@ -144,8 +144,8 @@ class Clients(VllmCase):
         self.assertEqual(self.consumer.encoded, [])
 
     def test_a_router_repeats_what_it_was_told(self):
-        """One answer of the producer for requests at once and later, whose
-        rows vLLM has evicted meanwhile; another client's is not disturbed."""
+        """A router gives one answer to two requests at once, and again after
+        vLLM has evicted the rows. Another client's request is undisturbed."""
         self.start()
         first = self.hand_over("r", ("cat", 300))
         said = first.ec_transfer_params
@@ -209,7 +209,8 @@ class Clients(VllmCase):
         self.consumer.scheduler.update_state_after_free(first, 0)
         r = self.hand_over("r2", ("cat", 300), reference=True)
         self.consumer.admit(r)
-        # Evicted in the step that admits it: the connector has them ready.
+        # vLLM evicts the rows in the step that admits r. The connector has
+        # other ones ready.
         self.consumer.caches = [{} for _ in self.consumer.ranks]
         self.consumer.step(r)
         self.check(self.consumer, r)

@@ -3,9 +3,10 @@
  * than is needed, in time, and none whose blocks would not come. */
 #include "test/sim/reference.h"
 
-/* Blocks of a pool in this step: most of one kept item that was let go of;
- * those of others that came back; free ones, and those that come when all is
- * gone that leaves, or ends. left: an item left the queue without any. */
+/* Blocks of a pool in this step. gone: of the largest kept item that was let go
+ * of before its time; others: of all other items that came back; leave, end:
+ * free ones, and those of items that are leaving, or ending. left: an item left
+ * the queue without blocks. */
 struct back {
     uint32_t gone, others;
     uint64_t leave, end;
@@ -49,8 +50,8 @@ void kept_see(const struct item *it, struct efact *f)
     }
 }
 
-/* Counts what came back of an item in this step: of kept rows that were let go
- * of before their time, or else; and what comes. */
+/* Counts the blocks of item i: those that came back in this step, and those
+ * that are still to come. */
 static void count_back(const struct eorder *k, uint32_t i, struct back *of)
 {
     const struct efact *b = &k->was[i], *f = &k->now[i];
@@ -71,7 +72,7 @@ static void count_back(const struct eorder *k, uint32_t i, struct back *of)
     next->end += f->ends ? f->blocks : 0;
 }
 
-/* ended: some gave way in this step. */
+/* ended: rooms gave way in this step. */
 /* RULES 5.21 */
 static void see_unclaimed(
     struct eorder *k, uint32_t i, bool ended, const struct back *of)
@@ -110,8 +111,8 @@ static void see_unclaimed(
         NAMED(m->r.id));
 }
 
-/* Of kept items no more were let go of than for what was served and for the
- * head: the last of them was needed. */
+/* Kept items are let go of only when needed: without the largest of them, and
+ * without what else came back, the head would lack blocks. */
 /* RULES 5.21 */
 static void see_let_go(
     const struct eorder *k, const struct back *p, uint32_t needed)

@@ -288,7 +288,8 @@ static bool earlier(const struct efact *f, bool full, uint64_t turn)
     return f->full != full ? f->full : f->turn < turn;
 }
 
-/* Blocks came: none that came before waits, and is not barred. */
+/* `by` got blocks: no item that is before it in the order waits without being
+ * barred. */
 /* RULES 5.11, 5.13 */
 static void see_served(const struct eorder *k, const struct efact *by)
 {
@@ -300,7 +301,7 @@ static void see_served(const struct eorder *k, const struct efact *by)
     HOLDS(!by->it->victim || full || was->full, "once",
         "%s item of turn %llu is a victim", NAMED(by->turn));
     if (efact_same(was, by) && was->full != full)
-        return; /* it became so by what was before it */
+        return; /* `full` changed in this step: its old place says nothing */
     for (uint32_t i = 0; i < k->e->rooms_max; i++) {
         const struct efact *f = &k->now[i], *b = &k->was[i];
 
@@ -313,7 +314,8 @@ static void see_served(const struct eorder *k, const struct efact *by)
     }
 }
 
-/* Blocks came: to all of the batch, or those left are too scattered. */
+/* `by` got blocks: so did all of its batch, unless the blocks that are left are
+ * too scattered. */
 /* RULES 5.11 */
 static void see_batch(const struct eorder *k, const struct efact *by)
 {

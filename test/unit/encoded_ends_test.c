@@ -482,7 +482,8 @@ TEST_ENCODED(rows_that_are_not_final_or_not_all_there_die)
     T_EQ_U64(brain_free(e), 16);
 }
 
-/* Its process lives; it said itself, or by another, that it writes no more. */
+/* The process of the closed connection lives, but the other connection's final
+ * commit says that no writer writes any more. */
 /* RULES 6.3 */
 TEST_ENCODED(a_closed_connection_holds_no_final_rows)
 {

@@ -83,7 +83,7 @@ TEST(plain_tcp_where_no_more_is_in_common)
     }
 }
 
-/* Breaks the room's attempt, after_ms after what was before. */
+/* Lets after_ms pass, then breaks the room's attempt. */
 static void breaks(
     struct rig *l, struct there *t, uint32_t attempt, uint32_t after_ms)
 {

@@ -709,7 +709,7 @@ TEST(without_descriptors_connections_do_not_keep_a_thread_busy)
     join(0);
     say(&b, 0, 0);
     wait_for(&a.messages, 1);
-    T_WAIT(calm, NULL); /* and the reserve is taken */
+    T_WAIT(calm, NULL); /* by now the listener holds its spare descriptor */
     to.sin_port = htons((uint16_t)atoi(strrchr(address, ':') + 1));
     use_up_descriptors(&before);
     for (int i = 0; i < 5; i++)

@@ -35,7 +35,7 @@ void host_open(struct host *h, int role, const char *socket, const char *pool);
  * again. False: it is away. */
 bool host_up(struct host *h);
 
-/* Dies unless the pool's rows can hold the model's. */
+/* Dies unless the pool's rows are as wide as the model's. */
 void host_fits(const struct host *h, int width);
 
 /* Returns "reason, advice A: the daemon's text", static. */

@@ -87,7 +87,7 @@ struct fill {
     bool large;             /* the message may be one unit larger than `room` */
     bool small;             /* it has only small segments */
     uint32_t units, places; /* iovec entries: at the peer, here */
-    bool alone;             /* its last segment must be its only one */
+    bool alone; /* the segment just cut needs a message of its own */
 };
 
 /* Fills the message with segments of endpoint e's jobs, in turns. */

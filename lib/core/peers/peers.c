@@ -261,7 +261,7 @@ bool peer_carrier_broke(struct peers *p, struct out *out, struct peer *peer,
 {
     const char *was = carrier_name(peer->pair.chosen);
 
-    /* What is copied on one host breaks with the mapping. */
+    /* Rows of a mapped peer are copied: the mapping broke, not the carrier. */
     if (peer->mapped ||
         !carriers_broke(&peer->pair, p->self.c->carriers, now_ns, outage_ns))
         return false;
@@ -499,7 +499,7 @@ static void on_hello(struct peers *p, struct out *out, const struct event *ev)
             peer->carrier != peer->pair.chosen))
         peer_hello(p, out, link, peer->epoch, true);
     else if (peer->told != p->self.news || peer->e.path_due)
-        peer->hello_ns = now_ns; /* it answers what was said before */
+        peer->hello_ns = now_ns; /* it answered a HELLO without our news */
     peer_arm(p, peer);
 }
 

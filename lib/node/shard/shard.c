@@ -1,9 +1,9 @@
 /* shard.c - one transfer worker: its thread, its rings, its turns.
  *
  * Invariants:
- *  - the loop's thread touches the rings, the wake and the counters; all else
- *    belongs to the owner: the shard's thread, or the loop in shard_work. The
- *    owner passes it on as its last access;
+ *  - the loop's thread touches the rings, the wake and the counters at any
+ *    time; all else belongs to the owner: the shard's thread, or the loop in
+ *    shard_work. The owner passes ownership on as its last access;
  *  - orders are carried out in order; notes reach the loop in order and none
  *    is lost: while their ring is half full the carrier rests;
  *  - a turn drains orders, carrier and messages to send; the loop is woken once

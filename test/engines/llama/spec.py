@@ -27,7 +27,8 @@ def types(words):
 
 
 def prototypes(text):
-    """Returns {function: "result(types)"}; a call is none."""
+    """Returns {function: "result(types)"} of each prototype in the text; calls
+    are left out."""
     text = re.sub(r"/\*.*?\*/|//[^\n]*", "", text, flags=re.S)
     text = re.sub(r"^#.*$", "", text, flags=re.M)
     found = {}

@@ -122,7 +122,8 @@ def make_delivery(server: Any) -> type:
                 began = loop.time()
                 await self._write(source, data.embedding, state)
                 self.metrics.moved(loop.time() - began, data.embedding.nbytes)
-            except TimeoutError as e:  # its ranks hear of what it waited for
+            except TimeoutError as e:
+                # The ranks that read the room are told what it waited for.
                 source.abort("timeout", str(e))
                 raise
             except (ValueError, RuntimeError) as e:

@@ -87,10 +87,10 @@ def asks() -> None:
 
 
 def registered(original: Any, self: Any, url: Any) -> bool:
-    """EncoderBootstrapServer.register: an encoder, which registers once, is
-    used when it has said where its mmx-encoded is, and asked for that until it
-    unregisters. What is no URL would fail every request; an encoder that
-    MMX_ENCODERS leaves out would get clients' pictures."""
+    """EncoderBootstrapServer.register. An encoder registers once, and is used
+    once it has said where its mmx-encoded is. It is asked until it says so,
+    answers that it has none (404), or unregisters. Refused at once: what is no
+    URL, and an encoder that MMX_ENCODERS leaves out."""
     late, pause = time.monotonic() + PLACE_S, AGAIN_S
 
     def ask() -> None:
