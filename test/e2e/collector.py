@@ -1,6 +1,7 @@
-"""A collector for one test: takes OTLP over HTTP, and decodes what came by a
-reader of protobuf of its own. Where Python's opentelemetry-proto is installed,
-each body is read by the published definitions, too, and must say the same."""
+"""A collector for one test: takes OTLP over HTTP, and decodes it with a
+protobuf reader of its own. Where Python's opentelemetry-proto is installed,
+each body is also decoded with the published definitions, and both results must
+be equal."""
 
 import http.server
 import threading
@@ -50,7 +51,8 @@ def attributes(pairs):
 
 
 def spans_of(body):
-    """[{...}] of a request; a span has the attributes of its resource."""
+    """Returns the spans of a request as [{...}]; a span has the attributes of
+    its resource."""
     out = []
     for side in map(fields, fields(body)[1]):
         about = attributes(fields(side[1][0])[1])
@@ -69,7 +71,7 @@ def spans_of(body):
 
 
 def published(body):
-    """The same by the published definitions."""
+    """Returns the same as spans_of, read with the published definitions."""
     out = []
     for side in trace_service_pb2.ExportTraceServiceRequest.FromString(
             body).resource_spans:
@@ -88,8 +90,7 @@ def published(body):
 
 
 class Collector:
-    """status: what it answers with; answer: the body; hangs: it answers when
-    that is cleared."""
+    """Answers with this status and body; while `free` is cleared it hangs."""
 
     def __init__(self, port=0):
         self.spans, self.wrong, self.requests = [], [], 0

@@ -20,7 +20,8 @@ def library():
 
 
 class Client:
-    """Connected with these secrets: the listener's, and its own."""
+    """A connection under the listener's public key, with a key pair of its
+    own."""
 
     def __init__(self, address, server, pair):
         self.zmq = library()
@@ -59,7 +60,7 @@ class Client:
                                     SNDMORE if more else 0))
 
     def receive(self, seconds=LIMIT):
-        """The next message; None: there is none in this time."""
+        """Returns the next message, or None if none comes in time."""
         self.number(RCVTIMEO, int(seconds * 1000))
         got = ctypes.create_string_buffer(65536)
         n = self.zmq.zmq_recv(self.socket, got, ctypes.c_size_t(65536), 0)

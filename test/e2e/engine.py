@@ -52,7 +52,7 @@ class Engine:
                                 cells=cells, timeout=timeout)
         self.pool = self.conn.pool(pool, layout) if timeout else None
         self.rooms = {}
-        self.items = {}  # rooms whose rows are those of another number
+        self.items = {}  # rooms that show another room's rows: that room
 
     def close(self):
         self.conn.close()
@@ -61,7 +61,7 @@ class Engine:
         self.pool = self.conn.pool(name)
 
     def item(self, rooms, item):
-        """These rooms show one item: its rows are theirs."""
+        """Records that these rooms have the rows of room `item`."""
         self.items.update(dict.fromkeys(rooms, item))
 
     # --- encode side ------------------------------------------------------
@@ -71,7 +71,7 @@ class Engine:
             mmx.Reference(room, secret), self.pool, max_rows, total, aux=aux.encode(), **more)
 
     def announce_keyed(self, room, rows, number, **more):
-        """With a key made from a number: JSON has no bytes."""
+        """Announces with a key made from a number: JSON has no bytes."""
         self.announce(room, rows, rows, key=number.to_bytes(32, "little"),
                       **more)
 
@@ -79,26 +79,27 @@ class Engine:
         return self.rooms[room].wait_granted(timeout).may_write
 
     def opens(self, room, max_rows, total=None, aux="", **more):
-        """Announces it, and waits until it may write."""
+        """Announces a room and waits until its rows may be written."""
         self.announce(room, max_rows, total, aux, **more)
         self.granted(room)
 
     def have(self, room, timeout=LIMIT):
-        """Were its rows there already?"""
+        """Returns whether the rows existed already, once the room is
+        granted."""
         return self.rooms[room].wait_granted(timeout).have
 
     def served(self, rooms):
-        """How many of them have their blocks."""
+        """Returns how many of the rooms have their blocks."""
         self.conn.step()
         return self.granted_now(rooms)
 
     def granted_now(self, rooms):
-        """The same, as far as events were read."""
+        """As served, without reading new events."""
         return sum(self.rooms[r].may_write >= 0 for r in rooms)
 
     def write(self, room, first, end):
-        """Fills rows of every field, without asking what became of the room:
-        what a process does that slept through its end."""
+        """Fills rows of every field, without a look at the room's state: as a
+        process does that slept through the room's end."""
         for field in self.pool.fields.values():
             rows = pattern(self.items.get(room, room), field, first, end)
             for run in self.rooms[room].pieces(first, end):
@@ -112,7 +113,7 @@ class Engine:
         self.conn.wait(reply, LIMIT)
 
     def encode(self, room, rows, known=True, step=0, aux="", **more):
-        """An item from announce to its last commit."""
+        """Takes a room from its announce to its last commit."""
         self.announce(room, rows, rows if known else None,
                       aux if known else "", **more)
         self.granted(room)
@@ -133,7 +134,7 @@ class Engine:
         return [source.served, source.failed]
 
     def ends(self, room):
-        """Releases it when it is done."""
+        """Waits until the room is done and releases it."""
         self.done(room)
         self.release(room)
 
@@ -182,14 +183,14 @@ class Engine:
         conn = self.conn
         conn.wait(lambda: 1 + len(conn._lent) == number and all(
             lender.told for lender in conn._lenders), LIMIT)
-        conn.query("status")  # it has heard what was said before
+        conn.query("status")  # langd has handled all earlier messages
 
     def lent(self, room):
         """True if the rows are read in the encoder's pool."""
         return self.rooms[room].pool.number != self.pool.number
 
     def shown(self, room):
-        """As wrong; None if the room is not ready."""
+        """Returns what wrong() does, or None if the room is not ready."""
         return self.wrong(room) if self.rooms[room].complete else None
 
     # --- both -------------------------------------------------------------
@@ -201,7 +202,7 @@ class Engine:
         self.conn.wait(lambda: self.conn.connected, LIMIT)
 
     def steps(self, ms):
-        """Steps for this long."""
+        """Steps for this many seconds."""
         end = time.monotonic() + ms / 1000
         while time.monotonic() < end:
             mmx.wait_any([self.conn], 0.005)
@@ -211,7 +212,7 @@ class Engine:
         return self.rooms[room].aux.decode()
 
     def state(self, room):
-        """[name of the state, rows, reason] from the cell alone."""
+        """Returns [name of the state, rows, reason] from the cell alone."""
         got = self.rooms[room]
         reason = got.reason
         return [got.state.name, got.rows, reason.reason if reason else ""]
@@ -224,7 +225,7 @@ class Engine:
         self.conn.wait(lambda: got.state == mmx.State[state], timeout, 0.005)
 
     def failed(self, room, timeout=LIMIT):
-        """The reason's name, once the room has failed."""
+        """Returns the reason's name once the room has failed."""
         self.until(room, "FAILED", timeout)
         return self.state(room)[2]
 
@@ -277,7 +278,7 @@ class Engine:
 def serve(kind) -> None:
     """The process: one command per line in, one result per line out."""
     how = json.loads(sys.stdin.readline())
-    if how.get("uid"):  # its connections are of this user
+    if how.get("uid"):  # the connections are of this user
         os.setgroups(how.pop("groups", []))
         os.seteuid(how.pop("uid"))
     engine = kind(**how)
@@ -287,7 +288,7 @@ def serve(kind) -> None:
         try:
             do = getattr(engine, command.pop("do"))
             answer = {"ok": do(**command)}
-        except Exception as e:  # the test decides what it means
+        except Exception as e:  # the test decides what an error means
             answer = {"error": str(e), "type": type(e).__name__,
                       "trace": traceback.format_exc()}
         print(json.dumps(answer), flush=True)

@@ -1,5 +1,5 @@
-"""One call of a program fails, of those that its own code makes: the page of
-test/preload/nth_call.c."""
+"""Lets one call of a program fail, of the calls that the program's own code
+makes: the page of test/preload/nth_call.c."""
 
 import mmap
 import os
@@ -16,7 +16,7 @@ KINDS_AT = HELD.size + FAILED.size
 
 
 class Calls:
-    """What a program that is started with `env` has called so far."""
+    """The calls so far of a program that is started with `env`."""
 
     def __init__(self, path):
         with open(path, "wb") as f:
@@ -48,7 +48,7 @@ class Calls:
         return HELD.unpack_from(self.page)
 
     def clear(self):
-        """As before a start."""
+        """Clears the page, as it is before a start."""
         HELD.pack_into(self.page, 0, 0, 0)
         for at, kind, _ in list(self._rows()):
             KIND.pack_into(self.page, at, kind.encode(), 0, 0)
@@ -66,12 +66,12 @@ class Calls:
             struct.pack_into("<Q", self.page, at + KIND.size - 8, 0)
 
     def failed(self):
-        """The function that has failed; empty: none has yet."""
+        """Returns the function that has failed, or "" if none has yet."""
         return FAILED.unpack_from(self.page, HELD.size)[1].strip(
             b"\0").decode()
 
     def place(self, binary):
-        """The same, and where it was called."""
+        """Returns the function that has failed, and where it was called."""
         at, _ = FAILED.unpack_from(self.page, HELD.size)
         said = subprocess.run(
             ["addr2line", "-s", "-f", "-e", binary, hex(at - 1)],

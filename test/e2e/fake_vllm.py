@@ -41,18 +41,18 @@ class Feature:
         if not reference:
             self.data["pixel_values"] = types.SimpleNamespace(data=b"pixels")
         self.mm_position = types.SimpleNamespace(
-            offset=offset, length=length + 2,  # two separators
+            offset=offset, length=length + 2,  # a separator on each side
             get_num_embeds=lambda: length)
         self.rows = length
 
 
 def room_of(request, name):
-    """The room's number."""
+    """Returns the number of the room that is offered under the name."""
     return mmx.Reference.read(request.ec_transfer_params[name]["room"]).room
 
 
 class Request:
-    """Pictures by name and rows, one after the other in a prompt."""
+    """A request whose prompt has these pictures (name, rows) in turn."""
 
     def __init__(self, request_id, *pictures, reference=False):
         self.request_id, self.mm_features = request_id, []
@@ -64,8 +64,8 @@ class Request:
 
 
 class Engine:
-    """The order of vLLM's calls, without vLLM: a scheduler and its ranks,
-    whose only link is the metadata."""
+    """Makes vLLM's calls in vLLM's order: a scheduler and its ranks, whose
+    only link is the metadata."""
 
     def __init__(self, daemon, role, ranks=1, dtype="torch.bfloat16",
                  width=WIDTH, wide=WIDTH, v2=False, stages=1, **extra):
@@ -95,9 +95,9 @@ class Engine:
                 self.scheduler = made
             else:
                 self.ranks.append(made)
-        self.wide = wide  # the rows, whatever the configuration says
+        self.wide = wide  # elements of a row, whatever the configuration says
         self.caches = [{} for _ in self.ranks]
-        self.encoded = []  # what the encoder ran for
+        self.encoded = []  # the items for which the encoder ran
 
     def close(self):
         for c in [self.scheduler, *self.ranks]:
@@ -120,8 +120,8 @@ class Engine:
                    f"{request.request_id} is admitted")
 
     def step(self, request, evict=(), computed=0):
-        """Schedules what is beyond `computed`; what neither the connector
-        nor the engine has is encoded here."""
+        """Schedules the tokens beyond `computed`. Items that neither the
+        connector nor the engine has are encoded here."""
         cached = self.caches[0]
         encode, seen = [], set()
         for name in evict:
@@ -146,7 +146,7 @@ class Engine:
         self.encoded += [f.identifier for f in encode]
 
     def run(self, rank, cache, meta, encode):
-        """The pass of one rank."""
+        """Runs one pass of a rank."""
         rank.bind_connector_metadata(meta)
         rank.start_save_caches(encoder_cache=cache)
         rank.start_load_caches(cache)
@@ -163,7 +163,8 @@ class Engine:
         return said
 
     def report(self, said):
-        """Joined, as vLLM's executor does it."""
+        """Joins the ranks' reports, as vLLM's executor does, and hands them
+        on."""
         said = [pickle.loads(pickle.dumps(x)) for x in said if x]
         if said:
             self.scheduler.update_connector_output(types.SimpleNamespace(
@@ -175,7 +176,7 @@ class Engine:
         self.step(request)
 
     def serve(self, request):
-        """A whole request; what the router gets to know."""
+        """Serves a whole request; returns what the router gets to know."""
         self.take(request)
         return self.finish(request)
 
@@ -199,7 +200,7 @@ class VllmCase(Case):
         self.d = self.world.langd(
             [], fields=FIELDS, **{"blocks": 32, **(langd or {})},
             control={"allow": ["tcp://127.0.0.1:*"]})
-        # However slow the machine is.
+        # The machine may be slow.
         patient = {"mmx_patience_s": 60}
         self.producer = self.engine_of(self.e, "producer", ranks, **patient)
         self.consumer = self.engine_of(self.d, "consumer", ranks,
@@ -216,7 +217,8 @@ class VllmCase(Case):
         super().tearDown()
 
     def reclaim(self, daemon=None, producer=None):
-        """Another engine wants all blocks: kept rows go."""
+        """Takes all blocks for another engine, so that kept rows are
+        evicted."""
         daemon = daemon or self.e
         other = self.world.engine(daemon)
         (producer or self.producer).scheduler.has_pending_push_work()
@@ -226,13 +228,13 @@ class VllmCase(Case):
         other.release(99)
 
     def connect(self):
-        """Has langd meet encoded: what is declined is said to those that it
-        knows."""
+        """Connects langd to encoded: langd sends a DECLINE only to encoders
+        that it knows."""
         r = self.hand_over("before", ("first", 3))
         self.consumer.serve(r)
 
     def declined(self, said):
-        """Declines an offer that its engine has no use for any more."""
+        """Declines an offer for which its engine has no use any more."""
         lm = self.world.engine(self.d).conn
         lm.wait(lm.decline(mmx.Reference.read(said["room"]),
                            said["encoder"]), 10)
@@ -244,7 +246,7 @@ class VllmCase(Case):
                     cache[f.identifier], tensor(f.identifier, f.rows))
 
     def fetch(self, request):
-        """A whole request of the consumer, which gets the pictures' rows."""
+        """Serves a request at the consumer, and checks its pictures' rows."""
         self.consumer.take(request)
         self.check(self.consumer, request)
         self.consumer.finish(request)
@@ -253,7 +255,8 @@ class VllmCase(Case):
         return self.d.stats()["rooms_opened"]
 
     def hand_over(self, name, *pictures, reference=False):
-        """Encoded there; the request as the language side gets it."""
+        """Encodes a request at the producer; returns it with the offers, as
+        the language side gets it."""
         request = Request(name, *pictures)
         there = Request(name, *pictures, reference=reference)
         there.ec_transfer_params = self.producer.serve(request)

@@ -1,5 +1,5 @@
 """A langd that holds what it can: it maps the pools of an encoder of this
-host, asks for rooms, is given where their rows lie, and says nothing more but
+host, asks for rooms, is told where their rows lie, and then sends nothing but
 PONG. Run with the encoder's address, its Unix socket, the layout of the pool
 and the rooms; prints a line when it has asked."""
 
@@ -34,7 +34,7 @@ class Peer(Dealer):
         return got
 
     def message(self):
-        """The next message; PINGs are answered meanwhile."""
+        """Returns the next message; answers PINGs meanwhile."""
         while True:
             flags = self.exactly(1)[0]
             size = struct.unpack(">Q", self.exactly(8))[0] if flags & 2 \
@@ -47,7 +47,7 @@ class Peer(Dealer):
                 self.s.sendall(bytes([4, len(pong)]) + pong)
 
     def token(self):
-        """(epoch, socket, token) of the encoder's HELLO."""
+        """Returns (epoch, socket, token) of the encoder's HELLO."""
         while True:
             data = self.message()
             head = HEADER.unpack_from(data)
@@ -69,7 +69,7 @@ def fnv(layout):
 
 
 def main(address, path, layout, rooms):
-    rows = socket.create_server(("127.0.0.1", 0))  # where nothing is read
+    rows = socket.create_server(("127.0.0.1", 0))  # never read
     port = rows.getsockname()[1]
     peer = Peer(address)
     peer.s.settimeout(None)

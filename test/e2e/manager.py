@@ -1,4 +1,5 @@
-"""A service manager's socket: what the daemon says to it, and when."""
+"""A service manager's socket, which keeps what the daemon says to it, and
+when."""
 
 import os
 import socket
@@ -25,7 +26,8 @@ class Manager:
             self.heard.append((time.monotonic(), text))
 
     def _close(self):
-        # The number of a closed socket would be read under its next owner.
+        # A thread that reads a closed socket's number would read from the
+        # number's next owner.
         self.socket.shutdown(socket.SHUT_RD)
         self.thread.join()
         self.socket.close()
@@ -38,7 +40,7 @@ class Manager:
                 "WATCHDOG_USEC": str(watchdog_ms * 1000)}
 
     def longest(self, since):
-        """The longest time without a beat, from then on until now."""
+        """Returns the longest time without a beat from `since` until now."""
         beats = self.times("WATCHDOG=1")
         times = [since] + [t for t in beats if t > since] + [time.monotonic()]
         return max(b - a for a, b in zip(times, times[1:]))

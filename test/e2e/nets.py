@@ -28,7 +28,7 @@ def ip(*words):
 
 
 def missing():
-    """Why namespaces cannot be made here; empty: they can."""
+    """Returns why namespaces cannot be made here, or ""."""
     if os.geteuid() != 0:
         return "not root"
     nets = Nets()
@@ -42,7 +42,7 @@ def missing():
 
 
 def no_wire():
-    """Why a Wire cannot be made here; empty: it can."""
+    """Returns why a Wire cannot be made here, or ""."""
     return "" if os.access(TUN, os.R_OK | os.W_OK) else f"no {TUN}"
 
 
@@ -91,8 +91,8 @@ def enter(name):
 
 
 def inside(name, make):
-    """What `make` returns in a thread that is inside the namespace: a socket
-    stays where it was made. Without a name: here."""
+    """Calls `make` in a thread that is inside the namespace, and returns its
+    result: a socket stays where it was made. Without a name: here."""
     if not name:
         return make()
     got = []
@@ -137,7 +137,7 @@ class Capture:
                     return
 
     def stop(self):
-        """The packets, in their order."""
+        """Returns the packets, in their order."""
         self.over = True
         self.thread.join()
         self.socket.close()
@@ -151,7 +151,7 @@ def checksum(data):
 
 
 def says(packet):
-    """True of a TCP packet that has bytes of its connection."""
+    """True if a TCP packet carries payload."""
     head = (packet[0] & 15) * 4
     return packet[9] == socket.IPPROTO_TCP and \
         len(packet) > head + (packet[head + 12] >> 4) * 4
@@ -164,8 +164,8 @@ def ports(packet):
 
 
 def reset(packet):
-    """What ends the connection of a packet where that goes to. The other end
-    learns it as soon as it says more."""
+    """Returns a RST for the receiver of a packet, as from the packet's sender.
+    The sender learns of the reset when it sends more."""
     head = (packet[0] & 15) * 4
     tcp = packet[head:head + 12] + b"\x50\x14" + bytes(6)
     over = packet[12:20] + struct.pack(">HH", socket.IPPROTO_TCP, len(tcp))
@@ -176,19 +176,20 @@ def reset(packet):
 
 
 class Wire:
-    """The link of two hosts, m0 of each, as the test carries it, packet by
-    packet; what it does to them is drawn from a seed. All of it may be set
-    while packets pass. Rejected: netem, which small kernels do not have."""
+    """The link of two hosts, m0 of each. The test carries its packets one by
+    one; faults are drawn from a seed. Each setting may change while packets
+    pass. Rejected: netem, which small kernels do not have."""
 
-    QUEUE_S = 0.2  # what would wait for longer is lost, as on a slow link
+    QUEUE_S = 0.2  # packets that would wait longer are lost, as on a slow link
 
     def __init__(self, a, b, seed, **faults):
         self.draw = random.Random(seed)
         self.delay = self.jitter = 0.0  # seconds, one way: delay +/- jitter
-        # Chances of a packet; those of a reset: if it has bytes of TCP.
+        # Probability of each fault for a packet; reset: only if it has
+        # payload.
         self.loss = self.twice = self.flip = self.reset = 0.0
-        self.rate = 0  # bytes a second, one way; 0: as they come
-        self.deaf = ()  # hosts that nothing reaches
+        self.rate = 0  # bytes a second, one way; 0: no limit
+        self.deaf = ()  # addresses that no packet reaches
         self.shut = ()  # ports whose packets are lost
         self.did = collections.Counter()
         self.set(**faults)
@@ -213,7 +214,7 @@ class Wire:
             setattr(self, name, value)
 
     def calm(self):
-        """No faults from now on."""
+        """Ends all faults."""
         self.set(delay=0, jitter=0, loss=0, twice=0, flip=0, reset=0, rate=0,
                  deaf=(), shut=())
 
@@ -266,7 +267,8 @@ class Wire:
                         self.meet(self.ends[0] == fd, os.read(fd, 1 << 16))
             while self.due and self.due[0][0] <= time.monotonic():
                 _, _, to, packet = heapq.heappop(self.due)
-                with contextlib.suppress(OSError):  # it does not take it: lost
+                # not taken by the device: lost
+                with contextlib.suppress(OSError):
                     os.write(self.ends[to], packet)
 
     def close(self):

@@ -1,5 +1,5 @@
-"""Cases of engines on a GPU: over the driver's double and a stand-in of torch's
-streams. What is pinned is known, once for each address."""
+"""Cases of engines on a GPU: over the driver's double and a stand-in for
+torch's streams. PINNED knows what is pinned; each address is pinned once."""
 
 import os
 import sys
@@ -17,7 +17,7 @@ PINNED = {}  # address -> (address, bytes)
 
 
 def modules():
-    """Has what an adapter imports be the stand-in."""
+    """Has adapters import the stand-in for torch."""
     return mock.patch.dict(sys.modules,
                            torch.modules(cuda.Driver.get(DOUBLE)))
 
@@ -30,15 +30,15 @@ def is_mapped(at):
 
 
 class OnGpu:
-    """Of a case: first of its bases."""
+    """A mixin for cases; it comes first among the bases."""
 
     def setUp(self):
         super().setUp()
         self.driver = cuda.Driver.get(DOUBLE)
         torch.modules(self.driver)
         pin, unpin = self.driver.pin, self.driver.unpin
-        PINNED.clear()  # of maps that something of an earlier test holds
-        late = []  # unpinned when their addresses may be of other memory
+        PINNED.clear()  # may have maps that an object of an earlier test holds
+        late = []  # unpinned after their memory was unmapped
         self.addCleanup(lambda: self.assertEqual(late, []))
 
         def pinned(at, size, flags):
@@ -58,5 +58,5 @@ class OnGpu:
         self.addCleanup(torch.open_gates)
 
     def batches(self):
-        """Calls of the driver that copy, so far."""
+        """Returns the number of the driver's copy calls so far."""
         return self.driver.lib.double_get(b"batches")

@@ -1,5 +1,6 @@
-"""A langd by hand that says messages about rooms and generations that are
-nowhere, and reads the answers: a process of its own, served as engine.py is."""
+"""A langd by hand that sends messages about rooms and generations that do not
+exist, and reads the answers: a process of its own, which takes commands as
+engine.py does."""
 
 import itertools
 import random
@@ -10,7 +11,7 @@ from engine import serve
 from liar import Peer
 from rawpeer import HEADER, frame, hello, part, text
 
-# Frames of one message, and how many messages may be without their answers.
+# Frames of one message, and how many ABORTs may be without an answer.
 FRAMES, OPEN = 50, 4
 # Kind and body: RESUME, ACK, ABORT, DECLINE, STATE.
 KINDS = ((3, struct.pack("<IIIB", 0, 100, 0, 1)),
@@ -18,7 +19,7 @@ KINDS = ((3, struct.pack("<IIIB", 0, 100, 0, 1)),
          (7, struct.pack("<B", 1) + text("orphan") + bytes(24)),
          (11, bytes(32 + 4 + 4 + 16)),
          (12, struct.pack("<BBBIIIBB", 5, 2, 0, 0, 100, 100, 0, 0)))
-DRAINED = 8  # what an ABORT is answered by
+DRAINED = 8  # answers an ABORT
 
 
 class Orphans:
@@ -31,8 +32,8 @@ class Orphans:
         self.open = 0
 
     def say(self, count, rate):
-        """Sends this many, at most so many in a second. The rate that it
-        was, each ABORT being answered."""
+        """Sends `count` messages, at most `rate` a second, and waits for the
+        answer to each ABORT. Returns the rate that it reached."""
         began = time.monotonic()
         kinds = itertools.cycle(KINDS)
         for sent in range(0, count, FRAMES):
@@ -49,7 +50,7 @@ class Orphans:
         return count / (time.monotonic() - began)
 
     def answers(self, left):
-        """Reads until this many ABORTs have no answer yet."""
+        """Reads until only `left` ABORTs have no answer."""
         while self.open > left:
             data, at = self.peer.message(), 0
             while at < len(data):

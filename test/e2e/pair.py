@@ -1,6 +1,6 @@
-"""The world of a test: daemons with generated configs in a directory of
+"""The world of a test: daemons with generated configurations in a directory of
 their own, engines as objects or processes, mmxctl's answers as values. What
-is started here is ended here, by its process id."""
+the test starts is ended here, by its process id."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 BUILD = os.environ.get("MMX_BUILD", os.path.join(ROOT, "build"))
 SMALL = "embedding:u8:64"
-# How rows go when they are not to be copied: run's --sent.
+# The carrier of rows that are not to be copied: run's --sent.
 SENT = os.environ.get("MMX_SENT")
 TRANSFER = {"transfer": {"same_host": "off", "carrier": SENT}} if SENT else {}
 # UCX's transports, and the device of each side: "rc_verbs rxe0:1 rxe1:1".
 OVER = os.environ.get("MMX_UCX", "").split()
-# As the units set them: read once when UCX is loaded.
+# As the units set them; UCX reads them once, when it is loaded.
 UCX = {"UCX_HANDLE_ERRORS": "none", "UCX_VFS_ENABLE": "n",
        "UCX_MEM_EVENTS": os.environ.get("UCX_MEM_EVENTS", "n")}
 
 
 def sanitized(binary: str) -> bool:
-    """True if it looks after its memory itself: AddressSanitizer, whose
-    functions no preloaded library may hide."""
+    """True if the program is built with AddressSanitizer, whose functions no
+    preloaded library may hide."""
     with open(binary, "rb") as f:
         return b"__asan_init" in f.read()
 
 
 def eventually(condition, what: str, limit: float = LIMIT):
-    """Asks again until it is true. The only place that waits by the clock:
-    what it asks lies in another process and has no event for us."""
+    """Asks again until the condition is true. The only place that waits by the
+    clock: the condition lies in another process and has no event for us."""
     end = time.monotonic() + limit
     while True:
         got = condition()
@@ -60,8 +60,9 @@ def eventually(condition, what: str, limit: float = LIMIT):
 
 
 def free_port() -> int:
-    """Below what the kernel gives to outgoing connections: nobody else gets
-    it by chance before the daemon has bound it."""
+    """Returns a port below those that the kernel gives to outgoing
+    connections: no other program gets it by chance before the daemon has bound
+    it."""
     while True:
         with socket.socket() as s, contextlib.suppress(OSError):
             s.bind(("127.0.0.1", random.randrange(15000, 32000)))
@@ -94,7 +95,7 @@ def scalar(value) -> str:
 
 
 def merged(base: dict, more: dict) -> dict:
-    """base with more on top; mappings are merged, not replaced."""
+    """Returns `base` with `more` on top; mappings are merged, not replaced."""
     out = dict(base)
     for key, value in more.items():
         old = out.get(key)
@@ -115,7 +116,7 @@ class Daemon:
         self.killed = False
         self.nofile = None  # (soft, hard) RLIMIT_NOFILE
         self.before = None  # called in the child
-        self.inside = []  # words before the command: of a namespace
+        self.inside = []  # words before the command: how to enter a namespace
 
     def of_base(self, folder: str) -> "Daemon":
         """Makes it a daemon of another build."""
@@ -132,7 +133,7 @@ class Daemon:
             os.kill(self.pid, signal.SIGCONT)
 
     def limit(self) -> None:
-        """In the child, before it becomes the daemon."""
+        """Runs in the child, before it becomes the daemon."""
         resource.setrlimit(resource.RLIMIT_NOFILE, self.nofile)
 
     def start(self, env=None, stderr=None) -> "Daemon":
@@ -176,7 +177,7 @@ class Daemon:
         self.process.wait()
 
     def stop(self) -> int:
-        """SIGTERM; the exit status."""
+        """Sends SIGTERM; returns the exit status."""
         if self.process.poll() is None:
             self.process.terminate()
         try:
@@ -205,19 +206,19 @@ class Daemon:
 
     @property
     def orders(self) -> str:
-        """Its socket for orders."""
+        """Returns the path of the socket for orders."""
         folder, name = os.path.split(self.socket)
         return os.path.join(folder + "-admin", name)
 
     def show(self, what: str):
-        """mmxctl's answer as rows."""
+        """Returns mmxctl's answer as rows."""
         return json.loads(self.ctl(what, "--json").stdout)
 
     def stats(self) -> dict:
         return {r["name"]: r["value"] for r in self.show("stats")}
 
     def ended(self, room: int) -> dict:
-        """The row of the history for a room that has ended."""
+        """Returns the row of the history for a room that has ended."""
         def newest():
             rows = [r for r in self.show("rooms")
                     if r["room"] == room and r.get("ended")]
@@ -225,7 +226,7 @@ class Daemon:
         return eventually(newest, f"room {room} in {self.name}'s history")
 
     def free(self) -> "tuple[int, int]":
-        """(free, all) blocks of all pools."""
+        """Returns (free, all) blocks of all pools."""
         rows = self.show("pools")
         return (sum(r["free"] for r in rows), sum(r["blocks"] for r in rows))
 
@@ -282,7 +283,7 @@ class Remote:
         return call
 
     def begin(self, do: str, **how) -> None:
-        """Has it begin a call, whose end is not waited for."""
+        """Begins a call without waiting for its end."""
         self._send({"do": do, **how})
 
     def signal(self, number: int) -> None:
@@ -301,7 +302,7 @@ class Remote:
 
 
 def keygen(path: str) -> str:
-    """A new key of the fleet at this path."""
+    """Writes a new fleet key to this path."""
     subprocess.run([os.path.join(BUILD, "mmxctl"), "keygen", path],
                    check=True, capture_output=True, timeout=LIMIT)
     return path
@@ -309,7 +310,7 @@ def keygen(path: str) -> str:
 
 class World:
     def __init__(self, insecure=False):
-        # Inside another one, which has the folder of orders beside it.
+        # The outer folder also has the sockets for orders, beside `w`.
         around = tempfile.mkdtemp(prefix="mmx-e2e-")
         os.chmod(around, 0o711)
         self.dir = os.path.join(around, "w")
@@ -320,8 +321,8 @@ class World:
         self.key = os.path.join(self.dir, "fleet.key")
 
     def trusting(self, conf: dict) -> dict:
-        """The configuration with the key of this world, or without one; and
-        with the devices of this machine."""
+        """Returns the configuration with this world's key, or without one, and
+        with this machine's devices."""
         if OVER and conf.get("transfer", {}).get("carrier") == "ucx":
             device = OVER[2 if "peers" in conf else 1]
             conf = merged({"transfer": {"tls": OVER[0], "devices": device}},
@@ -353,7 +354,7 @@ class World:
     def langd(self, encoders, name="lang0", fields=SMALL, blocks=64,
               block_rows=128, default_blocks=8, start=True, **conf) -> Daemon:
         base = {"name": name, "socket": {"path": f"{self.dir}/{name}.sock"},
-                # Patient with encoders that a slow machine starts.
+                # Encoders may start slowly on a slow machine.
                 "timeouts": {"drain": "1s", "unreachable": "60s"},
                 "pools": [{"name": "vit", "blocks": blocks,
                            "block_rows": block_rows, "layout": fields,
@@ -391,7 +392,8 @@ class World:
         self.engines.clear()
 
     def close(self) -> "list[str]":
-        """Ends everything; what was wrong with the daemons at their end."""
+        """Ends everything; returns what was wrong with the daemons at their
+        end."""
         wrong = []
         self.end_engines()
         for d in self.daemons:
@@ -411,16 +413,16 @@ class World:
 
 
 class Case(unittest.TestCase):
-    """A test with a world; at its end every block is free on every side,
-    first with the engines still there if the test released everything
-    (released = True), and always after they are gone."""
+    """A test with a world. At its end every block is free on every side:
+    before the engines end if the test released everything (released = True),
+    and always after they have ended."""
 
     released = True
     insecure = False  # daemons without a key, for peers that are made by hand
-    broken = False  # it has failed: its end proves nothing any more
+    broken = False  # the test has failed: what its end shows proves nothing
 
     def setUp(self):
-        self.ids_used = {}  # by encode engine: ids of rooms
+        self.ids_used = {}  # ids of rooms, by encode engine
         self.world = World(self.insecure)
         self.addCleanup(self._close)
 
@@ -438,31 +440,32 @@ class Case(unittest.TestCase):
             raise AssertionError("; ".join(wrong))
 
     def pair(self, encoded=None, langd=None, **both):
-        """One daemon of each side; (encoded, langd)."""
+        """Starts one daemon of each side; returns (encoded, langd)."""
         e = self.world.encoded(**{**both, **(encoded or {})})
         return e, self.world.langd([e], **{**both, **(langd or {})})
 
     def at_work(self, **how):
-        """The same with an engine of each; (encoded, langd, enc, lm)."""
+        """Starts a pair with an engine of each side; returns (encoded, langd,
+        enc, lm)."""
         e, d = self.pair(**how)
         return e, d, *self.engines(e, d)
 
     def joined(self, langd):
-        """Waits until all that langd opens for its encoder is open: before a
-        test that counts descriptors."""
+        """Waits until langd has opened all that it opens for its encoder: for
+        a test that counts descriptors."""
         eventually(lambda: langd.show("peers")[0]["path"] == "copy",
                    "pools are mapped")
 
     def engines(self, encoded, langd):
-        """One engine of each side, inside this process."""
+        """Returns one engine of each side, inside this process."""
         return self.world.engine(encoded), self.world.engine(langd)
 
     def good(self, engine, room, first=0, end=None):
-        """The rows are those of this room, byte for byte."""
+        """Checks that the rows are those of this room, byte for byte."""
         self.assertEqual(engine.wrong(room, first, end), [])
 
     def halfway(self, enc, lm, room=1):
-        """A room of 2,000 rows of which 640 have arrived."""
+        """Opens a room of 2,000 rows of which 640 have arrived."""
         lm.request(room, "enc0", mode="stream")
         enc.opens(room, 2000, 2000)
         enc.write(room, 0, 640)
@@ -470,9 +473,9 @@ class Case(unittest.TestCase):
         lm.rows(room, 640)
 
     def deliver(self, enc, lm, room, rows, encoder="enc0", aux="grid"):
-        """A whole life of a room, checked and released. Its id is new to the
-        encoder: a request that comes before the announce would find the end
-        of the last one."""
+        """Takes a room through its whole life, and checks it. Its id must be
+        new to the encoder: a request that comes before the announce would find
+        the end of the older room."""
         rooms = self.ids_used.setdefault(enc, set())
         self.assertNotIn(room, rooms)
         rooms.add(room)
@@ -484,19 +487,21 @@ class Case(unittest.TestCase):
         self.over(enc, lm, room)
 
     def over(self, enc, lm, room=1):
-        """encoded has served the room; both sides release it."""
+        """Waits until encoded has served the room; both sides release it."""
         self.assertEqual(enc.done(room), [1, 0])
         lm.release(room)
         enc.release(room)
 
     def comes(self, enc, lm, room, rows):
-        """langd gets all rows of the room; both sides release it."""
+        """Waits until langd has all rows of the room; both sides release
+        it."""
         self.assertEqual(lm.ready(room), rows)
         self.good(lm, room)
         self.over(enc, lm, room)
 
     def refusal(self, reason, call, *args, **more):
-        """The call is refused with this reason; the error."""
+        """Checks that the call is refused with this reason; returns the
+        error."""
         with self.assertRaises(mmx.MmxError) as caught:
             call(*args, **more)
         self.assertEqual(caught.exception.reason, reason, caught.exception)

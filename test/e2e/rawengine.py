@@ -1,5 +1,5 @@
-"""An engine by hand: packets on a daemon's socket, without the client and
-its manners."""
+"""An engine by hand: packets on a daemon's socket, without the client
+library."""
 
 import os
 import socket
@@ -22,7 +22,7 @@ def hello(session="h", **more):
 
 
 def packet(s):
-    """The frames of the next packet; its descriptors are closed."""
+    """Returns the frames of the next packet; closes its descriptors."""
     got, fds, _, _ = socket.recv_fds(s, wire.PACKET_MAX, 4)
     for fd in fds:
         os.close(fd)
@@ -30,12 +30,12 @@ def packet(s):
 
 
 def answer(s):
-    """The first frame that comes; None: the connection is over."""
+    """Returns the first frame that comes, or None at the connection's end."""
     return next(iter(packet(s)), None)
 
 
 def greeted(daemon, **more):
-    """A connection that has its WELCOME."""
+    """Returns a connection that has its WELCOME."""
     s = connect(daemon)
     s.send(hello(**more))
     assert answer(s).message == wire.WELCOME
@@ -43,7 +43,7 @@ def greeted(daemon, **more):
 
 
 def call(s, frames, count=1):
-    """Sends frames in one packet and reads so many answers to them."""
+    """Sends frames in one packet and reads `count` answers to them."""
     s.send(frames)
     got = []
     while len(got) < count:
@@ -54,7 +54,8 @@ def call(s, frames, count=1):
 
 
 def pool(s, **more):
-    """Asks for a pool, the first one unless it is named; (values, fd)."""
+    """Asks for a pool, the first one unless it is named; returns (values,
+    fd)."""
     s.send(wire.POOL.encode(7, **more))
     while True:
         got, fds, _, _ = socket.recv_fds(s, wire.PACKET_MAX, 1)

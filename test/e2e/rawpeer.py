@@ -6,7 +6,7 @@ import struct
 
 from engine import LIMIT
 
-# Seconds in which a daemon that goes on reading takes something.
+# Seconds: a daemon that still reads takes some bytes in this time.
 STALL_S = 3
 GREETING = (b"\xff" + bytes(8) + b"\x7f" + b"\x03\x00"
             + b"NULL".ljust(20, b"\0") + b"\0" + bytes(31))
@@ -33,7 +33,8 @@ def blob(data=b""):
 
 def says(name, role, answer=0, boot=bytes(32), address=b"", mapped=0,
          versions=(1, 1)):
-    """The body of a HELLO that daemons take, with an address of carrier tcp."""
+    """Returns the body of a HELLO that daemons accept, with an address of
+    carrier tcp."""
     return struct.pack("<BBBBI", *versions, role, answer, 65536) + boot \
         + text(name) + text("") + text("raw") \
         + blob(address and struct.pack("<H", len(address)) + address) + blob() \
@@ -43,14 +44,14 @@ def says(name, role, answer=0, boot=bytes(32), address=b"", mapped=0,
 
 
 def hello(name="raw", role=2, answer=0, from_epoch=5):
-    """HELLO; role 1: encoded, 2: langd."""
+    """Returns a HELLO; role 1: encoded, 2: langd."""
     return frame(1, says(name, role, answer), room=0, generation=0,
                  from_epoch=from_epoch)
 
 
 def init(room, to_epoch, from_epoch=5, generation=None, layout=1, granted=0,
          unit=1, part=1, deadline_ms=1000):
-    """Asks for a room, which need not be announced."""
+    """Returns an INIT for a room, which need not be announced."""
     body = struct.pack("<QIIIIIHBBI", layout, 0, granted, 0, unit, part, 1, 0,
                        0, deadline_ms) \
         + bytes(32) + struct.pack("<BI", 0, 0) + blob() + bytes(16) + text("") \
@@ -60,7 +61,7 @@ def init(room, to_epoch, from_epoch=5, generation=None, layout=1, granted=0,
 
 
 def part(data, more=False):
-    """One part of a ZMTP message."""
+    """Returns one part of a ZMTP message."""
     if len(data) < 256:
         return struct.pack(">BB", int(more), len(data)) + data
     return struct.pack(">BQ", 2 | int(more), len(data)) + data
@@ -74,7 +75,7 @@ PING = command(b"\x04PING" + bytes(2))
 
 
 def shake(s, kind, identity=b""):
-    """Greeting and handshake on a TCP connection."""
+    """Does the greeting and the handshake on a TCP connection."""
     s.settimeout(LIMIT)
     s.sendall(GREETING)
     got = b""
@@ -101,7 +102,8 @@ class Dealer:
         self.s.sendall(part(data, more))
 
     def answer(self, kind):
-        """Reads until a frame of this kind came. Returns the sender's epoch."""
+        """Reads until a frame of this kind comes; returns the sender's
+        epoch."""
         got = b""
         mark = struct.pack("<IBB", MAGIC, 1, kind)
         while mark not in got or len(got) < got.index(mark) + HEADER.size:
@@ -112,7 +114,7 @@ class Dealer:
         return HEADER.unpack_from(got, got.index(mark))[6]
 
     def ended(self):
-        """Reads until the daemon ends the connection; false: it does not."""
+        """Reads until the daemon ends the connection; False: it does not."""
         self.s.settimeout(LIMIT)
         try:
             while self.s.recv(65536):
@@ -129,7 +131,7 @@ class Dealer:
 
 def pour(s, chunk, limit):
     """Sends a chunk again and again until TCP takes no more, the connection
-    ends, or the limit in bytes is reached; how much went."""
+    ends, or `limit` bytes are sent; returns how many were."""
     s.settimeout(STALL_S)
     sent = 0
     try:

@@ -1,5 +1,4 @@
-"""One in the middle of connections, which carries their bytes as a test has
-them."""
+"""A relay between two ends of connections, which may change their bytes."""
 
 import contextlib
 import socket
@@ -14,7 +13,7 @@ def whole(_at, data):
 
 
 def cut(place):
-    """The connection ends behind this byte."""
+    """Ends both connections."""
     def change(at, data):
         return [data[:place - at], None] if place <= at + len(data) else data
     return change
@@ -26,9 +25,9 @@ class Relay:
         self.open = []
 
     def door(self, at, to, serve, near="", far=""):
-        """Takes connections at one address and hands each with one to the
-        other address to serve(a, b). In namespaces, if they are named.
-        Returns the port."""
+        """Accepts connections at one address, connects each to the other
+        address, and calls serve(a, b). Namespaces may be named. Returns the
+        port."""
         listener = nets.inside(near, lambda: socket.create_server(at))
         self.open.append(listener)
         threading.Thread(target=self.accept, daemon=True, args=(
@@ -54,9 +53,9 @@ class Relay:
             serve(a, b)
 
     def start(self, a, b, up, down):
-        """Carries a's bytes to b as up(at, bytes) has them, b's as down:
-        bytes, or a list of pieces, of which None is the end of both. The end of
-        one side's bytes is that of the other's, which may still say more."""
+        """Carries a's bytes to b, changed by up(at, bytes), and b's to a, by
+        down. These return bytes, or a list of pieces, of which None ends both
+        connections. When one side ends its bytes the other may still send."""
         for args in ((a, b, up), (b, a, down)):
             threading.Thread(target=self.carry, daemon=True, args=args).start()
 
