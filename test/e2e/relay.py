@@ -13,7 +13,7 @@ def whole(_at, data):
 
 
 def cut(place):
-    """Ends both connections."""
+    """Returns a change that ends both connections behind byte `place`."""
     def change(at, data):
         return [data[:place - at], None] if place <= at + len(data) else data
     return change

@@ -29,12 +29,13 @@ class Vllm(VllmCase):
         self.consumer.take(r)
         self.assertEqual(self.consumer.encoded, [])
         self.check(self.consumer, r)
-        self.d.all_free()  # the readers are through, the request is not over
+        self.d.all_free()  # no rank reads any more, though the request goes on
         self.consumer.finish(r)
         self.assertEqual(self.d.stats()["rooms_succeeded"], 2)
 
     def test_metadata_larger_than_an_aux(self):
-        """It goes in rows, of which vLLM sees none; any engine reads it."""
+        """Metadata goes in rows that vLLM does not see; any engine reads
+        it."""
         self.start(blocks=512, langd={"blocks": 512})
         lm = self.world.engine(self.d).conn
         for frames in (10, 4000, 12800, 131072):  # the last: 1 MiB
@@ -42,7 +43,8 @@ class Vllm(VllmCase):
             r = self.hand_over(f"r{frames}", (name, 300), ("cat", 20))
             self.assertEqual(r.ec_transfer_params[name]["rows"], 300)
             self.fetch(r)
-            again = self.hand_over(f"a{frames}", (name, 300))  # its rows: kept
+            # finds the kept rows
+            again = self.hand_over(f"a{frames}", (name, 300))
             said = again.ec_transfer_params[name]
             room = lm.request(
                 mmx.Reference.read(said["room"]), lm.pool(), said["encoder"],
@@ -58,8 +60,8 @@ class Vllm(VllmCase):
         self.d.all_free()
 
     def test_metadata_goes_to_the_workers_once(self):
-        """However many steps the encoder waits for its turn; a step without
-        tokens may not get to them."""
+        """Also if the encoder's turn comes some steps later. A step without
+        tokens, which may not reach the workers, carries none."""
         self.start(blocks=512, langd={"blocks": 512})
         r, engine = Request("r", ("video-131072", 300)), self.producer
         engine.admit(r)
@@ -85,7 +87,8 @@ class Vllm(VllmCase):
         room.release()
 
     def test_metadata_that_lies_about_its_size(self):
-        """Costs its item an encoder's run here, and no more."""
+        """The item is encoded at the consumer; the next request is not
+        affected."""
         self.start()
         for size in (300 * 2 * WIDTH + 1, 0xffffffff):
             lie = struct.pack("<3sBIHHIII", b"MXA", 1, 24, 65535, 0, 4, size, 0)
@@ -109,7 +112,8 @@ class Vllm(VllmCase):
         self.d.all_free()
 
     def test_the_aux_of_another_make(self):
-        """vLLM computes what it would say; rows are rows."""
+        """An aux that is not of our format is ignored: vLLM computes what it
+        would have said."""
         self.start()
         with mock.patch.object(mmx.aux, "split",
                                lambda says: mmx.aux.Split(b"grid", b"")):
@@ -166,7 +170,8 @@ class Vllm(VllmCase):
             self.check(self.consumer, r)
             self.consumer.step(Request("other"), evict=["cat"])
         self.assertEqual((self.opened(), self.consumer.encoded), (3, []))
-        # A fourth time the rows are gone: another encode, but here.
+        # The fourth time the encoder's daemon has no rows either: the consumer
+        # encodes the picture.
         self.reclaim()
         self.consumer.serve(r)
         self.assertEqual(self.consumer.encoded, ["cat"])
@@ -188,15 +193,15 @@ class Vllm(VllmCase):
         self.consumer.finish(r)
 
     def test_a_reference_is_declined_when_its_request_ends(self):
-        """Not at a prefix hit: without it vLLM needs the rows, and there is
-        nothing to encode."""
+        """But not at a prefix hit: if that is lost vLLM needs the rows, and
+        there is no picture to encode."""
         self.start()
         self.connect()
         r = self.hand_over("r1", ("cat", 300), ("dog", 200), reference=True)
         past_the_cat = r.mm_features[1].mm_position.offset
         self.consumer.admit(r, past_the_cat)
         self.consumer.step(r, computed=past_the_cat)
-        self.fetch(r)  # preempted, and the prefix is gone
+        self.fetch(r)  # the request was preempted, and its prefix evicted
         again = self.hand_over("r2", ("cat", 300), reference=True)
         self.consumer.admit(again, 10**6)
         self.consumer.finish(again)
@@ -204,7 +209,7 @@ class Vllm(VllmCase):
         self.assertEqual((row["reason"], row["served"]), ("declined", 0))
 
     def test_a_second_reference_is_kept_beside_the_rows(self):
-        """vLLM may evict them while its request runs."""
+        """vLLM may evict the rows while its request runs."""
         self.start()
         self.connect()
         two = [self.hand_over(f"r{n}", ("cat", 300), reference=True)
@@ -228,7 +233,8 @@ class Vllm(VllmCase):
         self.consumer.finish(r)
         row = self.e.ended(room_of(r, "cat"))
         self.assertEqual((row["reason"], row["served"]), ("declined", 0))
-        # Not what another request waits for: a router may repeat an offer.
+        # A room that another request waits for is not declined: a router may
+        # repeat an offer.
         r, again = self.hand_over("r2", ("dog", 300)), Request(
             "r3", ("dog", 300))
         again.ec_transfer_params = r.ec_transfer_params
@@ -269,8 +275,9 @@ class Vllm(VllmCase):
         self.start()
         first = self.hand_over("r1", ("cat", 300))
         self.consumer.take(first)
-        # vLLM has the output: it neither encodes nor calls save_caches. The
-        # rows are still at the daemon (have), then they are not (granted).
+        # vLLM has the encoder's output: it neither encodes nor calls
+        # save_caches. In the first round the daemon still has the rows (have),
+        # in the second it does not (granted).
         for name in ("r2", "r3"):
             r = self.hand_over(name, ("cat", 300))
             self.consumer.step(Request("other"), evict=["cat"])
@@ -292,7 +299,7 @@ class Vllm(VllmCase):
             engine.caches = [{} for _ in engine.ranks]
 
     def cat_of(self, **extra):
-        """The picture, through a consumer that has nothing yet."""
+        """Fetches the picture through a consumer that has nothing yet."""
         self.consumer = self.engine_of(self.d, "consumer", self.RANKS,
                                        mmx_patience_s=60, **extra)
         r = self.hand_over("r", ("cat", 300))
@@ -300,7 +307,7 @@ class Vllm(VllmCase):
         self.assertEqual(self.consumer.encoded, [])
 
     def test_an_engine_that_starts_again_has_no_rows_of_the_last(self):
-        """Weights may have been written over the same path."""
+        """The weights may have been replaced in the same path."""
         self.start()
         self.cat_of()
         self.other_weights()
@@ -310,7 +317,7 @@ class Vllm(VllmCase):
         self.cat_of()
 
     def test_rows_of_an_epoch_that_is_given_are_kept(self):
-        """Engines that say the same one share rows, of one scope."""
+        """Engines with the same epoch and the same scope share rows."""
         self.start()
         had = []
         for epoch, scope in (("v1", ""), ("v1", ""), ("v2", ""), ("v2", "a")):
@@ -323,7 +330,8 @@ class Vllm(VllmCase):
         self.assertEqual(had, [0, 1, 0, 0])
 
     def resettable(self):
-        """Starts both engines; what vLLM calls for /reset_encoder_cache."""
+        """Starts both engines; returns what vLLM calls for
+        /reset_encoder_cache."""
         name = "vllm.v1.core.sched.scheduler"
         theirs = types.ModuleType(name)
 
@@ -366,7 +374,8 @@ class Vllm(VllmCase):
         self.cat_of()
 
     def test_requests_wait_for_source_blocks_whole(self):
-        """Two pictures each, three fit: nobody holds one and waits."""
+        """Requests have two pictures each and three pictures fit: no request
+        holds blocks for one picture and waits for the other's."""
         self.start(blocks=6)
         rs = [Request(n, (n + "1", 256), (n + "2", 256)) for n in "abc"]
         while rs:  # as a scheduler does: whoever is ready first
@@ -391,7 +400,7 @@ class Vllm(VllmCase):
         r.status = "FINISHED_ERROR"
         self.assertIsNone(self.producer.finish(r))
         self.e.all_free()
-        # One whose picture another request has announced is written for it.
+        # b's picture, which a has announced, is written for b.
         a, b = Request("a", ("dog", 300)), Request("b", ("dog", 300))
         for x in (a, b):
             self.producer.admit(x)
@@ -434,7 +443,8 @@ class Vllm(VllmCase):
         self.consumer.finish(r)
 
     def test_half_of_a_request_is_lost(self):
-        """One of a group never comes: the other is had all the same."""
+        """One room of the request never comes; the other one's rows are read
+        all the same."""
         self.start()
         r = self.hand_over("r1", ("cat", 300), ("dog", 200))
         said = r.ec_transfer_params["cat"]
@@ -456,8 +466,8 @@ class Vllm(VllmCase):
         self.fetch(r)
 
     def test_langd_ends_between_ready_and_load(self):
-        """A failed load would end vLLM: whether a worker has the map already,
-        has none yet, or has that of langd's next run."""
+        """The load must not fail, which would end vLLM: with no map of the
+        pool yet, with the map, and with that of langd's next run."""
         self.start()
         for n, known in enumerate(("none", "this", "next")):
             with self.subTest(known=known):
@@ -472,7 +482,7 @@ class Vllm(VllmCase):
                     self.d.start()
                     for link in links:
                         eventually(lambda link=link: link.step(), "mapped")
-                self.consumer.step(r)  # from memory that is still mapped
+                self.consumer.step(r)  # the memory is still mapped
                 self.check(self.consumer, r)
                 if known != "next":
                     self.d.start()
@@ -495,7 +505,7 @@ class Vllm(VllmCase):
         self.consumer.finish(r)
 
     def test_stages_whose_reports_vllm_drops_are_refused(self):
-        """No room would go back."""
+        """vLLM would drop their reports, so that no room would be released."""
         self.start()
         with self.assertRaisesRegex(ValueError, "VLLM_USE_V2_MODEL_RUNNER"):
             self.engine_of(self.d, "consumer", stages=2)
@@ -508,7 +518,7 @@ class Vllm(VllmCase):
         r = self.hand_over("r1", ("cat", 300), ("dog", 20))
         self.assertTrue(self.consumer.ready(r))
         self.consumer.step(r)
-        # Beside a request that runs, nothing waits.
+        # Beside a running request no hook waits for rows.
         conn = self.consumer.scheduler._consumer.link.conn
         wait, conn.wait = conn.wait, None
         other = self.hand_over("r2", ("fox", 30))
@@ -516,7 +526,7 @@ class Vllm(VllmCase):
         conn.wait = wait
         for x in (r, other):
             self.consumer.finish(x)
-        # It has ended: the engine is idle again.
+        # That request has ended: the engine is idle again.
         r = self.hand_over("r3", ("cow", 30))
         self.assertTrue(self.consumer.ready(r))
         self.consumer.step(r)
@@ -524,7 +534,7 @@ class Vllm(VllmCase):
         self.consumer.finish(r)
 
     def test_no_hook_of_a_scheduler_waits(self):
-        """With both daemons stopped in their tracks every hook comes back."""
+        """Every hook returns while both daemons are stopped."""
         self.start()
         r = self.hand_over("r1", ("cat", 300))
         for d in (self.e, self.d):
@@ -543,6 +553,6 @@ class Vllm(VllmCase):
             for d in (self.e, self.d):
                 os.kill(d.pid, signal.SIGCONT)
         self.fetch(r)
-        self.producer.close()  # the request of before
+        self.producer.close()  # its request is not over
         self.world.engines.remove(self.producer)
         self.producer = self.engine_of(self.e, "producer", 1)

@@ -52,7 +52,7 @@ class Ctl(Case):
 
 class Config(Case):
     def keys(self):
-        """The words that give a daemon its key."""
+        """Returns the words of a command that give a daemon its key."""
         if not os.path.exists(self.world.key):
             keygen(self.world.key)
         return ("--set", f"control.keys={self.world.key}")
@@ -83,8 +83,8 @@ class Config(Case):
                 self.assertEqual(got.returncode, 78, got.stderr)
                 self.assertIn(word, got.stderr)
 
-    # What a host does not have: values that no file alone shows to be wrong,
-    # the line they are in, and if a daemon starts all the same.
+    # Configurations that only this host shows to be wrong: text, line of the
+    # error, its words.
     MISSING = (
         ("socket:\n  group: no-such-group\n", 2, "no group no-such-group"),
         ("transfer:\n  devices: nosuch0\n", 2, "no device `nosuch0`"),
@@ -107,7 +107,7 @@ class Config(Case):
                 self.assertEqual((got.returncode, got.stdout), (78, ""), got)
                 self.assertIn(f"some.yaml:{line}:", got.stderr)
                 self.assertIn(word, got.stderr)
-        # All of them are said in one run.
+        # All errors are reported in one run.
         got = self.check("".join(t for t, _, _ in self.MISSING[:3]))
         self.assertEqual(len(got.stderr.splitlines()), 3, got.stderr)
 
@@ -198,13 +198,14 @@ class Service(Case):
         hertz = os.sysconf("SC_CLK_TCK")
 
         def share(daemon, seconds):
-            """Of a processor's time, what it takes."""
+            """Returns what part of a processor's time the daemon takes."""
             before, began = daemon.cpu_ticks(), time.monotonic()
-            # Nothing to wait for: it is the passing of time that counts.
+            # No condition to wait for: the daemon's processor time is
+            # measured.
             select.select([], [], [], seconds)
             return (daemon.cpu_ticks() - before) / hertz / (
                 time.monotonic() - began)
-        for daemon in (e, d):  # what spins does so all the time
+        for daemon in (e, d):  # a daemon that spins does so all the time
             eventually(lambda x=daemon: share(x, 2) < 0.02,
                        f"{daemon.name} rests")
 

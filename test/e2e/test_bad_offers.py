@@ -1,6 +1,6 @@
-"""What is offered to an engine and cannot be had: it costs its request at most,
-the engine's log says once why, which room it was, where, and what to do, and
-the next request gets its rows."""
+"""Offers that an engine cannot use: each costs its own request at most. The
+engine's log says once why, which room it was, where, and what to do. The next
+request gets its rows."""
 
 import os
 import signal
@@ -28,7 +28,8 @@ class Vllm(VllmCase):
         self.consumer.scheduler._consumer.link.meet()
 
     def bad(self, why, change, remedy=""):
-        """why: the cause in the log; change: the offer into what is no good."""
+        """Serves a request whose offer `change` has made bad; `why` is in the
+        log."""
         self.n += 1
         name = f"cat{self.n}"
         r = self.hand_over(f"bad{self.n}", (name, 300))
@@ -55,7 +56,7 @@ class Vllm(VllmCase):
 
     def test_rooms_that_are_not_there(self):
         self.start(mmx_patience_s=0.5)
-        for odd in (f"{4711:016x}", None):  # None: of another user
+        for odd in (f"{4711:016x}", None):  # None: a room of another user
             self.bad("unknown-room: no such room.*",
                      lambda said: {**said, "room": odd or
                                    said["room"][:17] + "ab" * 16})
@@ -63,7 +64,7 @@ class Vllm(VllmCase):
                  lambda said: {**said, "encoder": "tcp://127.0.0.1:9"})
 
     def test_an_encoder_that_was_upgraded(self):
-        """Its weights are others; a router has kept its epoch of before."""
+        """Its weights are new; a router still names the old epoch."""
         self.start()
         before = self.producer.scheduler._producer.epoch.hex()
         self.producer.scheduler._producer.reset()
@@ -85,7 +86,7 @@ class Vllm(VllmCase):
     def test_an_engine_of_another_scope(self):
         self.start(mmx_scope="another")
 
-        def same(said):  # the next producer is of this scope
+        def same(said):  # the next producer has this scope, too
             self.producer = self.engine_of(
                 self.e, "producer", self.RANKS, mmx_scope="another",
                 mmx_patience_s=60)
@@ -117,7 +118,7 @@ class Vllm(VllmCase):
                  lambda said: self.foreign(FIELDS, 200), "give both .*")
         for daemon, other, room in self.foreign_ones:
             other.release(room)
-            self.reclaim(daemon)  # what is kept for its key
+            self.reclaim(daemon)  # the daemon keeps rows for the room's key
 
     def test_an_offer_of_another_count(self):
         self.start()
@@ -153,7 +154,7 @@ class Sglang(test_sglang.Base):
         return lines
 
     def bad(self, why, code, request=None, remedy=""):
-        """Of its ranks one says it."""
+        """One of the ranks logs it."""
         request = request or self.ask("bad", 300)
         self.ranks.start(requests=[request])
         self.failed(self.ranks.results(), code, why)
@@ -203,7 +204,7 @@ class Sglang(test_sglang.Base):
                     f"its aux has a rest of {size} bytes; 300 rows of 64 "
                     "bytes came"))
             self.good((f"good-{size}", 300))
-        # Of one kind there is one line a second.
+        # A log has one line a second of each kind.
         self.assertRegex(said[0], "^[^\n]* cannot be had: too-large: .* 300 "
                          "rows of 64 bytes came.* says more$")
         self.d.all_free()
@@ -227,7 +228,7 @@ class Sglang(test_sglang.Base):
         self.good(("s", 300))
 
     def test_an_encoder_that_was_upgraded(self):
-        """Its aux has what this side cannot know."""
+        """The aux has a flag that this version does not know."""
         self.start()
         with mock.patch.object(encoder_side, "pack", lambda *_: mmx.aux.pack(
                 modality="image", part=(0, 1), flags=4)):

@@ -10,14 +10,14 @@ import rawengine
 import wire
 
 CELLS = 16000
-ROWS = 1900  # of a room, each in a run of its own
+ROWS = 1900  # of a room; each row is in a run of its own
 ROOMS = range(100001, 100009)
 
 
 class Behind(Case):
     def scatter(self, langd, first):
-        """Takes CELLS blocks and gives every other one back: what is granted
-        next has one run for each of its rows."""
+        """Takes CELLS blocks and gives back every other one: of what is
+        granted next each row is a run of its own."""
         s = rawengine.greeted(langd, cells=CELLS)
         self.addCleanup(s.close)
         for at in range(0, CELLS, 100):
@@ -31,8 +31,8 @@ class Behind(Case):
         return s
 
     def starve(self, pid, core):
-        """The shard, which alone is bound to the core, gets next to nothing of
-        it."""
+        """Leaves next to no processor time to the shard, the only thread that
+        is bound to this core."""
         for tid in map(int, os.listdir(f"/proc/{pid}/task")):
             if os.sched_getaffinity(tid) == {core}:
                 os.setpriority(os.PRIO_PROCESS, tid, 19)
@@ -44,7 +44,7 @@ class Behind(Case):
 
     # RULES 3.5
     def test_more_runs_than_the_ring_has_places(self):
-        """The shard is on its thread: each run takes a place of its ring."""
+        """Each run takes a place in the ring of a shard on its own thread."""
         cores = os.sched_getaffinity(0)
         if len(cores) < 2:
             self.skipTest("one core only")
@@ -55,7 +55,7 @@ class Behind(Case):
                    "limits": {"rooms": 2 * CELLS + 64},
                    "transfer": {"cpus": [str(core)]}})
         enc, lm = self.world.engine(e), self.world.engine(d)
-        self.deliver(enc, lm, 100000, 1)  # the peers know each other
+        self.deliver(enc, lm, 100000, 1)  # the daemons are connected then
         holders = [self.scatter(d, first) for first in (1, 1 + CELLS)]
         self.starve(d.pid, core)
         for room in ROOMS:

@@ -15,7 +15,7 @@ SHARDS = 64
 
 class Carriers(Case):
     def served(self, encoded, langd, room):
-        """A room passes; then what both sides say of the pair."""
+        """Delivers a room; returns what both sides say of the pair."""
         enc, lm = self.engines(encoded, langd)
         self.deliver(enc, lm, room, 1500)
         names = {langd.name: encoded.show("peers"), "": langd.show("peers")}
@@ -69,7 +69,7 @@ class Carriers(Case):
                     (here, there))
 
     def test_addresses_of_many_shards(self):
-        """More than 8,192 bytes of UCX's."""
+        """UCX's addresses have more than 8,192 bytes."""
         forced = {"transfer": {"carrier": "ucx",
                                "tls": "posix,cma,tcp",
                                "same_host": "off"}}
@@ -83,7 +83,7 @@ class Carriers(Case):
                          ("ucx", SHARDS))
 
     def refused(self, transfer):
-        """What --check-config says of such a section."""
+        """Returns what --check-config says of this section."""
         d = self.world.langd([], start=False)
         with open(d.config, "w", encoding="utf-8") as f:
             f.write(yaml({**d.conf, "transfer": transfer}))
@@ -94,7 +94,7 @@ class Carriers(Case):
         return got.stderr
 
     def test_a_device_that_is_not_there(self):
-        """By the carriers that would use it."""
+        """Each carrier that would use the device refuses it."""
         for carrier, device in (("auto", "nosuch0"), ("auto", "nosuch_0:1"),
                                 ("tcp", "nosuch_0:1"), ("ucx", "nosuch0")):
             with self.subTest(carrier=carrier, device=device):

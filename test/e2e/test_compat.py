@@ -11,12 +11,12 @@ import unittest
 from pair import BUILD, ROOT, Case, eventually, sanitized
 
 OFF = {"transfer": {"same_host": "off"}}
-# Seconds for the tests that one test here runs, and for a build.
+# Seconds for all the tests that one test here runs, and for a build.
 LIMIT = 600
 
 
 def base():
-    """The tree of the release, built; skips where none is tagged."""
+    """Returns the tree of the release, built; skips where none is tagged."""
     got = subprocess.run([os.path.join(ROOT, "scripts", "compat")],
                          capture_output=True, text=True)
     if got.returncode == 2:
@@ -27,7 +27,7 @@ def base():
 
 
 class Beside(Case):
-    """Today's tests; one daemon is of the release."""
+    """Today's tests with one daemon of the release."""
 
     limit_s = 2 * LIMIT
 
@@ -39,7 +39,7 @@ class Beside(Case):
         return daemon.of_base(os.path.join(self.base, "build")).start()
 
     def served(self, encoded, langd, room):
-        """A room passes; what langd says of the pair."""
+        """Delivers a room; returns what langd says of the pair."""
         enc, lm = self.engines(encoded, langd)
         self.deliver(enc, lm, room, 1500)
         return langd.show("peers")[0]
@@ -102,7 +102,7 @@ class Beside(Case):
 
 
 class Tests(unittest.TestCase):
-    """The release's tests, its engines and its C library."""
+    """The release's tests, with its engines and its C library."""
 
     limit_s = 2 * LIMIT
 

@@ -1,5 +1,5 @@
-"""mmxctl before daemons that are strange: refusals and recordings with
-control characters, one that has always more to say."""
+"""mmxctl and strange daemons: refusals and reports with control characters,
+and a daemon whose report never ends."""
 
 import collections
 import contextlib
@@ -24,7 +24,7 @@ WELCOME = wire.WELCOME.encode(
 
 
 def cell(name, value):
-    """A cell of a row, as a report has it."""
+    """Returns a cell of a row, as a report has it."""
     head = bytes([len(name)]) + name.encode()
     if isinstance(value, int):
         return b"\3" + head + value.to_bytes(8, "little")
@@ -44,7 +44,7 @@ class Strange(Case):
         self.dir = folder.name
 
     def daemon(self, answer):
-        """A socket at which each query is answered by answer(frame)."""
+        """Listens on a socket; answers each query with answer(frame)."""
         path = os.path.join(self.dir, "strange.sock")
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         listener.bind(path)
@@ -76,7 +76,8 @@ class Strange(Case):
                               text=True, timeout=LIMIT)
 
     def said(self, path, *words):
-        """Empty when a slow machine made us late for mmxctl health."""
+        """Returns mmxctl's output, or "" if health said that no answer came in
+        a second, on a slow machine."""
         got = self.ctl("--socket", path, *words)
         return "" if "within a second" in got.stdout \
             else got.stdout + got.stderr
@@ -104,7 +105,7 @@ class Strange(Case):
         self.assertEqual(got.stdout, "[]\n")
 
     def test_a_daemon_that_never_rests(self):
-        """A trace ends with what had happened when it was asked for."""
+        """A trace ends with what had happened when mmxctl asked."""
         number = 0
 
         def answer(frame):
@@ -117,7 +118,7 @@ class Strange(Case):
         self.assertIn("draining", got.stdout)
 
     def test_happenings_with_control_characters(self):
-        """Their texts come from other daemons."""
+        """Some texts of a trace come from other daemons."""
         path = self.daemon(lambda frame: wire.REPORT.encode(
             frame.seq, text=row(what="got", number=0, ns=1 << 62, room=1,
                                 message="init", peer=f'"{RED}')))
@@ -146,7 +147,7 @@ class Strange(Case):
         self.assertEqual(json.loads(got.stdout)[0]["live"], 0)
 
     def test_many_pools_and_peers(self):
-        """All are known to top; the busiest come first."""
+        """top has all pools and peers; the busiest come first."""
         rounds = collections.Counter()
 
         def answer(frame):
@@ -166,7 +167,7 @@ class Strange(Case):
             self.assertEqual(shown, [f"{i:03}" for i in range(299, -1, -1)])
 
     def test_figures_that_do_not_fit(self):
-        """Blocks, of which more are free than there are; no name."""
+        """A pool has more free blocks than blocks, and a row has no name."""
         odd = row(pool="vit", blocks=5, free=2**64 - 1, waiting_rooms=1)
         path = self.daemon(lambda frame: wire.REPORT.encode(
             frame.seq, text=odd))

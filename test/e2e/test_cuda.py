@@ -84,7 +84,7 @@ class Cuda(Case):
 
 
 class Adapters(Cuda):
-    """Rows go by way of host memory, and then where the model is."""
+    """Rows go through host memory, or to the GPU of the model."""
 
     def vllm(self, memory, engine=fake_vllm.Engine):
         both = self.cuda_pair(memory, memory,
@@ -113,7 +113,7 @@ class Adapters(Cuda):
             consumer.finish(r)
         self.assertEqual(consumer.encoded, [])
         d.all_free()
-        e.kill()  # what has a key stays until its space is needed
+        e.kill()  # rows with a key stay until their space is needed
 
     def test_metadata_larger_than_an_aux(self):
         enc, lm = self.engines(*self.cuda_pair("cuda:0", "cuda:0"))
@@ -124,7 +124,7 @@ class Adapters(Cuda):
         source = enc.rooms[7] = enc.conn.announce(7, enc.pool, rows, rows,
                                                   aux=says.aux)
         enc.granted(7)
-        self.write(enc, 7, rows)  # as of a room before
+        self.write(enc, 7, rows)  # as an earlier room would have left them
         says.write(source, 300)
         enc.commit(7, 0, rows, final=True)
         self.assertEqual(lm.ready(7), rows)
@@ -203,8 +203,8 @@ class Rooms(Cuda):
 
 
 class Straight(Cuda):
-    """Over a UCX that may know GPUs: then rows that lie in one place go
-    between carrier and GPU straight, else all of them are staged."""
+    """With a UCX that may know GPUs. If it does, rows that lie in one place go
+    straight between carrier and GPU; otherwise all are staged."""
 
     transfer = {"carrier": "ucx", "tls": "tcp,cuda_copy"}
 
@@ -263,7 +263,8 @@ class SameHost(Cuda):
 
     def check(self, source, dest, path, double=""):
         e, l = self.cuda_pair(source, dest, double)
-        self.finish(*self.move(e, l, 6, 10), 6)  # they get to know each other
+        # langd maps the encoder's pool then
+        self.finish(*self.move(e, l, 6, 10), 6)
         if path == "copy":
             self.mapped(l)
         enc, lm = self.move(e, l, 7, 2001)
@@ -300,7 +301,7 @@ class SameHost(Cuda):
         self.mapped(l)
         enc, lm = self.move(e, l, 7, 2001)
         e.kill()
-        self.good(lm, 7)  # what has landed stays
+        self.good(lm, 7)  # rows that have landed stay
         lm.release(7)
 
 
@@ -328,9 +329,9 @@ class Faults(Cuda):
         self.assertTrue(e.alive())
 
     def test_blocks_that_a_gpu_still_copies_into_are_nobody_elses(self):
-        # A host pool, pinned by an engine that loses its connection and is
-        # killed while copies of its GPU go on: what it may write stays its
-        # own until the process is gone.
+        # An engine that has pinned a host pool loses its connection, and is
+        # killed while its GPU still copies. The blocks that it may write are
+        # not reused until the process is gone.
         e, l = self.pair(encoded={"blocks": 9})
         dying, enc = self.world.process(e), self.world.engine(e)
         lm = self.world.engine(l)
@@ -341,15 +342,15 @@ class Faults(Cuda):
                             and r.get("ended")], "its room ends")
         self.assertEqual(e.free(), (5, 9))
         lm.request(2, "enc0")
-        enc.announce(2, 600, 600)  # all that is free
+        enc.announce(2, 600, 600)  # takes all free blocks
         enc.granted(2)
         enc.write(2, 0, 600)
-        enc.announce(3, 1100, 1100)  # more than that: it waits
+        enc.announce(3, 1100, 1100)  # needs more blocks, so it waits
         dying.kill()
         enc.commit(2, 0, 600, final=True)
         self.comes(enc, lm, 2, 600)
         lm.request(3, "enc0")
-        enc.granted(3)  # with its blocks
+        enc.granted(3)  # once it has its blocks
         enc.write(3, 0, 1100)
         enc.commit(3, 0, 1100, final=True)
         self.assertEqual(lm.ready(3), 1100)
@@ -452,7 +453,7 @@ class Arrays(Cuda):
         self.assertEqual([t.shape[i] for i in range(2)], [300, 256])
         self.assertEqual([t.strides[i] for i in range(2)], [256, 1])
         self.assertEqual(len(tensor._live), before + 1)
-        del capsule, t  # nobody took it
+        del capsule, t  # no consumer took the capsule
         gc.collect()
         self.assertEqual(len(tensor._live), before)
         # As a consumer does: take, rename, delete later.

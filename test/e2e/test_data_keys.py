@@ -1,7 +1,7 @@
-"""Data connections under the key of a pair: two hosts that are network
-namespaces, one who listens between them, and one who sits in between and
-flips, cuts, repeats and swaps what passes. What comes is right or does not
-come, and the room goes on when the attack ends."""
+"""Data connections under the key of a pair, between two hosts that are network
+namespaces. An attacker listens between the hosts, or sits in between and
+flips, cuts, repeats and swaps bytes. No wrong byte is taken, and the room goes
+on when the attack ends."""
 
 import random
 import unittest
@@ -29,8 +29,8 @@ class Hosts(Case):
         self.e_host, self.l_host = self.nets.add("e"), self.nets.add("l")
 
     def fleet(self, encrypt="auto", e_encrypt="auto", conf=None, **more):
-        """Encoded on one host and langd on the other one; conf: more of both
-        files, the rest is of their transfer."""
+        """Starts encoded on one host and langd on the other; conf: more of
+        both configurations, beside their transfer section."""
         conf = conf or {}
         def transfer(how):
             return {"same_host": "off", "devices": "m0", "carrier": "tcp",
@@ -48,7 +48,8 @@ class Hosts(Case):
 
 class Listened(Hosts):
     def heard(self, encrypt, e_encrypt="auto"):
-        """The rows' pieces that one who listens hears of a room."""
+        """Delivers a room; returns how many pieces of its rows a listener
+        finds, and the transport."""
         self.nets.link(self.e_host, self.l_host)
         e, d = self.fleet(encrypt, e_encrypt)
         capture = nets.Capture(self.e_host)
@@ -60,7 +61,7 @@ class Listened(Hosts):
             packets = capture.stop()
         rows = pattern(7, field, 0, ROWS).tobytes()
         self.assertGreater(sum(len(p) for p in packets), len(rows))
-        # Packets cut rows anywhere: each of their places is looked at.
+        # Packets cut rows anywhere: pieces are looked for at each place.
         pieces = {rows[i:i + PIECE] for i in range(0, len(rows), PIECE)}
         said = {p[i:i + PIECE] for p in packets
                 for i in range(len(p) - PIECE + 1)}
@@ -99,9 +100,9 @@ class Listened(Hosts):
 
 
 class Middle(Relay):
-    """In the place of langd on encoded's host, and of encoded on langd's.
-    attack(number) says what becomes of data, of control connections
-    says(number) the same, both ways."""
+    """Stands in the place of langd on encoded's host, and of encoded on
+    langd's. attack(number) returns the change of a data connection,
+    says(number) that of a control connection, both ways."""
 
     def __init__(self, e_host, l_host, attack, says=None):
         super().__init__()
@@ -127,7 +128,8 @@ class InTheMiddle(Hosts):
     ATTACKS = 2  # connections of each kind
 
     def between(self, attack, says=None, **how):
-        """No link between the hosts: each has the other one's address."""
+        """Starts both daemons with no link between the hosts, but for this
+        relay: each has the other's address."""
         for name, own, other in ((self.e_host, nets.E_HOST, nets.L_HOST),
                                  (self.l_host, nets.L_HOST, nets.E_HOST)):
             nets.ip("-n", name, "link", "add", "m0", "type", "veth", "peer",
@@ -157,7 +159,7 @@ class InTheMiddle(Hosts):
 
     # F43
     def test_cut_at_any_byte(self):
-        """Of the proof, of a header, of rows: all in one outage."""
+        """Cuts in the proof, in a header and in rows, all in one outage."""
         draw = random.Random(1)
         cuts = [draw.randrange(1, end) for end in (2, 64, 512, 4096, 1 << 20)]
 

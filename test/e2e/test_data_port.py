@@ -1,5 +1,5 @@
-"""Strangers at langd's data port, and a log that nobody reads: rooms go on,
-and the daemon still ends when it is told to."""
+"""Strangers at langd's data port, and a log that is not read: rooms go on, and
+the daemon still ends when told to."""
 
 import contextlib
 import os
@@ -13,8 +13,9 @@ STRANGERS = 1200
 
 
 def full_pipe():
-    """A pipe that takes no more byte; (reader's end, writer's end). It is
-    filled through a description of its own: the writer's end blocks."""
+    """Returns the ends of a full pipe, (reader's, writer's). It is filled
+    through a file description of its own, so that the writer's end stays
+    blocking."""
     r, w = os.pipe()
     own = os.open(f"/proc/self/fd/{w}", os.O_WRONLY | os.O_NONBLOCK)
     with contextlib.suppress(BlockingIOError):
@@ -34,12 +35,13 @@ class DataPort(Case):
         return self.world.encoded(transfer={"carrier": "tcp"})
 
     def strangers(self, count):
-        """Each says 20 bytes that are no greeting of a peer."""
+        """Connects so often; each connection sends 20 bytes that are no
+        greeting."""
         for i in range(count):
             with socket.create_connection(("127.0.0.1", self.port),
                                           LIMIT) as s:
                 s.sendall(b"GET / HTTP/1.1\r\n\r\n!!")
-                if i % 50 == 0:  # it is heard, and closed
+                if i % 50 == 0:  # langd reads it and closes the connection
                     with contextlib.suppress(ConnectionResetError):
                         self.assertEqual(s.recv(1), b"")
 
@@ -82,8 +84,8 @@ class DataPort(Case):
         self.strangers(STRANGERS)
         eventually(lambda: d.stats()["data_strangers"] >= STRANGERS,
                    "all were refused")
-        # A few kinds of lines, of each five in a second; one for each of
-        # them would be more, however long it takes.
+        # Of each kind of line five a second are written. One line for each
+        # stranger would be more.
         with open(d.log, encoding="utf-8") as f:
             f.seek(before)
             lines = len(f.readlines())

@@ -1,4 +1,4 @@
-"""The demo: what it leaves behind when it is ended from outside, and that it
+"""The demo: what it leaves behind when it is killed or stopped, and that it
 needs no numpy."""
 
 import glob
@@ -16,7 +16,7 @@ NO_HANGUP = ("sh", "-c", 'trap "" HUP; exec "$@"', "sh")
 
 class Demo(Case):
     def start(self, *words, before=(), **env):
-        """Starts it, with a folder for those that it makes."""
+        """Starts it, with a folder for the folders that it makes."""
         self.at = os.path.join(self.world.dir, "tmp")
         os.makedirs(self.at, exist_ok=True)
         demo = subprocess.Popen(
@@ -28,7 +28,7 @@ class Demo(Case):
         return demo
 
     def running(self):
-        """The command lines with a folder of the demo."""
+        """Returns the command lines that name a folder of the demo."""
         found = []
         for path in glob.glob("/proc/[0-9]*/cmdline"):
             try:
@@ -74,7 +74,7 @@ class Demo(Case):
         self.assertEqual((demo.returncode, said), (0, ""), out)
 
     def without(self, module):
-        """A PYTHONPATH where it cannot be imported."""
+        """Returns a PYTHONPATH where the module cannot be imported."""
         at = os.path.join(self.world.dir, "none")
         os.makedirs(at)
         with open(os.path.join(at, module + ".py"), "w") as f:

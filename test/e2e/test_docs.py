@@ -1,7 +1,8 @@
-"""Every command of the pages is run as it is written, in a clone of the tree whose
-build folder is relative: against daemons where it talks to some, and with a
-stand-in that keeps its words where it installs, needs an engine or builds for
-minutes. A command that no row knows fails, and so does a row without a command."""
+"""Every command of the pages is run as it is written, in a clone of the tree
+whose build folder is relative: against daemons where it talks to some, and
+with a stand-in that records its words where it installs, needs an engine or
+builds for minutes. A command that no row matches fails, and so does a row
+without a command."""
 
 import builtins
 import importlib
@@ -23,12 +24,13 @@ sys.path.append(os.path.join(ROOT, "scripts"))
 
 import tables  # noqa: E402
 
-EXAMPLES = ("README.md", "lib/client/README.md")  # have both sides of a room
+# pages with both sides of a room
+EXAMPLES = ("README.md", "lib/client/README.md")
 PAGES = (*EXAMPLES, "cmd/README.md", "lib/client/llama/README.md",
          "test/README.md")
 FIELDS = "embedding:bf16:2352"  # of the samples, which the pages are about
 CONF = "a daemon's configuration"
-# Blocks that are no commands, by their beginning.
+# How blocks begin that are not commands.
 OTHER = (
     (r"(import|from) \w|with mmx", "Python"),
     (r"(#include|struct) ", "C"),
@@ -40,9 +42,9 @@ OTHER = (
     (r"# pod, daemon", "YAML of a pod"),
     (r"name: ", CONF),
 )
-PYTHON = r"with mmx\.connect\("  # a side of an example that is whole
-# How commands begin: the check of what their stand-in was told; None: they run
-# themselves; a text: why they are not run.
+PYTHON = r"with mmx\.connect\("  # one side of a complete example
+# How commands begin, and the check of the words that their stand-in got; None:
+# the command itself runs; a text: why it is not run.
 ROWS = (
     (r"make (demo|check)$", None),  # make -n: each of them takes minutes
     (r"make deb && sudo apt ", "packages"),
@@ -76,8 +78,8 @@ with open({log!r}, "a") as f:
 if name == "sudo":
     os.execvp(words[0], words)
 """
-# A host of both daemons, but for where their sockets are: as there a report is
-# of both, and an order has to say whose it is.
+# As on a host with both daemons, but for the paths of the sockets: a report
+# shows both, and an order has to name one.
 MMXCTL = """#!/bin/sh
 at='--socket={encoded} --socket={langd}'
 for word; do
@@ -111,8 +113,9 @@ def read(path):
 
 
 def blocks(page):
-    """Yields (kind, lines) of the indented blocks of a page; kind: what a block
-    is, or what the one above it is with an empty line between; "": commands."""
+    """Yields (kind, lines) of the indented blocks of a page. kind: what the
+    block is, or what the block above is if only an empty line is between; "":
+    commands."""
     for group in re.findall(r"(?:^    .*\n|^\n(?=    ))+", read(page), re.M):
         kind = ""
         for block in group.strip("\n").split("\n\n"):
@@ -123,9 +126,9 @@ def blocks(page):
 
 
 def commands(lines):
-    """Yields the commands of a block: joined behind a backslash, without
-    comments, words that may be left out, and what a list of commands says
-    beside each."""
+    """Yields the commands of a block. Lines that end in a backslash are
+    joined; comments, optional words, and descriptions beside a command are
+    left out."""
     for line in re.sub(r" *\\\n +", " ", "\n".join(lines)).splitlines():
         # A text that goes on is further in; the longest name has one space.
         line = re.sub(r"^(mmxctl histograms) .*|^ {8}.*|^#.*", r"\1", line)
@@ -135,7 +138,7 @@ def commands(lines):
 
 
 def row_of(command):
-    """Returns (how the command begins, its check)."""
+    """Returns (beginning of the command, check) of its row."""
     found = [row for row in ROWS if re.match(row[0], command)]
     if len(found) != 1:
         raise AssertionError(f"`{command}`: {len(found)} rows of ROWS know it; "
@@ -144,15 +147,15 @@ def row_of(command):
 
 
 def here(text, at):
-    """Returns the text with places of ours."""
+    """Returns the text with paths and addresses of this test."""
     for theirs, ours in ELSEWHERE:
         text = text.replace(theirs, ours.format(at))
     return text
 
 
 class Names(dict):
-    """The names of both sides of an example, which run at once: one that a
-    side has not set yet is waited for."""
+    """The names that both sides of an example share. The sides run at once: a
+    read of a name waits until it is set."""
 
     def __missing__(self, name):
         if hasattr(builtins, name):
@@ -174,7 +177,7 @@ class Docs(Case):
         return path
 
     def clone(self):
-        """Makes one, whose build folder has what was built."""
+        """Makes a clone whose build folder links to what was built."""
         known = subprocess.run(
             ["git", "-C", ROOT, "ls-files", "-co", "--exclude-standard"],
             capture_output=True, text=True)
@@ -195,7 +198,7 @@ class Docs(Case):
         return at
 
     def programs(self, encoded, langd):
-        """Makes what stands before the programs of the host."""
+        """Makes the stand-ins for programs of the host."""
         self.log = self.file("log")
         for name in ("sudo", "apt", "systemctl", "install", "scp", "pip",
                      "vllm", "sglang", "llama-server"):
@@ -213,7 +216,7 @@ class Docs(Case):
         self.file("lib/aiohttp/__init__.py", AIOHTTP)
 
     def told(self):
-        """Returns what the stand-ins were told: name, words, LD_PRELOAD."""
+        """Returns what the stand-ins recorded: name, words, LD_PRELOAD."""
         with open(self.log, encoding="utf-8") as f:
             said = [json.loads(line) for line in f]
         self.file("log")
@@ -247,14 +250,14 @@ class Docs(Case):
 
     def runs(self, command, check, at, env):
         if check == "preloaded" and sanitized(f"{BUILD}/mmx-langd"):
-            return  # python has no sanitizer's runtime
+            return  # Python has not loaded the sanitizer's runtime
         if command.endswith(" kill 4711"):
             self.asked(4711)
         command = here(command, at)
         got = subprocess.run(["bash", "-euo", "pipefail", "-c", command],
                              cwd=at, env=env, capture_output=True, text=True,
                              timeout=LIMIT)
-        # A doctor has something to say of any host.
+        # A doctor may warn or fail on any host.
         fine = (0, 1) if command == "mmxctl doctor" else (0,)
         self.assertIn(got.returncode, fine, got.stdout + got.stderr)
         if check:
@@ -262,13 +265,13 @@ class Docs(Case):
             getattr(self, check)(at, got.stdout, last[1], last[2])
 
     def asked(self, room):
-        """Has a room be open at langd; encoded takes rooms again by then."""
+        """Opens a room at langd, once encoded takes rooms again."""
         self.langd.ctl("health", "--wait", str(LIMIT))
         self.lm.request(room, "encoded-0")
 
     # --- what a stand-in was told -----------------------------------------
     def packages(self, at, said, words, _):
-        """apt takes them from where make deb puts them."""
+        """apt installs from the folder that make deb writes."""
         self.assertIn("scripts/deb/build build/deb", said)
         self.assertEqual(words, ["install", "./build/deb/*.deb"])
 
@@ -278,7 +281,7 @@ class Docs(Case):
             self.assertEqual(len(words), 4)
         elif words != ["daemon-reload"]:
             self.assertEqual(words[:2], ["enable", "--now"])
-            self.assertIn(len(words), (3, 7))  # one unit, or all
+            self.assertIn(len(words), (3, 7))  # one unit or all of them
         for unit in words[2:]:
             unit += "" if "." in unit else ".service"
             self.assertTrue(os.path.exists(f"{at}/systemd/{unit}"), unit)
@@ -292,7 +295,7 @@ class Docs(Case):
             self.assertTrue(os.path.exists(f"{at}/systemd/{name}"), name)
 
     def copied(self, at, said, words, _):
-        """The key that an installation has made."""
+        """scp copies the key that an installation has made."""
         self.assertEqual(words[0], "-p")
         self.assertEqual(words[1], f"{at}/etc/fleet.key")
 

@@ -31,7 +31,7 @@ class Doctor(Case):
         self.assertTrue(all(r["daemon"] == path for r in rows))
         failed = [r for r in rows if r["result"] == "fail"]
         self.assertEqual(got.returncode, 1 if failed else 0)
-        for r in rows:  # whatever is not fine says what to do
+        for r in rows:  # each line that is not ok has an advice
             self.assertEqual(bool(r["advice"]), r["result"] != "ok", r)
         return {r["check"]: r for r in rows}
 
@@ -51,7 +51,7 @@ class Doctor(Case):
                 self.assertIn("is up, on this host", seen["peer"]["text"])
         self.assertIn("for writing", self.findings(e.socket)["pool"]["text"])
         self.assertIn("read-only", self.findings(d.socket)["pool"]["text"])
-        # Loopback is where only this host gets.
+        # Only this host reaches a loopback address.
         self.assertEqual(self.findings(e.socket)["address"]["result"], "warn")
         text = self.doctor(d.socket).stdout.splitlines()
         self.assertRegex(text[-1], r"^\d+ ok, \d+ warn, 0 fail$")
@@ -124,8 +124,8 @@ class Doctor(Case):
 
     def unit(self, text, name="mmx-langd.yaml", daemon="/nowhere/a.sock",
              kinds=("unit", "config")):
-        """What the doctor finds of a unit whose configuration has the text.
-        """
+        """Returns the findings for a unit with this text in its
+        configuration."""
         path = os.path.join(self.world.dir, name)
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path, "w") as f:
@@ -142,7 +142,7 @@ class Doctor(Case):
         gpu = "pools:\n  - name: a\n    memory: cuda:0\n"
         rdma = "transfer:\n  carrier: ucx\n  tls: tcp,rc_mlx5\n"
         drop_ins = os.path.join(ROOT, "systemd")
-        # Not run by systemd here.
+        # No unit is installed yet.
         self.assertEqual(self.unit(gpu + rdma), [])
         shutil.copy(os.path.join(drop_ins, "mmx-langd.service"),
                     self.world.dir)
@@ -167,8 +167,8 @@ class Doctor(Case):
         self.assertIn("unknown key", self.unit("poools: 1\n")[0]["text"])
 
     def start(self, text, name, **env):
-        """What the doctor says of a daemon with that file that does not run.
-        """
+        """Returns the doctor's findings for a daemon that does not run, with
+        this configuration."""
         path = os.path.join(self.world.dir, name)
         with open(path, "w") as f:
             f.write(text)
@@ -203,7 +203,7 @@ class Doctor(Case):
                           "mmx-langd.yaml")
         self.assertEqual((row["check"], row["result"]), ("config", "fail"))
         self.assertIn("pools[0].blocks: `none`", row["text"])
-        if os.geteuid() == 0:  # no other user is told of keys
+        if os.geteuid() == 0:  # other users are not told of keys
             os.chmod(key, 0o644)
             row, = self.start(good, "mmx-langd.yaml")
             self.assertEqual(row["result"], "fail")
@@ -247,7 +247,7 @@ class Doctor(Case):
                 row, = self.unit(text, name, *[daemon.socket] if daemon else [])
                 self.assertEqual(row["check"], "unit", row)
                 self.assertIn(f"mmx-{role} ", row["text"])
-        # A name says whose it is, whatever its keys.
+        # The file's name says which daemon it is for, whatever keys it has.
         row, = self.unit(langd, "mmx-encoded.yaml")
         self.assertEqual(row["check"], "config", row)
         row, = self.unit("poools: 1\n", "prod.yaml")
@@ -315,7 +315,7 @@ class Doctor(Case):
             self.skipTest("only root can try as another user")
         how = {"user": UNUSED, "group": UNUSED, "extra_groups": []}
         os.chmod(self.world.dir, 0o755)
-        # The folder of the build may be closed to others.
+        # Another user may not reach the build folder.
         self.program = shutil.copy(self.program, self.world.dir)
         d = self.world.langd([])
         seen = self.findings(d.socket, **how)
@@ -333,11 +333,10 @@ class Doctor(Case):
 
 
 class Played(Case):
-    """Daemons that the test plays: others than those that this host can run.
-    """
+    """Daemons that the test imitates, which this host could not run."""
 
     def ask(self, answer, *calls, env=None):
-        """What mmxctl prints for each of the calls."""
+        """Returns what mmxctl prints for each of the calls."""
         path = self.world.dir + "/played.sock"
 
         def serve(listener):
@@ -361,8 +360,8 @@ class Played(Case):
         return said
 
     def found(self, config, checks, **status):
-        """What the doctor finds of a langd with this configuration, whose
-        status has these columns, on a host with a card for RDMA."""
+        """Returns the findings for a langd with this configuration, whose
+        status has these columns, on a host with an RDMA card."""
         row = b"\1"
         for name, value in status.items():
             row += b"\2" + bytes([len(name)]) + name.encode() + struct.pack(

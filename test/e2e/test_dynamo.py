@@ -1,8 +1,8 @@
 """Dynamo's embedding transfer between real daemons, driven as ai-dynamo 1.6.1
-does: an encode worker that sends the tensors of a request at once and awaits
-one after the other, a prefill worker that receives all of a request's at once,
-each on an asyncio loop. No encoder is listed: langd has a key, and the
-reference says which daemon it is."""
+does: an encode worker sends the tensors of a request at once and awaits one
+after the other; a prefill worker receives all of a request's at once; each
+runs an asyncio loop. No encoder is listed: langd has a key, and the reference
+names the daemon."""
 
 import asyncio
 import contextlib
@@ -26,17 +26,17 @@ from mmx.adapters import _common, _dynamo
 
 WIDTH = 64
 FIELDS = f"embedding:f32:{WIDTH}"
-SLACK_S = 2  # for a slow machine, above a time that is asserted
+SLACK_S = 2  # for a slow machine, on top of a time that is asserted
 
 
 def picture(number, rows=300):
-    """What an encoder makes of a picture: one of a batch of one."""
+    """Returns what an encoder makes of a picture: a batch of one."""
     some = np.random.default_rng(number)
     return some.random((1, rows, WIDTH), dtype=np.float32)
 
 
 def dumped(request):
-    """As it goes from worker to worker."""
+    """Returns the request as workers send it to each other."""
     return json.dumps(vars(request))
 
 
@@ -54,7 +54,7 @@ class Encode(encode_worker_handler.EncodeWorkerHandler):
 
 
 async def prefill(path):
-    """A prefill worker: requests by line, for each the sums of its rows."""
+    """A prefill worker: prints the sums of the rows of each line's request."""
     os.environ["MMX_LANGD_SOCKET"] = path
     loader = MultiModalEmbeddingLoader(None, _dynamo.MmxEmbeddingReceiver())
     while line := await asyncio.to_thread(sys.stdin.readline):
@@ -69,7 +69,8 @@ class Dynamo(Case):
         self.addCleanup(self.more.close)
 
     def start(self, encoded=None, langd=None, **env):
-        """One daemon of each side, and what the workers have of them."""
+        """Starts one daemon of each side, and sets the workers'
+        environment."""
         self.e = self.world.encoded(fields=FIELDS, **(encoded or {}))
         self.d = self.world.langd([], fields=FIELDS, default_blocks=1, **{
             "control": {"allow": ["key"]}, **(langd or {})})
@@ -78,8 +79,8 @@ class Dynamo(Case):
             MMX_LANGD_SOCKET=self.d.socket, **env))
 
     def play(self, what, *words):
-        """Runs it on a loop, with an encode worker and a prefill worker's
-        loader; returns what it does."""
+        """Runs `what` on a loop with an encode worker and a prefill worker's
+        loader; returns its result."""
         async def on_loop():
             self.enc = Encode()
             self.sender = self.enc.embedding_sender
@@ -151,8 +152,8 @@ class Dynamo(Case):
         self.play(lambda: self.moved(1, rows=5000))
 
     def test_rows_in_two_parts_on_both_sides(self):
-        """Every other block is taken, and the pools have no two free ones that
-        are neighbours."""
+        """Every other block is taken: no two free blocks of a pool are
+        neighbours."""
         self.start(encoded={"blocks": 8}, langd={"blocks": 8})
         enc, lm = self.engines(self.e, self.d)
         for room in range(8):
@@ -212,8 +213,8 @@ class Dynamo(Case):
         self.play(play)
 
     def lost(self, daemon, before):
-        """A daemon is killed with rows in it; received before or after it is
-        back."""
+        """Kills a daemon that has rows. They are received `before` it is back,
+        or after."""
         async def play():
             await self.moved(1)
             requests = await self.send(2, 3)
@@ -242,7 +243,8 @@ class Dynamo(Case):
         self.lost(self.d, True)
 
     def test_a_langd_that_is_killed_with_rows(self):
-        """Its rooms wait for blocks, which a room of another engine has."""
+        """The killed langd's rooms wait for blocks, which another engine's
+        room holds."""
         self.start(langd={"blocks": 4})
 
         async def play():
@@ -319,7 +321,8 @@ class Dynamo(Case):
         self.play(lambda: asyncio.gather(*map(one, range(0, 30, 3))))
 
     def test_requests_that_wait_for_more_of_their_pictures(self):
-        """langd has space for two: no request holds what it has."""
+        """langd has space for two requests: none holds some of its pictures
+        and waits for the others."""
         self.start(langd={"blocks": 6})
 
         async def play():
@@ -334,7 +337,7 @@ class Dynamo(Case):
                    MMX_DEADLINE_S="4")
 
         async def play():
-            await self.send(1, 2)  # of a worker that is gone
+            await self.send(1, 2)  # of a worker that has ended
             began = time.monotonic()
             await self.moved(3)
             self.assertGreater(time.monotonic() - began, 0.5)
@@ -381,7 +384,8 @@ class Dynamo(Case):
 
     # RULES 7.1
     def test_each_worker_is_a_session(self):
-        """Whose end ends its rooms, whoever else is there."""
+        """The end of a worker's session ends its rooms, while other workers go
+        on."""
         self.start()
 
         async def play():
@@ -404,7 +408,7 @@ class Dynamo(Case):
         self.play(play)
 
     def test_a_prefill_worker_that_is_killed_while_it_receives(self):
-        """Its rooms wait for blocks; all of them end with it."""
+        """The worker's rooms wait for blocks. All of them end with it."""
         self.start(langd={"blocks": 4})
 
         async def play():
@@ -436,7 +440,7 @@ class Dynamo(Case):
         self.play(play)
 
     def test_an_encode_worker_that_ends_after_it_has_sent(self):
-        """The rows are its daemon's."""
+        """The daemon keeps the rows of an encoder that has ended."""
         self.start()
         requests = self.play(self.send, 1, 2)
         self.play(lambda: self.load_and_see(requests))

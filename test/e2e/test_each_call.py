@@ -1,9 +1,9 @@
-"""A call that our code makes fails once: the n-th of each kind, while a daemon
-starts, while it serves, and in a client. Nothing crashes, hangs or leaks, what
-went wrong is said, and the next room comes. Which calls: the table of
-test/preload/nth_call.c. A run is a sample: MMX_NTH says how many n of each kind
-are tried (1), 0: every n (an hour). MMX_SEED draws them, the day of the year
-where it is not set. MMX_NTH_KINDS names kinds."""
+"""One call that our code makes fails: the n-th of each kind, while a daemon
+starts, while it serves, and in a client. Nothing crashes, hangs or leaks, the
+error is reported, and the next room comes. Which calls: the table of
+test/preload/nth_call.c. A run is a sample: MMX_NTH says how many n of each
+kind are tried (1), 0: every n (an hour). MMX_SEED draws them; without it the
+day of the year does. MMX_NTH_KINDS names kinds."""
 
 import errno
 import os
@@ -25,17 +25,18 @@ KINDS = os.environ.get("MMX_NTH_KINDS", "").split()
 SEED = int(os.environ.get("MMX_SEED") or time.strftime("%j"))
 ROOM = os.path.join(BUILD, "test", "each", "room")
 ROWS = 300
-# Seconds: of the daemons' timeouts and of a client, and those that rooms with
-# these may take to their end.
+# Seconds: of the daemons' and a client's timeouts, and within which rooms with
+# these timeouts must end.
 SHORT, SLOWEST = LIMIT // 5, LIMIT * 3 // 5
 SOON = {"bootstrap": f"{SHORT}s", "progress": f"{SHORT}s",
         "total": f"{SHORT * 3 // 2}s"}
 
-# A line that says why a daemon ends: an error, or what it says itself before it
-# has a log, which UCX's lines are not.
+# A line that says why a daemon ends: an error, or a line that the daemon
+# prints before its log is open. Lines of UCX are neither.
 WHY = re.compile(r"\S+Z error |(?!\S+Z \w+ |\[)")
 
-# How rows go, and which kinds are tried for it where not all are.
+# Configuration of `transfer`, and the kinds of calls that are tried with it;
+# no kinds: all.
 COPY = {}, ("memory", "map", "socket", "passing", "thread", "loop", "zmq",
             "disk")
 TLS = {"same_host": "off", "carrier": "tcp", "encrypt": "on"}, (
@@ -44,7 +45,8 @@ UCX = {"same_host": "off", "carrier": "ucx", "tls": "tcp"}, ("ucx",)
 
 
 def chosen(count):
-    """The n of 1 to count that are tried: all, or some all over them."""
+    """Returns which n of 1 to count are tried: all, or some at equal
+    distances."""
     if not EACH or EACH >= count:
         return range(1, count + 1)
     part = count // EACH
@@ -71,9 +73,10 @@ class Walk(Case):
         return calls
 
     def walk(self, counts, attempt, again=None, never=()):
-        """Calls attempt(kind, n), which says if that call has come and failed,
-        for what is chosen of these counts; `again` after a failure. All kinds of
-        the way have calls but those of `never`."""
+        """For the chosen n of each kind calls attempt(kind, n), which says
+        whether that call has come and failed; after an exception calls
+        `again`. Each kind of self.way must have calls, except those in
+        `never`."""
         self.assertTrue(counts, "nothing is preloaded")
         self.assertEqual({kind for kind in self.way[1] if not counts[kind]},
                          set(never).intersection(self.way[1]),
@@ -87,7 +90,7 @@ class Walk(Case):
             for n in chosen(count):
                 with self.subTest(kind=kind, n=n, seed=SEED):
                     try:
-                        # Not each run has as many calls.
+                        # The number of calls differs between runs.
                         while not attempt(kind, n):
                             self.assertGreater(n, 1, "no such call has come")
                             n //= 2
@@ -98,7 +101,7 @@ class Walk(Case):
                         raise
 
     def note(self, kind, n, calls, binary, what):
-        """True if a call has failed."""
+        """Records and returns whether a call has failed."""
         if not calls.failed():
             return False
         self.seen.setdefault((kind, what), []).append(n)
@@ -112,7 +115,8 @@ class Walk(Case):
             print(f"{who}: {kind}: {len(ns)} {what}", flush=True)
 
     def whole(self):
-        """One room between new engines, from its request to the last word."""
+        """Takes one room between new engines from its request to its
+        release."""
         self.room += 1
         enc = self.world.engine(self.e, timeout=SHORT)
         lm = self.world.engine(self.d, timeout=SHORT)
@@ -131,13 +135,14 @@ class Walk(Case):
                             f"{daemon.process.returncode}, {daemon.tail()}")
 
     def over(self, what):
-        """After a failure another room comes, and all blocks are free."""
+        """After a failure checks that another room comes, and that all blocks
+        are free."""
         if what != "whole":
             self.whole()
         self.world.all_free()
 
     def outcome(self, act, *args):
-        """What came of it: "whole", or the reason of the error."""
+        """Returns "whole", or the reason of the error."""
         began = time.monotonic()
         try:
             act(*args)
@@ -152,24 +157,25 @@ class Walk(Case):
 
 
 class Start(Walk):
-    """While the daemon starts, serves its first room, and ends."""
+    """A call fails while the daemon starts, serves its first room, and
+    ends."""
 
     def starts(self, daemon, calls):
-        """Starts it; True if it serves. False: it has ended, and has said
+        """Starts the daemon. True: it serves. False: it has ended and said
         why."""
         with open(daemon.log, "w"):
             pass
         try:
             try:
                 daemon.start(env=calls.env)
-            except mmx.MmxError:  # it has refused the first engine
+            except mmx.MmxError:  # the daemon has refused its first engine
                 daemon.wait_ready()
             return True
         except AssertionError:
             status = daemon.process.poll()
         said = daemon.tail()
         self.assertIn(status, (1, 78), said)
-        daemon.killed = True  # this is its status
+        daemon.killed = True  # its exit status is checked here
         self.assertTrue([line for line in said.splitlines()
                          if WHY.match(line) and
                          not line.endswith("cannot start")],
@@ -224,8 +230,9 @@ class StartUcx(Start):
 
 
 class Life(Walk):
-    """While both serve: the other daemon restarts, engines connect, complete a
-    room and leave, mmxctl asks for reports, a reload changes the first key."""
+    """A call fails while both serve: the other daemon restarts, engines
+    connect, complete a room and leave, mmxctl asks for reports, a reload
+    changes the first key."""
 
     def setUp(self):
         super().setUp()
@@ -258,7 +265,8 @@ class Life(Walk):
             self.world.all_free()
 
         def quiet():
-            """The allocations, maps and descriptors that the daemon has."""
+            """Returns the allocations, maps and descriptors that the daemon
+            has."""
             return (*calls.held(), victim.fds())
         again()
         counts = {}
@@ -304,7 +312,7 @@ class LifeUcx(Life):
 
 
 class Client(Walk):
-    """A program in C that is both engines of a room."""
+    """A call fails in a program in C that is both engines of a room."""
 
     way = COPY[0], ()  # all kinds
 
@@ -342,7 +350,8 @@ class Client(Walk):
 
 
 class Python(Walk):
-    """The Python client: the kernel has no buffers for one of its messages."""
+    """A call fails in the Python client: the kernel has no buffers for a
+    message."""
 
     def test_no_buffers(self):
         self.e.start()

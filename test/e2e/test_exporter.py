@@ -49,7 +49,7 @@ class Scraped(Case):
             return r.read().decode()
 
     def status(self, url):
-        """(status, text) of an answer that may be a refusal."""
+        """Returns (status, text) of an answer, also of a refusal."""
         try:
             return 200, self.get(url)
         except urllib.error.HTTPError as e:
@@ -57,7 +57,7 @@ class Scraped(Case):
                 return e.code, e.read().decode()
 
     def values(self, text):
-        """{metric with its labels: value} and a check of the format."""
+        """Returns {metric with its labels: value}, and checks the format."""
         out, typed = {}, set()
         for line in text.splitlines():
             if line.startswith("# TYPE"):
@@ -185,7 +185,7 @@ class Exporter(Scraped):
             'mmx_up{daemon="encoded"}'] == 0, "it is seen to be away")
 
     def test_a_host_of_one_role_is_not_asked_for_the_other(self):
-        """Without options the exporter finds the daemons in /run/mmx."""
+        """Without options the exporter looks for the daemons in /run/mmx."""
         if os.geteuid() != 0:
             self.skipTest("needs a mount namespace")
         e, _ = self.pair()
@@ -220,8 +220,8 @@ class Exporter(Scraped):
                          ["enc8", "enc9"])
 
     def fake(self, talk):
-        """A daemon that says on each connection what `talk` says; the path of
-        its socket."""
+        """Starts a daemon that sends on each connection what `talk` does;
+        returns the path of its socket."""
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -272,7 +272,8 @@ class Exporter(Scraped):
             self.assertTrue(said or ends)
 
     def test_a_daemon_that_goes_on_and_on(self):
-        """Each packet comes soon, and there is always one more."""
+        """A daemon's answer never ends: each packet comes soon after the one
+        before."""
         half = wire.REPORT.encode(2, text=b"", more=1)
         cut = []
 
@@ -291,7 +292,7 @@ class Exporter(Scraped):
         eventually(lambda: cut, "the exporter has closed it")
 
     def test_two_daemons_that_hang(self):
-        """The answer comes in Prometheus' time."""
+        """The exporter answers before Prometheus gives up."""
         with contextlib.ExitStack() as sockets:
             paths = []
             for _ in range(2):
@@ -346,7 +347,7 @@ class Exporter(Scraped):
         self.assertEqual(c.getresponse().status, 200)
 
     def asked(self, url, host, method="GET"):
-        """Status, text and length of an answer for a name."""
+        """Returns status, text and length of the answer for this host name."""
         at = urllib.parse.urlsplit(url)
         c = http.client.HTTPConnection("127.0.0.1", at.port, timeout=LIMIT)
         self.addCleanup(c.close)
@@ -358,7 +359,8 @@ class Exporter(Scraped):
         return r.status, r.read().decode(), int(r.headers["Content-Length"])
 
     def test_names_of_others_are_refused(self):
-        """A page of a name that leads here now would read what is served."""
+        """Otherwise a page of another site, whose name now leads here, could
+        read the metrics."""
         nowhere = ("--encoded", "/nowhere.sock")
         url = self.start(*nowhere, "--host", "gpu7.example", "--host", "gpu7")
         for host in ("127.0.0.1", "localhost:9464", "LocalHost", "[::1]:80",
@@ -393,7 +395,7 @@ class Exporter(Scraped):
 class Dashboard(Scraped):
     """A real Prometheus scrapes a pair at work."""
     RULES = os.path.join(ROOT, "conf/prometheus-rules.yaml")
-    limit_s = 300  # it starts, and each panel waits for scrapes
+    limit_s = 300  # Prometheus starts, and each panel waits for scrapes
 
     def prometheus(self, target):
         at = f"127.0.0.1:{free_port()}"
@@ -418,7 +420,7 @@ class Dashboard(Scraped):
         try:
             return json.loads(self.get(
                 api + what + "?" + urllib.parse.urlencode(words)))["data"]
-        except (OSError, http.client.HTTPException):  # it starts
+        except (OSError, http.client.HTTPException):  # it has not started yet
             return {"result": [], "groups": []}
 
     def test_every_panel_shows_something(self):
@@ -434,7 +436,8 @@ class Dashboard(Scraped):
         self.assertGreater(len(exprs), 8)
         room = 0
         for expr in exprs:
-            if ":mmx_" in expr:  # engines' own: that it can be read
+            # metrics of engines, which do not run: the query must be valid
+            if ":mmx_" in expr:
                 eventually(lambda expr=expr: self.ask(
                     api, "query", query=expr).get("resultType"), expr)
                 continue
@@ -470,7 +473,7 @@ class Dashboard(Scraped):
                        stdout=subprocess.DEVNULL)
 
     def test_what_texts_promise(self):
-        """What they send to is there."""
+        """The commands that the alerts' texts name exist."""
         e, d = self.pair()
         with open(self.RULES) as f:
             text = f.read()
@@ -488,7 +491,7 @@ class Dashboard(Scraped):
     def test_rules_of_rooms_without_rows(self):
         if not shutil.which("promtool"):
             self.skipTest("no promtool")
-        # One of them is open at every third look: they fail and are asked for
+        # A room is open at every third scrape: rooms fail and are requested
         # again.
         asked = {'mmx_rooms{daemon="d",instance="i",state="WaitingForInput"}':
                  "0 0 1 " * 20}
@@ -496,7 +499,7 @@ class Dashboard(Scraped):
         for rooms, moved, fires in ((asked, "7x60", True),
                                     (asked, "7+9x60", False),
                                     ({k: "0x60" for k in asked}, "7x60", False),
-                                    # one room alone that failed
+                                    # a single room that failed
                                     ({k: "0x20 1 0x39" for k in asked},
                                      "7x60", False)):
             self.assertEqual(self.alerts(
@@ -527,7 +530,8 @@ class Dashboard(Scraped):
             self.assertEqual(self.alerts(alert, series), fires, series)
 
     def fires(self, alert, series, seconds):
-        """True if it does when rooms take that long, one each second."""
+        """True if the alert fires when rooms, one each second, take so many
+        seconds."""
         bounds = [f"{64e-6 * 2 ** i:.15g}" for i in range(19)] + ["+Inf"]
         return self.alerts(alert, {
             f'{series}_bucket{{daemon="d",pool="p",instance="i",'
@@ -536,7 +540,7 @@ class Dashboard(Scraped):
             for bound in bounds})
 
     def alerts(self, alert, series):
-        """True if it does with these series, of which a value is a minute."""
+        """True if the alert fires with these series, one value a minute."""
         test = {"interval": "1m", "input_series": [
             {"series": name, "values": values}
             for name, values in series.items()], "promql_expr_test": [{

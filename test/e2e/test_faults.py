@@ -1,5 +1,5 @@
-"""Deaths in the middle of a transfer, at default timings: who is left hears
-of it at once, every block comes back, new rooms work."""
+"""Deaths in the middle of a transfer, at default timings: the survivors hear
+of them at once, every block comes back, new rooms work."""
 
 import mmap
 import os
@@ -16,8 +16,8 @@ from pair import BUILD, Case, eventually, sanitized
 import mmx
 
 CLOCK = os.path.join(BUILD, "test", "preload", "wall_clock.so")
-# A folder of control groups, its limit of memory and what is in use, of the
-# first and the second version.
+# Of control groups, first and second version: folder, limit of memory, memory
+# in use.
 GROUPS = (("/sys/fs/cgroup/memory", "memory.limit_in_bytes",
            "memory.usage_in_bytes", "memory.swappiness"),
           ("/sys/fs/cgroup", "memory.max", "memory.current",
@@ -26,8 +26,8 @@ SPARE = 8 << 20
 HOG = "open(%r, 'w').write('0'); x = b'x' * (1 << 28)"
 HOUR_S, YEAR_S = 3600, 366 * 86400
 
-# The least of the times after which a room fails whose other side says
-# nothing is 30 s (timeouts.progress): what is heard sooner was noticed.
+# A room whose other side falls silent fails after 30 s (timeouts.progress) or
+# later. What ends sooner was noticed.
 SOON = 15
 
 
@@ -49,9 +49,9 @@ class Kills(Case):
         e.kill()
         self.assertEqual(self.within(SOON, lm.failed, 1), "peer-lost")
         self.assertEqual(enc.failed(1), "daemon-lost")
-        enc.write(1, 640, 2000)  # the old map is still there
+        enc.write(1, 640, 2000)  # the old map still exists
         self.assertTrue(lm.rooms[1].reason.advice, "retry")
-        self.good(lm, 1, 0, 640)  # a reader's rows stay until it releases
+        self.good(lm, 1, 0, 640)  # rows stay for a reader until its release
         self.assertLess(d.free()[0], 64)
         lm.release(1)
         d.all_free()
@@ -68,7 +68,7 @@ class Kills(Case):
         d.kill()
         self.assertEqual(self.within(SOON, enc.failed, 1), "peer-lost")
         self.assertEqual(lm.failed(1), "daemon-lost")
-        # The old map is still there to read.
+        # The old map can still be read.
         old = lm.rooms[1]
         place = next(old.pieces(0, 1)).place
         self.assertEqual(len(old.pool.rows("embedding", place, 1)), 1)
@@ -80,7 +80,8 @@ class Kills(Case):
         self.deliver(enc, lm, 2, 1500)
 
     def outlives(self, end):
-        """An engine ends after its final commit; langd asks later."""
+        """An engine ends after its final commit; langd asks for its rows
+        later."""
         e, d = self.pair()
         enc, lm = self.world.process(e), self.world.engine(d)
         enc.encode(1, 1500, aux="grid")
@@ -102,7 +103,8 @@ class Kills(Case):
 
     # RULES 6.5; F08
     def test_a_closed_connection_is_not_a_dead_process(self):
-        # The process lives, so it may still read: blocks wait for its end.
+        # The process lives and may still read: its blocks come back when it
+        # ends.
         e, d = self.pair()
         enc, lm = self.world.engine(e), self.world.process(d)
         self.halfway(enc, lm)
@@ -135,7 +137,7 @@ class Kills(Case):
             lm.request(room, "enc0", rows=10)
             enc.announce(room, 10)
         for room in range(1, 41):
-            lm.until(room, "WAITING")  # both daemons know of it
+            lm.until(room, "WAITING")  # both daemons know the room
         d.kill()
         d.start()
         for room in range(1, 41):
@@ -150,8 +152,8 @@ class Kills(Case):
 class Sleeper(Case):
     # RULES 6.2; F07
     def test_stopped_writer_cannot_touch_another_room(self):
-        # Two rooms fill the source pool but for one block; the sleeper's may
-        # not be given to anybody while it can still write.
+        # Two rooms fill the source pool but for one block. The sleeper's
+        # blocks must not be reused while it can still write.
         e, d = self.pair(encoded={"blocks": 9})
         sleeper, enc = self.world.process(e), self.world.engine(e)
         lm = self.world.engine(d)
@@ -262,12 +264,12 @@ class Reconnect(Case):
     def test_slow_engine_finds_the_right_state_in_its_cells(self):
         e, d, enc, lm = self.at_work(blocks=512, block_rows=8)
         rooms = range(1, 401)
-        for room in rooms:  # more answers than its socket holds
+        for room in rooms:  # more answers than its socket can hold
             lm.request(room, "enc0", rows=5)
         for room in rooms:
             enc.announce(room, 5, 5)
         for room in rooms:
-            # Nothing is read here: what did not fit is sent by a bare flush.
+            # This reads nothing: it sends what the socket did not take before.
             lm.conn._flush()
             enc.granted(room)
             enc.finish(room, 0, 5)
@@ -318,8 +320,8 @@ class Clocks(Case):
 
 class Memory(Case):
     def group(self):
-        """A control group, its limit and what is in use: three paths. Nothing
-        of it is swapped out, where there is swap."""
+        """Makes a control group; returns its path, and those of its limit and
+        of its memory in use. Its memory is never swapped out."""
         for folder, limit, used, swap in GROUPS:
             path = os.path.join(folder, f"mmx{os.getpid()}")
             try:
@@ -341,7 +343,7 @@ class Memory(Case):
         joins = os.path.join(group, "cgroup.procs")
         e = self.world.encoded()
         d = self.world.langd([e], start=False)
-        self.addCleanup(d.stop)  # before its group goes
+        self.addCleanup(d.stop)  # ends before its control group is removed
 
         def join():
             with open(joins, "w") as f:

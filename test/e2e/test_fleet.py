@@ -1,4 +1,5 @@
-"""Keys of the fleet: who is let in, who is refused and how that is shown."""
+"""Keys of the fleet: who is let in, who is refused, and how a refusal is
+shown."""
 
 import os
 import subprocess
@@ -24,7 +25,7 @@ class Fleet(Case):
         return got.stdout
 
     def shown(self, e, d, here, there):
-        """Both sides show the refusal, each with its reason."""
+        """Checks that both sides show the refusal, each with its reason."""
         lm = self.world.engine(d)
         lm.request(1, "enc0")
         for daemon, why in ((e, here), (d, there)):
@@ -34,7 +35,8 @@ class Fleet(Case):
             self.assertGreater(daemon.stats()["peer_keys_refused"], 0)
             told = self.doctor(daemon)
             self.assertIn("refused: key", told)
-            # encoded has no name for what may only have looked at its port.
+            # encoded warns only: what it refused may be a port scan, not a
+            # peer.
             self.assertIn("fail  peer" if daemon is d else "warn  peer", told)
             eventually(lambda: "refused: key" in daemon.tail(), "logged")
         health = d.ctl("health", check=False)
@@ -107,8 +109,9 @@ class Fleet(Case):
             ours = f.read().strip()
         with open(self.key("strange.key")) as f:
             strange = f.read().strip()
-        # One that has the listener's public key and a pair of its own is
-        # refused by the handler; one that has neither is not even asked.
+        # A client that knows the listener's public key, with a key pair of its
+        # own, is refused by ZMQ's handler. One that does not know it does not
+        # get so far.
         for server, pair, let_in in ((strange, strange, False),
                                      (ours, strange, False),
                                      (ours, ours, True)):
@@ -123,8 +126,8 @@ class Fleet(Case):
                 self.assertIsNone(c.receive(0.2))
         with self.assertRaises(ConnectionError):
             Dealer(e.address).answer(1)
-        # A key does not make it another daemon: the name is taken, and what
-        # engines see of its run is not what it says.
+        # With a key it is still no other daemon: the name is taken, and
+        # engines see the true daemon's run, not the number that it claims.
         seen = int(next(r["epoch"] for r in e.show("peers")
                         if r["name"] == "lang0"), 16)
         for epoch in (seen, 77):
@@ -134,8 +137,8 @@ class Fleet(Case):
         self.deliver(enc, lm, 2, 300)
 
     def test_sessions_live_on(self):
-        """A link that stands is not asked again: its connector's key may go
-        from the disk."""
+        """A connection that stands is not checked again: the connector's key
+        may be deleted."""
         e, d, enc, lm = self.at_work()
         self.deliver(enc, lm, 1, 300)
         os.rename(self.world.key, self.world.key + ".gone")

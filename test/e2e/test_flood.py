@@ -1,5 +1,5 @@
-"""Engines that ask for more than their turn: the others, the service manager
-and the log do not pay for it."""
+"""Engines that send more than their share: other engines, the service manager
+and the log are not affected."""
 
 import select
 import time
@@ -13,13 +13,14 @@ import wire
 import mmx
 
 ROOMS = 4000
-# Of which the best counts: a busy machine may spoil some, not all of them.
+# The best of so many counts: a busy machine may spoil some of them.
 TRIES = 5
 
 
 class Flood(Case):
     def crowd(self, rooms=ROOMS, **more):
-        """encoded with many rooms open, and the connection that has them."""
+        """Starts encoded with many open rooms; returns it and their
+        connection."""
         beats = Manager(self)
         e = self.world.encoded(blocks=rooms, block_rows=1, start=False, **more)
         e.start(beats.env(500))
@@ -28,11 +29,12 @@ class Flood(Case):
         return e, s, beats
 
     def worst(self, s, seconds):
-        """The longest call of a good engine in this time."""
+        """Returns the longest call of a good engine in this time."""
         worst, end = 0, time.monotonic() + seconds
         while time.monotonic() < end:
             began = time.monotonic()
-            call(s, wire.SPACE.encode(5))  # refused: encoded has none
+            # refused: encoded has no sequence spaces
+            call(s, wire.SPACE.encode(5))
             worst = max(worst, time.monotonic() - began)
         return worst
 
@@ -58,14 +60,15 @@ class Flood(Case):
     def test_a_long_report_lets_others_in(self):
         e, s, _ = self.crowd(4 * ROOMS)
         good, asks = greeted(e, session="good"), greeted(e, session="asks")
-        # Made in one turn it would let in one or two. A busy machine may keep
-        # us from calling during one report, not during each.
+        # If the loop made the report in one turn, it would answer one or two
+        # calls meanwhile. A busy machine may keep us from calling during one
+        # report, not during each.
         most = max(self.calls_meanwhile(asks, good) for _ in range(6))
         self.assertGreater(most, 2)
         self.end(s, good, asks)
 
     def calls_meanwhile(self, asks, good):
-        """How many calls are answered while a report is made."""
+        """Returns how many calls are answered while a report is made."""
         calls = 0
         asks.send(wire.QUERY.encode(9, what="rooms"))
         while not self.begins(asks):
@@ -96,7 +99,7 @@ class Flood(Case):
                     9 + n, what="rooms")
                                       for n in range(3)))
             worst = self.worst(good, 0.5)
-            for x in asks:  # in their order, and all of them
+            for x in asks:  # all answers come, in the order of the calls
                 reports = []
                 while len(reports) < 3:
                     for f in packet(x):
@@ -110,7 +113,8 @@ class Flood(Case):
         self.end(s, good)
 
     def at_best(self, attack):
-        """An attack leaves calls answered and the service manager served."""
+        """Attacks up to TRIES times, until calls were answered and the service
+        manager was served."""
         seen = []
         while not any(call < 1 and beat < 2 for call, beat in seen):
             self.assertLess(len(seen), TRIES, seen)
@@ -118,7 +122,7 @@ class Flood(Case):
 
     def test_a_full_daemon_says_so(self):
         e = self.world.encoded(limits={"connections": 2})
-        # Its own user has four more.
+        # Its own user may have four more connections.
         all_of_them = [greeted(e, session=f"{i}") for i in range(6)]
         with self.assertRaises(mmx.errors.Quota) as caught:
             mmx.connect("encoded", e.socket, timeout=3)

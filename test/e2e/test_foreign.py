@@ -1,6 +1,5 @@
-"""Engines written from PROTOCOL.md alone: their frames are packed here by hand,
-without a line of either client. What they are refused for is listed at the
-end."""
+"""Engines written from PROTOCOL.md alone: their frames are packed here by
+hand, without a line of either client. What is refused is listed at the end."""
 
 import mmap
 import socket
@@ -47,7 +46,7 @@ def release(cell, tag):
 
 
 class Engine:
-    """Reads the fields that it knows and no byte more."""
+    """Reads the fields that it knows, and no byte more."""
 
     def __init__(self, path):
         self.s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -70,7 +69,7 @@ class Engine:
                 (kind, seq, body, fds))
 
     def ask(self, number, body):
-        """The answer's kind, body and descriptors."""
+        """Sends a message; returns the answer's kind, body and descriptors."""
         self.seq += 1
         self.s.send(HEADER.pack(number, 0, len(body), self.seq) + body)
         while not self.heard:
@@ -80,14 +79,14 @@ class Engine:
         return kind, body, fds
 
     def err(self, number, body):
-        """(err, a, text) of the ANSWER."""
+        """Returns (err, a, text) of the ANSWER."""
         kind, got, _ = self.ask(number, body)
         assert kind == ANSWER, kind
         err, a, _, n = struct.unpack_from("<BIIH", got)
         return err, a, got[11:11 + n].decode()
 
     def open(self, role):
-        """Says HELLO and asks for the first pool, maps it; its name."""
+        """Says HELLO, asks for the first pool, maps it; returns its name."""
         kind, body, fds = self.ask(1, hello(role))
         assert kind == WELCOME
         version, got, _, cells = struct.unpack_from("<BBQI", body)
@@ -102,7 +101,8 @@ class Engine:
         return body[21:21 + n].decode()
 
     def event(self, what):
-        """The next event with any of these bits: its runs and aux."""
+        """Returns the runs and aux of the next event with any of these
+        bits."""
         while True:
             while not self.events:
                 self.hear()
@@ -177,7 +177,7 @@ class Foreign(Case):
         s = Engine(self.world.daemons[0].socket)
         self.assertEqual(s.err(1, hello(0, b"n" * 64))[0], MALFORMED)
         s.s.close()
-        # Nothing has changed: the cells are free.
+        # The refused frames changed nothing: the cells are free.
         self.assertEqual(enc.err(3, announce(1, 0, 1, 9, OPEN))[0], 0)
         self.assertEqual(lm.err(5, request(1, 0, 1))[0], 0)
         self.assertEqual(lm.err(7, release(0, 1))[0], 0)

@@ -7,7 +7,7 @@ from pair import Case, eventually
 
 import mmx
 
-# How far the engine that encodes has come, a step after the other.
+# The steps of an engine that encodes a room.
 STEPS = (lambda enc, r: enc.announce(r, 300, 300),
          lambda enc, r: enc.granted(r),
          lambda enc, r: enc.write(r, 0, 100),
@@ -15,7 +15,7 @@ STEPS = (lambda enc, r: enc.announce(r, 300, 300),
          lambda enc, r: enc.write(r, 100, 300),
          lambda enc, r: enc.commit(r, 100, 300, final=True),
          lambda enc, r: enc.done(r))
-FINAL = 6  # steps after which the rows need no engine
+FINAL = 6  # number of steps after which the rows need no engine
 
 
 def up(langd, name="enc0"):
@@ -28,8 +28,8 @@ class Gone(Case):
     limit_s = 600
 
     def lost(self, lm, room, **more):
-        """Asks for a room that ends as peer-lost, long before the time that
-        a room may be without an encoder (timeouts.bootstrap, 2 min)."""
+        """Requests a room that ends as peer-lost, long before the time that a
+        room may be without an encoder (timeouts.bootstrap, 2 min)."""
         lm.request(room, "enc0", **more)
         self.assertEqual(lm.failed(room), "peer-lost")
         lm.release(room)
@@ -40,11 +40,12 @@ class Gone(Case):
         d = self.world.langd([e], timeouts={"unreachable": "2s"})
         lm = self.world.engine(d)
         self.lost(lm, 1)
-        # from now on each ends at once, which is no matter of their number
+        # from now on each room ends at once, however many there are
         begin = time.monotonic()
         for room in range(2, 202):
             self.lost(lm, room)
-        self.assertLess(time.monotonic() - begin, 200)  # half of all waits
+        # less than half of the sum of their waits
+        self.assertLess(time.monotonic() - begin, 200)
         self.assertEqual(d.stats()["peers_unreachable"], 1)
         e.start()
         enc = self.world.engine(e)
@@ -81,24 +82,25 @@ class Gone(Case):
 
 
 class Steps(Case):
-    """What encodes a room ends after each of its steps in turn. The room ends
-    in its reason, others go on, and every block is free."""
+    """The engine that encodes a room ends after each of its steps in turn. The
+    room ends with the right reason, others go on, and every block is free."""
 
     def upto(self, k, room, kill, others=lambda: None):
-        """A room whose encoding ends with k steps done; its end at langd."""
+        """Opens a room whose encoder ends after k steps; returns its end at
+        langd."""
         enc = self.world.process(self.e)
         lm = self.world.engine(self.d)
         lm.request(room, "enc0")
         for step in STEPS[:k]:
             step(enc, room)
-        if k > 0:  # one that asks later is told to encode again
+        if k > 0:  # a later request is told to encode again
             eventually(lambda: [r for r in self.e.show("rooms")
                                 if (r["room"], r.get("asked")) == (room, 1)],
                        "the encoder has heard of it")
         others()
         kill(enc)
         if kill == self.engine and k == 0:
-            lm.abort(room)  # it was never announced: this side ends it
+            lm.abort(room)  # it was never announced: the language side ends it
         try:
             self.assertEqual(lm.ready(room), 300)
             self.good(lm, room)
@@ -150,7 +152,7 @@ class Steps(Case):
                     self.assertEqual(end, "ready")
                 self.deliver(mine, its, 100 + k, 500, "enc1")
                 self.e.start()
-                # until then each room ends at once
+                # until then each room fails at once
                 up(self.d)
                 self.world.all_free()
 
@@ -158,8 +160,8 @@ class Steps(Case):
 class Slow(Case):
     # F16
     def test_one_that_does_not_release_what_it_has_read(self):
-        # Its pool is its own affair: rooms of the other pool go on, those of
-        # the same end by their own time and say what they lacked.
+        # The room of one pool does not affect the other pool. Those that wait
+        # in its own pool time out, and say what they lacked.
         pools = [{"name": n, "blocks": 8, "block_rows": 128,
                   "layout": "embedding:u8:64"} for n in ("a", "b")]
         e, d = self.pair(encoded={"pools": pools}, langd={"pools": pools})
@@ -180,7 +182,7 @@ class Slow(Case):
         self.deliver(*other, 3, 1000)
         slow.request(4, "enc0")
         enc.encode(4, 1000)
-        lent.clear()  # collected at last
+        lent.clear()  # the garbage collector runs at last
         self.assertEqual(slow.ready(4), 1000)
         self.good(slow, 4)
         slow.release(4)

@@ -1,4 +1,4 @@
-"""Rooms that are admitted together: groups at the language side."""
+"""Groups at the language side: rooms that are admitted together."""
 
 import random
 
@@ -21,7 +21,8 @@ class Prefill:
                                 **more)
 
     def consume(self, check):
-        """Checks and releases the groups that are whole; how many."""
+        """Checks and releases the groups whose rooms are all READY; returns
+        how many."""
         self.engine.conn.step()
         rooms = self.engine.rooms
         whole = [g for g, members in self.groups.items()
@@ -36,7 +37,7 @@ class Prefill:
 class Groups(Case):
     # RULES 5.5
     def test_50_groups_through_a_pool_of_one(self):
-        # Four rooms of at most 4 blocks fit; no two groups do.
+        # Four rooms of at most 4 blocks fit; two groups never do.
         e, d = self.pair(block_rows=16, encoded={"blocks": 1000},
                          langd={"blocks": 16, "default_blocks": 2})
         enc = self.world.engine(e, cells=4096)

@@ -1,5 +1,5 @@
 """mmxctl health, as probes use it: whether a daemon lives and is ready, why
-not, how soon; the status line of the service manager; and drains."""
+not, how soon; the status line of the service manager; drains."""
 
 import contextlib
 import ctypes
@@ -21,8 +21,8 @@ BEAT = "WATCHDOG=1"
 
 @contextlib.contextmanager
 def stopped_threads(pid):
-    """Stops the process's threads of ours but the first, as a debugger does;
-    yields their ids, none where that is not allowed."""
+    """Stops the threads of our code but the first, as a debugger does; yields
+    their ids, none where that is not allowed."""
     ptrace = ctypes.CDLL(None).ptrace
     ptrace.argtypes, ptrace.restype = [ctypes.c_long] * 4, ctypes.c_long
     stopped = []
@@ -41,8 +41,8 @@ def stopped_threads(pid):
 
 
 def looked(daemon, *words):
-    """What mmxctl health says of a daemon that lives; a slow machine may make
-    it late."""
+    """Returns what mmxctl health says of a daemon that lives; on a slow
+    machine the answer may be late."""
     def look():
         got = daemon.ctl("health", *words, check=False)
         return None if LATE in got.stdout else got
@@ -56,7 +56,7 @@ class Looks(Case):
         return got.returncode, got.stdout.strip()
 
     def becomes(self, daemon, status, text, limit=LIMIT):
-        """Health is so, soon."""
+        """Waits until mmxctl health says this."""
         def is_so():
             got = self.health(daemon)
             return got[0] == status and text in got[1]
@@ -105,8 +105,8 @@ class Health(Looks):
 
     # RULES 9.6; F41
     def test_a_shard_that_hangs(self):
-        """Its thread is stopped, as a carrier could stop it. One with a core of
-        its own is never run by the loop."""
+        """The shard's thread is stopped, as a carrier could stop it. The loop
+        never runs a shard that has a core of its own."""
         manager = Manager(self)
         e = self.world.encoded(start=False, transfer={
             "cpus": [min(os.sched_getaffinity(0))]})
@@ -118,7 +118,7 @@ class Health(Looks):
             self.becomes(e, 1, "not ready: shard 0 has done nothing for", 30)
             eventually(lambda: self.health(e, "--live")[0] == 2,
                        "it is not taken for alive")
-            # Twenty times as long as one beat is due.
+            # A beat is due every 0.1 s: 2 s are twenty times as long.
             eventually(lambda: time.monotonic() - manager.times(BEAT)[-1] > 2,
                        "the watchdog is not fed")
             fed = len(manager.times(BEAT))
@@ -208,7 +208,7 @@ class Drain(Looks):
             self.skipTest("needs root to be another user")
         e = self.world.encoded(socket={"mode": "0666"})
         os.chmod(self.world.dir, 0o755)
-        # That user may not be able to enter the folder of the build.
+        # The other user may not be able to enter the build folder.
         mmxctl = os.path.join(self.world.dir, "mmxctl")
         shutil.copy(os.path.join(BUILD, "mmxctl"), mmxctl)
         for word in ("drain", "undrain"):

@@ -1,5 +1,5 @@
-"""mmxctl without a side: all daemons of the host, one under the other. A mount
-namespace has the sockets where they are by default."""
+"""mmxctl without --encoded or --langd: all daemons of the host, one under the
+other. A mount namespace has their sockets in the default places."""
 
 import json
 import os
@@ -21,7 +21,7 @@ shift && exec "$@"
 
 class Host(Case):
     def ctl(self, *words, status=0):
-        """mmxctl where the sockets of self.daemons are in /run/mmx."""
+        """Runs mmxctl where the sockets of self.daemons are in /run/mmx."""
         where = os.path.join(self.world.dir, "run")
         os.makedirs(where, exist_ok=True)
         for daemon in self.daemons:

@@ -1,4 +1,4 @@
-"""Bytes that break the protocols: refused, nothing changed, nothing leaked,
+"""Bytes that break the protocols are refused: nothing changes, nothing leaks,
 and the next honest engine is served."""
 
 import fcntl
@@ -20,7 +20,7 @@ import mmx
 
 
 def garbage(pick):
-    """One packet that breaks a rule, or is nonsense."""
+    """Returns one packet that breaks a rule, or is nonsense."""
     cells = {"cell": pick.randrange(2**32), "tag": pick.randrange(2**32)}
     honest = pick.choice((
         wire.POOL.encode(2, name="no such pool"),
@@ -40,9 +40,9 @@ def garbage(pick):
     if kind == 2:  # a frame longer than its packet
         return honest[:4] + struct.pack("<I", pick.randrange(2**32)) \
             + honest[8:]
-    if kind == 3:  # a kind that nobody knows
+    if kind == 3:  # an unknown kind
         return struct.pack("<H", pick.randrange(12, 65536)) + honest[2:]
-    if kind == 4:  # one bit
+    if kind == 4:  # one bit is flipped
         at = pick.randrange(len(honest) * 8)
         out = bytearray(honest)
         out[at // 8] ^= 1 << at % 8
@@ -72,7 +72,8 @@ class Local(Case):
             s.close()
 
     def is_over(self, s, packet):
-        """Sends it and reads the answer; true when the connection is over."""
+        """Sends the packet and reads the answer; True at the connection's
+        end."""
         try:
             s.send(packet)
             return answer(s) is None
@@ -82,8 +83,8 @@ class Local(Case):
             self.fail(f"no answer to {packet.hex()}")
 
     def in_process(self, attack, *args):
-        """The daemons watch processes: this one's end tells them that all of
-        its connections are over."""
+        """Runs in a process of its own: daemons watch processes, and its end
+        tells them that all of its connections are over."""
         pid = os.fork()
         if pid == 0:
             try:
@@ -132,13 +133,14 @@ class Local(Case):
             self.assertIn(clean, daemon.ctl(what).stdout)
             self.assertTrue(daemon.show(what))
         for daemon in (e, d):
-            with open(daemon.log, encoding="utf-8") as f:  # strictly
+            with open(daemon.log, encoding="utf-8") as f:  # strict UTF-8
                 self.assertIn(clean, f.read())
         enc.release(1)
         s.close()
 
     def taken(self, s, message, **values):
-        """Sends a message that the daemon takes; the answer's values."""
+        """Sends a message that the daemon accepts; returns the answer's
+        values."""
         got, = call(s, message.encode(5, **values))
         self.assertEqual(got.values["err"], 0, got)
         return got.values
@@ -193,7 +195,7 @@ class Local(Case):
         s = greeted(e, session="1")
         limits = resource.prlimit(e.pid, resource.RLIMIT_NOFILE)
         fds = e.fds()
-        # For a connection, but not for its cells.
+        # Descriptors for a connection, but not for its cells.
         resource.prlimit(e.pid, resource.RLIMIT_NOFILE,
                          (fds + 2, limits[1]))
         late = connect(e)
@@ -206,7 +208,8 @@ class Local(Case):
         s.send(wire.POOL.encode(7) + wire.SPACE.encode(8))
         s.settimeout(0.3)
         with self.assertRaises(socket.timeout):
-            answer(s)  # it waits, and what follows as well
+            # the daemon holds the answer back, and those that follow
+            answer(s)
         resource.prlimit(e.pid, resource.RLIMIT_NOFILE, limits)
         s.settimeout(LIMIT)
         self.assertEqual(answer(s).message, wire.POOL_INFO)
@@ -265,7 +268,7 @@ class Control(Case):
                     dealers.append(Dealer(e.address))
                     dealers[-1].send(peer_hello(f"bad{i}"))
                 dealers[-1].send(self.bad(pick))
-            # Some are well-formed frames for an epoch that is not ours.
+            # Some are well-formed frames for another epoch.
             eventually(lambda: e.stats()["malformed_peer"] - before
                        > count // 2, "counted")
             for dealer in dealers:

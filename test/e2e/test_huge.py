@@ -1,5 +1,5 @@
-"""Pools of huge pages, and an engine that takes pages out of one: a room ends
-or has zeros, the daemons go on."""
+"""Pools of huge pages, and an engine that takes pages out of one: a room fails
+or its rows are zeros, the daemons go on."""
 
 import ctypes
 import mmap
@@ -47,7 +47,8 @@ class Pages(Case):
 
 class Holes(Pages):
     def punch(self, daemon):
-        """Takes all pages out of the pool, and all free ones away."""
+        """Takes all pages out of the pool, and all free huge pages of the
+        host."""
         with greeted(daemon) as s:
             info, fd = pool(s)
         failed = LIBC.fallocate(
@@ -75,7 +76,7 @@ class Holes(Pages):
         e, d = self.world_of(**(
             {"transfer": {"same_host": "off"}} if sent else {}))
         enc, lm = self.engines(e, d)
-        self.deliver(enc, lm, 1, 300)  # and the pool is mapped
+        self.deliver(enc, lm, 1, 300)  # after it the pool is mapped
         lm.request(2, "enc0")
         enc.opens(2, 500, 500)
         enc.write(2, 0, 500)

@@ -1,5 +1,5 @@
 """A key for each daemon (control.identities): who is let in, under which name
-and role, and what taking a line out ends."""
+and role, and what ends when a line is taken out."""
 
 import os
 import signal
@@ -23,7 +23,7 @@ class Identities(Case):
         return os.path.join(self.world.dir, f"{name}.key")
 
     def add(self, name, role, listed=True):
-        """A new key; a line of it, as an operator makes it."""
+        """Makes a new key and its line, as an operator does."""
         key = keygen(self.own(name))
         public = subprocess.run(
             [os.path.join(BUILD, "mmxctl"), "keygen", "--public", key],
@@ -42,7 +42,7 @@ class Identities(Case):
         return {"keys": [self.own(key)], "identities": self.who, **more}
 
     def fleet(self):
-        """An encoder and two langds, with an engine of each."""
+        """Starts an encoder and two langds, with an engine of each."""
         e = self.world.encoded(control=self.control("enc0"))
         ds = [self.world.langd([e], name=n, control=self.control(n))
               for n in ("lang0", "lang1")]
@@ -55,7 +55,7 @@ class Identities(Case):
         eventually(lambda: words in daemon.tail(), f"its log has {words}")
 
     def shown(self, name):
-        """The key as logs show it."""
+        """Returns the key as logs show it."""
         return self.lines[name].split()[2][:8]
 
     def test_a_line_that_is_taken_out_ends_that_daemon_alone(self):
@@ -80,7 +80,8 @@ class Identities(Case):
             eventually(lambda: out.show("peers")[0]["state"] == "up",
                        "it is let in again")
             rooms.more()
-        self.assertEqual(e.tail().count("of lang1"), 1)  # one link, all along
+        # one link, from first to last
+        self.assertEqual(e.tail().count("of lang1"), 1)
         self.assertIn(epoch, [p.get("epoch") for p in e.show("peers")])
 
     # RULES 1.9

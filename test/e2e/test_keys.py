@@ -1,5 +1,5 @@
 """Item keys, kept rows, declines: rows are written once, served often, and
-never given to anybody they are not for."""
+never given to an engine that they are not for."""
 
 import os
 import unittest
@@ -23,7 +23,7 @@ class Keys(Case):
         enc.finish(room, 0, rows)
 
     def fetch(self, lm, room, rows, n, again=False):
-        """Requests, checks and releases."""
+        """Requests the room, checks its rows and releases it."""
         lm.request(room, "enc0", key=key(n))
         self.assertEqual(lm.ready(room), rows)
         self.good(lm, room)
@@ -107,7 +107,7 @@ class Kept(Keys):
     """Rows that outlive their room."""
 
     def tearDown(self):
-        if not self.broken:  # what is kept goes when its space is wanted
+        if not self.broken:  # kept rows go when their space is needed
             for name in {row["pool"] for row in self.e.show("pools")}:
                 self.enc.map_pool(name)
                 self.enc.opens(999, 4 * 128, 4 * 128)
@@ -119,7 +119,7 @@ class Kept(Keys):
         self.enc, self.lm = self.engines(self.e, self.d)
 
     def keep(self, room, n, rows=100):
-        """A whole life; the rows stay."""
+        """Takes a room through its life; its rows stay."""
         self.write(self.enc, room, rows, n, keep=True)
         self.fetch(self.lm, room, rows, n)
         self.end(self.enc, room)
@@ -149,7 +149,7 @@ class Kept(Keys):
         enc.granted(1)
         self.assertEqual(there(), [
             (key(7).hex(), "vit", "written", 100, 1, 1)])
-        self.keyed(enc, 9, 512, 9)  # all four blocks
+        self.keyed(enc, 9, 512, 9)  # needs all four blocks
         self.assertEqual(there()[1:], [
             (key(9).hex(), "vit", "waits", 512, 0, 1)])
         enc.release(9)
@@ -163,7 +163,7 @@ class Kept(Keys):
         self.assertEqual(there(), [(*held[0][:5], 1)])
         enc.release(2)
         self.assertEqual(there(), held)
-        enc.announce(3, 512, 512)  # pushes it out
+        enc.announce(3, 512, 512)  # pushes the kept rows out
         enc.granted(3)
         self.assertEqual(there(), [])
         enc.release(3)
@@ -173,14 +173,14 @@ class Kept(Keys):
         self.start()
         enc, lm = self.enc, self.lm
         self.keep(1, 7)
-        self.write(enc, 9, 512, 9)  # all four blocks
+        self.write(enc, 9, 512, 9)  # needs all four blocks
         lm.request(1, "enc0", key=key(7))
         self.assertEqual(lm.failed(1), "gone")
         self.assertEqual(lm.rooms[1].reason.advice, "encode-locally")
         lm.release(1)
         self.fetch(lm, 9, 512, 9)
         self.end(enc, 9)
-        self.write(enc, 2, 100, 7)  # not HAVE
+        self.write(enc, 2, 100, 7)  # not HAVE: these rows were pushed out
         self.fetch(lm, 2, 100, 7)
         self.end(enc, 2)
         self.world.all_free()
@@ -190,8 +190,9 @@ class Kept(Keys):
         enc, lm = self.enc, self.lm
         for room in (1, 2, 3, 4):
             self.keep(room, room)
-        self.fetch(lm, 1, 100, 1)  # used again: 2 is the oldest now
-        self.write(enc, 8, 200, 8)  # two blocks: 2 and 3 go
+        # used again: now room 2's rows are the oldest
+        self.fetch(lm, 1, 100, 1)
+        self.write(enc, 8, 200, 8)  # needs two blocks: the rows of 2 and 3 go
         for room, there in ((1, True), (2, False), (3, False), (4, True)):
             lm.request(room, "enc0", key=key(room))
             if there:
@@ -248,10 +249,11 @@ class Declines(Keys):
     def test_the_source_goes_at_once(self):
         e, d, enc, lm = self.at_work(encoded={"blocks": 8})
         for room in range(1, 6):
-            enc.encode(room, 1000)  # all blocks: the next one needs them
+            enc.encode(room, 1000)  # all blocks: the next room needs them
             self.decline(lm, room)
             self.assertEqual(enc.failed(room), "declined")
-        e.all_free()  # nobody writes after final: no release is waited for
+        # no engine writes after a final commit: no release is waited for
+        e.all_free()
         for room in range(1, 6):
             enc.release(room)
 

@@ -1,6 +1,6 @@
 """Kills of either daemon at any moment of a transfer, and of engines inside a
-call: no wrong byte, no block lost, and the others live. MMX_KILLS says how many, MMX_TLS over which
-transports of UCX (with run --sent ucx)."""
+call: no byte is wrong, no block is lost, and the others live. MMX_KILLS says
+how many, MMX_TLS over which transports of UCX (with run --sent ucx)."""
 
 import contextlib
 import os
@@ -31,7 +31,7 @@ class Storm(Case):
         self.draw = random.Random(int(os.environ.get("MMX_SEED", "1")))
 
     def fill(self):
-        """Opens rooms whose rows are all committed; their numbers."""
+        """Opens rooms whose rows are all committed; returns their ids."""
         rooms = [self.room + i + 1 for i in range(ROOMS)]
         self.room += ROOMS
         for room in rooms:
@@ -43,7 +43,7 @@ class Storm(Case):
         return rooms
 
     def ends(self, rooms):
-        """Reads what arrived whole; how many rooms did."""
+        """Checks the rooms that arrived whole; returns how many did."""
         whole = 0
         for room in rooms:
             got = self.lm.rooms[room]
@@ -64,7 +64,7 @@ class Storm(Case):
 
     def kill(self, victim):
         rooms = self.fill()
-        # Some rows of some room have come; others are on their way.
+        # Some rows of some room have come, others are on their way.
         self.lm.rows(self.draw.choice(rooms), self.draw.randrange(ROWS))
         victim.kill()
         whole = 0
@@ -99,7 +99,7 @@ class EncryptedStorm(Storm):
 
 
 class Engines(Case):
-    """No lock of theirs is anybody else's."""
+    """Engines are killed inside a call: a daemon shares no lock with them."""
     limit_s = 60 + 3 * KILLS
 
     # F50
