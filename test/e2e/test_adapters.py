@@ -1,6 +1,7 @@
 """The vLLM adapter against real daemons: one picture in two requests,
 preemption, prefix hits, the producer's own cache, failures."""
 
+import itertools
 import os
 import pickle
 import signal
@@ -503,6 +504,60 @@ class Vllm(VllmCase):
         self.check(self.consumer, r)
         self.d.all_free()
         self.consumer.finish(r)
+
+    # RULES 6.7
+    def test_rows_are_loaded_from_the_encoders_pool(self):
+        """Once all workers have said that they keep it, whichever daemon ends
+        between READY and load."""
+        self.start(langd={"transfer": {"same_host": "lend"}})
+        numbers = itertools.count()
+
+        def lent():
+            n = next(numbers)
+            r = self.hand_over(f"r{n}", (f"cat{n}", 300))
+            before = self.d.stats()["rooms_lent"]
+            self.consumer.admit(r)
+            if self.d.stats()["rooms_lent"] > before:
+                return r
+            self.loads(r)
+            return None
+        for ends in ((), (self.d,), (self.e,), (self.e, self.d)):
+            with self.subTest(ends=[d.name for d in ends]):
+                r = eventually(lent, "they are lent")
+                for d in ends:
+                    d.kill()
+                for rank in self.consumer.ranks if ends else ():
+                    conn = rank._loader.link.conn
+                    eventually(lambda conn=conn: not (
+                        conn.step() or conn._lenders), "a worker knows")
+                for d in ends:
+                    d.start()
+                self.loads(r)
+                for word in ("lent", "orphaned"):
+                    eventually(lambda word=word: self.e.show("pools")[0][
+                        word] == 0 or self.consumer.step(Request("none")),
+                        f"none is {word}")
+        self.assertEqual(self.consumer.encoded, [])
+
+    def test_a_worker_that_is_not_connected_has_none_lent(self):
+        """langd knows nothing of it, and has been told of no other pool."""
+        self.start(langd={"transfer": {"same_host": "lend"}})
+        link = self.consumer.ranks[1]._loader.link
+        link.wait_pool()
+        link.conn.close()
+        for n in range(9):
+            self.fetch(self.hand_over(f"r{n}", (f"cat{n}", 300)))
+        eventually(self.consumer.scheduler._consumer.link.lent,
+                   "the scheduler has mapped the encoder's pool")
+        for n in range(9, 12):
+            self.fetch(self.hand_over(f"r{n}", (f"cat{n}", 300)))
+        self.assertEqual(self.d.stats()["rooms_lent"], 0)
+
+    def loads(self, request):
+        """The consumer's pass, with the picture's rows."""
+        self.consumer.step(request)
+        self.check(self.consumer, request)
+        self.consumer.finish(request)
 
     def test_stages_whose_reports_vllm_drops_are_refused(self):
         """vLLM would drop their reports, so that no room would be released."""

@@ -448,7 +448,7 @@ class Pools(VllmCase):
         self.d.start()
         for link in links:
             eventually(link.step, "the pool is mapped")
-        self.assertEqual(*(os.fstat(x.maps[x.conn.epoch].fd).st_ino
+        self.assertEqual(*(os.fstat(x.maps[x.mapped.key].fd).st_ino
                            for x in links))
         for link in links:
             link.close()

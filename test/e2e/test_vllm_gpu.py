@@ -169,12 +169,14 @@ class Consumer(OnAGpu):
         self.consumer.finish(r)
 
     def test_a_pool_is_pinned_once(self):
+        """In each rank, langd's and the encoder's."""
         self.consumer_of()
         for turn in range(3):
             r = self.started((f"cat{turn}", 300))
             self.consumer.settled()
             self.consumer.finish(r)
-        self.assertEqual(len(PINNED), 2)
+            eventually(lambda: self.consumer.step(Request("none")) or
+                       len(PINNED) == 4, "they are pinned")
         self.consumer.close()
         self.world.engines.remove(self.consumer)
         self.consumer = None

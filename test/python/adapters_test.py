@@ -239,7 +239,8 @@ class Vllm(unittest.TestCase):
 
     def test_metadata_travels(self):
         meta = _vllm_common.MmxECMetadata(
-            loads=[_vllm_common.Load(5, "x", 300, 9, (mmx.Run(0, 128, 3),))],
+            loads=[_vllm_common.Load(5, "x", 300, (9, 0),
+                                     (mmx.Run(0, 128, 3),))],
             saves=[_vllm_common.Save("y", 8)])
         self.assertEqual(pickle.loads(pickle.dumps(meta)), meta)
 

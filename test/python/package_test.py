@@ -164,7 +164,7 @@ class Streams(unittest.TestCase):
     def test_an_event_costs_what_it_shows_not_what_was_before(self):
         """A stream of many rows whose reader releases as it reads."""
         conn = types.SimpleNamespace(
-            cells=[1], path="", _lent={}, _cell=lambda: (0, 1))
+            cells=[1], path="", epoch=1, _lent={}, _cell=lambda: (0, 1))
         where = types.SimpleNamespace(number=3, block_rows=4)
         room = mmx.Room(conn, 7, where, "enc0")
         made, run = 0, mmx.Run

@@ -142,11 +142,13 @@ class Connection:
         self._spaces: Dict[int, Space] = {}
         self._lends = lends and role == "langd"
         self._lenders: List[lend.Lender] = []
-        # Pools of encoders on this host, by the numbers of events.
-        self._lent: "weakref.WeakValueDictionary[int, Pool]" = \
+        # Pools of encoders on this host, by run of langd and number of events.
+        self._lent: "weakref.WeakValueDictionary[Tuple[int, int], Pool]" = \
             weakref.WeakValueDictionary()
-        # What makes such a pool ready for reads, on a thread of its own.
+        # What makes such a pool ready for reads, on a thread of its own, and
+        # whether langd may then show rows there.
         self.prepare: Callable[[Pool], Any] = Pool.populate
+        self.may_lend: Callable[[Tuple[int, int]], bool] = lambda key: True
         self.cells = memoryview(b"").cast("Q")
         self._retry = _RETRY_FIRST
         self._closed = False

@@ -220,7 +220,7 @@ class Lender:
         pool = Pool({**said, "pool": POOLS * self._number + number,
                      "access": 0}, fds.pop(), self._conn.epoch,
                     (self._held, self._conn._held))
-        self._pools[number] = self._conn._lent[pool.number] = pool
+        self._pools[number] = self._conn._lent[pool.key] = pool
         threading.Thread(target=self._prepare, args=(number, pool),
                          daemon=True).start()
 
@@ -234,7 +234,9 @@ class Lender:
 
     def _tell(self) -> None:
         """Says MAPPED if it is not what langd knows."""
-        pools = 0 if self.over else sum(1 << i for i in list(self._ready))
+        pools = 0 if self.over else sum(
+            1 << i for i in list(self._ready)
+            if self._conn.may_lend(self._pools[i].key))
         if pools != (self.told or 0) or self.over and self.told is None:
             self._conn.send(wire.MAPPED, lender=self._number, pools=pools)
             self.told = pools

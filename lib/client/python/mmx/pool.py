@@ -86,6 +86,7 @@ class Pool:
                  held: Any = None) -> None:
         self.epoch = epoch  # of the daemon's run that it belongs to
         self.number: int = info["pool"]
+        self.key = epoch, self.number
         self.name: str = info["name"]
         self.block_rows: int = info["block_rows"]
         self.blocks: int = info["blocks"]

@@ -136,7 +136,8 @@ class Shown:
             # All that the room has: what lies before was released by all.
             self._reported = event["first"], event["runs"]
             self._laid = None
-            self._pool = self.conn._lent.get(self._where, self._pool)
+            self._pool = self.conn._lent.get(
+                (self.conn.epoch, self._where), self._pool)
         if event["what"] & wire.READY:
             self._may_show.clear()
 

@@ -7,6 +7,7 @@ import collections
 import contextlib
 import hashlib
 import json
+import math
 import os
 import re
 import time
@@ -21,8 +22,10 @@ from ._common import Pooled, field_of, other_kind
 from ._vllm_engine import (ECConnectorMetadata, ECConnectorWorkerMetadata,
                            log)
 
-__all__ = ["Link", "Load", "Loaded", "Map", "MmxECMetadata", "Offer", "Pause",
-           "Save", "Settings"]
+__all__ = ["Key", "Link", "Load", "Loaded", "Map", "MmxECMetadata", "Offer",
+           "Pause", "Save", "Settings"]
+
+Key = Tuple[int, int]  # of a pool: langd's run, and number
 
 BACK_S = 1  # for a daemon that was there
 
@@ -55,6 +58,11 @@ class Settings:
         self.pause = float(extra.get("mmx_pause_s", 0.005))
         self.rank = int(getattr(parallel, "rank", 0))
         self.stages = getattr(parallel, "pipeline_parallel_size", 1)
+        # Processes that load. langd lends once each has said that it maps.
+        self.ranks = math.prod(
+            getattr(parallel, f"{kind}_parallel_size", 1)
+            for kind in ("pipeline", "tensor", "prefill_context"))
+        self.mapped: Dict[Key, Set[int]] = {}  # pools of encoders: by whom
         # True if engines of one name serve one API server.
         self.several = getattr(parallel, "data_parallel_size", 1) > 1
         # True if workers are asked for reports in passes without tokens, too.
@@ -143,7 +151,7 @@ class Load(NamedTuple):
     number: int
     identifier: str
     rows: int
-    epoch: int  # of the daemon, with runs
+    pool: Key
     runs: Tuple[mmx.Run, ...]
 
 
@@ -174,7 +182,9 @@ class MmxECMetadata(ECConnectorMetadata):
 
     loads: List[Load] = field(default_factory=list)
     saves: List[Save] = field(default_factory=list)
-    maps: Dict[int, Map] = field(default_factory=dict)  # epoch -> of loads
+    maps: Dict[Key, Map] = field(default_factory=dict)  # of loads
+    # Pools of encoders in which the scheduler's rooms may show rows.
+    lent: Set[Key] = field(default_factory=set)
 
 
 @dataclass
@@ -187,11 +197,15 @@ class Loaded(ECConnectorWorkerMetadata):
     for their copies, have met."""
 
     copying: Dict[int, int]
+    # Ranks that keep these pools of encoders as long as the scheduler does.
+    mapped: Dict[Key, Set[int]] = field(default_factory=dict)
 
     def aggregate(self, other: Any) -> "Loaded":
         both = collections.Counter(self.copying)
         both.update(other.copying)
-        return Loaded(dict(both))
+        return Loaded(dict(both), {
+            key: self.mapped.get(key, set()) | other.mapped.get(key, set())
+            for key in {*self.mapped, *other.mapped}})
 
 
 class Pause:
@@ -228,11 +242,13 @@ class Link(Pooled):
         self.settings = s
         super().__init__(mmx.connect(
             daemon, s.socket, session=s.session,
-            name=f"vllm-{part}-{s.rank}", timeout=0,
-            lend=False), log,  # workers read what the scheduler asked for
+            name=f"vllm-{part}-{s.rank}", timeout=0), log,
             ("mmx_pool", "mmx_socket"), s.pool, s.layout)
+        if part != "worker":  # workers read what the others ask for
+            self.conn.may_lend = lambda key: \
+                len(s.mapped.get(key, ())) == s.ranks
         self.before: Optional[mmx.Pool] = None  # of the daemon's run before
-        self.maps: Dict[int, Map] = {}  # of both, by epoch
+        self.maps: Dict[Key, Map] = {}  # of both
         self.speaks = part == "scheduler"
 
     def _take(self, asked: mmx.Reply) -> mmx.Pool:
@@ -241,10 +257,10 @@ class Link(Pooled):
         try:
             pool = super()._take(asked)
             if self.before:
-                self._forget(self.before.epoch)
+                self._forget(self.before.key)
             self.before = self.mapped
             if pool.memory == "host":
-                self.maps[pool.epoch], fd = Map(
+                self.maps[pool.key], fd = Map(
                     os.getpid(), fd, dict(asked.values)), -1
             return pool
         finally:
@@ -256,15 +272,15 @@ class Link(Pooled):
         if why:
             raise errors.IncompatibleLayout(f"pool {pool.name} {why}")
 
-    def _forget(self, epoch: int) -> None:
-        gone = self.maps.pop(epoch, None)
+    def _forget(self, key: Key) -> None:
+        gone = self.maps.pop(key, None)
         if gone:
             os.close(gone.fd)
 
     def close(self) -> None:
         self.conn.close()
-        for epoch in list(self.maps):
-            self._forget(epoch)
+        for key in list(self.maps):
+            self._forget(key)
 
     def usable(self) -> mmx.Pool:
         """Returns the pool, or raises why there is none."""
@@ -285,6 +301,11 @@ class Link(Pooled):
             storage="compact", key=s.key(identifier, offer.epoch),
             group=group, announced=True, deadline=s.deadline,
             traceparent=context)
+
+    def lent(self) -> Dict[Key, mmx.Pool]:
+        """Returns the pools of encoders that are mapped here. Any thread."""
+        pools = (ref() for ref in self.conn._lent.valuerefs())
+        return {pool.key: pool for pool in pools if pool}
 
     def meet(self) -> None:
         """Waits for the pool where an engine starts, before its first pass."""

@@ -15,7 +15,7 @@ from mmx import errors
 from ._common import remedy
 from ._copies import Rows
 from ._vllm_ahead import Ahead, Place
-from ._vllm_common import (Link, Load, Loaded, Map, MmxECMetadata, Offer,
+from ._vllm_common import (Key, Link, Load, Loaded, Map, MmxECMetadata, Offer,
                            Pause, Settings)
 from ._vllm_engine import (Counts, Described, context_of, copier, features,
                            log, rows_of, warn, watch_resets)
@@ -409,11 +409,11 @@ class ConsumerScheduler:
             assert room and used
             self._number += 1
             self._reading[self._number] = room
-            epoch = room.pool.epoch
-            out.loads.append(Load(self._number, identifier, used.rows, epoch,
+            key = room.pool.key
+            out.loads.append(Load(self._number, identifier, used.rows, key,
                                   tuple(room.pieces(0, used.rows))))
-            if epoch in self.link.maps:
-                out.maps[epoch] = self.link.maps[epoch]
+            if key in self.link.maps:
+                out.maps[key] = self.link.maps[key]
             self.counts.add("items_fetched")
             self.counts.add("rows_fetched", used.rows)
             self.counts.observe(
@@ -425,10 +425,17 @@ class ConsumerScheduler:
             for offer in [] if item.reference else list(item.offers):
                 self._decline(identifier, offer)
         self._loads = []
+        for link in (self.link, self.ahead.link):
+            out.lent.update(link.lent() if link else ())
+        mapped = self.settings.mapped
+        for key in mapped.keys() - out.lent:
+            del mapped[key]  # workers drop it, too, and say when they have it
         self.link.step()
 
     def loaded(self, said: Loaded) -> None:
         """Releases the rooms that all workers have copied."""
+        for key, by in said.mapped.items():
+            self.settings.mapped.setdefault(key, set()).update(by)
         for number, ranks in said.copying.items():
             self._copying[number] += ranks
             if not self._copying[number]:
@@ -485,7 +492,19 @@ class ConsumerWorker:
         self.link = Link("langd", s, "worker")
         self.copies = copier()
         self.link.meets = self.copies.meet
+        self.link.conn.prepare = self.copies.prepare
         self._copying: Counter[int] = Counter()  # since the last report
+        # Pools of encoders that the scheduler maps, too, and of them those
+        # that it has been told of.
+        self.lent: Dict[Key, mmx.Pool] = {}
+        self._told: Set[Key] = set()
+
+    def bind(self, said: MmxECMetadata) -> None:
+        """Begins a pass: maps pools before they are needed."""
+        # Before a step, which may end what else holds them.
+        self.lent = {key: pool for key, pool in self.link.lent().items()
+                     if key in said.lent}
+        self.link.step()
 
     def load(self, cache: Dict[str, Any], said: MmxECMetadata) -> None:
         if not said.loads:
@@ -494,7 +513,7 @@ class ConsumerWorker:
         self._copying.update(numbers)
         items = []
         for one in said.loads:
-            pool = self._pool(one.epoch, said.maps.get(one.epoch))
+            pool = self._pool(one.pool, said.maps.get(one.pool))
             items.append(Rows(pool, self.settings.field_of(pool), one.rows,
                               one.runs))
         made = self.copies.load(
@@ -508,25 +527,27 @@ class ConsumerWorker:
 
     def take_loaded(self) -> Optional[Loaded]:
         self.copies.step()
-        if not self._copying:
+        new = self.lent.keys() - self._told
+        self._told = set(self.lent)
+        if not self._copying and not new:
             return None
         taken, self._copying = self._copying, Counter()
-        return Loaded(dict(taken))
+        return Loaded(dict(taken), {key: {self.settings.rank} for key in new})
 
-    def _pool(self, epoch: int, other: Optional[Map]) -> mmx.Pool:
+    def _pool(self, key: Key, other: Optional[Map]) -> mmx.Pool:
         """Returns the pool of one run of the daemon, which may have ended
         since: then the scheduler's process has it mapped."""
         link = self.link
-        for pool in (link.mapped, link.before):
-            if pool and pool.epoch == epoch:
+        for pool in (link.mapped, link.before, self.lent.get(key)):
+            if pool and pool.key == key:
                 return pool
         if other:
             try:
-                link.before = other.open(epoch)
+                link.before = other.open(key[0])
                 return link.before
             except OSError as e:
                 log.warning("the scheduler's map is not to be had: %s", e)
         pool = link.wait_pool()
-        if pool.epoch != epoch:
+        if pool.key != key:
             raise errors.DaemonLost("the rows' daemon has ended")
         return pool

@@ -160,7 +160,7 @@ class MmxECConnector(engine.ECConnectorBase):  # type: ignore[misc]
             self, connector_metadata: engine.ECConnectorMetadata) -> None:
         super().bind_connector_metadata(connector_metadata)
         if self._loader:
-            self._loader.link.step()  # maps the pool before it is needed
+            self._loader.bind(connector_metadata)
         if self._saver:
             self._saver.bind(connector_metadata.saves)
 
