@@ -1,7 +1,7 @@
-"""conf/helm, and conf/kubernetes.yaml, which is made of it: valid, and its
+"""conf/helm, and conf/kubernetes.yaml, which it renders: both are valid. The
 containers' command lines, configuration and probes work as they are, but for
-paths, ports and the size of the pools; keys change by reloads; vLLM's pods have
-the words of the guide."""
+paths, ports and the size of the pools; keys change by reloads; vLLM's pods
+have the words of the guide."""
 
 import glob
 import grp
@@ -41,27 +41,27 @@ SOCKET_GROUP = "nogroup" if ROOT_USER else grp.getgrgid(os.getgid()).gr_name
 
 
 class Kubernetes(Case):
-    limit_s = 600  # packages are downloaded
+    limit_s = 600  # downloads packages
 
     def test_it_is_valid_and_the_plain_manifest_is_of_it(self):
         got = chart("--check")
         self.assertEqual(got.returncode, 0, got.stdout + got.stderr)
 
     def found(self, values=os.path.join(EXAMPLES, "vllm.yaml")):
-        """Returns the objects that the chart renders of a file of values."""
+        """Returns the objects that the chart renders for a file of values."""
         got = chart("--json", values)
         self.assertEqual(got.returncode, 0, got.stderr)
         return json.loads(got.stdout)
 
     def values(self, **values):
-        """Returns the path of a file of these values."""
+        """Writes these values to a file; returns its path."""
         path = os.path.join(self.world.dir, "values.yaml")
         with open(path, "w") as f:
             json.dump(values, f)
         return path
 
     def pods(self, *values):
-        """(the files of the ConfigMap, the pod of each name)."""
+        """Returns (the files of the ConfigMap, the pod of each name)."""
         found = self.found(*values)
         files, = (x["data"] for x in found if x["kind"] == "ConfigMap")
         return files, {x["metadata"]["name"]: x["spec"]["template"]["spec"]
@@ -119,7 +119,7 @@ class Kubernetes(Case):
         rules = [x["spec"]["ingress"] for x in found
                  if x["kind"] == "NetworkPolicy"]
         self.assertEqual(len(rules), 2)
-        for (rule,) in rules:  # of the other role's daemons
+        for (rule,) in rules:  # only daemons of the other role are let in
             self.assertEqual(list(rule["from"][0]), ["podSelector"])
 
     def test_spans_have_a_program_and_a_way_to_the_collector(self):
@@ -129,7 +129,7 @@ class Kubernetes(Case):
                 if c["name"] == "mmx-otel"]
         self.assertEqual(len(otel), 2)
         for container in otel:
-            # The daemon's user, whose rooms are all that it is shown.
+            # As the daemons' user mmx-otel is shown all rooms.
             self.assertNotIn("runAsUser", container["securityContext"])
             port = int(container["args"][-1].rpartition(":")[2])
             got = subprocess.run(
@@ -151,7 +151,7 @@ class Kubernetes(Case):
             self.assertEqual(pod.get("imagePullSecrets"), secrets)
 
     def engine_pods(self):
-        """Returns {name: pod} of those that are not the daemons'."""
+        """Returns {name: pod} of the engines."""
         _, pods = self.pods()
         return {n: p for n, p in pods.items() if not n.startswith("mmx-")}
 
@@ -164,7 +164,8 @@ class Kubernetes(Case):
             as_ = pod["securityContext"]
             self.assertTrue(as_["runAsNonRoot"] and as_["runAsUser"] > 0)
             self.assertEqual(as_["supplementalGroups"], [group])
-            # Kubernetes would say VLLM_PORT for a service `vllm`.
+            # With service links Kubernetes would set VLLM_PORT for a service
+            # `vllm`.
             self.assertIs(pod["enableServiceLinks"], False)
             self.assertNotIn("hostPID", pod)
             paths = {v["name"]: v.get("hostPath", {}).get("path")
@@ -182,7 +183,8 @@ class Kubernetes(Case):
                     self.assertIn("/run/mmx", [m["mountPath"] for m in
                                                c["volumeMounts"]])
                     self.assertIn("readinessProbe", c)
-                    # Requests come until the Service has let go of the pod.
+                    # Requests still come until the Service has dropped the
+                    # pod.
                     self.assertEqual(c["lifecycle"]["preStop"],
                                      {"exec": {"command": ["sleep", "10"]}})
                     self.assertIn("memory", c["resources"]["limits"])
@@ -194,7 +196,7 @@ class Kubernetes(Case):
             c = pod["containers"][0]
             words, guide = c["command"] + c["args"], line.split()
             self.assertEqual(words[:2], guide[:2])
-            # But for the model's name and what a GPU more asks for.
+            # The rest is the model's name, and what several GPUs need.
             more = [w for w in words[2:] if w not in guide]
             gpus = str(c["resources"]["limits"]["nvidia.com/gpu"])
             self.assertEqual(more, [
@@ -243,7 +245,7 @@ class Kubernetes(Case):
         self.laid = itertools.count(1)
 
     def here(self, text):
-        """Returns text of the chart with paths and ports of this node."""
+        """Returns the chart's text with paths and ports of this test."""
         for old, new in (("/etc/mmx", self.at), ("/run/mmx", self.at),
                          ("$(NODE)", "node"), ("7610-7673", '""'),
                          ("$(ADDRESS):7601", f"127.0.0.1:{self.port}"),
@@ -281,7 +283,7 @@ class Kubernetes(Case):
                 return f.read()
 
     def probe(self, container, kind, role):
-        """The exit status of a probe."""
+        """Returns the exit status of a probe."""
         words = container[kind]["exec"]["command"]
         self.assertEqual(words[:2], ["mmxctl", f"--{role}"])
         return subprocess.run(
@@ -296,8 +298,8 @@ class Kubernetes(Case):
             s.bind(path)
 
     def daemons(self, pods):
-        """Starts the containers' programs, by their words and not by a
-        configuration of ours; returns both, when their probes succeed."""
+        """Starts the containers' programs, with the chart's words and
+        configuration; returns both daemons when their probes succeed."""
         started = []
         for role in ("encoded", "langd"):
             container = pods[f"mmx-{role}"]["containers"][0]
@@ -320,13 +322,14 @@ class Kubernetes(Case):
                     stdout=log, stdin=subprocess.DEVNULL)
             daemon.wait_ready()
             for kind in ("startupProbe", "livenessProbe", "readinessProbe"):
-                # A second is the probe's limit, and may not be enough here.
+                # A probe has a second, which a slow machine may exceed.
                 eventually(lambda k=kind: self.probe(
                     container, k, role) == 0, f"{kind} of {role}")
         return started
 
     def deliver(self, enc, lm, room, rows):
-        """Moves a room of the encoder's address: langd has none by name."""
+        """Moves a room, requested by the encoder's address: langd has no
+        peers."""
         super().deliver(enc, lm, room, rows, f"tcp://127.0.0.1:{self.port}")
 
     def test_its_containers(self):
@@ -370,7 +373,7 @@ class Kubernetes(Case):
         for role in ("encoded", "langd"):
             key = pods[f"mmx-{role}"]["initContainers"][1]
             env = {x["name"]: self.here(x.get("value", "")) for x in key["env"]}
-            # A pod that starts again has the key that it had.
+            # A pod that restarts keeps its key.
             first, line = (subprocess.run(
                 [self.here(w) for w in key["command"]], check=True,
                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT,  # a log

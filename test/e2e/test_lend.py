@@ -20,8 +20,8 @@ ROWS = 2048  # 8 MiB, 16 blocks of 64
 
 class Lend(Case):
     def lending(self, maps=2, **how):
-        """A pair, and a reader that has mapped these pools; (encoded, langd,
-        enc, reader)."""
+        """Starts a pair, and a reader that has mapped this many pools; returns
+        (encoded, langd, enc, reader)."""
         e, d = self.pair(fields=WIDE, blocks=64, **how)
         return e, d, self.world.engine(e), self.reader(d, maps)
 
@@ -41,7 +41,7 @@ class Lend(Case):
                    f"{blocks} blocks are {word}: {e.show('pools')}")
 
     def borrow(self, enc, r, room, rows=ROWS, aux=""):
-        """A room that r may read where it is."""
+        """Has r read a room in the encoder's pool."""
         r.request(room, "enc0", rows=rows)
         enc.encode(room, rows, aux=aux)
         self.assertEqual(r.ready(room), rows)
@@ -49,12 +49,13 @@ class Lend(Case):
         self.assertEqual(r.wrong(room), [])
 
     def lend(self, enc, r, room):
-        """A room that r reads, and that its encode engine has released."""
+        """Has r read a room that its encode engine has released."""
         self.borrow(enc, r, room)
         enc.ends(room)
 
     def churn(self, e, enc, r, room, first):
-        """New rooms in all blocks that are not lent: none of them is r's."""
+        """Writes new rooms into all blocks that are not lent: r's rows stay as
+        they are."""
         for i in range(first, first + 3):
             enc.encode(i, ROWS)
             self.assertEqual(r.wrong(room), [])
@@ -66,7 +67,7 @@ class Lend(Case):
 class Life(Lend):
     def test_rows_stay_where_they_are(self):
         e, d, enc, r = self.lending()
-        for room in range(1, 9):  # twice the pool
+        for room in range(1, 9):  # twice as many rows as the pool holds
             self.borrow(enc, r, room, aux="grid")
             self.assertEqual(d.stats()["rooms_lent"], room)
             self.assertEqual(self.pool(e, "lent"), 16)
@@ -129,10 +130,11 @@ class Life(Lend):
 
 @unittest.skipIf(os.geteuid(), "to be another user takes root")
 class Users(Lend):
-    """A pool for one user and one group: who maps it is known by its accept."""
+    """A pool for one user and one group: encoded knows who maps it from its
+    own accept."""
 
     def start(self):
-        """(encoded, langd, enc, a reader of the named user)."""
+        """Returns (encoded, langd, enc, a reader of the named user)."""
         mode = {"socket": {"mode": "0666"}}
         os.chmod(self.world.dir, 0o755)
         e, d = self.pair(langd=mode, encoded={**mode, "pools": [
@@ -164,7 +166,8 @@ class Users(Lend):
         other.release(1)
         enc.release(1)
         self.lend(enc, named, 2)
-        pool = self.maps_of(os.getpid())  # the encode engine is in here
+        # this process is the encode engine, too
+        pool = self.maps_of(os.getpid())
         self.assertTrue(pool & self.maps_of(named.process.pid))
         self.assertFalse(pool & self.maps_of(other.process.pid))
         named.release(2)
@@ -192,7 +195,7 @@ class Deaths(Lend):
         self.until(e, "orphaned", 0)
         self.until(e, "lent", 0)
         e.all_free()
-        r.until_maps(2)  # those of the new langd's lender
+        r.until_maps(2)  # the maps of the new langd's lender
         self.borrow(enc, r, 2)
         enc.ends(2)
         r.release(2)
@@ -208,7 +211,7 @@ class Deaths(Lend):
         enc.close()
         e.start()
         enc = self.world.engine(e)
-        r.until_maps(3)  # the old one is being read
+        r.until_maps(3)  # one more: the old pool is still read
         self.borrow(enc, r, 2)
         self.assertEqual(r.wrong(1), [])
         r.release(1)
@@ -223,9 +226,9 @@ KILLS = int(os.environ.get("MMX_KILLS", "5"))
 
 
 class Storm(Lend):
-    """Kills of each process at any moment, also while it or another one stands
-    still: what a reader was shown stays as it is until it releases it, and then
-    every block is free."""
+    """Kills each process at any moment, also while it or another one is
+    stopped: what a reader was shown stays until its release, and then every
+    block is free."""
 
     limit_s = 180 + 3 * KILLS
 
@@ -243,8 +246,8 @@ class Storm(Lend):
         self.encoded.append((self.enc, room))
 
     def open(self, victim):
-        """Opens four rooms, and kills the victim on the way. Returns them with
-        their readers."""
+        """Opens four rooms, and kills the victim meanwhile. Returns the rooms
+        with their readers."""
         rooms, deeds = [], []
         for r in self.readers * 2:
             self.room += 1
@@ -262,8 +265,8 @@ class Storm(Lend):
                 if r is not victim or r.process.poll() is None]
 
     def strike(self, victim):
-        """Kills the victim while one of the four, in turn, stands still. The
-        victim may go on after it has."""
+        """Kills the victim while one of the four processes, in turn, is
+        stopped. The victim may run on for a moment before its end."""
         four = self.d, self.e, self.readers[0], self.enc
         still = (*four, None)[self.turn % 5]
         self.turn += 1
@@ -281,8 +284,8 @@ class Storm(Lend):
             os.kill(still.process.pid, signal.SIGCONT)
 
     def check(self, rooms):
-        """Reads what was shown, while other rooms are written. Returns how many
-        were lent."""
+        """Reads what was shown, while other rooms are written. Returns how
+        many rooms were lent."""
         if self.enc.process.poll() is not None:
             self.world.engines.remove(self.enc)
             self.enc = self.world.process(self.e)
@@ -306,7 +309,7 @@ class Storm(Lend):
         for r, n in rooms:
             r.release(n)
         for enc, n in self.encoded:
-            if enc is self.enc:  # langd may never have asked for it
+            if enc is self.enc:  # langd may never have asked for the room
                 enc.release(n)
         self.encoded.clear()
         for r in self.readers:
@@ -358,7 +361,7 @@ class Storm(Lend):
 
 
 class Arrays(Lend):
-    """What a Python engine has made of rows that were lent to it."""
+    """Arrays that a Python engine has made over rows that were lent to it."""
 
     def reader(self, d, maps=2, **how):
         r = self.world.engine(d, **how)
@@ -416,7 +419,7 @@ class Arrays(Lend):
         r.conn._lenders[0]._ends.socket.shutdown(socket.SHUT_RDWR)
         r.conn._lenders[0].step()
         gc.collect()
-        r.ready(1)  # langd said so before it heard that nothing is mapped
+        r.ready(1)  # langd sent it before it heard that no pool is mapped
         view = r.rooms[1].view("embedding")
         self.shows(r, view, 1)
         enc.ends(1)

@@ -1,5 +1,5 @@
-"""Control connections that strangers make, or that a hostile daemon fills:
-nobody else notices, memory stays bounded, the daemon lives."""
+"""Control connections that strangers open, or that a hostile daemon fills:
+others are not affected, memory stays bounded, the daemon lives."""
 
 import ctypes
 import os
@@ -14,12 +14,12 @@ from pair import BUILD, Case, eventually, free_port, sanitized
 from rawpeer import PING, Dealer, cut, hello, part, pour, shake
 
 MIB = 1 << 20
-# Frames of a message, which take far longer to look at than to send.
+# Number of frames in a message, which take far longer to read than to send.
 MANY, FEW = 800, 40
 
 
 def floods(chunk, frames):
-    # ZMQ itself answers the PING, as soon as it takes it.
+    # ZMQ itself answers the PING, as soon as it reads it.
     return (part(chunk * frames) + PING) * (6400 // frames)
 
 
@@ -32,12 +32,13 @@ def together(count, do):
 
 
 class Floods(Case):
-    """Inboxes that are full when their connections break: libzmq aborts when
-    it has stopped to read one, by a heartbeat of its own or one it had read."""
+    """Inboxes that are full when their connections break: libzmq aborted when
+    a heartbeat came for an inbox that it had stopped to read."""
     insecure = True
 
     def go_on(self, enc, lm):
-        """Work for longer than a heartbeat, which is what killed."""
+        """Delivers rooms for longer than a heartbeat: a heartbeat ended the
+        daemon."""
         end = time.monotonic() + 1.3
         room = 100
         while time.monotonic() < end:
@@ -45,7 +46,8 @@ class Floods(Case):
             room += 1
 
     def attack_langd(self, beat, frames):
-        """An encoder that langd connects to floods it, again and again."""
+        """An encoder that langd has connected to floods it, again and
+        again."""
         e = self.world.encoded()
         with socket.create_server(("127.0.0.1", 0)) as server:
             server.settimeout(LIMIT)
@@ -78,8 +80,8 @@ class Strangers(Case):
     insecure = True
 
     def test_routing_ids_cannot_be_guessed(self):
-        # libzmq gives numbers that follow each other, from one that it draws
-        # by rand() on, and aborts when a connection says that it has the next.
+        # libzmq numbers its connections from a number that it draws by rand(),
+        # and aborts when a client names the next number as its own.
         libc = ctypes.CDLL(None)
         libc.srand(1)
         low, high = libc.rand(), libc.rand() << 31
@@ -89,7 +91,7 @@ class Strangers(Case):
         crowd = [Dealer(e.address, b"\0" + struct.pack(">I", first + n))
                  for n in range(20, 60)]
         for raw in crowd:
-            raw.s.recv(1)  # its handshake is over
+            raw.s.recv(1)  # the handshake is over
         for _ in range(80):
             crowd.append(Dealer(e.address))
             crowd[-1].s.recv(1)
@@ -131,8 +133,8 @@ class Names(Case):
             self.skipTest("the sanitizer comes first in the library list")
 
     def test_a_name_that_nobody_answers_delays_nobody_else(self):
-        # slow_names.so takes 60 s for this name: what waits for it, waits
-        # longer than SOON, also at the end, and is missed by its peer.
+        # slow_names.so takes 60 s for this name. A daemon that waited for it
+        # would be missed by its peer, and would take longer than SOON to end.
         beat = {"control": {"heartbeat": "4s"}}
         e = self.world.encoded(**beat)
         slow = self.world.encoded(name="enc1", start=False)
@@ -152,7 +154,7 @@ class Names(Case):
         eventually(lambda: "no answer from DNS for the name" in d.tail(),
                    "it is told")
         lm.release(10**6)
-        # Its end waits for no thread either.
+        # The daemon's end does not wait for the look-up.
         began = time.monotonic()
         self.world.end_engines()
         d.stop()
@@ -218,7 +220,7 @@ class Descriptors(Case):
 
         def calm():
             before = e.cpu_ticks()
-            with self.assertRaises(TimeoutError):  # nothing comes here
+            with self.assertRaises(TimeoutError):  # no bytes come
                 idle.recv(1)
             return e.cpu_ticks() - before < 15
 

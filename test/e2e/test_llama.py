@@ -1,6 +1,7 @@
 """llama.cpp's hosts and libmmx-mtmd.so between real daemons, over doubles of
-libllama and libmtmd whose answer depends on every token, row, position and on
-the attention: an answer is right if it is that of the unsplit program."""
+libllama and libmtmd whose answer depends on every token, row and position and
+on the attention: an answer is right if it equals that of the unsplit
+program."""
 
 import os
 import re
@@ -38,20 +39,21 @@ class Llama(Case):
         return path
 
     def model(self, text):
-        """Width, M-RoPE, attention both ways."""
+        """Writes the double's model: its width, M-RoPE, attention in both
+        directions."""
         self.model_path = self.file("model", text)
 
     def pair_of(self, dtype="f32", width=8, **more):
         return self.pair(fields=fields(dtype, width), block_rows=4, **more)
 
     def gone(self, *daemons):
-        """Ends them, for others under their names."""
+        """Stops the daemons, so that others may have their names."""
         for d in daemons:
             self.assertEqual(d.stop(), 0)
             self.world.daemons.remove(d)
 
     def line(self, pictures="a", prompt="hello <__media__> what"):
-        """Room names are for use once."""
+        """Returns a line for a host. A room's name is for use once."""
         self.turn += 1
         paths = ",".join(os.path.join(self.dir, p) for p in pictures)
         return f"r{self.turn} {paths} {prompt}\n"
@@ -71,7 +73,7 @@ class Llama(Case):
             return 0
 
     def unsplit(self, *lines, batch=5, name="unsplit", **env):
-        """(answers, stderr) of a program that knows nothing of mmx."""
+        """Returns (answers, stderr) of a program without mmx."""
         p = self.program(name, self.model_path, self.model_path, str(batch),
                          str(STEPS), self.dir + "/logits", **env)
         out, said = p.communicate("".join(lines), timeout=LIMIT)
@@ -84,8 +86,8 @@ class Llama(Case):
                             encoded.socket, *words, **env)
 
     def encoded_line(self, host, line):
-        """The answer to the line; a request before may fail late, when its
-        language host has given up."""
+        """Returns the host's answer to the line. An earlier request may fail
+        in between, when its language host has given up."""
         host.stdin.write(line)
         host.stdin.flush()
         while True:
@@ -105,7 +107,7 @@ class Llama(Case):
                             "--no-stop", *words, **env)
 
     def language(self, langd, manifest, *words, batch=5):
-        """All that the language host says to the lines."""
+        """Returns the language host's answers to the lines."""
         p = self.language_host(langd, *words, batch=batch)
         out, said = p.communicate(manifest, timeout=LIMIT)
         self.said = out + said
@@ -133,8 +135,8 @@ class Split(Llama):
 
     # RULES 6.7
     def test_rows_are_read_where_the_encoder_has_them(self):
-        """From the time on when the host has mapped the encoder's pool; rows
-        that are rounded, too."""
+        """As soon as the host has mapped the encoder's pool; also rows in
+        bf16."""
         for dtype in ("f32", "bf16"):
             e, d = self.pair_of(dtype, transfer={"same_host": "lend"})
             want = self.unsplit(self.line())[0]
@@ -196,19 +198,21 @@ class Split(Llama):
         enc.release(77)
 
     def test_language_hosts_of_one_daemon_do_not_wait_for_each_other(self):
-        """Each has sequence ids and groups of its own."""
+        """Each host has sequence ids and groups of its own."""
         e, d = self.pair_of()
         host, line = self.encode_host(e), self.line()
         manifest = self.encoded_line(host, line)
         first = self.language_host(d)
-        first.stdin.write(self.room(77, manifest))  # nothing is announced yet
+        # its room is not announced yet
+        first.stdin.write(self.room(77, manifest))
         first.stdin.flush()
         eventually(lambda: any(r.get("state") == "held"
                                for r in d.show("sequences")),
                    "the first host has its sequence id")
         want = self.unsplit(line)[0]
         second = self.encoded_line(host, self.line())
-        for manifest in (second, manifest):  # the last: of the same name
+        # the last one names the same request
+        for manifest in (second, manifest):
             self.assertEqual(self.language(d, manifest), want, self.said)
         self.end(host)
         enc = self.world.engine(e)
@@ -220,7 +224,8 @@ class Split(Llama):
         enc.release(77)
 
     def test_metadata_larger_than_an_aux(self):
-        """In rows, of an encoder in Python; joined in C."""
+        """The rest of an aux comes in rows of a Python encoder; the host joins
+        it."""
         e, d = self.pair_of(encoded={"blocks": 9000}, langd={"blocks": 9000})
         enc, lm = self.world.engine(e), self.world.engine(d).conn
         host, line = self.encode_host(e), self.line()
@@ -253,7 +258,7 @@ class Split(Llama):
 
     @staticmethod
     def room(number, manifest):
-        """The line with another room, which has no secret."""
+        """Returns the line with another room, which has no secret."""
         return re.sub(r"room:[\w-]+", f"room:{number:016x}", manifest)
 
     def manifest_of(self, e, d, line):
@@ -264,8 +269,8 @@ class Split(Llama):
         return manifest
 
     def announce(self, enc, room, words, rows=12, says=None):
-        """The rows of picture a, as the double has them, and the rest of an
-        aux."""
+        """Announces a room with the rows of picture a, as the double makes
+        them, and the rest of an aux."""
         import numpy as np
         values = (np.arange(12 * 8) * 31 + 5 * 7) % 251
         source = enc.conn.announce(room, enc.pool, rows, rows, aux=words)
@@ -336,8 +341,8 @@ class Split(Llama):
 
 
 class Windows(Llama):
-    """A long sound, or video, is one room; libmtmd encodes it chunk by chunk,
-    of which each is a window."""
+    """A long sound, or a video, is one room. libmtmd encodes it chunk by
+    chunk, and each chunk is a window."""
 
     def setUp(self):
         super().setUp()
@@ -359,7 +364,8 @@ class Windows(Llama):
                 for (name, line), answer in zip(lines, want):
                     manifest = self.encoded_line(host, line)
                     rooms = re.findall(r"room:([\w-]+)", manifest)
-                    # Frames whose positions need their chunk stay apart.
+                    # A video's frames have a room each if their positions
+                    # depend on the chunk.
                     one = 1 if model != "8 2 0" or name == "sound" else 3
                     self.assertEqual(
                         (len(rooms), len(set(rooms))),
@@ -371,7 +377,7 @@ class Windows(Llama):
             self.gone(e, d)
 
     def test_the_most_windows_need_no_rest_of_an_aux(self):
-        """With one, --mode stream would refuse the room."""
+        """With a rest of the aux, --mode stream would refuse the room."""
         self.file("video", "2 1 5 -1024")
         e, d = self.pair_of(encoded={"blocks": 600}, langd={"blocks": 600})
         line = self.line(["video"])
@@ -387,7 +393,8 @@ class Windows(Llama):
         self.end(host, code=1)
 
     def test_commits_that_a_daemon_is_too_slow_for(self):
-        """What is left of them goes while the host waits for a line."""
+        """What is left of the commits is sent while the host waits for a
+        line."""
         self.file("video", "2 1 5 -1024")
         e, d = self.pair_of(encoded={"blocks": 600}, langd={"blocks": 600})
         hold = os.path.join(self.dir, "hold")
@@ -402,14 +409,14 @@ class Windows(Llama):
             os.close(writer)
             eventually(lambda: self.encodes("mmx-llama-encode") == 1024,
                        "all is encoded")
-            time.sleep(0.1)  # and the last commit made
+            time.sleep(0.1)  # the last commit is made meanwhile
         self.assertEqual(self.language(d, manifest, "--mode", "stream"),
                          self.unsplit(line)[0], self.said)
         self.end(host)
 
     def test_more_rows_than_a_stream_holds(self):
-        """A batch, and a window that has to be in one, are more than the 12
-        rows that the pool can always have."""
+        """A batch, and a window that must be in one batch, have more than the
+        12 rows that the pool can hold."""
         self.file("sound", "40 30 5 3")
         self.file("a", "40 3 5")
         for model in ("8 1 0", "8 0 1"):
@@ -425,7 +432,7 @@ class Windows(Llama):
             self.gone(e, d)
 
     def test_more_rooms_than_a_handle_has(self):
-        """A request that no more cells are free for waits for those before."""
+        """A request for which no cells are free waits for those before it."""
         self.model("8 2 0")  # each frame is a room
         self.file("video", "2 1 5 -1000")
         e, d = self.pair_of(encoded={"blocks": 1100}, langd={"blocks": 1100})
@@ -463,13 +470,14 @@ class Windows(Llama):
 
     # --- an encoder that takes its time ---------------------------------------
     def held(self, encoded):
-        """An encode host that waits before each window."""
+        """Starts an encode host that waits before each window."""
         self.hold = os.path.join(self.dir, f"pipe{self.turn}")
         os.mkfifo(self.hold)
         return self.encode_host(encoded, FAKE_HOLD=self.hold)
 
     def one_more(self, n):
-        """Lets it encode a window, and waits until it has begun n of them."""
+        """Lets the host encode a window, and waits until it has begun window
+        n."""
         with open(self.hold, "w", encoding="ascii"):
             pass
         eventually(lambda: self.encodes("mmx-llama-encode") == n,
@@ -479,10 +487,12 @@ class Windows(Llama):
         return self.encodes("rows")
 
     def first_window(self, e, d):
-        """Both hosts, where one window is prefilled and no more encoded."""
+        """Starts both hosts; one window is prefilled, and no other is
+        encoded."""
         line = self.line(["sound"])
         encode = self.held(e)
-        language = self.language_host(  # it streams windows unasked
+        # with its default mode it streams windows
+        language = self.language_host(
             d, FAKE_ROWS=self.dir + "/rows.count")
         before = self.decoded()
         language.stdin.write(self.encoded_line(encode, line))
@@ -504,8 +514,8 @@ class Windows(Llama):
         self.end(encode)
 
     def test_an_encoder_dies_after_the_first_window(self):
-        """Nothing of what was prefilled stays: the next requests, of which one
-        has the same sequence id, are right."""
+        """Nothing of what was prefilled stays: the next requests, one of them
+        with the same sequence id, are answered right."""
         e, d = self.pair_of()
         line, encode, language = self.first_window(e, d)
         encode.kill()
@@ -534,8 +544,8 @@ class Windows(Llama):
 
 
 class Preload(Llama):
-    """Programs that know nothing of mmx. What has a key stays at the encoder
-    until its space is needed: a test ends that daemon itself."""
+    """Programs without mmx in them. A test ends the encoder's daemon itself:
+    rows with a key stay there until their space is needed."""
 
     def ask(self, langd, *lines, batched=False, **env):
         socket = langd if isinstance(langd, str) else langd.socket
@@ -564,7 +574,7 @@ class Preload(Llama):
         for dtype in ("f32", "bf16", "f16"):
             e, d = self.pair_of(dtype)
             for batched in (False, True):
-                if dtype == "f16":  # of another encoder than ours
+                if dtype == "f16":  # the encode host writes no f16
                     break
                 host = self.digest_host(e, line)
                 got, said = self.ask(d, line, batched=batched)
@@ -579,7 +589,7 @@ class Preload(Llama):
 
     # RULES 6.7
     def test_rows_are_read_where_the_encoder_has_them(self):
-        """Those of a batch until the program frees it."""
+        """The rows of a batch are used until the program frees it."""
         e, d = self.pair_of(transfer={"same_host": "lend"})
         for batched in (False, True):
             lines = [self.line(name) for name in ("a", "b") * 20]
@@ -625,7 +635,8 @@ class Preload(Llama):
             self.falls_back(d, "timeout", batched, MMX_WAIT_MS="300")
 
     def test_the_server_stands_for_a_moment_only(self):
-        """All of llama-server's requests wait with the picture."""
+        """All of llama-server's requests wait while one waits for its
+        picture."""
         e, d = self.pair_of()
         began = time.monotonic()
         self.falls_back(d, "timeout", MMX_WAIT_MS="")
@@ -709,10 +720,11 @@ class Preload(Llama):
         e.stop()
 
     def test_langd_starts_again_under_rows_in_place(self):
-        """Another slot finds the new run while they are read."""
+        """Another slot connects to the new run while the rows are read."""
         e, d = self.pair_of(encoded={"pools": [{
             "name": "vit", "blocks": 64, "block_rows": 4, "layout": fields(),
-            "lend": "no"}]})  # else its map may take the old one's place
+            # otherwise its map might get the old map's address
+            "lend": "no"}]})
         line, pipe = self.line(), os.path.join(self.dir, "beside")
         os.mkfifo(pipe)
         host = self.digest_host(e, line)
@@ -736,12 +748,12 @@ class Preload(Llama):
         want = self.unsplit(line)[0]
         self.assertEqual(re.findall(r" tokens (.*)", p.stdout.readline()),
                          want)
-        self.encoded_line(host, line)  # its rows are kept
+        self.encoded_line(host, line)  # the encoder keeps its rows
         got, said = p.communicate(line, timeout=LIMIT)
         self.assertEqual(re.findall(r" tokens (.*)", got), want, said)
         self.assertIn("rows of langd's last run are in use", said)
         self.assertEqual(said.count(" in place"), 2, said)
-        host.kill()  # it may not have heard of the first delivery
+        host.kill()  # the host may not have heard of the first delivery
         host.communicate()
         e.stop()
 
@@ -759,8 +771,8 @@ class Preload(Llama):
         e.stop()
 
     def test_a_picture_is_announced_before_it_is_printed(self):
-        """Else rows of its last room, which are kept, answer for it, and it
-        stays undelivered."""
+        """Otherwise kept rows of the picture's last room would answer the
+        request, and the new room would stay undelivered."""
         e, d = self.pair_of()
         host = self.encode_host(e, "--digest", "tiny")
         for line in (self.line(), self.line()):

@@ -1,9 +1,9 @@
-"""References through llm-d's router. Its sidecar (--ec-connector ec-nixl) has
-each item encoded by a request of its own, and puts what encoders return, joined
-by the items' hashes, into the request for prefill. It is Go, which reads a number
-of JSON as a double. What stands for it here does what llm-d-router does at
-v0.10.0-rc.1-62-gebab687 (pkg/sidecar/proxy/connector_ec_common.go and
-connector_ec_nixl.go)."""
+"""Offers that pass through llm-d's router. Its sidecar (--ec-connector
+ec-nixl) has each item encoded by a request of its own, joins what the encoders
+return by the items' hashes, and puts it into the request for prefill. It is
+written in Go, which reads a JSON number as a double. The stand-in here does
+what llm-d-router does at v0.10.0-rc.1-62-gebab687
+(pkg/sidecar/proxy/connector_ec_common.go and connector_ec_nixl.go)."""
 
 import json
 import os
@@ -19,7 +19,7 @@ TEXT = ("encoder", "room", "key", "epoch")
 
 
 def through_go(value):
-    """Returns what is left of a value that Go has read and written."""
+    """Returns a value as Go has read and written it."""
     def number(text):
         x = float(text)
         return int(Decimal(repr(x))) if x.is_integer() and abs(x) < 1e21 \
@@ -28,14 +28,15 @@ def through_go(value):
 
 
 def sidecar(items, encoders):
-    """items: URL and content of each. encoders: functions that encode one
-    content and return ec_transfer_params. Returns those of the prefill."""
+    """Returns the ec_transfer_params for prefill. items: URL and content of
+    each. encoders: functions that encode one content and return
+    ec_transfer_params."""
     params, seen = {}, {}
     for url, content in items:  # a URL that comes again is left out
         seen.setdefault(url, content)
     for i, content in enumerate(seen.values()):
         said = through_go(encoders[i % len(encoders)](content))
-        if isinstance(said, dict):  # else: a warning
+        if isinstance(said, dict):  # otherwise the sidecar only warns
             params.update(said)
     return params
 
@@ -47,7 +48,7 @@ class Sidecar(VllmCase):
         self.other = self.world.encoded(name="enc1", fields=FIELDS, blocks=32)
         self.producers = [self.producer, self.engine_of(
             self.other, "producer", self.RANKS, mmx_patience_s=60)]
-        self.said = {}  # what encoders returned, last by each hash
+        self.said = {}  # the last offer for each hash
 
     def tearDown(self):
         if not self.broken:
@@ -62,7 +63,8 @@ class Sidecar(VllmCase):
         return encode
 
     def prefill(self, items, encoders=None):
-        """A prompt of these items, which the sidecar has encoded first."""
+        """Prefills a prompt of these items, which the sidecar has encoded
+        first."""
         r = Request("r", *(content for _, content in items))
         r.ec_transfer_params = sidecar(
             items, encoders or [self.encoder(p) for p in self.producers])
@@ -78,14 +80,15 @@ class Sidecar(VllmCase):
         for name, offer in r.ec_transfer_params.items():
             for key in (*TEXT, "rows"):
                 self.assertEqual(offer[key], self.said[name][key])
-            for key in TEXT:  # a number above 2^53 would not come through
+            for key in TEXT:  # Go would round a number above 2^53
                 self.assertIsInstance(offer[key], str)
         self.fetch(r)
         self.assertEqual(self.consumer.encoded, [])
         self.assertEqual(self.d.stats()["rooms_succeeded"], 3)
 
     def test_an_encoder_that_says_nothing(self):
-        """Its item is encoded where the prompt is prefilled."""
+        """An item without an offer is encoded where the prompt is
+        prefilled."""
         r = self.prefill([("a", ("cat", 300)), ("b", ("dog", 129))],
                          [self.encoder(self.producer), lambda _: None])
         self.fetch(r)
@@ -97,7 +100,8 @@ class Sidecar(VllmCase):
         self.assertEqual(named, [_vllm_engine.IN_USE])
 
     def test_one_picture_under_two_urls(self):
-        """The sidecar keeps one of two rooms; the other's rows give way."""
+        """The sidecar keeps one of two rooms; the rows of the other give
+        way."""
         r = self.prefill([("a", ("cat", 300)), ("b", ("cat", 300))])
         self.assertEqual(len(r.ec_transfer_params), 1)
         self.fetch(r)

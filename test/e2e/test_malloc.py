@@ -1,6 +1,6 @@
-"""Nothing of ours allocates in the path of a room: once a pair is warm, more
+"""Our code allocates nothing on the way of a room: once a pair is warm, more
 rooms cost no call of malloc from the daemons' own code. (What libzmq and UCX
-allocate is theirs; they are separate objects and not counted.)"""
+allocate is in separate objects, which are not counted.)"""
 
 import failing
 from pair import Case
@@ -8,7 +8,8 @@ from pair import Case
 
 class Malloc(Case):
     def start(self, daemon):
-        """Starts the daemon with its allocations counted; reads the count."""
+        """Starts the daemon with its allocations counted; returns what reads
+        the count."""
         calls = failing.Calls(daemon.config + ".calls")
         self.addCleanup(calls.close)
         daemon.start(env=calls.env)

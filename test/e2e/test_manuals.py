@@ -17,7 +17,7 @@ import tables  # noqa: E402
 
 PAGES = ("mmx-encoded.8", "mmx-langd.8", "mmx.yaml.5", "mmx.7", "mmxctl.1",
          "libmmx.3")
-# Of programs that are built where their libraries are.
+# Pages of programs that are built only where their libraries are.
 MORE = [p + ".8" for p in ("mmx-exporter", "mmx-otel")
         if os.path.exists(os.path.join(BUILD, p))]
 HISTOGRAMS = "lib/core/histogram/histograms.def"
@@ -99,14 +99,14 @@ class Manuals(unittest.TestCase):
                  if name.endswith(".3") and name not in PAGES]
         self.assertGreater(len(calls), 30)
         for name in (*PAGES, *MORE, *calls):
-            # Pages that are not installed yet are what it asks for.
+            # mandoc does not find pages that are not installed yet.
             said = subprocess.run(
                 ["mandoc", "-Tlint", os.path.join(self.dir.name, name)],
                 text=True, stdout=subprocess.PIPE).stdout.splitlines()
             self.assertEqual([], [
                 s for s in said if "referenced manual not found" not in s])
 
-    # What is typed, up to the word that is completed; what is offered.
+    # The words typed, the last one incomplete; the completions offered.
     TYPED = ((("st",), {"status", "stats"}), (("trace", ""), set()),
              (("--socket", "s", "--json", "ke"), {"keygen"}),
              (("--wait", ""), set()), (("health", "--l"), {"--langd", "--live"}),
@@ -134,7 +134,7 @@ class Manuals(unittest.TestCase):
             self.skipTest("no zsh")
         path = os.path.join(self.dir.name, "_mmx")
         subprocess.run(["zsh", "-n", path], check=True)
-        # What zsh's own functions are asked for.
+        # Prints what zsh's own functions are called with.
         ask = ('_arguments() { line=("${words[@]}"); return 1 }; '
                "_files() { print files }; compadd() { print -- $@ }; "
                f'service=mmxctl; complete() {{ words=("$@"); . {path} }}; ')

@@ -1,9 +1,9 @@
-"""Two hosts whose network does badly: packets are late, lost, doubled and
-swapped, a link is slow, connections are reset, nothing passes for a while, one
-way or both. Daemons with their keys, rows by TCP and by UCX; what comes is
-right, and nothing has to be mended afterwards. The wire is one of the test, so
-that what it does is drawn from a seed (MMX_SEED); MMX_STORMS says how many times
-all goes wrong at once."""
+"""Two hosts on a bad network: packets are late, lost, doubled and swapped, a
+link is slow, connections are reset, nothing passes for a while, one way or
+both. Daemons have their keys; rows go by TCP and by UCX. What arrives is
+right, and no one has to repair anything afterwards. The test carries the
+packets itself, so that faults are drawn from a seed (MMX_SEED); MMX_STORMS
+says how many times all faults come at once."""
 
 import collections
 import ctypes
@@ -22,8 +22,8 @@ import mmx
 STORMS = int(os.environ.get("MMX_STORMS", "3"))
 SEED = int(os.environ.get("MMX_SEED", "1"))
 ROWS = 128  # 512 KiB
-SHORT_MS = 2000  # less than a peer may be silent
-SILENT = 5  # seconds after which that is known
+SHORT_MS = 2000  # an outage that is shorter than a peer may be silent
+SILENT = 5  # seconds within which a silent peer is lost
 PORTS_END = test_data_keys.DATA + 99  # a few for each shard of UCX
 RESETS = 5
 LOSSES = (0.01, 0.05, 0.2, 0.5)
@@ -31,7 +31,7 @@ FAILS = ("peer-lost", "timeout")
 
 
 def ucx():
-    """The version that daemons load: (1, 13)."""
+    """Returns the version of UCX that the daemons load: (1, 13)."""
     major, minor, release = ctypes.c_uint(), ctypes.c_uint(), ctypes.c_uint()
     ctypes.CDLL("libucp.so.0").ucp_get_version(*map(
         ctypes.byref, (major, minor, release)))
@@ -52,15 +52,15 @@ class Network(test_data_keys.Hosts):
         self.ucx_1_13 = bool(self.carrier) and ucx() == (1, 13)
 
     def connects_again(self):
-        """Before begin(): skips what lets daemons connect while packets are
-        lost or the other one goes."""
+        """Called before begin(). Skips the test where the UCX of daemons
+        cannot connect while packets are lost or the other daemon restarts."""
         if self.ucx_1_13:
             self.skipTest("UCX 1.13 ends the process now and then when packets "
                           "are lost, or the peer goes, while it connects")
 
     def begin(self, **conf):
-        """Daemons and their engines at the ends of a wire; one room has
-        passed."""
+        """Starts daemons and engines at the ends of a wire, and delivers a
+        room."""
         self.wire = self.nets.wire(self.e_host, self.l_host, SEED)
         self.addCleanup(self.wire.close)
         self.e, self.d = self.fleet(conf=conf, **self.carrier)
@@ -69,15 +69,15 @@ class Network(test_data_keys.Hosts):
         self.passes()
 
     def passes(self, rows=ROWS):
-        """A room comes whole; in what time."""
+        """Delivers a room whole; returns how long it took."""
         self.room += 1
         began = time.monotonic()
         self.deliver(self.enc, self.lm, self.room, rows)
         return time.monotonic() - began
 
     def lives(self, deadline):
-        """A room's life while the network does badly; its end at langd: "" if
-        it came whole."""
+        """Takes a room through its life while the network is bad. Returns its
+        end at langd: "" if it came whole."""
         self.room += 1
         end = ""
         self.lm.request(self.room, "enc0", deadline=deadline)
@@ -94,14 +94,14 @@ class Network(test_data_keys.Hosts):
             try:
                 self.assertEqual(self.enc.done(self.room), [1, 0])
             except mmx.errors.PeerLost:
-                pass  # it does not know
+                pass  # encoded does not know the room
         self.lm.release(self.room)
         self.enc.release(self.room)
         return end
 
     def heals(self):
-        """Rooms come again when the network is calm; after what time. What it
-        did before may still end a link, and a room with it."""
+        """Rooms come again when the network is good; returns after what time.
+        Earlier faults may still end a connection, and a room with it."""
         self.wire.calm()
         began = time.monotonic()
         while self.lives(8):
@@ -117,7 +117,7 @@ class Network(test_data_keys.Hosts):
     def test_late_swapped_and_doubled(self):
         self.begin()
         for faults in ({"delay": 0.075, "jitter": 0.05, "twice": 0.05},
-                       {"delay": 0.25}):  # 500 ms there and back
+                       {"delay": 0.25}):  # 500 ms for a round trip
             self.wire.calm()
             self.wire.set(**faults)
             took = [self.passes() for _ in range(3)]
@@ -132,7 +132,7 @@ class Network(test_data_keys.Hosts):
         self.begin()
         for chance in LOSSES:
             if chance > 0.05 and self.ucx_1_13:
-                break  # as connects_again() says
+                break  # for the reason that connects_again() gives
             self.wire.set(loss=chance)
             ends = [self.lives(5) for _ in range(4)]
             print(f"{chance:.0%} lost: {ends.count('')} of {len(ends)} rooms "
@@ -162,7 +162,7 @@ class Network(test_data_keys.Hosts):
     def test_reset(self):
         self.connects_again()
         self.begin(control={"lost_after": "10s"})
-        self.wire.set(reset=0.001)  # of a room's 400 packets
+        self.wire.set(reset=0.001)  # a room has about 400 packets
         while self.wire.did["reset"] < RESETS:
             self.passes()
 
@@ -207,7 +207,8 @@ class Network(test_data_keys.Hosts):
               flush=True)
 
     def cut(self, *deaf):
-        """A room is half there as these hosts hear nothing any more."""
+        """These hosts stop hearing any packet when a room is half
+        delivered."""
         self.room += 1
         self.halfway(self.enc, self.lm, self.room)
         self.wire.set(deaf=deaf)
