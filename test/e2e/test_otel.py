@@ -46,7 +46,7 @@ class Otel(Case):
             return f.read()
 
     def end(self, process):
-        """Ends the program; returns what it says last."""
+        """Ends the program; returns its last words."""
         process.terminate()
         self.assertEqual(process.wait(LIMIT), 0)
         return self.said().splitlines()[-1]
@@ -131,12 +131,14 @@ class Otel(Case):
         eventually(lambda: "status 400; spans are refused" in self.said(),
                    "400")
         eventually(lambda: c.requests >= seen + 2, "both daemons' spans")
-        c.status, c.answer = 200, bytes((10, 2, 8, 2))  # two are rejected
+        # an answer that two spans are rejected
+        c.status, c.answer = 200, bytes((10, 2, 8, 2))
         self.give(enc, lm, 4, CONTEXT)
         self.get(c, 18)
         last = self.end(p)
         self.assertRegex(last, "0 wait, 0 dropped, ([89]|10) refused")
-        # Who reads the recorders again says the same, under equal ids.
+        # A program that reads the recorders again sends the same spans, with
+        # equal ids.
         c.answer, c.spans = b"", []
         self.start(port, e, d)
         again = {s["id"]: s for s in self.get(c, 24)}
@@ -145,7 +147,8 @@ class Otel(Case):
                 {**again[s["id"]], "from": 0, "to": 0}, {**s, "from": 0, "to": 0})
 
     def test_a_collector_that_hangs(self):
-        """It keeps the recorders read; what finds no place is counted."""
+        """While it hangs the recorders are still read. Spans beyond the limit
+        are counted as dropped."""
         e, d = self.pair()
         lm = self.world.engine(d)
         c = self.collector()
@@ -165,7 +168,7 @@ class Otel(Case):
         del e
 
     def test_a_name_server_that_hangs(self):
-        """The request fails in its time, not in that of the look-up."""
+        """A request fails by its own deadline, not by that of the look-up."""
         if sanitized(PROGRAM):
             self.skipTest("the sanitizer comes first in the library list")
         e, _, enc, _ = self.working()
@@ -200,7 +203,7 @@ class Otel(Case):
         del d, lm
 
     def test_a_daemon_that_hangs(self):
-        """Afterwards nothing is sent again: it is the same run."""
+        """No span is sent twice afterwards: the daemon's run is the same."""
         e, d, enc, lm = self.working()
         c = self.collector()
         self.start(c.port, e, d)
@@ -208,7 +211,7 @@ class Otel(Case):
         self.get(c, 6)
         with e.stopped():
             eventually(lambda: "does not answer" in self.said(), "it hangs")
-            for i in range(8):  # the other one is read
+            for i in range(8):  # the other daemon is still read
                 lm.conn.request(3 + i, lm.pool, "enc0", deadline=0.1,
                                 traceparent=CONTEXT)
                 since = time.monotonic()
@@ -247,7 +250,8 @@ class Otel(Case):
         self.assertNotIn("user", self.said())
 
     def test_another_user(self):
-        """Who may not know a room's id sends nothing of it, and says so."""
+        """A program that may not see a room's id sends no span of it, and says
+        so."""
         if os.geteuid() != 0:
             self.skipTest("another user: needs root")
         e, d, enc, lm = self.working()

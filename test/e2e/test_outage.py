@@ -1,5 +1,5 @@
-"""A langd without a descriptor to spare: rows come by the connection that was
-tried, and stands, before any room."""
+"""A langd that can open no descriptor: rows come by the connection that was
+opened, and tried, before any room."""
 
 import resource
 
@@ -11,7 +11,8 @@ SENT = {"transfer": {"same_host": "off", "carrier": "tcp"}}
 
 class Refused(Case):
     def without_descriptors(self, d):
-        """From now on langd can accept no connection."""
+        """Lets langd accept no connection from now on; returns what undoes
+        it."""
         soft, hard = resource.prlimit(d.pid, resource.RLIMIT_NOFILE)
         resource.prlimit(d.pid, resource.RLIMIT_NOFILE, (d.fds(), hard))
         self.addCleanup(lambda: d.alive() and self.limits(d, soft, hard))

@@ -1,5 +1,5 @@
-"""Items at their owners, mmx.place, among four real encoders: together they are
-one cache. test/bench/place has larger fleets, simulated."""
+"""mmx.place sends each item to its owner, among four real encoders: together
+they are one cache. test/bench/place simulates larger fleets."""
 
 import collections
 import random
@@ -9,13 +9,13 @@ from pair import Case
 
 import mmx
 
-KEPT = 16  # items at each
+KEPT = 16  # items that each encoder keeps
 ASKED = random.Random(1).choices(
     range(100), [1 / (1 + n) for n in range(100)], k=300)
 
 
 def key(n):
-    return (n + 1).to_bytes(32, "little")  # zero is none
+    return (n + 1).to_bytes(32, "little")  # zero means: no key
 
 
 class Owners(Case):
@@ -33,7 +33,8 @@ class Owners(Case):
             d.ctl("drop")
 
     def serve(self, name, n):
-        """One request for item n, encoded there if that has not its rows."""
+        """Serves a request for item n at this encoder, which encodes the item
+        unless it has the rows."""
         self.room += 1
         room, enc, lm = self.room, self.engines_[name], self.lm
         for x in (enc, lm):
@@ -47,7 +48,7 @@ class Owners(Case):
         self.over(enc, lm, room)
 
     def avoided(self, choose):
-        """Returns the encodes that are avoided, of requests by a Zipf law."""
+        """Returns how many encodes are avoided, of requests by a Zipf law."""
         def have():
             return sum(d.stats()["have"] for d in self.daemons.values())
         before = have()
@@ -79,7 +80,8 @@ class Owners(Case):
         self.assertGreater(owner, drawn + len(ASKED) // 10)
 
     def test_one_that_drains_loses_its_items_alone(self):
-        """Its items are encoded once more, at the next in order."""
+        """The draining encoder's items are encoded once more, at the next
+        owner."""
         names = list(self.daemons)
         few = range(12)
 

@@ -1,5 +1,5 @@
-"""The page that mmx-exporter serves for people: what it says, whole, without
-anything from elsewhere, and that a telephone shows all of it."""
+"""The page that mmx-exporter serves for people: what it says, that it is
+complete, loads nothing from elsewhere, and fits a telephone."""
 
 import html
 import html.parser
@@ -15,11 +15,11 @@ from engine import LIMIT
 from pair import eventually
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-ROOM = 918273645546372819  # nothing else on the page looks like it
+ROOM = 918273645546372819  # no other text of the page looks like it
 
 
 class Tags(html.parser.HTMLParser):
-    """Every tag that is opened is closed, in order."""
+    """Checks that every tag is closed, in order."""
     VOID = ("meta",)
 
     def __init__(self):
@@ -52,7 +52,7 @@ class Page(test_exporter.Scraped):
                           *more)
 
     def part(self, page, title):
-        """The rows below a heading, of each daemon one after the other."""
+        """Returns the rows below a heading, for each daemon in turn."""
         return [re.findall("<li>.*?</li>", text, re.S) for text in re.findall(
             f"<h3>{title}</h3>\n<ul>(.*?)</ul>", page, re.S)]
 
@@ -65,7 +65,7 @@ class Page(test_exporter.Scraped):
         for text in ("mmx-encoded", "mmx-langd", "lang0", "enc0", "vit",
                      "commit_to_ready", "destination_wait", "300 rows"):
             self.assertIn(text, page)
-        # What hides a part of a row, or keeps it from being broken.
+        # These would hide a part of a row, or keep it from breaking.
         for word in ("overflow-x", "overflow:", "nowrap", "<table"):
             self.assertNotIn(word, page)
         heads = re.findall("<h[23]\\b[^>]*>([^<]*)", page)
@@ -73,7 +73,7 @@ class Page(test_exporter.Scraped):
                          ["mmx-encoded", "Slow", "Pools", "Peers", "Times"])
 
     def test_rooms(self):
-        """Equal failures are one row, the fast rooms none; no ids."""
+        """Equal failures are one row, fast rooms have none; no ids."""
         page = self.get(self.served() + "/")
         encoded, langd = self.part(page, "Slow and failed rooms since the "
                                    "start")
@@ -119,15 +119,16 @@ class Page(test_exporter.Scraped):
                       self.status(url + "/healthz")[1])
 
     def measured(self, width, dark):
-        """What Chromium makes of it at a width: how wide it is, the right edge
-        of what reaches farthest, and the colour around."""
+        """Returns what Chromium renders at a width: the document's width, the
+        right edge of the element that extends farthest, and the background
+        colour."""
         if not CHROMIUM:
             self.skipTest("no Chromium")
         page = self.get(self.served("--ids") + "/")
         page = re.sub("<meta http-equiv[^>]*>", "", page)
         folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         self.addCleanup(folder.cleanup)
-        # A window has a least width; a frame has not.
+        # A window has a minimal width, a frame has none.
         with open(os.path.join(folder.name, "frame.html"), "w") as f:
             f.write(f"""<!DOCTYPE html><iframe width={width} height=3000
                 style="border:0" srcdoc="{html.escape(page)}"></iframe>

@@ -15,7 +15,8 @@ class Windows(Case):
         self.enc, self.lm = self.engines(*self.pair(fields=self.FIELDS))
 
     def fill(self, room, rows, until=None):
-        """Row r is r % 128 in every element, its half in the other field."""
+        """Writes row r with r % 128 in every element, and half of that in the
+        other field."""
         self.enc.opens(room, rows, rows)
         source = self.enc.rooms[room]
         values = np.repeat(np.arange(rows) % 128, 16).reshape(rows, 16)
@@ -37,7 +38,7 @@ class Windows(Case):
             need = step.needs[0]
             self.assertEqual(need.state, NOW)
             room.wait_rows(need.end, 10)
-            # Two fields side by side in one row.
+            # The two fields stand side by side in a row.
             step.run([room], "embedding", out[:, :16])
             step.run([room], "deepstack", out[:, 16:])
             first = 7 if at == 0 else 0
@@ -49,7 +50,7 @@ class Windows(Case):
             at += step.positions
             if need.keep is not None:
                 room.release(need.keep)
-                # Preempted: the window before is not there any more.
+                # After a preemption the rows of an earlier window are gone.
                 self.assertRaises(errors.Gone, step.check, [room])
         self.assertEqual(used, 1000)
         self.enc.done(1)

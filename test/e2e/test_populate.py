@@ -1,4 +1,4 @@
-"""Pools that take long to be made: the daemon lives meanwhile, and can be
+"""Pools that take long to allocate: the daemon lives meanwhile, and can be
 ended."""
 
 import contextlib
@@ -15,7 +15,7 @@ import wire
 GIB = 1 << 30
 LAYOUT = "embedding:u8:65536"
 BLOCK_ROWS = 128  # 8 MiB
-# A busy machine may spoil some, not all of them.
+# A busy machine may spoil some of so many tries.
 TRIES = 5
 
 
@@ -53,8 +53,9 @@ class Populate(Case):
             self.assertEqual(e.stop(), 0)
 
     def meanwhile(self, e):
-        """How often another engine was served while a pool was made, the
-        longest that it and the manager waited, and the time that it took."""
+        """While a pool is made, counts how often another engine is served.
+        Returns that, the longest wait of the engine and of the service
+        manager, and the time that the pool took."""
         other = self.world.engine(e, pool="small")
         asker, got = greeted(e), []
         begun = time.monotonic()
@@ -87,7 +88,7 @@ class Populate(Case):
         e = self.big(4, LAYOUT)
         ready = []
         while len(ready) == len(self.manager.times("READY=1")):
-            # If it was ready at once, we were too slow.
+            # If the daemon was ready at once, SIGTERM came too late: again.
             self.assertLess(len(ready), TRIES)
             ready.append(True)
             e.process = None
@@ -99,7 +100,8 @@ class Populate(Case):
             self.assertEqual(e.process.wait(LIMIT), 0)
 
     def end_soon(self, daemon):
-        """SIGTERM as soon as it has a good part of its memory."""
+        """Sends SIGTERM as soon as the daemon has a good part of its
+        memory."""
         eventually(lambda: daemon.process and self.shmem(daemon) > GIB // 2,
                    "it has begun")
         daemon.process.terminate()
@@ -121,6 +123,6 @@ class Populate(Case):
                 if "EXTEND_TIMEOUT_USEC" in text]
         took = ready - begun
         self.assertTrue(said or took < 3, f"ready after {took} s")
-        # Each comes before the time is up for which the last one asked.
+        # Each message comes before the time ends for which the last one asked.
         for (at, usec), (after, _) in zip(said, [*said[1:], (ready, 0)]):
             self.assertLess(after - at, usec / 1e6)

@@ -1,5 +1,5 @@
-"""More rooms than blocks, several daemons: everything drains, nothing waits
-for ever, no row lands in a foreign room."""
+"""More rooms than blocks, several daemons: every room ends, no room waits for
+ever, and no row lands in another room."""
 
 import os
 import random
@@ -13,9 +13,9 @@ LIMIT = 160 if os.environ.get("SAN") else 40
 
 
 class Load:
-    """Both sides' engines as one loop over events, so that hundreds of rooms
-    can be open at once: sources are written when granted, rooms are checked
-    and released when ready."""
+    """The engines of both sides as one loop over events, so that hundreds of
+    rooms can be open at once: sources are written when granted, rooms are
+    checked and released when ready."""
 
     def __init__(self, case, enc, lms, rows):
         self.case, self.enc, self.lms, self.rows = case, enc, lms, rows
@@ -121,7 +121,7 @@ class Fleet(Case):
 
     # RULES 5.16; F17
     def test_two_rooms_meet_two_langd_in_opposite_order(self):
-        # Each langd has room for one of them at a time.
+        # Each langd has space for one of the two rooms at a time.
         e = self.world.encoded()
         ds = [self.world.langd([e], name=f"lang{i}", blocks=16)
               for i in (0, 1)]

@@ -1,7 +1,7 @@
 """What GUARANTEES.md promises and no other test holds, with the times that
 daemons have by default. A busy machine may spoil a try, not all of them: the
-best is held against the promise. MMX_PROMISES says how many tries there are at
-least, MMX_ORPHANS how many messages."""
+best try is held against the promise. MMX_PROMISES says how many tries there
+are at least, MMX_ORPHANS how many messages."""
 
 import math
 import os
@@ -16,12 +16,12 @@ from orphans import Orphans
 from pair import SENT, Case, Remote, eventually, sanitized
 
 TRIES = int(os.environ.get("MMX_PROMISES", "1"))
-SPOILT = 4  # tries more, where none has kept the promise yet
+SPOILT = 4  # more tries, if none has kept the promise
 ORPHANS = int(os.environ.get("MMX_ORPHANS", "40000"))
-RATE = 10000  # of them in a second, beside rooms that are timed
-FAST = 10**6  # the same, which no daemon takes
-BOUNDED = 150000  # of them fill what remembers some
-FEW = 100  # of which one comes where it is quiet
+RATE = 10000  # messages in a second, beside rooms that are timed
+FAST = 10**6  # messages in a second, more than a daemon takes
+BOUNDED = 150000  # so many messages fill every table that remembers some
+FEW = 100  # the quiet run has one of so many messages, and so much slower
 ROWS = 16  # of a room that is timed
 KILLED, SILENT, ENDED, CROWD = 1, 5, 1, 5  # seconds that are promised
 MANY = 1000  # engines
@@ -31,7 +31,8 @@ class Promise(Case):
     limit_s = 180 + 30 * TRIES
 
     def kept(self, what, seconds, attempt):
-        """Tries, each with a number of its own, until one is within this."""
+        """Calls attempt(n), n from 1 on, until a try takes no longer than
+        that."""
         took = []
         while len(took) < TRIES or \
                 min(took) > seconds and len(took) < TRIES + SPOILT:
@@ -44,7 +45,7 @@ class Promise(Case):
         self.assertLessEqual(took[0], seconds, what)
 
     def fails(self, engine, room, reason):
-        """Waits for the room's end; the moment of it."""
+        """Waits until the room fails; returns when it did."""
         self.assertEqual(engine.failed(room), reason)
         return time.monotonic()
 
@@ -81,7 +82,8 @@ class Peers(Promise):
             self.d, self.lm, self.enc, n))
 
     def silent(self, victim, sees, try_):
-        """Stopped, so that neither its kernel nor itself says a word."""
+        """Returns how soon the failure is seen while the victim is stopped:
+        neither its kernel nor the process itself reports it."""
         self.halfway(self.enc, self.lm, 2 * try_)
         began = time.monotonic()
         with victim.stopped():
@@ -111,7 +113,7 @@ class Engines(Promise):
         self.enc, self.lm = self.engines(self.e, self.d)
 
     def ended(self, daemon, try_):
-        """An engine is killed in the middle of a room, in what time its
+        """Kills an engine in the middle of a room; returns after what time its
         daemon has all blocks."""
         killed = self.world.process(daemon)
         enc, lm = (killed, self.lm) if daemon is self.e else (self.enc, killed)
@@ -144,7 +146,7 @@ class Crowd(Promise):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         self.addCleanup(resource.setrlimit, resource.RLIMIT_NOFILE,
                         (soft, hard))
-        # Engines that read where the rows are connect to both.
+        # Engines that read in the encoder's pool connect to both daemons.
         places = {"limits": {"connections": MANY + 100}}
         e, d = self.pair(**places)
         enc = self.world.engine(e)
@@ -175,8 +177,8 @@ class Crowd(Promise):
 
 class Hung(Promise):
     def goes_on(self, engine, deliver):
-        """Delivers rooms beside the hung daemon's, room 1, until that has
-        failed; the last of them."""
+        """Delivers rooms through another daemon until room 1, of the hung
+        daemon, has failed; returns the last room."""
         room = 1
         while engine.state(1)[0] != "FAILED":
             room += 1
@@ -197,7 +199,7 @@ class Hung(Promise):
             self.deliver(enc, its, room + 1, 300)
             if SENT:
                 e.all_free()
-            else:  # it may still copy rows of its room
+            else:  # the hung langd may still copy rows of its room
                 self.assertEqual(e.free(), (48, 64))
         lm.failed(1)
         lm.release(1)
@@ -219,14 +221,14 @@ class Hung(Promise):
 
 
 class Orphaned(Promise):
-    """Messages of a peer about rooms that are nowhere."""
+    """A peer sends messages about rooms that do not exist."""
 
     limit_s = 180 + 10 * ORPHANS // RATE
     insecure = True
 
     def times(self, count, rate):
-        """Of rooms, from the announce to READY, while orphans come; without
-        end if they came too slowly."""
+        """Returns how long rooms take from announce to READY while orphans
+        come; infinite if these came too slowly."""
         rates, took = [], []
         says = threading.Thread(
             target=lambda: rates.append(self.bad.say(count, rate)))
@@ -253,7 +255,7 @@ class Orphaned(Promise):
     def test_orphans_cost_no_memory(self):
         if sanitized(self.e.binary):
             self.skipTest("what is freed stays for a while")
-        # What is bounded is full from here on (limits.tombstones).
+        # From here on all bounded tables are full (limits.tombstones).
         self.bad.say(BOUNDED, FAST)
         rss = self.e.rss_kib()
         rate = self.bad.say(ORPHANS, FAST)
@@ -280,8 +282,8 @@ class Orphaned(Promise):
 
 @unittest.skipIf(SENT == "ucx", "data ports are of TCP")
 class Power(test_data_keys.Hosts, Promise):
-    """A host without power: its link goes first, so that its kernel says no
-    word of what is killed then."""
+    """A host loses power: its link goes down first, so that its kernel does
+    not report what is killed then."""
 
     def cut(self, host, daemon, *engines):
         nets.ip("-n", host, "link", "set", "m0", "down")

@@ -20,7 +20,7 @@ def descriptors():
     """Returns this process's: (number, what it is)."""
     found = set()
     for fd in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):  # that of the listing itself
+        with contextlib.suppress(OSError):  # the listing's own descriptor
             found.add((fd, os.readlink(f"/proc/self/fd/{fd}")))
     return found
 
@@ -75,7 +75,7 @@ class Async(Case):
                 source.release()
                 lm.release(1)
             async for event in enc:
-                heard["late"] = event  # closed: the loop ends
+                heard["late"] = event  # none after close: the loop ends
             return source
         source = asyncio.run(main())
         self.assertIn(mmx.Link.UP, heard)
@@ -163,7 +163,7 @@ class Async(Case):
         asyncio.run(main())
 
     def test_a_pool_of_several_callers_is_mapped_once(self):
-        """One of them may have pinned it."""
+        """One of the callers may have pinned the map."""
         e, _ = self.pair()
 
         async def main():
@@ -180,7 +180,7 @@ class Async(Case):
         async def use():
             return await conn.apool()
         asyncio.run(use())
-        asyncio.run(use())  # the first loop is over
+        asyncio.run(use())  # after the end of the first loop
 
         async def other():
             with self.assertRaises(RuntimeError):
@@ -197,7 +197,7 @@ class Async(Case):
 
 
 class Ahead(Case):
-    """The cell of a room that has failed, before its event is there."""
+    """The room's cell says that it has failed before its event is there."""
 
     def setUp(self):
         super().setUp()
@@ -298,13 +298,13 @@ class Views(Case):
 
 
 class Dropped(Case):
-    """Connections that no one closes."""
+    """Connections that are dropped without close()."""
 
     def ready(self):
-        """A connection, a room of it that is READY, and langd."""
+        """Returns a connection, a READY room of it, and langd."""
         e, d = self.pair()
         enc = self.world.engine(e)
-        gc.collect()  # what other tests have left
+        gc.collect()  # objects that earlier tests have left
         self.fds = descriptors()
         conn = mmx.connect("langd", d.socket)
         room = conn.request(1, conn.pool("vit"), "enc0")
@@ -321,7 +321,7 @@ class Dropped(Case):
         del conn, room
         gc.collect()
         d.all_free()
-        # Others' may end meanwhile, on threads of theirs.
+        # Descriptors of earlier tests may close meanwhile, on other threads.
         eventually(lambda: not descriptors() - self.fds, "closed")
 
     def test_not_while_an_array_shows_its_rows(self):
@@ -353,11 +353,11 @@ class Dropped(Case):
 
     def good_rows(self, room):
         self.assertEqual(room.gather("embedding").shape, (300, 64))
-        room.conn.query("status")  # the parent's link is as it was
+        room.conn.query("status")  # the parent's connection still works
 
 
 class Lent(Case):
-    """Rooms that are released with the last array over their rows."""
+    """Rooms that are released when the last array over their rows goes."""
 
     def lend(self, how, dtype="f32", **more):
         e, d, enc, lm = self.at_work(fields=f"embedding:{dtype}:16,mask:u8:4")
@@ -367,7 +367,8 @@ class Lent(Case):
         rows = how(lm.rooms[1])
         enc.ends(1)
         for _ in range(3):
-            lm.conn.query("status")  # steps: they stay as long as they show
+            # several steps: the blocks stay as long as the arrays
+            lm.conn.query("status")
         self.assertEqual(d.free()[0], d.free()[1] - 3)
         eventually(lambda: d.show("pools")[0]["oldest_ready_ms"] > 0,
                    "the report says since when they wait")
@@ -380,7 +381,7 @@ class Lent(Case):
     def test_the_last_of_several_arrays(self):
         d, conn, rows = self.lend(lambda room: [
             room.view("embedding", release=True)[3:9],
-            memoryview(room.view("embedding")),  # this one was not lent
+            memoryview(room.view("embedding")),  # an array that keeps no room
             room.view("mask", release=True).reshape(-1)])
         while rows:
             conn.step()
@@ -396,12 +397,13 @@ class Lent(Case):
         t.join()
         poll = select.poll()
         poll.register(conn.fd, select.POLLIN)
-        self.assertTrue(poll.poll(1000 * LIMIT))  # a loop would step now
+        # an event loop would step now
+        self.assertTrue(poll.poll(1000 * LIMIT))
         self.back(d, conn)
         self.quiet(conn)
 
     def quiet(self, conn):
-        """A loop that waits for the connection has nothing to do."""
+        """Waits until a loop has no reason to step the connection."""
         poll = select.poll()
         poll.register(conn.fd, select.POLLIN)
 
@@ -477,7 +479,7 @@ class Lent(Case):
 
 
 class Follows(Case):
-    """Pools after another run of the daemon."""
+    """Pools after a restart of the daemon."""
 
     def restart(self, d, conn):
         d.kill()
@@ -492,7 +494,7 @@ class Follows(Case):
         enc.encode(2, 300)
         lm.ready(2)
         self.restart(d, lm.conn)
-        self.good(lm, 2)  # rows of the old run
+        self.good(lm, 2)  # still reads the old run's rows
         self.assertEqual(lm.pool.epoch, lm.conn.epoch)
         self.deliver(enc, lm, 3, 300)  # the same Pool object
         self.good(lm, 2)
@@ -512,8 +514,8 @@ class Follows(Case):
 
 
 class References(Case):
-    """README's example, either side first: what one side has drawn the other
-    takes whole, and none that knows the id alone."""
+    """README's example, either side first: one side draws a reference, with
+    which the other gets the room; with the id alone it does not."""
 
     # RULES 10.1
     def test_what_was_drawn_is_handed_on(self):
@@ -547,7 +549,7 @@ class References(Case):
 
 
 class Policy(Case):
-    """What an engine does when a room fails, with real failures."""
+    """What an engine's policy does when a room fails, with real failures."""
 
     def setUp(self):
         super().setUp()
@@ -569,7 +571,7 @@ class Policy(Case):
         self.enc.ends(1)
 
     def test_retry_until_it_works(self):
-        # Two deadlines pass; then its rows come.
+        # Two deadlines pass before the rows come.
         short, long = self.ask(1, deadline=0.2), self.ask(1)
 
         def ask():
@@ -591,7 +593,8 @@ class Policy(Case):
         self.assertEqual(got, "timeout")
 
     def test_encode_locally(self):
-        self.deliver(self.enc, self.lm, 1, 300)  # its source is gone now
+        # the room's source is gone by now
+        self.deliver(self.enc, self.lm, 1, 300)
         got = policy.run(self.ask(1), encode_locally=lambda e: e.reason)
         self.assertEqual((got, len(self.asked)), ("unknown-room", 1))
         with self.assertRaises(mmx.errors.UnknownRoom):

@@ -1,5 +1,5 @@
-"""A daemon that changes while it runs: commands and who may give them, another
-configuration, other keys, with rooms under way all the time."""
+"""A daemon that changes while it runs: orders and who may give them, other
+configurations, other keys, with rooms under way all the time."""
 
 import contextlib
 import json
@@ -22,7 +22,7 @@ OTHER = 54321
 
 
 def write(daemon, **more):
-    """Another file for the daemon, which it has not read yet."""
+    """Writes another configuration, which the daemon has not read yet."""
     daemon.conf = merged(daemon.conf, more)
     with open(daemon.config + ".new", "w") as f:
         f.write(yaml(daemon.conf))
@@ -34,13 +34,13 @@ def changes(got):
 
 
 def reload(daemon, **more):
-    """Reloads another file; {key: result}."""
+    """Reloads another configuration; returns {key: result}."""
     write(daemon, **more)
     return changes(daemon.ctl("reload", "--json"))
 
 
 class Rooms:
-    """Rooms one after the other in a thread, until the end of the block."""
+    """Delivers rooms one after the other in a thread, until the block ends."""
 
     def __init__(self, case, enc, lm, first=1):
         self.case, self.enc, self.lm = case, enc, lm
@@ -54,11 +54,11 @@ class Rooms:
                 self.case.deliver(self.enc, self.lm, self.room, 300)
                 self.room += 1
                 self.ended += 1
-        except BaseException as e:  # noqa: B902: told by the test's thread
+        except BaseException as e:  # noqa: B902: the test's thread raises it
             self.wrong = e
 
     def more(self, n=3):
-        """Waits for n rooms that began later than now."""
+        """Waits for n rooms that began after the call."""
         until = self.ended + n + 1
         eventually(lambda: self.wrong or self.ended >= until, f"{n} rooms")
         if self.wrong:
@@ -78,8 +78,9 @@ class Rooms:
 
 class Commands(Case):
     def test_orders_are_taken_at_a_socket_of_their_own(self):
-        """At the engines' socket they are refused to everyone: to another user
-        and to the daemon's own, and so to root, as root of a container is."""
+        """At the engines' socket orders are refused to every user: to another
+        one, to the daemon's own, and to root, since root of a container may be
+        there."""
         e, d = self.pair(socket={"mode": "0666"})
         os.chmod(self.world.dir, 0o755)
         for daemon in (e, d):
@@ -90,7 +91,7 @@ class Commands(Case):
                     with self.assertRaises(PermissionError):
                         os.stat(daemon.orders)
             self.assertEqual(daemon.show("status")[0]["draining"], 0)
-        # By the path that the refusal names, too.
+        # mmxctl also takes the path that the refusal names.
         self.assertIn("draining", subprocess.run(
             [os.path.join(BUILD, "mmxctl"), "--socket", e.orders, "drain"],
             capture_output=True, text=True, timeout=LIMIT).stdout)
@@ -154,8 +155,8 @@ class Notified(Case):
 
 
 class Reload(Case):
-    """control.lost_after is long: what a slow machine takes for a connection
-    that is made again is not what is tested."""
+    """control.lost_after is long: how soon a slow machine connects again is
+    not tested here."""
 
     def setUp(self):
         super().setUp()
@@ -267,8 +268,8 @@ class Keys(Case):
 
     # RULES 9.7; F35
     def test_a_new_key_under_load(self):
-        """Added everywhere, moved to the front, the old one taken out: at
-        each step one daemon is ahead of the other."""
+        """The new key is added everywhere, then moved to the front, then the
+        old key is taken out: in each step one daemon is ahead of the other."""
         both = (self.e, self.d)
         with Rooms(self, self.enc, self.lm) as rooms:
             for keys in ([self.old, self.new], [self.new, self.old],
@@ -296,7 +297,7 @@ class Peers(Case):
     """Encoders that come and go."""
 
     def not_had(self, lm, room, encoder):
-        """A request of it is refused."""
+        """A request for this encoder is refused."""
         lm.request(room, encoder)
         self.refusal("not-ready", lm.conn.wait, lm.rooms[room].opened, 10)
         lm.release(room)
@@ -312,7 +313,7 @@ class Peers(Case):
         self.assertEqual(reload(d, peers=both), {"peers: enc1": "changed"})
         self.deliver(enc, lm, 2, 300, encoder="enc1")
         self.deliver(enc, lm, 3, 300, encoder=other.address)
-        # One room is under way: it completes, no other begins.
+        # One room is under way: it completes, and no new room begins.
         lm.request(5, "enc1")
         enc.opens(5, 300, 300)
         lm.until(5, "WAITING")

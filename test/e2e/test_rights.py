@@ -1,5 +1,5 @@
-"""Who may have a room: those that know its secret, and on one host the users
-that the encoder's pool is for (RULES 10)."""
+"""Who may have a room: engines that know its secret, and on one host the users
+for whom the encoder's pool is (RULES 10)."""
 
 import contextlib
 import os
@@ -14,7 +14,7 @@ import mmx
 
 NAMED, OTHER, GROUP = 45001, 45002, 45100
 COPY = {"transfer": {"same_host": "copy"}}
-# Prints what of a process is closed to this one.
+# Prints what this process cannot read of another one.
 PEEK = """
 import os, sys
 at = f"/proc/{sys.argv[1]}/"
@@ -30,7 +30,7 @@ for look, name in ((os.readlink, "root"), (os.readlink, "cwd"),
 
 @contextlib.contextmanager
 def user(uid, groups=()):
-    """Connections made inside are of this user, with these groups."""
+    """Connections made inside belong to this user, with these groups."""
     before = os.getgroups()
     os.setgroups(groups)
     os.seteuid(uid)
@@ -49,7 +49,7 @@ class Closed(Case):
         around = os.path.dirname(self.world.dir)
         e.binary = shutil.copy(e.binary, around)
         words = [sys.executable, "-c", PEEK]
-        if os.geteuid() == 0:  # to root nothing is closed
+        if os.geteuid() == 0:  # root may read everything
             e.inside = words[:0] = [
                 "setpriv", f"--reuid={OTHER}", f"--regid={OTHER}",
                 "--clear-groups"]
@@ -87,8 +87,8 @@ class Secrets(Case):
 @unittest.skipIf(os.geteuid(), "to be another user takes root")
 class Users(Case):
     def fenced(self, **conf):
-        """A pair whose encoder's pool is for one user and one group, and
-        engines of the named user."""
+        """Starts a pair whose encoder's pool is for one user and one group,
+        and engines of the named user."""
         os.chmod(self.world.dir, 0o755)
         mode = {"socket": {"mode": "0666"}}
         pool = {"name": "vit", "blocks": 64, "block_rows": 128,
@@ -126,7 +126,8 @@ class Users(Case):
 
     # RULES 10.2
     def test_another_host_needs_the_secret(self):
-        # A langd that does not map shows no user, as one elsewhere.
+        # A langd that maps no pool says no user of its engines, as on another
+        # host.
         e, d, enc, lm = self.fenced(
             transfer={"same_host": "off"}, timeouts={"drain": "1s"})
         enc.announce(7, 500, 500)
@@ -166,7 +167,8 @@ class Copies(Case):
                            "two of eight are sent")
                 for room in rooms:
                     enc.release(room)
-                # Rows that were sent go back in time, the others do not.
+                # Blocks whose rows were sent come back in time, the others do
+                # not.
                 eventually(lambda: e.free()[0] == 16, "a quarter comes back")
                 for room in range(20, 30):
                     self.deliver(enc, lm, room, 1500)

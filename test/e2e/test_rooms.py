@@ -6,7 +6,7 @@ from pair import Case
 
 import mmx
 
-# The fields of the system that mmx grew from, 4 fields of which 3 are wide.
+# The fields of a model with deepstack: 8, of which 4 are wide.
 WIDE = ("embedding:bf16:8192,fill_ids:i32:1,mrope_t:i32:1,mrope_h:i32:1,"
         "mrope_w:i32:1,deepstack_0:bf16:8192,deepstack_1:bf16:8192,"
         "deepstack_2:bf16:8192")
@@ -71,7 +71,7 @@ class Fields(Case):
         self.assertTrue((room.gather("embedding", 50, 60) == view[50:60])
                         .all())
         with self.assertRaises(ValueError):
-            view[0, 0] = 1  # the pool is read-only here
+            view[0, 0] = 1  # a pool is read-only on this side
         part = view[10:20, 3]
         del view
         with self.assertRaises(mmx.ViewInUse):
@@ -211,7 +211,7 @@ class Reasons(Case):
 
 class Aborts(Case):
     def begin(self, enc, lm, room, state):
-        """Leads a room into a state, as far as both sides see it."""
+        """Leads a room into a state, as both sides see it."""
         if state == "requested":
             lm.request(room, "enc0")
             return

@@ -1,5 +1,6 @@
-"""vLLM's trial router over stand-ins of the instances: which encoder it chooses,
-what it asks again, what goes on in each mode, and which rows it declines."""
+"""vLLM's trial router over stand-ins of the instances: which encoder it
+chooses, what it retries, what it passes on in each mode, and which rows it
+declines."""
 
 import asyncio
 import contextlib
@@ -25,7 +26,7 @@ PATH = os.path.join(ROOT, "test/engines/vllm/router.py")
 
 
 class Gone(Exception):
-    """aiohttp's ClientError."""
+    """Stands in for aiohttp's ClientError."""
 
 
 def loaded():
@@ -50,14 +51,14 @@ class Reply:
 
 
 class Session:
-    """aiohttp's, to instances that are functions of a request: what they
-    return is the answer, or the status and a text."""
+    """Stands in for aiohttp's session. Instances are functions of a request;
+    they return an answer, or a status and a text."""
 
     def __init__(self, **hosts):
         self.hosts, self.asked = hosts, []  # (host, body)
 
     @contextlib.asynccontextmanager
-    async def post(self, url, json, headers):  # as aiohttp has it
+    async def post(self, url, json, headers):  # aiohttp's signature
         host = url.split("/")[2]
         self.asked.append((host, json))
         got = self.hosts[host](json)
@@ -81,7 +82,8 @@ dumps = json.dumps
 
 
 def item(kind, text):
-    """A part of a message: its content is here unless text is a URL."""
+    """Returns a part of a message; its content is inline unless text is a
+    URL."""
     return {"type": kind, kind: {"data": text, "format": "wav"}
             if kind == "input_audio" else {
                 "url": text if ":" in text else f"data:x;base64,{text}"}}
@@ -99,7 +101,7 @@ def content(body):
 
 
 def encodes(fields=None, **said):
-    """An encoder, which names items by their uuid or their content."""
+    """Returns an encoder, which names items by their uuid or their content."""
     def answer(body):
         params = {}
         for i, x in enumerate(content(body)):
@@ -112,7 +114,7 @@ def encodes(fields=None, **said):
 
 
 def tells(body):
-    """A language instance, which answers with what it was asked."""
+    """A language instance: answers with the request that it got."""
     return {"asked": body}
 
 
@@ -167,19 +169,21 @@ class Choice(unittest.TestCase):
         r = self.looked(a=load(1, 2, 1), b=load(1, 0))
         self.assertEqual([e.waiting for e in r.encoders], [3, 0])
         self.assertEqual(self.chosen(r, *self.OF_A[:2]), "bb")
-        # One is encoded, two wait; what is on its way there goes there.
+        # One is encoded and two wait. y goes where y already is.
         x, y, z, u = self.OF_B[:4]
         self.assertEqual(self.chosen(router(), x, y, z, u, y), "bbbab")
 
     def test_one_that_is_not_ready_or_away_is_not_asked(self):
         r = self.looked(a=load(0, 0), b=load(1, 50), c=None)
         self.assertEqual(self.chosen(r, *self.OF_A[:3]), "bbb")
-        r = self.looked(a=load(0, 9), b=None)  # none is ready: it is asked
+        # no encoder is ready: b, which is unknown, is asked
+        r = self.looked(a=load(0, 9), b=None)
         self.assertEqual(self.chosen(r, self.OF_A[0]), "b")
 
     def test_what_is_no_exporter_is_not_asked(self):
         for said in (b"\xff", load(1, "-"), load("x", 0), ""):
-            r = self.looked(a=said, b=load(1, 50))  # an error ends its watch
+            # an error ends the look at it
+            r = self.looked(a=said, b=load(1, 50))
             self.assertEqual(self.chosen(r, self.OF_A[0]), "b", said)
 
     def test_items_of_two_owners_go_to_both(self):
@@ -275,7 +279,7 @@ class Modes(unittest.TestCase):
         for x in got:
             self.assertEqual(x[x["type"]], {"grid": [1, 2, 3]})
             self.assertIn(x["uuid"], asked["ec_transfer_params"])
-        self.assertEqual(got[0], got[5])  # the same content
+        self.assertEqual(got[0], got[5])  # these two have the same content
         self.assertEqual(len({x["uuid"] for x in got}), 5)
 
     def test_what_a_url_names_may_change(self):
@@ -285,7 +289,8 @@ class Modes(unittest.TestCase):
         self.assertEqual(len({x["uuid"] for x in content(asked)[1:]}), 2)
 
     def test_no_kind_has_items_and_references(self):
-        """One picture without sizes: all pictures go on, by their names."""
+        """One picture has no sizes: all pictures are passed on as such, by
+        their names."""
         def encode(body):
             got = encodes({"grid": [[1]]})(body)
             if content(body)[0]["type"] == "image_url":
@@ -305,7 +310,7 @@ class Modes(unittest.TestCase):
 
 
 class Rooms(Case):
-    """Daemons, and rooms as an encoder makes them."""
+    """Starts daemons, and opens rooms as an encoder does."""
 
     def setUp(self):
         super().setUp()
@@ -315,7 +320,7 @@ class Rooms(Case):
         self.addCleanup(self.enc.close)
 
     def room(self):
-        """Returns a room that is announced, and what an encoder says of it."""
+        """Returns an announced room, and an encoder's offer of it."""
         src = self.enc.announce(None, self.enc.pool("vit"), 4, 4)
         src.wait_granted(timeout=LIMIT)
         src.commit(0, 4, final=True)
@@ -356,7 +361,7 @@ class Declines(Rooms):
                 self.declined(src)
 
     def test_of_a_request_whose_other_items_are_refused(self):
-        """Also if the rows come later than the refusal."""
+        """Also if the rows come after the refusal."""
         src, said = self.room()
 
         async def encode(body):
@@ -396,7 +401,7 @@ class Declines(Rooms):
 
 class Load(Scraped):
     def test_what_an_exporter_says(self):
-        """A pool that is full and a drain, by the daemon's own numbers."""
+        """A full pool, and a drain, by the daemon's own metrics."""
         e = self.world.encoded(blocks=4)
         at = self.start("--encoded", e.socket)
         enc = self.world.engine(e)

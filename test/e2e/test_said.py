@@ -1,4 +1,4 @@
-"""Messages between daemons that one in between loses, doubles and delays. He
+"""Messages between daemons that a relay loses, doubles and delays. The relay
 has to read them, so these daemons have no keys."""
 
 import collections
@@ -19,33 +19,35 @@ LONG, COMMAND = 2, 4
 NAMES = {m["number"]: m["name"].lower() for m in wire.tables.messages(
     os.path.join(ROOT, "lib/wire/peer.def"))}
 SEED = os.environ.get("MMX_SEED", "1")
-ROWS = 2000  # more than langd grants at first
-# Those of rooms whose rows are sent, which come whole or are ended.
+ROWS = 2000  # more rows than langd grants at first
+# Messages about rooms whose rows are sent; such rooms come whole or end.
 SAID = ("init", "resume", "length", "ack", "acked", "abort", "drained",
         "failed", "state")
 CHANCES = {"lost": 0.1, "twice": 0.2, "late": 0.2}
 
 
 class Between(Relay):
-    """Cuts what daemons say into frames. how(name, draw) says what becomes of
-    one: it is lost, twice, late (it goes behind the next message), or neither;
-    each direction of each connection has its own draw of MMX_SEED. What is in
-    `wrong` under its name is said in the place of its body."""
+    """Cuts the daemons' messages into frames. how(name, draw) decides about
+    each: it is lost, twice, late (it goes behind the next message), or passed
+    on; each direction of each connection draws from MMX_SEED. A body in
+    `wrong` under the frame's name replaces its body."""
 
     def __init__(self, address):
         super().__init__()
         self.how = lambda _name, _draw: ""
-        self.lock = threading.Lock()  # of what follows: directions are threads
+        # for what follows: each direction is a thread
+        self.lock = threading.Lock()
         self.did = collections.Counter()
         self.wrong = {}
-        self.late, self.heard, self.draws = [], [], []  # of each direction
+        # one for each direction
+        self.late, self.heard, self.draws = [], [], []
         host, port = address.replace("tcp://", "").split(":")
         self.port = self.door(("127.0.0.1", 0), (host, int(port)),
                               lambda a, b: self.start(
                                   a, b, self.reads(), self.reads()))
 
     def reads(self):
-        """The change of one direction of one connection."""
+        """Returns the change for one direction of a connection."""
         rest, greeted, at = bytearray(), 0, len(self.late)
         with self.lock:
             self.late.append([])
@@ -71,7 +73,8 @@ class Between(Relay):
 
     @staticmethod
     def whole(rest):
-        """Bytes of the message that is first, 0: it has not all come."""
+        """Returns the bytes of the first message, or 0 if it is not whole
+        yet."""
         head = 9 if rest and rest[0] & LONG else 2
         if len(rest) < head:
             return 0
@@ -80,15 +83,15 @@ class Between(Relay):
         return size if len(rest) >= size else 0
 
     def again(self):
-        """All that was said about rooms comes once more, behind what is said
-        next. Returns how much that is."""
+        """Sends all frames about rooms once more, behind the next message.
+        Returns how many there are."""
         with self.lock:
             for late, heard in zip(self.late, self.heard):
                 late.extend(heard)
             return sum(map(len, self.heard))
 
     def frames(self, body, which):
-        """What is said in the place of a message."""
+        """Returns the frames that are sent in place of a message."""
         out, before, at = [], self.late[which], 0
         self.late[which] = []
         while at < len(body):
@@ -126,14 +129,14 @@ class Said(Case):
         self.enc, self.lm = self.engines(self.e, self.d)
 
     def opens(self, room):
-        """A room whose length is known with its last row."""
+        """Opens a room whose length is known only with its last row."""
         self.lm.request(room, "enc0", deadline=2)
         self.enc.opens(room, ROWS)
         self.enc.write(room, 0, ROWS)
         self.enc.commit(room, 0, ROWS // 2)
 
     def ends(self, room):
-        """How it ended at langd: "" with all its rows."""
+        """Returns how the room ended at langd: "" with all its rows."""
         try:
             self.assertEqual(self.lm.ready(room), ROWS)
             self.good(self.lm, room)
@@ -143,7 +146,8 @@ class Said(Case):
             return e.reason
 
     def agrees(self, room, end):
-        """encoded says of it what ends() returned; both sides release it."""
+        """Checks that encoded agrees with `end`, as ends() returned it; both
+        sides release the room."""
         if end:
             self.assertNotEqual(self.enc.state(room)[0], "SUCCESS")
         else:
@@ -194,7 +198,7 @@ class Said(Case):
                            "it is repeated")
                 self.between.how = lambda _name, _draw: ""
                 self.assertIn(ends[0], ("", "timeout"))
-                # Unknown: INIT came after the abort.
+                # unknown-room: the INIT came after the abort.
                 self.assertIn(ends[1], ("aborted", "timeout", "unknown-room"))
                 self.assertEqual(ends[2], "aborted")
                 for one, end in zip(rooms, ends):
@@ -217,7 +221,7 @@ class Said(Case):
                 self.comes(self.enc, self.lm, room, ROWS)
         self.world.all_free()
         self.halfway(self.enc, self.lm, 20)
-        self.enc.announce(1, 300, 300)  # its id is another room's now
+        self.enc.announce(1, 300, 300)  # the id belongs to another room now
         self.enc.granted(1)
         self.assertGreater(self.between.again(), 30)
         self.enc.finish(20, 640, 2000)

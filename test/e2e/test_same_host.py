@@ -1,5 +1,5 @@
 """Two daemons of one host: rows are copied from memory to memory unless that
-is off or cannot be, and every rule holds there as it does over a network."""
+is off or impossible, and every rule holds as it does over a network."""
 
 import os
 import shutil
@@ -18,7 +18,8 @@ UNMAP = os.path.join(BUILD, "test", "preload", "slow_unmap.so")
 
 
 def opened(gate):
-    """The fifo, open for writing; None while nothing reads from it."""
+    """Opens the fifo for writing; returns None while no process reads from
+    it."""
     try:
         return os.open(gate, os.O_WRONLY | os.O_NONBLOCK)
     except OSError:
@@ -36,7 +37,7 @@ class SameHost(Case):
                        f"{d.name} copies: {self.path(d)}")
 
     def both(self, **conf):
-        """A pair that copies, with an engine on either side."""
+        """Starts a pair that copies, with an engine on either side."""
         e, d, enc, lm = self.at_work(**conf)
         self.deliver(enc, lm, 10000, 3)
         self.copying(e, d)
@@ -63,7 +64,7 @@ class Copies(SameHost):
 
 
 class Sent(SameHost):
-    """Nothing is copied, and it works all the same."""
+    """Rows are not copied but sent, and come all the same."""
 
     def not_copied(self, e, d, enc, lm):
         for room in range(1, 4):
@@ -87,7 +88,8 @@ class Sent(SameHost):
         enc = self.world.engine(e)
         hidden = e.socket + ".hidden"
         os.rename(e.socket, hidden)
-        d = self.world.langd([e])  # looks for it once it is connected
+        # langd looks for the socket once it is connected
+        d = self.world.langd([e])
         lm = self.world.engine(d)
         self.deliver(enc, lm, 1, 1500)
         eventually(lambda: "rows are sent, not copied" in d.tail(), "a line")
@@ -112,10 +114,10 @@ class Sent(SameHost):
             os.chown(folder, UNUSED, UNUSED)
         os.chown(self.world.key, UNUSED, UNUSED)
         e.before = leave
-        # The folder of the build may be closed to others.
+        # Another user may not reach the build folder.
         e.binary = shutil.copy(e.binary, self.world.dir)
         e.start()
-        # Another user's key would be no key to langd.
+        # langd accepts a key file only of its own user.
         own = os.path.join(self.world.dir, "own.key")
         shutil.copy(self.world.key, own)
         os.chmod(own, 0o600)
@@ -159,11 +161,11 @@ class Ends(SameHost):
                              start=False)
         d.start(env={"LD_PRELOAD": UNMAP, "MMX_GATE": gate})
         lm, enc = self.world.engine(d), self.world.engine(other)
-        # An encoder is connected to once rows are asked of it.
+        # langd connects to an encoder at the first request.
         self.deliver(self.world.engine(gone), lm, 1, 3, "enc1")
         eventually(lambda: self.path(d) == ["copy"] * 2, "both are mapped")
         os.mkfifo(gate)
-        self.addCleanup(os.unlink, gate)  # before langd's own end
+        self.addCleanup(os.unlink, gate)  # removed before langd's end
         gone.kill()
         # The gate can be opened for writing once munmap() reads from it.
         hold = eventually(lambda: opened(gate), "the pool is unmapped")
@@ -181,7 +183,8 @@ class Ends(SameHost):
         with d.stopped():
             self.assertEqual(enc.failed(1), "peer-lost")
             enc.release(1)
-            # A silent langd is fenced by its death, never by a timer.
+            # The source blocks of a silent langd stay until it ends; no timer
+            # frees them.
             pool = eventually(lambda: [r for r in e.show("pools")
                                        if r["quarantined"] == 16], "quarantine")
             self.assertEqual(pool[0]["free"], 48)
@@ -194,8 +197,8 @@ class Ends(SameHost):
         self.deliver(enc, lm, 2, 1500)
 
     def test_source_is_written_again(self):
-        # As soon as an engine hears that a room is over it writes over the
-        # rows, and takes the blocks for the next one.
+        # As soon as its engine hears that a room is over it overwrites the
+        # rows, and takes the blocks for the next room.
         e, d, enc, lm = self.both(fields=WIDE, blocks=8, langd={"blocks": 32})
         for room in range(1, 25):
             lm.request(room, "enc0")

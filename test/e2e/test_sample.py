@@ -1,6 +1,6 @@
 """The sample host in C (test/sample) between real daemons: it walks a prompt
-as a language-only llama.cpp would, and its stub model checks every value,
-position and sequence id that it is given."""
+as a language-only llama.cpp would. Its stub model checks every value, position
+and sequence id that it is given."""
 
 import json
 import os
@@ -17,7 +17,8 @@ FIELDS = "embedding:bf16:48"
 
 
 def values(room, rows, elements):
-    """As value_of() in test/sample/model.c; 0..255, exact in bf16."""
+    """Returns what value_of() in test/sample/model.c does; 0..255, exact in
+    bf16."""
     u32 = np.uint32
     row = np.arange(rows, dtype=u32)[:, None]
     col = np.arange(elements, dtype=u32)[None, :]
@@ -42,7 +43,8 @@ class Sample(Case):
         return json.loads(out) if out else said
 
     def encode(self, enc, room, nx, ny, nt=1, step=100, **words):
-        """A picture, its size in aux, row by row as an encoder has them."""
+        """Encodes a picture, with its size in aux, row by row as an encoder
+        does."""
         rows = nx * ny * nt
         says = mmx.aux.split(mmx.aux.pack(
             grid=[(nt, 2 * ny, 2 * nx)], merge=2, **words))
@@ -122,7 +124,7 @@ class Sample(Case):
         enc.release(1)
 
     def test_another_room_is_noticed(self):
-        # The sample proves nothing unless it can fail.
+        # The sample must be able to fail, or it proves nothing.
         e, d = self.pair(fields=FIELDS)
         enc = self.world.engine(e)
         host = self.host(d, "image:1")

@@ -1,6 +1,6 @@
-"""One engine, several processes: who may look, who is waited for, and what
-stays where it is when one of them dies. Rows that a survivor was shown are
-checked after the pool has been filled with other rooms again and again."""
+"""One engine of several processes: who may attach, who is waited for, and what
+stays when one of them dies. Rows that a survivor was shown are checked after
+other rooms have filled the pool again and again."""
 
 from pair import Case
 
@@ -9,12 +9,12 @@ import mmx
 
 class Sessions(Case):
     def refill(self, enc, lm, first, count=8, rows=500):
-        """Other rooms pass through whatever blocks are free."""
+        """Delivers other rooms through all free blocks."""
         for room in range(first, first + count):
             self.deliver(enc, lm, room, rows)
 
     def session(self, daemon, names, remote=()):
-        """Connections of one session; remote ones are processes."""
+        """Returns connections of one session; remote ones are processes."""
         make = {True: self.world.process, False: self.world.engine}
         return [make[n in remote](daemon, n, session="tp") for n in names]
 
@@ -56,7 +56,8 @@ class Ranks(Sessions):
         owner.ready(1)
         other.conn.wait(lambda: other.rooms[1].state == mmx.State.SUCCESS, 10)
         other.conn.wait(lambda: other.rooms[1].complete, 10)
-        with self.assertRaises(IndexError):  # it is shown none
+        # rows of the room are not in its map
+        with self.assertRaises(IndexError):
             other.rooms[1].gather("embedding", 0, 500)
         enc.done(1)
         for x in (owner, enc):
@@ -66,7 +67,7 @@ class Ranks(Sessions):
 
 
 class LanguageSideDies(Sessions):
-    """kill -9 of one process of a language engine, at each step."""
+    """One process of a language engine is killed, at each step."""
 
     STEPS = ("requested", "waiting", "half", "ready", "released")
 
@@ -93,7 +94,7 @@ class LanguageSideDies(Sessions):
             owner.release(room)
 
     def finish(self, enc, room, step):
-        """What is left to do on the encode side."""
+        """Does what is left to do on the encode side."""
         if step == "requested":
             enc.opens(room, 1000, 1000)
             enc.write(room, 0, 1000)
@@ -114,7 +115,7 @@ class LanguageSideDies(Sessions):
                 dead = owner if victim == "owner" else dies
                 self.lead(enc, owner, (dies, stays), n, step)
                 if step == "requested":
-                    # The kill must not overtake what was asked.
+                    # The kill must come after the request is taken.
                     enc.announce(n + 50, 1)
                     stays.conn.wait(stays.rooms[n].opened, 10)
                     lm.request(n + 50, "enc0")

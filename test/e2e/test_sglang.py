@@ -1,7 +1,7 @@
 """The SGLang plugin between real daemons, driven as SGLang 0.5.23 does: a
-tokenizer that posts to encoders, encoders on an asyncio loop, 1 to 4 scheduler
-ranks, each a forked process with a connection of its own, and the MIN of their
-states in every turn of the loop."""
+tokenizer that posts to encoders, encoders on an asyncio loop, and 1 to 4
+scheduler ranks. Each rank is a forked process with a connection of its own;
+the ranks take the least of their states in every turn of the loop."""
 
 import asyncio
 import json
@@ -41,13 +41,13 @@ FAILED = int(receiver.WaitingMMRequestStatus.FAIL)
 
 
 def picture(rid, part, rows):
-    """What the encoder makes of a part of a request."""
+    """Returns the rows that the encoder makes of a part of a request."""
     some = np.random.default_rng(zlib.crc32(f"{rid}/{part}".encode()))
     return some.integers(0, 2**16, (rows, WIDTH), dtype="u2")
 
 
 def beside(rid):
-    """What SGLang has beside the rows: times of "video-N"."""
+    """Returns what SGLang has beside the rows: the times of "video-N"."""
     frames = int(rid.partition("video-")[2] or 0)
     return {"video_timestamps": [[i / 2 for i in range(frames)]]} \
         if frames else {}
@@ -59,18 +59,19 @@ class Encoder(server.MMEncoder):
     def __init__(self, loop):
         super().__init__()
         self.loop = loop
-        # As the plugin has it once it is installed.
+        # As the installed plugin sets it.
         self.delivery = server.ZmqDelivery(self, cleanup_receive_state=True)
-        self.hold = threading.Event()  # the ViT runs until it is set
+        self.hold = threading.Event()  # while it is clear the ViT runs
         self.hold.set()
-        self.look = threading.Event()  # the preprocessor, likewise
+        # while it is clear the preprocessor runs
+        self.look = threading.Event()
         self.look.set()
-        self.wrong = None  # what the ViT says instead of rows
-        self.more = 0  # rows than the preprocessor has counted
+        self.wrong = None  # the ViT's error, in place of rows
+        self.more = 0  # rows beyond those that the preprocessor has counted
         self.width = WIDTH
 
     def context(self, rows):
-        """What the preprocessor knows of a picture."""
+        """Returns what the preprocessor knows of a picture."""
         return types.SimpleNamespace(
             is_health_check=False, items_per_req=[1], token_counts=[rows],
             grid_thw=np.array([[1, 2, rows * 2]]), dtype=None,
@@ -93,11 +94,11 @@ class Encoder(server.MMEncoder):
         await self.send_with_url(req_id)
 
     def encode(self, rows):
-        """What the ViT returns."""
+        """Returns what the ViT makes: here the rows themselves."""
         return rows
 
     def post(self, request, rows):
-        """Returns the error of the HTTP answer, or None."""
+        """Posts a request; returns the error of the HTTP answer, or None."""
         future = asyncio.run_coroutine_threadsafe(
             self.execute(request, rows), self.loop)
         try:
@@ -109,7 +110,8 @@ class Encoder(server.MMEncoder):
 
 
 class Metric:
-    """Of prometheus_client, for all kinds: writes what it is told."""
+    """Stands in for each kind of metric of prometheus_client: prints its
+    values."""
 
     def __init__(self, name, says, labels, **more):
         self.name, self.labelled = name, ()
@@ -130,7 +132,7 @@ KINDS = types.SimpleNamespace(Counter=Metric, Gauge=Metric, Histogram=Metric)
 
 
 def by_mode():
-    """Returns SGLang's receiver and waiting request."""
+    """Returns SGLang's classes of a receiver and of a waiting request."""
     return (receiver.MMReceiverGrpc, receiver.WaitingZmqRequestGrpc) \
         if by_grpc() else (receiver.MMReceiverHTTP, receiver.WaitingZmqRequest)
 
@@ -140,15 +142,15 @@ def by_grpc():
 
 
 def hosts():
-    """Returns the socket of each host's langd; none: all is on one host."""
+    """Returns the socket of each host's langd; empty: all is on one host."""
     return os.environ.get("HOSTS", "").split()
 
 
 class Rank:
-    """One scheduler rank's loop; `least` is its all-reduce."""
+    """One scheduler rank and its loop; `least` is its all-reduce."""
 
     def __init__(self, rank, size, least, group=0, groups=1):
-        """group: of attention data parallelism, whose ranks are `size`."""
+        """group: of attention data parallelism; it has `size` ranks."""
         vars(runtime_context.PLACE).update(
             nnodes=max(1, len(hosts())),
             tp_rank=group * size + rank, tp_size=groups * size,
@@ -160,18 +162,20 @@ class Rank:
         plugin.install("language")
         _sglang_language.PATIENCE_S = float(os.environ["PATIENCE"])
         self.receiver = by_mode()[0]([], None, least)
-        self.kept = []  # inputs that something still refers to
+        self.kept = []  # inputs to which some object still refers
 
     def idle(self, link):
-        """The scheduler's turns until there is something to do."""
+        """Runs the scheduler's turns until a command comes."""
         while not select.select([link], [], [], 0.01)[0]:
             self.receiver.process_waiting_requests([])
             if runtime_context.PLACE.attn_dp_enabled:
-                # Whose turns SGLang lets wait for each other.
+                # SGLang lets the ranks of a group wait for each other in a
+                # turn.
                 assert self.receiver.tp_group == "its own"
 
     def processor(self, rid, rows):
-        """Where SGLang puts the rows into the prompt."""
+        """Returns what SGLang calls to put the rows into the prompt; it checks
+        them."""
         def put(embeddings, parts):
             want = np.concatenate([picture(rid, part, rows)
                                    for part in range(len(parts))])
@@ -187,8 +191,8 @@ class Rank:
         return put
 
     def serve(self, requests, abort=""):
-        """Returns (status, text, HTTP code) of each request. abort: the
-        client leaves, "now" or when the "length" is known."""
+        """Serves requests; returns (status, text, HTTP code) of each. abort:
+        the client leaves, "now" or when the "length" is known."""
         waiting, ends = self.receiver.waiting_list, {}
         for r in requests:
             req = types.SimpleNamespace(
@@ -202,7 +206,7 @@ class Rank:
         while waiting:
             self.receiver.process_waiting_requests([])
             for w, status in self.receiver.ended:
-                # What failed has a prompt for the scheduler to count.
+                # The scheduler counts the tokens of a failed request's prompt.
                 assert w.recv_req.input_ids is not None or \
                     w.status != receiver.WaitingMMRequestStatus.FAIL
                 ends[id(w)] = [int(status), w.error_msg, w.error_code]
@@ -219,15 +223,15 @@ class Rank:
 
 
 def joined(said):
-    """Returns the least status of ranks, and text and code of one that has
-    them."""
+    """Returns the least status of the ranks, and the text and code of a rank
+    that has one."""
     return [min(s[0] for s in said), *(next(
         (s[at] for s in said if s[at] is not None), None) for at in (1, 2))]
 
 
 class Ranks:
     """The ranks, forked before they connect, as SGLang's scheduler processes
-    are. This process is their all-reduce."""
+    are. This process does their all-reduce."""
 
     def __init__(self, size, env, *group):
         self.pipes, self.pids = [], []
@@ -277,7 +281,8 @@ class Ranks:
             pipe.flush()
 
     def turn(self):
-        """One all-reduce; the ranks' results if all of them are done."""
+        """Does one all-reduce; returns the ranks' results if all of them are
+        done."""
         said = [json.loads(p.readline()) for p in self.pipes]
         for what, value in said:
             if what == "error":
@@ -285,7 +290,7 @@ class Ranks:
         values = [value for _, value in said]
         if all(what == "done" for what, _ in said):
             return values
-        time.sleep(0.002)  # the model runs
+        time.sleep(0.002)  # as long as a step of the model
         for pipe in self.pipes:
             pipe.write(json.dumps([joined(p) for p in zip(*values)]) + "\n")
             pipe.flush()
@@ -303,7 +308,7 @@ class Ranks:
                 pipe.write("null\n")
                 pipe.close()
             except BrokenPipeError:
-                pass  # it was killed
+                pass  # the rank was killed
             os.waitpid(pid, 0)
 
 
@@ -324,13 +329,13 @@ class Base(Case):
                "MMX_ENCODERS": json.dumps(
                    {u: e.address for u, e in zip(URLS, self.e)}),
                **(env or {})}
-        self.env, self.groups = env, [  # before there are threads
+        self.env, self.groups = env, [  # forked before there are threads
             Ranks(ranks, env, n, groups) for n in range(groups)]
         self.ranks = self.groups[0]
         self.world.engines += self.groups
         for side in ("encode", "language"):
             plugin.install(side, by_grpc())
-        for name in ("CONNECT_S", "LATER_S"):  # however slow the machine is
+        for name in ("CONNECT_S", "LATER_S"):  # the machine may be slow
             limit = mock.patch.object(encoder_side, name, LIMIT)
             limit.start()
             self.addCleanup(limit.stop)
@@ -371,7 +376,8 @@ class Base(Case):
         return self.encoders[URLS.index(url)].post(request, self.rows[rid])
 
     def ask(self, rid, rows):
-        """The tokenizer's part; the request as the scheduler gets it."""
+        """Posts a request as the tokenizer does; returns it as the scheduler
+        gets it."""
         self.rows[rid] = rows
         obj = types.SimpleNamespace(rid=rid, items=[1] * len(self.encoders))
         self.tokenizer._send_encode_request(
@@ -381,7 +387,7 @@ class Base(Case):
                 "items": {"IMAGE": [1] * len(self.encoders)}}
 
     def serve(self, *requests, **how):
-        """Each rank's ends of the requests."""
+        """Serves requests on every rank; returns the ends of each rank."""
         self.ranks.start(requests=[self.ask(*r) for r in requests], **how)
         got = self.ranks.results()
         return got
@@ -391,8 +397,8 @@ class Base(Case):
             self.assertEqual(ends, [GOOD] * len(requests))
 
     def failed(self, got, code, text):
-        """Every rank has failed; SGLang tells all of them what the ranks say
-        that saw it."""
+        """Checks that the requests failed on every rank. SGLang tells all
+        ranks the text of those that saw the failure."""
         for end in (end for ends in got for end in ends):
             status, said, http = end
             self.assertEqual(status, FAILED, said)
@@ -400,7 +406,7 @@ class Base(Case):
             self.assertEqual(http, code, said)
 
     def answered(self, code, text):
-        """What the encoder's HTTP call said."""
+        """Checks the error that the encoder's HTTP call has returned."""
         got = eventually(lambda: self.answers and self.answers.pop(),
                          "the encoder answers")
         self.assertRegex(got.text, text)
@@ -412,7 +418,8 @@ class Sglang(Base):
     def test_one_rank_and_all_lengths(self):
         self.start()
         for rid, rows in (("a", 1), ("b", 500), ("c", 2000)):
-            self.good((rid, rows))  # the last: more than the default grant
+            # the last: more rows than the default grant
+            self.good((rid, rows))
         self.good(("b", 500))  # the same id again
         self.assertEqual(self.d.stats()["rooms_succeeded"], 4)
 
@@ -425,12 +432,12 @@ class Sglang(Base):
             sent += 2 * 300 * i
         stats = self.d.stats()
         self.assertEqual(stats["rooms_succeeded"], 6)
-        # Once per host, not once per rank.
+        # A byte moves once per host, not once per rank.
         self.assertEqual(stats["bytes_moved"], sent * 2 * WIDTH)
 
     # RULES 5.16
     def test_ranks_on_two_hosts_and_two_encoders(self):
-        """Each host's langd is a destination of each room."""
+        """The langd of each host is a destination of each room."""
         other = self.world.langd([], "lang1", FIELDS,
                                  control={"allow": ["tcp://127.0.0.1:*"]})
         self.start(ranks=2, encoders=2, env={
@@ -442,8 +449,8 @@ class Sglang(Base):
 
     # RULES 7.9
     def test_attention_data_parallelism(self):
-        """The ranks of a group get the rows of its requests, once on their
-        host; nothing waits for ranks of another group."""
+        """The ranks of a group get the rows of its requests, once per host. No
+        rank waits for ranks of another group."""
         self.start(ranks=2, groups=2)
         for turn in range(3):
             asked = [[self.ask(f"{n}-{turn}-{i}", 300) for i in range(2)]
@@ -456,7 +463,7 @@ class Sglang(Base):
         self.d.all_free()
 
     def metadata(self, env):
-        """It comes in rows, of which SGLang sees none."""
+        """Metadata comes in rows that SGLang does not see."""
         self.start(ranks=2, encoders=2, blocks=512, sources=256, env=env)
         for frames in (10, 4000, 15000, 135000):  # the last: 1 MiB
             self.good((f"video-{frames}", 300))
@@ -504,15 +511,17 @@ class Sglang(Base):
         self.d.all_free()
 
     def test_rows_of_a_rank_that_reaches_no_langd_hold_no_blocks(self):
-        """The first rank has copied them by then: it still says that no
-        reader comes, of whom langd waits for minutes else."""
-        self.start(ranks=2, patience=1,  # which a room does not take
+        """The first rank has copied the rows by then. It still says that the
+        other rank will not read: langd would wait for that rank for
+        minutes."""
+        self.start(ranks=2, patience=1,  # seconds; a room takes less
                    env={"APART": "1", "MMX_SGLANG_COPY": "1"})
         self.failed(self.serve(("r", 300)), 503, "not-ready")
         self.d.all_free()
 
     def test_a_request_that_has_ended_holds_no_blocks(self):
-        """Also while something refers to it, as a cycle does for minutes."""
+        """Also while an object refers to the request, as a cycle does for
+        minutes."""
         self.start(ranks=2, env={"KEEP": "ended"})
         self.good(("r", 300), ("s", 5))
         self.d.all_free()
@@ -522,7 +531,7 @@ class Sglang(Base):
         self.good(("r", 300))
         free, blocks = self.d.free()
         self.assertLess(free, blocks)
-        self.ranks.close()  # its process ends
+        self.ranks.close()  # the process of the ranks ends
         self.world.engines.remove(self.ranks)
         self.d.all_free()
 
@@ -546,7 +555,7 @@ class Sglang(Base):
         self.encoders[0].wrong = "cannot read the picture"
         self.failed(self.serve(("r", 300)), 500,
                     "internal.*cannot read the picture")
-        # Pictures have names of their own.
+        # An error may have any characters, as names of pictures have.
         self.encoders[0].wrong = "cannot read " + "\u753b" * 300 + "\udc80"
         self.failed(self.serve(("r", 300)), 500,
                     "internal.*cannot read \u753b{30}")
@@ -558,7 +567,7 @@ class Sglang(Base):
         self.good(("r", 300))
 
     def test_a_call_that_sglang_gives_up(self):
-        """The language side has never heard of it."""
+        """The language side never hears of the request."""
         self.start()
         encoder = self.encoders[0]
         encoder.send_timeout = 1e6
@@ -576,7 +585,7 @@ class Sglang(Base):
     def test_an_abort_while_the_encoder_runs(self):
         self.start(ranks=3)
         self.encoders[0].hold.clear()
-        # One that has not heard of the length yet sees the others leave.
+        # A rank that does not know the length yet only sees the others leave.
         self.failed(self.serve(("r", 300), abort="length"), 400,
                     "Aborted by user|released before it was ready")
         self.d.all_free()
@@ -586,7 +595,8 @@ class Sglang(Base):
 
     def test_an_abort_before_the_encoder_has_announced(self):
         self.start(ranks=2)
-        for turn in range(4):  # langd has reached the encoder by the second
+        # from the second turn on langd knows the encoder
+        for turn in range(4):
             self.encoders[0].look.clear()
             self.failed(self.serve((f"r{turn}", 300), abort="now"),
                         400, "Aborted by user")
@@ -638,7 +648,7 @@ class Sglang(Base):
         self.answered(502, "engine-lost")
 
     def die_at(self, step):
-        """The encode engine's connection is cut at this step of a request."""
+        """Cuts the encode engine's connection at this step of a request."""
         rooms = self.encoders[0].delivery.rooms
         announced = rooms._announced
 
@@ -672,7 +682,7 @@ class Sglang(Base):
         for step in ("granted", "written", "committed"):
             self.die_at(step)
             got = self.serve((step, 300))
-            # What was committed to the end is its daemon's.
+            # After the final commit the daemon may serve the rows.
             if step != "committed" or got != [[GOOD], [GOOD]]:
                 self.failed(got, 502, "engine-lost|unknown-room")
             self.d.all_free()
@@ -680,7 +690,8 @@ class Sglang(Base):
             self.end_encoder(self.encoders[0])
             self.encoders[0] = self.encoder(self.e[0])
             self.good((f"after {step}", 300))
-        # Blocks of what was cut wait for the end of their process: this one.
+        # Blocks of cut connections come back only when their process ends,
+        # which is this one.
         self.e[0].kill()
 
     def test_a_pool_that_is_not_there(self):
@@ -698,7 +709,8 @@ class Sglang(Base):
         self.good(("r", 300))
 
     def test_rows_of_a_run_that_has_ended_stay_out_of_the_next(self):
-        """A thread writes them, and its pool follows its name meanwhile."""
+        """A thread writes the rows while their pool is mapped anew under its
+        name."""
         self.start()
         rooms = self.encoders[0].delivery.rooms
         began, go, save = threading.Event(), threading.Event(), \
@@ -739,7 +751,7 @@ class Sglang(Base):
 
     # --- daemons that hang -------------------------------------------------
     def ends(self, call, daemon, deadline):
-        """Runs it while a daemon hangs: it ends by its deadline."""
+        """Calls it while a daemon hangs: it must end by its deadline."""
         os.kill(daemon.pid, signal.SIGSTOP)
         self.addCleanup(lambda: daemon.alive() and
                         os.kill(daemon.pid, signal.SIGCONT))

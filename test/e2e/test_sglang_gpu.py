@@ -1,7 +1,7 @@
-"""The SGLang plugin of engines on a GPU, over the driver's double and a stand-in
-of torch's streams: no turn of the scheduler and no call of the encoder waits; a
-request is served once its rows are copied, by kernels of a stream of their own;
-rooms are released when their rows are copied, and committed likewise."""
+"""The SGLang plugin of engines on a GPU, over the driver's double and a
+stand-in for torch's streams. No turn of the scheduler and no call of the
+encoder waits. Rows are copied by kernels on a stream of their own; requests
+are served, rooms released and rows committed once these copies have ended."""
 
 import gc
 import os
@@ -27,7 +27,7 @@ PENDING, SUCCESS, FAIL = (receiver.WaitingMMRequestStatus.PENDING,
 
 
 class Encoder(test_sglang.Encoder):
-    """Its ViT's kernels go to the loop's stream."""
+    """Its ViT's kernels run on the loop's stream."""
 
     def __init__(self, loop):
         super().__init__(loop)
@@ -44,7 +44,7 @@ class Encoder(test_sglang.Encoder):
         return self.delivery.copies._stream
 
     def queued(self):
-        """Copies that are not over."""
+        """Returns the number of copies that have not ended."""
         return len(self.delivery.copies._fences)
 
 
@@ -55,7 +55,7 @@ class Gpu(OnGpu, test_sglang.Base):
         kernels = torch.Stream()
         made = test_sglang.Base.encoder
 
-        def encoder(case, daemon):  # on the loop's thread
+        def encoder(case, daemon):  # called on the loop's thread
             case.loop.call_soon_threadsafe(
                 setattr, torch._here, "stream", kernels)
             return made(case, daemon)
@@ -79,8 +79,8 @@ class Gpu(OnGpu, test_sglang.Base):
         self.waiting = self.receiver.waiting_list
 
     def until_pinned(self):
-        """langd's pool: those that are lent are pinned before rows are in
-        them."""
+        """Waits until langd's pool is pinned, which the engine does before
+        there are rows. So it does with pools that are lent."""
         def is_pinned():
             pool = self.lang.step()
             return pool and pool._map.pinned
@@ -91,13 +91,14 @@ class Gpu(OnGpu, test_sglang.Base):
         return self.lang.copies._stream
 
     def turn(self):
-        """One of the scheduler: it must not wait, nor copy pageable memory."""
+        """Runs a turn of the scheduler, which must not wait nor copy pageable
+        memory."""
         with torch.in_a_pass(self.turns, list(PINNED.values())):
             self.receiver.process_waiting_requests([])
             self.receiver.ended.clear()
 
     def asked(self, rid, rows):
-        """A request in the scheduler."""
+        """Puts a request into the scheduler."""
         r = self.ask(rid, rows)
         req = types.SimpleNamespace(rid=rid, input_ids=None, mm_inputs=None,
                                     num_items_assigned=r["items"])
@@ -113,7 +114,8 @@ class Gpu(OnGpu, test_sglang.Base):
         return one
 
     def begun(self, rid, rows):
-        """Its rows have landed, and their copies are queued."""
+        """Has a request whose rows have landed, and whose copies are
+        queued."""
         one = self.asked(rid, rows)
         eventually(lambda: self.turn() or one._made is not None or
                    one.status != PENDING, "its rows have landed")
@@ -132,7 +134,7 @@ class Gpu(OnGpu, test_sglang.Base):
                                range(len(self.encoders))])
 
     def check(self, one, rid, rows):
-        """The model reads it, on SGLang's stream for that."""
+        """Reads the rows as the model does, on SGLang's stream for it."""
         item, = one.recv_req.mm_inputs.mm_items
         stream = self.scheduler.forward_stream
         with torch.on(stream):
@@ -147,7 +149,7 @@ class Gpu(OnGpu, test_sglang.Base):
         return blocks - free
 
     def flows(self, stream):
-        """What is queued on the stream ends."""
+        """Checks that the work that is queued on the stream ends."""
         over = threading.Thread(target=stream.synchronize, daemon=True)
         over.start()
         over.join(LIMIT)
@@ -206,7 +208,8 @@ class Language(Gpu):
         self.d.all_free()
 
     def test_another_rank_fails_amid_the_copy(self):
-        """It had not attached; this one does not hear of it but by SGLang."""
+        """The other rank had not attached: this rank learns of the failure
+        only from SGLang."""
         self.start()
         self.lang.ranks = 2
         gate = self.copies.gate()
@@ -247,7 +250,8 @@ class Language(Gpu):
         third = self.asked("c", 300)
         large = self.served("d", 601)
         item, = large.recv_req.mm_inputs.mm_items
-        np.testing.assert_array_equal(  # as the engine without a GPU has it
+        # the same as the engine without a GPU has
+        np.testing.assert_array_equal(
             item.precomputed_embeddings, self.want("d", 601))
         eventually(lambda: self.turn() or all(
             r.complete for r in third.rooms.values()), "they have landed")
@@ -276,7 +280,7 @@ class Language(Gpu):
         self.start()
         for turn in range(3):
             self.served(f"r{turn}", 300)
-        # And the encoder's, by its engine and for what is lent.
+        # The third: the encoder's pool, by its engine, and as it is lent.
         eventually(lambda: self.lang.step() and len(PINNED) == 3, "pinned")
 
 
@@ -337,7 +341,7 @@ class Encode(Gpu):
         self.e[0].all_free()
 
     def test_rows_that_are_on_the_host(self):
-        """What SGLang's caches hold."""
+        """SGLang's caches hold rows in host memory."""
         self.start()
         with mock.patch.object(Encoder, "encode", lambda self, rows: rows):
             batches = self.batches()

@@ -78,7 +78,7 @@ class Grpc(of_http.Base):
             "", 0, self.tokenizer.encode_urls)
 
     def test_an_encoder_that_registers(self):
-        """It says where its mmx-encoded is: no variable names it."""
+        """The encoder says where its mmx-encoded is; no variable names it."""
         self.start()
         grpc.SERVERS["new:1"] = grpc.SERVERS["enc0:1"]
         grpc.SERVERS["without:1"] = grpc.Server(self.loop)
@@ -105,7 +105,8 @@ class Grpc(of_http.Base):
             _sglang_language.said(URLS[0])
 
     def test_health(self):
-        """SGLang's own look would be at a page, and leave each one out."""
+        """SGLang itself would look for an HTTP page, and find every encoder
+        unwell."""
         self.start()
         bootstrap = self.bootstrap()
 

@@ -1,5 +1,5 @@
-"""Encoders of SGLang that register by HTTP: their server has a page with the
-place of their mmx-encoded."""
+"""Encoders of SGLang that register by HTTP: their server has a page that says
+where their mmx-encoded is."""
 
 import asyncio
 import http.server
@@ -19,7 +19,7 @@ from mmx.adapters import _sglang_language
 
 
 class HTTPException(Exception):
-    """Of fastapi."""
+    """Stands in for fastapi's."""
 
     def __init__(self, status_code, detail):
         super().__init__(detail)
@@ -31,7 +31,7 @@ FASTAPI = types.SimpleNamespace(HTTPException=HTTPException)
 
 class Place(test_sglang.Base):
     def test_an_encoder_that_registers(self):
-        """It says where its mmx-encoded is: no variable names it."""
+        """The encoder says where its mmx-encoded is; no variable names it."""
         self.start()
         encoder_side.say_place()
         with mock.patch.dict(os.environ,
@@ -45,12 +45,13 @@ class Place(test_sglang.Base):
                     mock.patch.dict(sys.modules, fastapi=FASTAPI), \
                     mock.patch.object(encoder_side, "CONNECT_S", 0.1), \
                     self.assertRaisesRegex(OSError, "503"):
-                _sglang_language.said(url)  # a probe's answer
+                _sglang_language.said(url)  # as a probe asks
             self.tokenizer.encode_urls.clear()
             bootstrap = receiver.EncoderBootstrapServer(
                 "", 0, self.tokenizer.encode_urls)
             for wrong in (5, ["x"], {}, "", "x", "ftp://x", f"{url}/other"):
-                bootstrap.register(wrong)  # would fail every request
+                # not accepted: it would fail every request
+                bootstrap.register(wrong)
             bootstrap.register(url)
             eventually(lambda: self.tokenizer.encode_urls == [url],
                        "the encoder is in use")
@@ -58,7 +59,8 @@ class Place(test_sglang.Base):
             self.good(("r", 300))
 
     def handler(self):
-        """A GET is answered by SGLang's application, on its loop."""
+        """Returns a handler that passes a GET to SGLang's application, on its
+        loop."""
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_GET(handler):
                 call = http_server.app.routes.get(handler.path)

@@ -1,6 +1,6 @@
-"""One user takes all that the tables of both daemons give; another user's
-engines go on beside it, and see no more of its rooms than the end of their
-ids."""
+"""One user fills all that the tables of both daemons give to one user; another
+user's engines work meanwhile, and see only the end of the ids of that user's
+rooms."""
 
 import contextlib
 import os
@@ -32,8 +32,8 @@ class Shares(Case):
             return greeted(daemon, cells=CELLS, session="hog")
 
     def until_refused(self, s, frame, key):
-        """Sends frame(0), frame(1).. until one is refused for want of this
-        limit; returns how many were not."""
+        """Sends frame(0), frame(1) and so on until this limit refuses one;
+        returns how many were accepted."""
         n = 0
         while True:
             got = call(s, frame(n))[0].values
@@ -44,7 +44,8 @@ class Shares(Case):
             n += 1
 
     def take_aux(self, at_e, at_d, d):
-        """Rooms 1.. with all the aux that there is, at both."""
+        """Opens rooms from 1 on with all the aux that there is, at both
+        daemons."""
         n = self.until_refused(at_e, lambda i: wire.ANNOUNCE.encode(
             5, room=i + 1, cell=i, tag=1, storage=1, max_rows=0, total=0,
             aux=bytes(4096)), "limits.aux_total")

@@ -1,6 +1,6 @@
 """Daemons that hang: SIGSTOP in each phase of a room. Each call and each room
-of an engine ends by its deadline and a second; client_due_test.c has the waits
-of C."""
+of an engine ends within a second of its deadline; client_due_test.c has the
+waits of C."""
 
 import asyncio
 import os
@@ -13,8 +13,8 @@ from pair import Case
 
 import mmx
 
-D = 0.8  # of rooms and waits
-SLACK = 1.0  # for a slow machine
+D = 0.8  # seconds: deadline of rooms and waits
+SLACK = 1.0  # seconds, for a slow machine
 
 
 class Client:
@@ -67,7 +67,8 @@ class Silent(Case):
             os.kill(daemon.pid, signal.SIGCONT)
 
     def ends(self, call, *args, reasons=("daemon-silent",)):
-        """The call fails with one of the reasons, and soon."""
+        """Checks that the call fails by its deadline, with one of the
+        reasons."""
         began = time.monotonic()
         with self.assertRaises(mmx.MmxError) as caught:
             call(*args)
@@ -78,8 +79,8 @@ class Silent(Case):
         with futures.ThreadPoolExecutor(len(values)) as pool:
             list(pool.map(call, values))
 
-    # Phases of a room, up to where the daemon hangs and from there to what the
-    # engine waits for.
+    # For each phase of a room: what comes before the daemon hangs, and what
+    # the engine then waits for.
     def announcing(self, engine, room):
         yield
         engine.announce(room, 64)
@@ -195,7 +196,7 @@ class Silent(Case):
                 self.assertNotIsInstance(caught.exception, mmx.MmxError)
                 self.stop(self.d)
                 with self.assertRaises(mmx.errors.DaemonSilent):
-                    await room.ready()  # its own deadline
+                    await room.ready()  # by the room's own deadline
                 with self.assertRaises(mmx.errors.DaemonSilent):
                     await waits.ready(D)
                 self.go_on(self.d)
@@ -212,7 +213,7 @@ class Silent(Case):
         self.stop(self.d)
         self.ends(next(phase), 1)
         self.go_on(self.d)
-        self.ends(engine.ready, 1)  # still
+        self.ends(engine.ready, 1)  # the room does not become ready either
         engine.release(1)
         self.d.all_free()
         engine.close()

@@ -1,6 +1,6 @@
 """Programs that reach the control port and hold no key: what they cost in
-memory, processor time and in the time of others' rooms, and that a daemon with
-a key comes in meanwhile. Figures go to the output; limits are generous."""
+memory, in processor time and in the time of others' rooms; a daemon with a key
+connects meanwhile. Figures are printed; limits are generous."""
 
 import contextlib
 import socket
@@ -13,23 +13,23 @@ from rawpeer import PING, cut, hello, part, pour
 from test_links import FEW, MANY, floods, together
 
 MIB = 1 << 20
-# A peer is lost whose connection ends, not one that a slow machine holds up.
+# A peer is lost when its connection ends, not when a slow machine delays it.
 BEAT = {"control": {"heartbeat": "10s"}}
 CURVE = (b"\xff" + bytes(8) + b"\x7f" + b"\x03\x00"
          + b"CURVE".ljust(20, b"\0") + b"\0" + bytes(31))
-# The first command of CURVE, for a key that no daemon has.
+# The first command of CURVE, to a key that no daemon has.
 HELLO = b"\x04\xc8\x05HELLO\x01\x00" + bytes(72) + b"\x07" * 120
-# The first record of TLS, as far as its session id.
+# The first record of TLS, up to its session id.
 CLIENT_HELLO = (b"\x16\x03\x01\x00\xe0\x01\x00\x00\xdc\x03\x03"
                 + b"\x07" * 32 + b"\x20" + b"\x07" * 32 + bytes(64))
 NULL = CURVE.replace(b"CURVE", b"NULL\0")
 
 
 class Attacked(Case):
-    """A pair at work, one of whose ports strangers reach."""
+    """A pair at work; strangers reach one of its ports."""
     limit_s = 600
     counted = ()
-    more = {}  # of the configuration of a langd
+    more = {}  # more of langd's configuration
 
     def connect(self):
         return socket.create_connection(("127.0.0.1", self.port), LIMIT)
@@ -51,7 +51,7 @@ class Attacked(Case):
 
     @contextlib.contextmanager
     def measured(self, what):
-        """Rooms go on while the body attacks in other threads."""
+        """Rooms are delivered while the body attacks from other threads."""
         rss, cpu = self.attacked.rss_kib(), self.attacked.cpu_ticks()
         lost = self.d.stats()["peers_lost"]
         self.most = rss
@@ -65,13 +65,13 @@ class Attacked(Case):
               f"{10 * (self.attacked.cpu_ticks() - cpu)} ms of CPU; {counted}")
         self.assertTrue(self.attacked.alive(), self.attacked.tail())
         self.assertEqual(self.d.stats()["peers_lost"], lost)
-        # What was freed stays with a sanitizer for a while.
+        # A sanitizer keeps freed memory for a while.
         self.assertLess(self.most - rss, 512 * 1024)
         self.newcomer()
 
     def until(self, attack):
-        """Rooms, one after the other, while the attack lasts."""
-        ends = []  # nothing, if the attack itself fails
+        """Delivers rooms, one after the other, until the attack ends."""
+        ends = []  # stays empty if the attack itself fails
         thread = threading.Thread(target=lambda: ends.append(attack()))
         thread.start()
         while thread.is_alive() or len(self.took) < 20:
@@ -81,31 +81,32 @@ class Attacked(Case):
         self.assertEqual(len(ends), 1, "the attack has failed")
 
     def newcomer(self):
-        """A daemon with a key comes in."""
+        """Connects a daemon that has a key."""
         late = self.world.langd([self.e], name=f"late{self.room}",
                                 **self.more)
         lm = self.world.engine(late)
         self.deliver(self.enc, lm, 10**6 + self.room, 300)
 
     def hold(self, count, first, seconds):
-        """Connections that begin a handshake and do not end it."""
+        """Opens connections that begin a handshake and never end it."""
         crowd = []
         for _ in range(count):
             try:
                 s = self.connect()
-            except TimeoutError:  # of a slow machine, whose queue is full
+            except TimeoutError:  # a slow machine, whose queue is full
                 continue
             with contextlib.suppress(ConnectionError):
                 s.sendall(first)
             crowd.append(s)
-            if len(crowd) > 900:  # of our own descriptors
+            if len(crowd) > 900:  # this process may not have more descriptors
                 crowd.pop(0).close()
         threading.Event().wait(seconds)
         for s in crowd:
             s.close()
 
     def slow(self, said):
-        """A byte at a time, on more connections than have places."""
+        """Sends a byte at a time, on more connections than the daemon
+        keeps."""
         crowd = [self.connect() for _ in range(300)]
         for at in range(len(said)):
             for s in list(crowd):
@@ -130,7 +131,8 @@ class Strangers(Attacked):
         self.begin(self.e, int(self.e.address.rsplit(":", 1)[1]))
 
     def endless(self, first):
-        """Greeting, something, and parts of a message that never ends."""
+        """Sends the greeting, other bytes, and parts of a message that never
+        ends."""
         s = self.connect()
         with contextlib.suppress(ConnectionError):
             s.sendall(first)
@@ -150,7 +152,7 @@ class Strangers(Attacked):
         self.assertLess(max(sent), 64 * MIB)
 
     def test_floods_that_break(self):
-        """What aborted libzmq, without a key."""
+        """Floods that abort libzmq, from programs without a key."""
         def flood(n):
             s = self.connect()
             with contextlib.suppress(ConnectionError):
@@ -171,7 +173,7 @@ class Strangers(Attacked):
             self.until(lambda: self.hold(5000, CURVE, 0))
 
     def test_a_newcomer_among_five_thousand(self):
-        """It is let in while they come, not after."""
+        """The newcomer is let in while strangers connect, not after."""
         over = threading.Event()
 
         def attack():
@@ -196,8 +198,8 @@ class Handshakes(Attacked):
 
     def setUp(self):
         super().setUp()
-        # Far fewer places than slow() has connections, however slowly these
-        # come in.
+        # The daemon keeps far fewer connections than slow() opens, however
+        # slowly these are opened.
         self.e = self.world.encoded(start=False, limits={"peers": 16}, **BEAT)
         self.e.nofile = (600, 600)
         self.e.start()
@@ -213,7 +215,7 @@ class Handshakes(Attacked):
 
 
 class Data(Attacked):
-    """The same at langd's data port, where rows go by."""
+    """The same at langd's data port, where rows arrive."""
     counted = ("data_strangers", "data_unproven", "data_malformed",
                "data_refused")
     encrypt = "off"

@@ -1,5 +1,5 @@
-"""Rooms whose rows go by four connections to a peer, by one device and by
-two."""
+"""Rooms whose rows go over four connections to a peer, through one device and
+through two."""
 
 import unittest
 

@@ -1,5 +1,5 @@
-"""Sequence ids: one engine, many processes, engines that die. An id is never
-shared, and no request waits for ever."""
+"""Sequence ids: one engine, many processes, engines that die. No two requests
+share an id, and no request waits for ever."""
 
 import json
 import os
@@ -15,8 +15,8 @@ import mmx
 
 
 def work(socket: str, session: str, ids: int, count: int) -> None:
-    """A process of an engine: on a line of its own input it begins; tells
-    who held what when."""
+    """A process of an engine: begins at a line of its input; prints which
+    request held which id, and when."""
     with mmx.connect("langd", socket, session=session) as conn:
         space = conn.space("ctx", ids)
         print("ready", flush=True)
@@ -63,7 +63,7 @@ class Tickets(Case):
         return conn
 
     def heard(self, conn):
-        """The tickets of the next events, in order."""
+        """Returns the tickets of the next events, in order."""
         while True:
             got = [e.ticket for e in conn.step() if e.ticket]
             if got:
@@ -87,15 +87,17 @@ class One(Tickets):
             again = space.acquire("a")
             self.assertIs(again, t)
             self.assertEqual(space.query("a"), (t.seq, t.generation))
-            # Another process of the session sees it, and has the same id.
+            # Another process of the session attaches to it, and has the same
+            # id.
             other = self.connect(d).space("ctx", 4)
             self.assertEqual(other.query("a"), (t.seq, t.generation))
             self.assertEqual(other.acquire("a").seq, 0)
             self.assertEqual(len(self.rows(d, request="a")), 1)
         self.assertIsNone(space.query("a"))
-        t.release()  # once more does nothing
+        t.release()  # a second release does nothing
         self.assertEqual([e for e in conn.step() if e.ticket], [])
-        # Longest idle first: 0 was given back last.
+        # The id that has been free the longest comes first: 0 was released
+        # last.
         self.assertEqual([space.acquire(r).seq for r in "bcde"], [1, 2, 3, 0])
 
     def test_pending_is_pushed(self):
@@ -159,7 +161,8 @@ class Ends(Tickets):
                      room=mmx.Room(lm.conn, 9, lm.pool, "enc0"))
 
     def test_killed_engine(self):
-        """Its ids are free when its session ends, not before."""
+        """The ids of a killed engine are free when its session ends, not
+        before."""
         d = self.langd()
         watcher = self.connect(d, "watcher")
         watcher.space("ctx", 2)

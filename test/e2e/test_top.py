@@ -1,5 +1,5 @@
 """mmxctl for people: top, widths that fit a terminal, human sizes, --watch. A
-pseudo-terminal stands for the terminal."""
+pseudo-terminal stands in for the terminal."""
 
 import fcntl
 import itertools
@@ -19,7 +19,7 @@ from pair import BUILD, LIMIT, Case, eventually
 
 
 class Terminal:
-    """mmxctl in a terminal of this size; its text is what it has written."""
+    """mmxctl in a terminal of this size; `text` is all that it has written."""
 
     def __init__(self, case, daemon, width, height, *words):
         self.ours, theirs = pty.openpty()
@@ -34,8 +34,9 @@ class Terminal:
         case.addCleanup(self.close)
 
     def before_it(self):
-        """In the child: its terminal, whose keys it hears; what runs in the
-        background of a shell ignores them."""
+        """Runs in the child: makes the terminal its controlling one, so that
+        keys send signals. Programs in the background of a shell ignore
+        those."""
         os.setsid()
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -48,7 +49,7 @@ class Terminal:
         os.close(self.theirs)
 
     def read(self, until, limit=LIMIT):
-        """Reads until the text has what `until` returns of it."""
+        """Reads until until(text) is true; returns its value."""
         end = time.monotonic() + limit
         while True:
             got = until(self.text)
@@ -64,7 +65,7 @@ class Terminal:
         os.write(self.ours, key)
 
     def end(self):
-        """The exit status; what was drawn at the end."""
+        """Returns the exit status, and what was drawn at the end."""
         end = time.monotonic() + LIMIT
         while self.process.poll() is None and time.monotonic() < end:
             if select.select([self.ours], [], [], 0.1)[0]:
@@ -148,14 +149,15 @@ class Tables(Case):
                 head = t.text.split("\r\n")[0].split()
                 self.assertEqual([c for c in columns.split()
                                   if c not in head], [], head)
-        # Elsewhere lines are as long, as far as no text has to be cut.
+        # In a pipe lines have at most 80 columns, too, unless a text is
+        # longer: no text is cut there.
         for daemon, what in itertools.product((e, d), ("rooms", "pools")):
             lines = daemon.ctl(what).stdout.splitlines()
             self.assertLessEqual(max(map(len, lines)), 80, lines)
             self.assertRegex(lines[-1], r"\(\d+ more columns: --json\)")
 
     def test_times_are_those_of_people(self):
-        """The daemons' clock counts from the start of the host."""
+        """The daemons' clock counts from the host's start."""
         e, d, enc, lm = self.at_work()
         self.deliver(enc, lm, 1, 300)
         before = datetime.now(timezone.utc)
@@ -183,7 +185,7 @@ class Tables(Case):
         self.assertRegex(row[at:at + 9], r"^\d+(\.\d)? (ms|s) ?")
 
     def test_top_fits_its_terminal(self):
-        """The busiest come first, and stay in sight."""
+        """The busiest pools and peers come first, and stay visible."""
         d = self.world.langd([], pools=[
             {"name": f"p{i}", "blocks": 8, "layout": "embedding:u8:64"}
             for i in range(12)])
@@ -214,7 +216,7 @@ class Tables(Case):
         for words in (("pools", "--watch", "0"), ("reload", "--watch", "1"),
                       ("trace", "--watch", "1"), ("doctor", "--watch", "1")):
             self.assertEqual(d.ctl(*words, check=False).returncode, 64, words)
-        # The state of a daemon that comes and goes is watched, too.
+        # --watch also goes on while the daemon restarts.
         t = Terminal(self, d, 80, 24, "health", "--watch", "1")
         t.read(lambda text: text.count("every 1 s: health") >= 2)
         d.kill()

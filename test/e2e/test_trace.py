@@ -1,4 +1,4 @@
-"""What the flight recorders remember, and what mmxctl makes of it."""
+"""What the flight recorders remember, and how mmxctl shows it."""
 
 import json
 import os
@@ -12,7 +12,7 @@ MMXCTL = os.path.join(BUILD, "mmxctl")
 
 
 def trace(*words, daemons=(), check=True):
-    """Runs mmxctl trace over the sockets of these daemons."""
+    """Runs mmxctl trace for these daemons."""
     sockets = [w for d in daemons for w in ("--socket", d.socket)]
     return subprocess.run([MMXCTL, *sockets, "trace", *words], check=check,
                           stdin=subprocess.DEVNULL, capture_output=True,
@@ -23,7 +23,7 @@ def lines(*words, daemons=(), **more):
     return json.loads(trace("--json", *words, daemons=daemons, **more).stdout)
 
 
-# What follows what in a room of a daemon: word, message, daemon.
+# The order of events in a room: word, message, daemon.
 LIVES = (
     (("requested", "", "lang0"), ("sent", "init", "lang0"),
      ("landed", "", "lang0"), ("ended", "", "lang0"),
@@ -45,7 +45,7 @@ class Trace(Case):
         return e, d
 
     def follow_each_other(self, found):
-        """Each step of a life is there, behind the one before."""
+        """Checks that each event is there, behind the one before."""
         for life in LIVES:
             at = 0
             for word, message, daemon in life:
@@ -68,13 +68,14 @@ class Trace(Case):
         self.assertIn("got init from lang0", text)
         self.assertEqual(len(text.splitlines()), len(found))
         self.assertLessEqual(max(map(len, text.splitlines())), 80)
-        # Without a room all of it, and what is the daemons' own.
+        # Without a room the trace has all rooms, and the daemons' own events.
         self.assertLess(len(found), len(lines(daemons=(e, d))))
         self.assertIn("peer-up", trace(daemons=(e,)).stdout)
 
     # RULES 10.1
     def test_a_room_as_the_log_names_it(self):
-        """By half of its id, which is not enough to ask for the room."""
+        """Half of an id finds the room in a trace, and is not enough to
+        request it."""
         e, d, enc, lm = self.at_work()
         lm.request(0xfedcba9876543210, "enc0", deadline=0.1)
         lm.failed(0xfedcba9876543210)
@@ -101,7 +102,7 @@ OTHER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"
 
 
 class Context(Case):
-    """A trace context goes with a room to the other side."""
+    """A trace context travels with its room to the other side."""
 
     def shows(self, daemon, room, context):
         self.assertEqual(daemon.ended(room)["traceparent"], context)
@@ -156,7 +157,8 @@ class Crash(Case):
             os.kill(daemon.pid, number)
             status = daemon.process.wait(60)
             if number == signal.SIGABRT or not sanitized(BUILD + "/mmx-langd"):
-                self.assertEqual(status, -number)  # else a sanitizer's own
+                # otherwise a sanitizer's own status
+                self.assertEqual(status, -number)
             with open(daemon.log, encoding="utf-8") as f:
                 log = f.read()
             name = signal.Signals(number).name
@@ -166,7 +168,8 @@ class Crash(Case):
             self.assertIn("room ..00000007 ended reason ok", log)
 
     def test_beside_a_report_of_ucx(self):
-        """Which is on where the unit's environment does not turn it off."""
+        """UCX's crash report is on unless the unit's environment turns it
+        off."""
         e = self.world.encoded()
         self.assertEqual(e.stop(), 0)
         e.start(env={"UCX_HANDLE_ERRORS": "bt"})

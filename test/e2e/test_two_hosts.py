@@ -1,5 +1,5 @@
-"""Two hosts that are network namespaces, and what does not fit between them:
-health, doctor, the log and the failed room say it, and what mends it."""
+"""Two hosts that are network namespaces, and mistakes between them: health,
+doctor, the log and the failed room say what is wrong, and how to mend it."""
 
 import json
 import os
@@ -21,7 +21,8 @@ OTHER_BOOT = "6f1d5c1e-52f4-4d0b-9f8e-0c3a5b7d9e11\n"
 @unittest.skipIf(SENT == "ucx", "data ports are of TCP")
 class Devices(test_data_keys.Hosts):
     def on_hosts(self, boot=None):
-        """Encoded on one host; langd, whose devices stay lo, on the other."""
+        """Starts encoded on one host and langd, whose devices stay lo, on the
+        other."""
         self.nets.link(self.e_host, self.l_host)
         e = self.world.encoded(
             start=False, transfer={"devices": "m0", "carrier": "tcp"},
@@ -60,7 +61,7 @@ class Devices(test_data_keys.Hosts):
         self.assertEqual(d.tail(400).count(f"{e.address}: {says}"), 1)
 
     def behind(self, host, address, near, by):
-        """Gives a host an address whose answers go nowhere. Returns what opens
+        """Gives a host an address whose answers are lost. Returns what opens
         it."""
         nets.ip("-n", host, "link", "add", "m1", "type", "veth", "peer",
                 "name", "m2")
@@ -109,7 +110,7 @@ class Devices(test_data_keys.Hosts):
         self.drops("ucx", "its UCX address by tcp on m0: no answer")
 
     def drops(self, carrier, to):
-        """Both say so until the answers come."""
+        """Both daemons report it until answers come."""
         self.nets.link(self.e_host, self.l_host)
         opens = self.behind(self.l_host, FAR, self.e_host, nets.L_HOST)
         e, d = self.firewalled(nets.E_HOST, "m1", carrier)
@@ -149,7 +150,7 @@ class Foreign(Peer):
 
 
 class Versions(Case):
-    """A daemon of another protocol version, by hand."""
+    """A daemon by hand, with another protocol version."""
     insecure = True
     SPEAKS = "{} speaks protocol version 7 to 9, {} 1"
 
@@ -199,7 +200,7 @@ class Moves(test_data_keys.Hosts):
         self.deliver(enc, lm, 2, 64)
         replaced = d.stats()["workers_replaced"]
         self.assertGreater(replaced, 0)
-        e.stop()  # nothing reaches langd's data port any more
+        e.stop()  # from here on no daemon connects to langd's data port
         self.move("10.213.0.77", "10.213.0.78")
         eventually(lambda: d.stats()["workers_replaced"] > replaced,
                    "an idle daemon listens there")

@@ -1,6 +1,6 @@
-"""The daemons under what the units allow: their system calls
+"""The daemons with the rights that their units leave: their system calls
 (SystemCallFilter), and UCX's registration cache with their environment and
-memory that cannot become executable (MemoryDenyWriteExecute)."""
+with memory that cannot become executable (MemoryDenyWriteExecute)."""
 
 import ctypes
 import errno
@@ -26,7 +26,7 @@ COPIED = "no registration cache: rows are copied"
 
 
 def lines(name: str) -> "dict[str, str]":
-    """The variables that a unit or drop-in sets."""
+    """Returns the variables that a unit or drop-in sets."""
     with open(os.path.join(ROOT, "systemd", name)) as f:
         return dict(w.split("=", 1) for line in f
                     if line.startswith("Environment=")
@@ -34,7 +34,7 @@ def lines(name: str) -> "dict[str, str]":
 
 
 def group(name: str) -> "set[str]":
-    """The system calls of a group, as systemd has them."""
+    """Returns the system calls of a group, as systemd defines it."""
     if not name.startswith("@"):
         return {name}
     got = subprocess.run(["systemd-analyze", "syscall-filter", name],
@@ -44,7 +44,8 @@ def group(name: str) -> "set[str]":
 
 
 def allowed(unit: str) -> "set[str]":
-    """What is left by the unit's lines, the first of which allows."""
+    """Returns the system calls that the unit's lines allow; the first line
+    allows a group, others take some out."""
     calls = group("@default")
     with open(os.path.join(ROOT, "systemd", unit)) as f:
         for words in re.findall(r"^SystemCallFilter=(.*)", f.read(), re.M):
@@ -55,7 +56,8 @@ def allowed(unit: str) -> "set[str]":
 
 
 def program(calls: "set[str]") -> bytes:
-    """A filter that refuses all others by EPERM, for this architecture."""
+    """Returns a filter for this architecture that refuses all other calls with
+    EPERM."""
     with open(NUMBERS) as f:
         numbers = dict(re.findall(r"#define __NR_(\w+) (\d+)", f.read()))
     steps = [(LOAD, 0, 0, 0)]
@@ -66,7 +68,7 @@ def program(calls: "set[str]") -> bytes:
 
 
 def filtered(code: bytes):
-    """What applies the filter in the child."""
+    """Returns what applies the filter in the child."""
     at = ctypes.create_string_buffer(code, len(code))
     prog = ctypes.create_string_buffer(struct.pack(
         "HxxxxxxP", len(code) // 8, ctypes.addressof(at)))
@@ -99,7 +101,7 @@ class Calls(Case):
 
 
 def denied() -> None:
-    """In the child, before it becomes the daemon."""
+    """Runs in the child, before it becomes the daemon."""
     if LIBC.prctl(PR_SET_MDWE, REFUSE_EXEC_GAIN, 0, 0, 0):
         os._exit(99)
 
@@ -114,7 +116,7 @@ class Cache(Case):
             self.skipTest("this kernel cannot deny executable memory")
 
     def rows(self, env, deny):
-        """Moves rooms; the daemons' logs."""
+        """Moves rooms; returns the daemons' logs."""
         e = self.world.encoded(start=False, **ROWS)
         d = self.world.langd([e], start=False, **ROWS)
         for daemon in (e, d):
