@@ -1,6 +1,6 @@
-"""Rows that are asked for when a request's text arrives, before vLLM's
+"""Rows that are requested when a request's text arrives, before vLLM's
 scheduler hears of it: they move once, whatever becomes of the request, and
-nothing depends on it."""
+nothing depends on them."""
 
 import asyncio
 import json
@@ -28,7 +28,7 @@ class Ahead(VllmCase):
         self.state = types.SimpleNamespace(vllm_config=self.consumer.config)
         self.ahead = self.consumer.scheduler._consumer.ahead
         self.early, self.left, self.heard = True, False, []
-        # Its first request has it connect.
+        # The first request makes it connect.
         self.say({"request": "x", "offers": {"x": 5}})
         eventually(lambda: self.ahead.link and self.ahead.link.pool,
                    "it is connected")
@@ -55,7 +55,7 @@ class Ahead(VllmCase):
                          self.consumer.config.ec_transfer_config.engine_id))
 
     def quiet(self):
-        """Waits until the thread has heard all that was said."""
+        """Waits until the thread has handled all messages."""
         self.say({"request": "q", "offers": {"q": 1}})
         self.say(b"no JSON")
         heard, hear = [], self.ahead._heard
@@ -65,7 +65,7 @@ class Ahead(VllmCase):
         self.ahead._heard = hear
 
     async def app(self, scope, receive, send):
-        """vLLM's: reads the body, serves it, answers."""
+        """vLLM's application: reads the body, serves the request, answers."""
         body = b""
         more = True
         while more:
@@ -131,7 +131,7 @@ class Ahead(VllmCase):
         self.assertEqual(counts["rooms_ahead"], 2)
         self.assertEqual(self.opened() - before, 2)
         self.all_free()
-        # What vLLM has is not.
+        # Rows that vLLM has already are not requested.
         self.early = False
         self.post(self.request(("cat", 300)))
         self.assertEqual(self.opened() - before, 2)
@@ -141,7 +141,8 @@ class Ahead(VllmCase):
             b'"ec_transfer_params": {"a": ' + b"[" * 100000))
 
     def test_what_fails_in_the_thread_does_not_end_it(self):
-        """It gives back the rooms that the scheduler has taken."""
+        """The thread has to go on: it also gives back the rooms that the
+        scheduler has taken over."""
         with mock.patch.object(self.ahead, "needed", side_effect=TypeError), \
                 self.assertLogs(log, "ERROR"):
             self.early = False
@@ -194,8 +195,8 @@ class Ahead(VllmCase):
         self.all_free()
 
     def test_one_picture_in_several_requests_at_once(self):
-        """A room each, for the same rows: one is asked for, whichever of the
-        requests vLLM comes to first."""
+        """Each request has a room of the same rows. One room is requested,
+        whichever of the requests vLLM schedules first."""
         rs = [self.hand_over(f"r{n}", ("cat", 300)) for n in range(4)]
         before = self.opened()
         for r in rs:
@@ -212,7 +213,7 @@ class Ahead(VllmCase):
         self.all_free()
 
     def test_rows_of_another_count_are_not_taken(self):
-        """What was asked ahead is a client's word."""
+        """What was requested ahead is only what a client has named."""
         r = self.hand_over("r", ("cat", 300))
         liar = self.hand_over("liar", ("dog", 200))
         self.say({"request": "y", "offers": {
@@ -226,7 +227,7 @@ class Ahead(VllmCase):
 
     def test_no_more_than_its_share_of_the_pool(self):
         self.early = False
-        self.post(self.request(("cat", 128 * 17)))  # of 32 blocks
+        self.post(self.request(("cat", 128 * 17)))  # of 32 blocks, 17
         self.assertEqual(self.consumer.encoded, [])
         self.early = True
         self.post(self.request(("dog", 128 * 16)))
@@ -262,7 +263,7 @@ class Ahead(VllmCase):
         self.assertEqual(self.heard, [body])
 
     def test_data_parallel_engines_are_told_nothing(self):
-        """All of them have one name; their middleware says nothing."""
+        """All of them have one name; their middleware sends nothing."""
         made = types.SimpleNamespace(data_parallel_size=2, rank=0)
         config = types.SimpleNamespace(**{
             **vars(self.consumer.config), "parallel_config": made})

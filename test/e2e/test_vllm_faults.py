@@ -43,7 +43,7 @@ LOGGER = "vllm.mmx"
 
 
 def counts(engine):
-    """What the scheduler's side has counted since the last call."""
+    """Returns what the scheduler's side has counted since the last call."""
     got = engine.scheduler.get_ec_connector_stats()
     return dict(got.data) if got else {}
 
@@ -61,12 +61,13 @@ class Clients(VllmCase):
                 self.consumer.finish(r)
                 self.consumer.caches[0].clear()
         self.assertEqual(len(self.consumer.encoded), len(ODD) + 4)
-        # None, {}: a producer that had no rows says this.
+        # A producer without rows sends None or {}: not malformed.
         self.assertEqual(counts(self.consumer)["offers_malformed"],
                          len(ODD) + 4 - 1)
 
     def test_an_encoder_that_is_not_named_is_not_asked(self):
-        """A client's request may name any; langd would open connections."""
+        """A client's request may name any encoder, to which langd would
+        connect."""
         self.start(ranks=1, mmx_encoders=["tcp://192.0.2.7:7601"])
         opened = self.opened()
         r = self.hand_over("r1", ("cat", 300))
@@ -86,7 +87,7 @@ class Clients(VllmCase):
         allowed.finish(r)
 
     def test_an_offer_under_a_name_that_is_no_text(self):
-        """JSON may have half a surrogate pair."""
+        """A JSON text may have half of a surrogate pair."""
         self.start(ranks=1)
         r = Request("r", ("cat", 300))
         r.ec_transfer_params = {"\ud800": {
@@ -135,7 +136,8 @@ class Clients(VllmCase):
         self.assertEqual(self.consumer.encoded, [])
 
     def test_one_name_for_two_requests(self):
-        """A client names its requests; the rooms are the producer's."""
+        """Two requests of a client have one name; each has a room of its
+        own."""
         self.start()
         for _ in range(3):
             r = self.hand_over("the same", ("cat", 300), ("dog", 20))
@@ -167,7 +169,7 @@ class Clients(VllmCase):
     def test_tensors_that_are_kept_hold_no_blocks(self):
         self.start()
         kept = []
-        for n in range(20):  # 60 blocks, of 32
+        for n in range(20):  # 60 blocks in all, of 32
             r = self.hand_over(f"r{n}", (f"cat{n}", 300))
             self.consumer.take(r)
             kept.append(self.consumer.caches[0][f"cat{n}"])
@@ -185,7 +187,7 @@ class Clients(VllmCase):
         with self.assertLogs(LOGGER, "WARNING") as log:
             eventually(lambda: self.consumer.failed(r), "it is named")
         self.assertRegex(log.output[-1], "r1 .*cat")
-        # None of ours at all, and one that is malformed.
+        # One without any offer, and one with a malformed offer.
         bare = Request("r2", ("dog", 9), reference=True)
         self.assertTrue(self.consumer.failed(bare))
         bare = Request("r3", ("cow", 9), reference=True)
@@ -201,8 +203,8 @@ class Clients(VllmCase):
         self.declined(said)
 
     def test_a_reference_to_rows_that_vllm_may_evict_is_fetched(self):
-        """Rows that no running request holds go in any step; a reference
-        cannot be encoded in their place."""
+        """vLLM may evict rows that no running request holds, in any step. A
+        reference cannot be encoded instead."""
         self.start()
         first = self.hand_over("r1", ("cat", 300))
         self.consumer.take(first)
@@ -218,7 +220,7 @@ class Clients(VllmCase):
             self.consumer.finish(x)
 
     def test_a_client_leaves_before_its_picture_is_encoded(self):
-        """The worker has the room by then; it must not keep it."""
+        """The worker has the room by then, and must give it up."""
         self.start()
         saver = self.producer.ranks[0]._saver
         for n in range(3):
@@ -235,7 +237,8 @@ class Clients(VllmCase):
         self.e.all_free()
 
     def test_a_client_leaves_before_its_rows_are_read(self):
-        """Announced readers never attach; the blocks come back at once."""
+        """Readers that were announced never attach: the blocks come back at
+        once."""
         self.start()
         r = self.hand_over("r1", ("cat", 300), ("dog", 300))
         self.consumer.admit(r)
@@ -274,7 +277,8 @@ class Router(VllmCase):
         self.consumer.finish(r)
 
     def test_no_reference_goes_beside_a_picture(self):
-        """vLLM refuses a request that mixes the two as the client's fault."""
+        """vLLM would refuse a request that mixes the two, as the client's
+        error."""
         self.start(blocks=4, ranks=1)
         r = self.hand_over("r1", ("cat", 128), ("long", 1000))
         said = r.ec_transfer_params
@@ -283,7 +287,7 @@ class Router(VllmCase):
         self.fetch(r)
 
     def test_a_picture_of_no_rows(self):
-        """It has nothing to send; those beside it have."""
+        """A picture of no rows is not sent; the other one is."""
         self.start(ranks=1)
         r = self.hand_over("r1", ("cat", 300), ("none", 0))
         self.assertNotIn("room", r.ec_transfer_params["none"])
@@ -310,7 +314,7 @@ class Router(VllmCase):
         self.assertEqual(both.reduce(), {"rows_fetched": 3})
 
     def test_a_computed_request_costs_no_step(self):
-        """vLLM asks for running requests, too, in every step."""
+        """In every step vLLM also calls the hook for running requests."""
         self.start()
         r = self.hand_over("r1", ("cat", 300))
         self.consumer.take(r)
@@ -325,7 +329,8 @@ class Router(VllmCase):
 
 class Pools(VllmCase):
     def refused(self, **how):
-        """Engines whose rows do not fit: both run, and say why."""
+        """Starts engines whose rows do not fit the pool: both run, and say why
+        they do not use mmx; returns the log line."""
         self.start(ranks=1)
         self.connect()
         with self.assertLogs(LOGGER, "ERROR") as said:
@@ -334,13 +339,13 @@ class Pools(VllmCase):
             r = Request("r1", ("cat", 300))
             r.ec_transfer_params = producer.serve(Request("r1", ("cat", 300)))
             self.assertNotIn("room", r.ec_transfer_params["cat"])
-            # An offer of a producer that it fits does not help either.
+            # An offer of the fitting producer does not help either.
             r.ec_transfer_params = self.producer.serve(
                 Request("r2", ("cat", 300)))
             consumer.take(r)
         self.assertEqual(consumer.encoded, ["cat"])
         consumer.finish(r)
-        # Another dtype is another key, which declines nothing.
+        # Another dtype has another key: the room was not declined.
         self.declined(r.ec_transfer_params["cat"])
         self.assertEqual({x.split(":")[2] for x in said.output},
                          {"mmx is not used"}, said.output)
@@ -351,7 +356,7 @@ class Pools(VllmCase):
                       self.refused(dtype="torch.float32"))
 
     def test_a_pool_that_is_not_there(self):
-        """It is not waited for, and a line of each process says it."""
+        """The pool is not waited for, and each process logs it once."""
         self.start(ranks=1)
         with self.assertLogs(LOGGER, "ERROR") as said:
             producer = self.engine_of(self.e, "producer", 1, mmx_pool="vat",
@@ -380,7 +385,8 @@ class Pools(VllmCase):
                                   side_effect=RuntimeError("no driver")):
             odd = self.engine_of(self.e, "producer", 1, mmx_patience_s=60)
             params = odd.serve(Request("r1", ("cat", 300)))
-            link = odd.ranks[0]._saver.link  # nor does a worker wait for it
+            # a worker does not wait for it either
+            link = odd.ranks[0]._saver.link
             link.settings.worker_wait = 1e6
             with self.assertRaises(mmx.errors.IncompatibleLayout):
                 link.wait_pool()
@@ -412,7 +418,7 @@ class Pools(VllmCase):
             self.declined(r.ec_transfer_params[f"cat{n}"])
 
     def test_a_daemon_that_is_away_fills_no_log(self):
-        """vLLM asks in every pass."""
+        """vLLM calls the hook in every pass."""
         self.start(ranks=1)
         self.connect()
         rs = [self.hand_over(f"r{n}", (f"cat{n}", 3)) for n in range(4)]
@@ -431,7 +437,8 @@ class Pools(VllmCase):
         self.assertEqual(self.consumer.encoded, [])
 
     def test_an_answer_of_an_earlier_run_is_not_taken(self):
-        """It came with the daemon's end; its memory is not the next run's."""
+        """An answer that came with the daemon's end is of no use: its memory
+        is not the next run's."""
         self.start(ranks=1)
         settings = self.consumer.scheduler.settings
         links = [Link("langd", settings, part) for part in ("late", "new")]
@@ -459,7 +466,7 @@ class Pools(VllmCase):
         held = []
         for _ in range(4):
             eventually(link.step, "the pool is mapped")
-            gc.collect()  # what other tests left
+            gc.collect()  # objects that other tests left
             held.append(len(os.listdir("/proc/self/fd")))
             self.d.kill()
             self.d.start()
@@ -472,7 +479,7 @@ class Pools(VllmCase):
         self.assertIn("32 wide", self.refused(width=48))
 
     def test_rows_that_do_not_fit_are_not_written(self):
-        """Of an engine that did not know it before."""
+        """The engine learns only from its first rows that they do not fit."""
         self.start(ranks=1)
         odd = self.engine_of(self.e, "producer", 1, wide=16)
         with self.assertLogs(LOGGER, "WARNING") as said:
@@ -488,7 +495,7 @@ class Pools(VllmCase):
 
 class Gone(VllmCase):
     def held_up(self, patience):
-        """Encoded is stopped: it answers nothing, and nothing says so."""
+        """Stops encoded: it answers no message, and no one reports that."""
         self.connect()
         self.settings = self.consumer.scheduler.settings
         self.settings.patience = patience
@@ -545,7 +552,7 @@ class Gone(VllmCase):
         self.reclaim(other, second)
 
     def test_what_is_known_to_be_gone_is_not_waited_for(self):
-        """The deadline is a minute; the cause is known at once."""
+        """The deadline is a minute; the failure is seen at once."""
         self.start(mmx_deadline_s=60)
         self.connect()
         reload(self.d, timeouts={"unreachable": "100ms"})
@@ -565,7 +572,8 @@ class Gone(VllmCase):
         self.d.all_free()
 
     def test_a_langd_that_hangs_ends_no_more_than_the_deadline(self):
-        """It alone would end the room; a reference has nothing else."""
+        """langd alone would end the room, and a reference has no other
+        source."""
         self.start(mmx_deadline_s=0.5)
         self.connect()
         r = self.hand_over("r1", ("cat", 300), reference=True)
@@ -588,7 +596,7 @@ class Gone(VllmCase):
             self.assertNotIn("room", params["dog"])
 
     def test_a_worker_waits_once_for_an_encoded_that_hangs(self):
-        """All of the engine's requests wait while it does."""
+        """All requests of the engine wait while a worker waits."""
         self.start(ranks=1)
         self.connect()
         self.producer.ranks[0].settings.worker_wait = 1
@@ -629,14 +637,14 @@ class Gone(VllmCase):
 
 
 class Steps(VllmCase):
-    """Something dies before each step of a request in turn. The request ends
-    with its rows or is encoded here, another one is served, no block is
-    lost."""
+    """A process dies before each step of a request in turn. The request ends
+    with its rows, or its picture is encoded at the consumer; another one is
+    served; no block is lost."""
 
     STEPS = ("announced", "written", "said", "asked", "ready", "loaded")
 
     def life(self, name, dies, k):
-        """Takes a request through its steps; dies() before step k."""
+        """Takes a request through its steps; calls dies() before step k."""
         here, there = Request(name, ("cat", 300)), Request(name, ("cat", 300))
         for i, step in enumerate(self.STEPS):
             if i == k:
@@ -693,7 +701,7 @@ class Steps(VllmCase):
         self.enumerate(dies, self.connected)
 
     def test_the_encoders_daemon_ends_before_a_worker_writes(self):
-        """All of the engine's requests wait while a worker does."""
+        """All requests of the engine wait while a worker waits."""
         self.start(ranks=1)
         self.producer.ranks[0].settings.worker_wait = 1e6
         self.connect()
@@ -716,7 +724,7 @@ class Steps(VllmCase):
                    "the consumer has its pool again")
 
     def reaches(self):
-        """True if a picture comes through; its rows go again."""
+        """True if a picture comes through; its rows are released."""
         n = self.tries = getattr(self, "tries", 0) + 1
         r = self.hand_over(f"t{n}", (f"try{n}", 3))
         self.consumer.serve(r)

@@ -1,8 +1,8 @@
 """The vLLM adapter of engines on a GPU, over the driver's double and a
-stand-in of torch's streams: no pass waits; rows are read by kernels after they
-are copied, released when all ranks have copied them, and committed when they
-are copied. vLLM's newer model runner asks its workers in passes without work,
-too; the older one does not."""
+stand-in for torch's streams. No pass waits. Kernels read rows after they are
+copied; rooms are released when all ranks have copied their rows; rows are
+committed when they are copied. vLLM's newer model runner calls its workers in
+passes without work, too; the older one does not."""
 
 import unittest
 from unittest import mock
@@ -15,8 +15,8 @@ from pair import eventually
 
 
 class OnGpu(Engine):
-    """The order of vLLM's model runners on a GPU. Their kernels: the encoder
-    writes rows, the model reads those that it finds in its cache."""
+    """Makes the calls of vLLM's model runners on a GPU. The encoder's kernels
+    write rows, the model's read those in its cache."""
 
     def __init__(self, *how, v2=True, joins=True, **extra):
         self.v2, self.joins = v2, joins
@@ -25,10 +25,11 @@ class OnGpu(Engine):
         self.kernels = [torch.Stream() for _ in self.ranks]
         for rank in self.ranks:
             rank.start_worker_services()
-        self.read = [{} for _ in self.ranks]  # what kernels read, by name
+        # rows that kernels have read, by name
+        self.read = [{} for _ in self.ranks]
 
     def copies(self, rank=0):
-        """The stream of a rank's copies."""
+        """Returns the stream of a rank's copies."""
         side = self.ranks[rank]._loader or self.ranks[rank]._saver
         return side.copies._stream
 
@@ -56,8 +57,8 @@ class OnGpu(Engine):
         super().report(said if self.joins else said[:1])
 
     def idle(self):
-        """Passes without work, as long as the connector asks for them. The
-        older runner of a consumer asks nothing of it in those."""
+        """Runs passes without work as long as the connector asks for them. In
+        those the older runner calls no hook of a consumer."""
         assert self.scheduler.has_pending_push_work()
         if self.v2 or self.scheduler._producer:
             self.step(Request("none"))
@@ -73,7 +74,7 @@ class OnGpu(Engine):
 
 class OnAGpu(Pins, VllmCase):
     def on_gpu(self, daemon, role, ranks=1, **extra):
-        had = len(PINNED)  # of other engines
+        had = len(PINNED)  # pinned by other engines
         engine = OnGpu(daemon, role, ranks, mmx_patience_s=60, **extra)
         self.world.engines.append(engine)
         maps = 1 if role == "producer" else ranks
@@ -93,7 +94,7 @@ class OnAGpu(Pins, VllmCase):
         self.producer = self.on_gpu(self.e, "producer", 2, **extra)
 
     def started(self, *pictures):
-        """A pass that loads them."""
+        """Runs a pass that loads these pictures; returns the request."""
         r = self.hand_over("r", *pictures)
         self.consumer.take(r)
         return r
@@ -153,7 +154,7 @@ class Consumer(OnAGpu):
         self.consumer.finish(r)
 
     def test_the_older_runner_reports_with_its_pass(self):
-        """In one without work nothing would be asked."""
+        """A pass without work would call no hook."""
         self.consumer_of(v2=False)
         report, arrived = self.consumer.report, []
         self.consumer.report = arrived.append
@@ -162,7 +163,7 @@ class Consumer(OnAGpu):
         self.assertEqual(self.taken(), 3)
         for gate in gates:
             gate.set()
-        self.check_read(("cat", 300))  # the pass's output is there
+        self.check_read(("cat", 300))  # the output of the pass is there
         report(*arrived)
         self.assertFalse(self.consumer.scheduler.has_pending_push_work())
         self.d.all_free()
@@ -185,7 +186,8 @@ class Consumer(OnAGpu):
 
 class Producer(OnAGpu):
     def encoding(self, *pictures):
-        """A pass that encodes them; what the consumer asks for."""
+        """Runs a pass that encodes these pictures; returns the consumer's
+        request."""
         r = Request("r", *pictures)
         self.producer.take(r)
         there = Request("r", *pictures)
@@ -223,7 +225,8 @@ class Producer(OnAGpu):
         self.producer.admit(r)
         with self.e.stopped():
             self.producer.step(r)
-        self.producer.caches[0].clear()  # vLLM may evict it by then
+        # vLLM may have evicted the rows by then
+        self.producer.caches[0].clear()
         there.ec_transfer_params = self.producer.finish(r)
         self.producer.settled()
         self.fetch(there)
@@ -248,7 +251,8 @@ class Producer(OnAGpu):
         r = Request("r", ("cat", 300))
         self.producer.take(r)
 
-        def begun():  # blocks may come after the pass, which waits for none
+        # blocks may come after the pass, which does not wait for them
+        def begun():
             self.producer.step(Request("other"))
             return self.producer.ranks[0]._saver._written
         eventually(begun, "the copy is begun")

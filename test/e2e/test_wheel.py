@@ -1,5 +1,5 @@
-"""The wheel of `make wheel`, installed by pip into a clean virtual environment:
-its programs run there, and a room passes by it."""
+"""The wheel of `make wheel`, installed by pip into a clean virtual
+environment: its programs run there, and move a room."""
 
 import filecmp
 import importlib.metadata
@@ -39,14 +39,14 @@ version = ctypes.CDLL(path).mmx_version
 version.restype = ctypes.c_char_p
 assert version().decode() == mmx.__version__, version()
 """
-# Of the tree and its libraries nothing may be found.
+# Without the variables that lead to the tree and its libraries.
 CLEAN = {k: v for k, v in os.environ.items()
          if k not in ("PYTHONPATH", "MMX_LIBRARY", "LD_LIBRARY_PATH")}
 
 
 class Wheel(Case):
-    limit_s = 600  # packages are downloaded
-    the = None  # wheel, for all tests, in a folder of its own
+    limit_s = 600  # downloads packages
+    the = None  # the wheel, built once for all tests in a folder of its own
 
     def made(self):
         if not Wheel.the:
@@ -55,7 +55,7 @@ class Wheel(Case):
         return Wheel.the[1]
 
     def build(self, folder):
-        """The wheel's path; skips where PyPI's tools cannot be had."""
+        """Returns the wheel's path; skips where PyPI cannot be reached."""
         if not os.path.isdir(os.path.join(BUILD, "wheel")):
             self.skipTest("a build with sanitizers has no programs for it")
         if not os.path.exists(os.path.join(BUILD, "wheel/mmx-exporter")):
@@ -70,7 +70,8 @@ class Wheel(Case):
         return got.stdout.strip()
 
     def clean(self, folder, wheel):
-        """A new virtual environment with it alone; its python."""
+        """Returns the python of a new virtual environment that has the wheel
+        alone."""
         at = os.path.join(folder, "venv")
         subprocess.run([sys.executable, "-m", "venv", at], check=True)
         python = os.path.join(at, "bin/python")
@@ -113,7 +114,7 @@ class Wheel(Case):
                                "mmx.adapters.sglang:register")])
 
     def carried(self, folder, names):
-        """Each library is of a package whose version and licence are told."""
+        """For each library the wheel says package, version and licence."""
         libs = {re.sub(r"-[0-9a-f]{8}", "", n.split("/")[-1]).split(".so")[0]
                 for n in names if n.startswith("mmx.libs/")}
         self.assertLessEqual({"libzmq", "libuv", "libyaml-0", "libssl",
@@ -122,7 +123,7 @@ class Wheel(Case):
         at = os.path.join(folder, "site/mmx/bin/licences")
         with open(os.path.join(at, "carried")) as f:
             packages = {line.split()[0] for line in f}
-        # Debian 13 has some under names that end in t64.
+        # In Debian 13 some of these have names that end in t64.
         self.assertLessEqual({"libzmq5", "libssl3", "libuv1"},
                              {re.sub("t64$", "", p) for p in packages})
         self.assertLessEqual(packages | {"Apache-2.0", "LGPL-2.1"},
@@ -134,7 +135,8 @@ class Wheel(Case):
                                         shallow=False), "other bytes")
 
     def test_its_programs(self):
-        """As in the README: no numpy, nothing of the system's libraries."""
+        """As in the README: without numpy, and without the system's
+        libraries."""
         with tempfile.TemporaryDirectory() as folder:
             at = os.path.dirname(self.clean(folder, self.made()))
 

@@ -1,5 +1,5 @@
 """The Python client's tables, and the guide's, against the .def files and
-wire.h: pure, no daemon. A row that one side lacks is named."""
+wire.h, without a daemon. Rows that only one side has are named."""
 
 import glob
 import os
@@ -34,7 +34,8 @@ def read(name):
 
 
 def enums(name):
-    """{name: value} of a header's enums that give plain numbers."""
+    """Returns {name: value} of a header's enums whose values are plain
+    numbers."""
     out = {}
     for body in re.findall(r"^enum \{(.*?)\}", read(path(name)),
                            re.M | re.S):
@@ -50,8 +51,8 @@ class Tables(unittest.TestCase):
     maxDiff = None
 
     def same(self, table, want, have):
-        """Names the rows of a table that Python lacks, has otherwise, or has
-        alone."""
+        """Names the rows of a table that Python lacks, has with other values,
+        or has alone."""
         self.assertEqual(
             [f"{table} {row}: Python has {have.get(row)}, not {want.get(row)}"
              for row in {**want, **have} if want.get(row) != have.get(row)],
@@ -106,7 +107,7 @@ class Tables(unittest.TestCase):
         for name, value in enums("wire.h").items():
             kind, _, word = name.partition("_")
             if name in ("FLAG_AUX", "FLAG_STREAM", "FLAG_LEND",
-                        "FLAG_HELD"):  # of the peers' wire
+                        "FLAG_HELD"):  # daemons' messages only
                 continue
             if kind in ("FLAG", "RIGHT", "EVENT"):
                 want[name], have[name] = value, getattr(wire, word, None)
@@ -132,7 +133,7 @@ class Tables(unittest.TestCase):
                      "secret": bytes(range(16)),
                      "text": "gr\u00fc\u00df", "blob": b"\0\1\2"}
             values = {name: fixed[kind] for name, kind, *_ in m.fields}
-            # Bytes at the end that nobody knows are ignored.
+            # Unknown bytes at the end are ignored.
             packet = bytearray(m.encode(7, **values) + b"new")
             length = int.from_bytes(packet[4:8], "little")
             packet[4:8] = (length + 3).to_bytes(4, "little")

@@ -1,6 +1,6 @@
-"""Frames between an engine and its daemon, for tests that speak by themselves.
-The tables are those of lib/wire/local.def, the constants those of wire.h;
-nothing here is code of the daemons or of the Python package."""
+"""Frames between an engine and its daemon, for tests that write them by hand.
+The tables are those of lib/wire/local.def, the constants those of wire.h; no
+code of the daemons or of the Python package is used."""
 
 import os
 import struct
@@ -25,7 +25,7 @@ MAGIC, PACKET_MAX = (int(_DEFINES[name], 0)
 
 
 class BadFrame(ValueError):
-    """Bytes that do not fit the tables."""
+    """Raised for bytes that do not fit the tables."""
 
 
 class Message:
@@ -53,7 +53,7 @@ class Message:
         return HEADER.pack(self.number, 0, len(body), seq) + body
 
     def decode(self, body):
-        """Returns the values; bytes after the last field are ignored."""
+        """Returns the values; bytes behind the last field are ignored."""
         at, out = 0, {}
         try:
             for f in self.fields:
@@ -84,7 +84,7 @@ class Frame(NamedTuple):
 
 
 def frames(packet):
-    """Yields the frames of one packet, but those of unknown kinds."""
+    """Yields the frames of one packet, without those of unknown kinds."""
     at = 0
     while at < len(packet):
         if at + HEADER.size > len(packet):
@@ -100,7 +100,7 @@ def frames(packet):
 
 
 def rows(report):
-    """The rows of a whole report."""
+    """Returns the rows of a whole report."""
     found, at = [], 0
     while at < len(report):
         kind = report[at]
