@@ -1,4 +1,4 @@
-/* Patterns of addresses of encoders (control.allow). */
+/* Patterns of encoders' addresses (control.allow). */
 #include "core/conf/address.h"
 
 #include "test/t.h"
@@ -29,7 +29,7 @@ TEST(a_pattern_is_one_address_or_a_network)
     T_CHECK(!fits("tcp://a:*", "tcp://" LONG LONG LONG ":1"), "a long name");
 }
 
-/* A port is what follows the first colon. */
+/* Behind the first colon comes the port. */
 TEST(a_host_has_letters_digits_and_few_signs)
 {
     struct address a;

@@ -96,8 +96,8 @@ static struct table new_table(uint32_t cap, uint64_t seed)
     return t;
 }
 
-/* Few ids in a table of little room, so that chains form and removal has to
- * shift; several seeds for several ways to collide. */
+/* Few ids in a small table, so that chains form and a removal has to shift
+ * entries; several seeds, so that ids collide in several ways. */
 static void table_against_model(uint64_t seed)
 {
     struct table t = new_table(CAP, seed);
@@ -152,8 +152,8 @@ TEST(table_replaces_and_fills)
     T_TRUE(table_put(&t, 2, 1, 8));
 }
 
-/* Past the sizes at which a table moves, all that was put is found, and what
- * was removed before is not. */
+/* At sizes beyond which a table moves its entries: those that were put are
+ * found, those that were removed are not. */
 TEST(table_grows)
 {
     const uint32_t cap = 500;
@@ -400,7 +400,7 @@ TEST(ring_space_is_what_is_left)
     ring_fini(&r);
 }
 
-/* The records of a large ring lie at its beginning, unless many wait. */
+/* Records of a large ring lie at its beginning, unless many wait. */
 TEST(ring_starts_over_when_it_is_empty)
 {
     uint64_t v = 0, next = 0;
@@ -449,7 +449,7 @@ static void sleep_for(struct ring *r, struct wake *w, uint64_t *naps)
     wake_clear(w);
 }
 
-/* Answers each record on the way back. */
+/* Sends each record back with its answer. */
 static void *echo(void *ud)
 {
     struct pair *p = ud;
@@ -470,8 +470,8 @@ static void *echo(void *ud)
     return NULL;
 }
 
-/* `window` records on the way at once: 1 makes both sides sleep all the time,
- * many make the rings full. */
+/* Sends `window` records at once: with 1 both sides always sleep, with many the
+ * rings fill. */
 static void exchange(unsigned records, uint32_t window)
 {
     struct pair p;
@@ -561,7 +561,7 @@ TEST(reasons)
     T_EQ_STR(advice_name((enum advice)9), "give-up");
 }
 
-/* Numbers are on the wire. */
+/* Reasons' numbers are on the wire. */
 TEST(reasons_keep_their_numbers)
 {
     T_EQ_U64(ERR_OK, 0);
@@ -570,7 +570,7 @@ TEST(reasons_keep_their_numbers)
     T_EQ_U64(ERR_INTERNAL, 24);
 }
 
-/* Texts of others are in it: they begin no line of their own. */
+/* A text from outside cannot begin a line of its own. */
 TEST(a_log_line_is_one_line)
 {
     char got[2048] = "", whole[1500];
@@ -586,7 +586,8 @@ TEST(a_log_line_is_one_line)
     T_TRUE(dup2(err, STDERR_FILENO) >= 0);
     T_TRUE(read(pipes[0], got, sizeof(got) - 1) > 0);
     T_HAS(got, " warning test: gr\xc3\xbc\xc3\x9f: a?<2>root: ?[2Jowned??\n");
-    T_EQ_U64(strlen(strchr(got, '\n') + 1), 1024 - 1); /* cut, and ended */
+    /* the long line is cut, and ended */
+    T_EQ_U64(strlen(strchr(got, '\n') + 1), 1024 - 1);
     T_TRUE(got[strlen(got) - 1] == '\n');
     close(pipes[0]);
     close(pipes[1]);
@@ -598,7 +599,7 @@ static bool all_told(void *ud)
     return !log_report_lost();
 }
 
-/* What others cause is written so often and no more; the rest is counted. */
+/* Lines that strangers cause have a rate; lines beyond it are counted. */
 TEST(rated_lines_are_counted_and_told)
 {
     static struct log_rate rate = LOG_RATE("strangers", LOG_WARN, 3);
@@ -627,7 +628,7 @@ TEST(rated_lines_are_counted_and_told)
         else
             said += text && text[14] == ' ';
     }
-    /* The loop may have seen the end of a second, or of several. */
+    /* One second, or several, may have ended meanwhile. */
     T_CHECK(said >= 3 && said <= 3 * (2 + seconds), "%u lines", said);
     T_EQ_U64(said + lost, 100);
     T_EQ_U64(log_lost(), lost);

@@ -1,4 +1,4 @@
-/* carriers_test.c - what two daemons make of what each can. */
+/* carriers_test.c - what two daemons choose from what each can do. */
 #include "wire/carriers.h"
 
 #include "base/base.h"
@@ -23,7 +23,7 @@ TEST(lists)
     T_EQ_U64(listed("ucx 1.18 rc_mlx5,dc_mlx5; tcp"), BOTH);
     T_EQ_U64(listed("tcp;ucx"), BOTH);
     T_EQ_U64(listed(" ; tcp 2 ; "), TCP);
-    /* Of a release to come. */
+    /* A carrier of a later release. */
     T_EQ_U64(listed("quic 1; tcp"), TCP);
     T_EQ_U64(listed("tcpx; ucxtcp; uc; ;;"), 0);
     T_EQ_U64(carriers_read(span_of("tcpucx", 3)), TCP);
@@ -69,10 +69,10 @@ TEST(two_breaks_within_a_minute_cost_a_carrier)
     T_FALSE(carriers_broke(&p, BOTH, t, OUTAGE));
     T_TRUE(carriers_broke(&p, BOTH, t + 59 * NS_PER_S, OUTAGE));
     T_EQ_U64(p.chosen, CARRIER_TCP);
-    /* Another HELLO of the same epoch does not bring it back. */
+    /* Another HELLO of the same epoch does not bring UCX back. */
     T_TRUE(carriers_choose(&p, BOTH, BOTH));
     T_EQ_U64(p.chosen, CARRIER_TCP);
-    /* A new epoch does. */
+    /* A new epoch brings it back. */
     p = (struct carrier_pair){0};
     T_TRUE(carriers_choose(&p, BOTH, BOTH));
     T_EQ_U64(p.chosen, CARRIER_UCX);
@@ -89,7 +89,7 @@ TEST(breaks_that_are_one)
     T_FALSE(carriers_broke(&p, BOTH, t + CARRIER_BREAKS_NS, OUTAGE));
     T_EQ_U64(p.chosen, CARRIER_UCX);
     T_TRUE(carriers_broke(&p, BOTH, t + CARRIER_BREAKS_NS + NS_PER_S, OUTAGE));
-    /* What the change itself breaks does not count against the next. */
+    /* Breaks that the change itself causes do not count against TCP. */
     t += CARRIER_BREAKS_NS + NS_PER_S;
     T_FALSE(carriers_broke(&p, BOTH, t + 1, OUTAGE));
     T_EQ_U64(p.breaks, 0);
@@ -113,7 +113,7 @@ TEST(the_last_carrier_stays)
     T_EQ_U64(p.chosen, CARRIER_TCP);
 }
 
-/* Of one that rows have come by, what breaks within an outage is one break. */
+/* If rows have come by a carrier, its breaks within an outage count as one. */
 TEST(a_carrier_that_worked_has_patience)
 {
     struct carrier_pair p = {0};
@@ -146,7 +146,8 @@ TEST(why_names_what_the_config_bars)
     T_EQ_STR(why, "tcp: no");
 }
 
-/* As encoded sees a langd that chose the lesser of two that both have. */
+/* As encoded sees it: langd has chosen the lesser of two carriers that both
+ * have. */
 TEST(why_of_a_choice_that_was_made_there)
 {
     struct carrier_pair p = {.chosen = CARRIER_TCP, .there = BOTH};

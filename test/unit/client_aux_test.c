@@ -109,21 +109,22 @@ TEST(what_a_reader_refuses)
     size_t n = the_vector(aux);
 
     T_EQ_I64(refused(""), 0);
-    /* Of a release to come: skipped, or to be understood. */
+    /* Tags of a later release: the first may be skipped, the second may not. */
     T_EQ_I64(refused("ff0f0000010000000900000000000000"), 0);
     T_EQ_I64(refused("ff8f0000010000000900000000000000"), -MMX_E_VERSION);
     aux[3] = 2;
     T_EQ_I64(mmx_aux_check(aux, n), -MMX_E_VERSION);
-    /* Values: none, not whole, two where one is said, of tag 0. */
+    /* Refused values: none; half a value; two where the tag has one; of tag
+     * 0. */
     T_EQ_I64(refused("0500000000000000"), -MMX_E_MALFORMED);
     T_EQ_I64(
         refused("0500000008000000010000000200000000000000"), -MMX_E_MALFORMED);
     T_EQ_I64(refused("02000000080000000100000002000000"), -MMX_E_MALFORMED);
     T_EQ_I64(refused("00000000040000000100000000000000"), -MMX_E_MALFORMED);
-    /* What is reserved, and what is filled up, is zero. */
+    /* Reserved bytes and padding must be zero. */
     T_EQ_I64(refused("02000100040000000100000000000000"), -MMX_E_MALFORMED);
     T_EQ_I64(refused("02000000040000000100000000000001"), -MMX_E_MALFORMED);
-    /* Twice, and out of order. */
+    /* The same tag twice; tags out of order. */
     T_EQ_I64(refused("02000000040000000100000000000000"
                      "02000000040000000100000000000000"),
         -MMX_E_MALFORMED);
@@ -145,7 +146,7 @@ TEST(what_a_writer_refuses)
     mmx_aux_begin(&a, mem, sizeof mem);
     (void)mmx_aux_put(&a, MMX_AUX_GRID, grid, 3);
     T_EQ_I64(mmx_aux_put(&a, MMX_AUX_ROWS, grid, 1), -MMX_E_MALFORMED);
-    /* All of it, whatever the buffer has. */
+    /* The most bytes that an aux may have, whatever the buffer's size. */
     mmx_aux_begin(&a, mem, sizeof mem);
     (void)mmx_aux_put(&a, MMX_AUX_CHUNK, chunk, MMX_AUX_WHOLE - 16);
     T_EQ_I64(mmx_aux_end(&a), MMX_AUX_WHOLE);
@@ -164,7 +165,7 @@ enum { ROW = 4096 };
 static uint8_t whole[MMX_AUX_WHOLE + ROW], joined[MMX_AUX_WHOLE + ROW],
     aux[MMX_AUX_MAX];
 
-/* Writes a whole of two records, returns its bytes. */
+/* Writes an aux of two records to `whole`; returns its bytes. */
 static size_t large(size_t times, size_t chunk)
 {
     static double t[MMX_AUX_WHOLE / 8];
@@ -230,7 +231,8 @@ TEST(what_was_split_is_joined)
     }
 }
 
-/* Makes an aux whose record `rest` says `bytes`. Returns the aux's length. */
+/* Makes an aux whose record `rest` announces `bytes`. Returns the aux's
+ * length. */
 static size_t claims(uint32_t bytes)
 {
     struct mmx_aux a;
@@ -279,20 +281,20 @@ TEST(a_rest_that_is_none_is_refused)
 
     bytes = n - cut;
     T_EQ_I64(joins(len, rest, bytes), n);
-    rest[bytes] = 1; /* what fills up the row */
+    rest[bytes] = 1; /* padding of the last row */
     T_EQ_I64(joins(len, rest, bytes), -MMX_E_MALFORMED);
     rest[bytes] = 0;
     rest[4]++; /* the first record's length */
     T_EQ_I64(joins(len, rest, bytes), -MMX_E_MALFORMED);
     rest[4]--;
-    rest[0] = 1; /* its tag is in the aux */
+    rest[0] = 1; /* this tag is in the aux already */
     T_EQ_I64(joins(len, rest, bytes), -MMX_E_MALFORMED);
     rest[0] = 10;
     memcpy(
         rest + bytes - 16, nested, sizeof nested); /* in place of the chunk */
     T_EQ_I64(joins(len, rest, bytes), -MMX_E_MALFORMED);
     T_EQ_I64(mmx_aux_split(whole, n, aux, &cut), -MMX_E_MALFORMED);
-    /* What has space in the aux. */
+    /* A rest that would have fit into the aux. */
     n = large(10, 3);
     len = claims((uint32_t)n - 8);
     T_EQ_I64(joins(len, whole + 8, n - 8), -MMX_E_MALFORMED);

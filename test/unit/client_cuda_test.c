@@ -1,5 +1,5 @@
-/* client_cuda_test.c - the client library and pools on a GPU, over the
- * driver's double: maps, pointers, copies, what is refused and why. */
+/* client_cuda_test.c - the client library and pools on a GPU, over the driver's
+ * double: maps, pointers, copies, what is refused and why. */
 #include "test/fake_daemon.h"
 #include "test/gpu.h"
 
@@ -202,7 +202,7 @@ TEST(what_cannot_be_mapped_is_refused_with_a_reason)
     mem.share = "cuda-vmm";
     gpu_set("fail_cuMemMap", 1);
     T_EQ_I64(ask(&g, &mem, &p), -MMX_E_NOT_READY);
-    T_EQ_I64(gpu_get("mapped"), 1); /* the owner's */
+    T_EQ_I64(gpu_get("mapped"), 1); /* the owner's map only */
     gpu_set("no_read_only", 1);
     T_EQ_I64(ask(&g, &mem, &p), 0);
     rig_close(&g);

@@ -1,11 +1,11 @@
-/* client_due_test.c - a daemon that hangs: what ends a wait and a room then.
- * Against a double of a daemon's socket. */
+/* client_due_test.c - a daemon that hangs: how waits and rooms end. Against a
+ * double of a daemon's socket. */
 #include "test/fake_daemon.h"
 
 #include <poll.h>
 #include <pthread.h>
 
-#define LONG_MS 800 /* a wait in which a daemon that lives has answered */
+#define LONG_MS 800 /* in a wait of this length a living daemon answers */
 
 static mmx_room request_by(struct rig *g, uint64_t id, uint32_t deadline_ms)
 {
@@ -22,7 +22,7 @@ static mmx_room request_by(struct rig *g, uint64_t id, uint32_t deadline_ms)
     return r;
 }
 
-/* Steps until the handle has asked whether the daemon lives; the seq of it. */
+/* Steps until the handle asks whether the daemon lives; returns the seq. */
 static uint32_t asked(struct rig *g)
 {
     struct pollfd p = {.fd = mmx_fd(g->m), .events = POLLIN};
@@ -50,7 +50,7 @@ TEST_RIG(a_room_ends_by_its_deadline, ROLE_LANGD)
     other = request_by(g, 2, 60000);
     rig_word(g, r, MMX_TRANSFERRING, 3);
     (void)asked(g);
-    ev = rig_one_event(g->m); /* mmx_fd wakes for it, too */
+    ev = rig_one_event(g->m); /* mmx_fd became readable for it */
     T_EQ_U64(ev.what, MMX_FAILED);
     T_EQ_U64(ev.id, 1);
     T_EQ_I64(ev.reason, MMX_E_DAEMON_SILENT);
@@ -58,9 +58,9 @@ TEST_RIG(a_room_ends_by_its_deadline, ROLE_LANGD)
     T_EQ_I64(mmx_poll(g->m, &r, 1, &s), MMX_FAILED_STATE);
     T_EQ_I64(s.reason, MMX_E_DAEMON_SILENT);
     T_EQ_I64(mmx_wait_room(g->m, r, MMX_READY, -1), -MMX_E_DAEMON_SILENT);
-    T_TRUE(fake_idle(&g->f)); /* one question is enough */
+    T_TRUE(fake_idle(&g->f)); /* the handle has asked only once */
 
-    /* It goes on: what it says now is too late. */
+    /* The daemon goes on: its answer comes too late. */
     rig_event(g, r,
         (struct local_event){
             .what = EVENT_READY, .state = MMX_SUCCESS, .rows = 3, .total = 3},
@@ -89,7 +89,7 @@ TEST_RIG(a_daemon_that_answers_judges_by_itself, ROLE_LANGD)
     fake_answer(&g->f, asked(g), ERR_MALFORMED, "no pool `?` here");
     T_EQ_I64(mmx_wait(g->m, &ev, 1, 2 * LONG_MS), 0);
     T_EQ_I64(mmx_poll(g->m, &r, 1, NULL), MMX_BOOTSTRAPPING);
-    T_TRUE(fake_idle(&g->f)); /* nor is it asked again */
+    T_TRUE(fake_idle(&g->f)); /* nor does the handle ask again */
     T_EQ_I64(mmx_error_text(g->m, text, sizeof text), 0);
     T_EQ_STR(text, "");
 }
@@ -106,7 +106,7 @@ TEST_RIG(a_room_that_has_ended_is_not_looked_at, ROLE_LANGD)
     T_TRUE(fake_idle(&g->f));
 }
 
-/* Answers the one question of a wait. */
+/* Answers the only question of a wait. */
 static void *answer(void *arg)
 {
     struct fake *f = arg;
@@ -124,7 +124,7 @@ TEST_RIG(a_wait_that_ends_says_whether_the_daemon_lives, ROLE_ENCODED)
     mmx_room r = rig_announce(g, 1, 5);
 
     T_EQ_I64(mmx_wait_room(g->m, r, MMX_GRANTED, 10), -MMX_E_TIMEOUT);
-    T_TRUE(fake_idle(&g->f)); /* too short to ask */
+    T_TRUE(fake_idle(&g->f)); /* the wait is too short for a question */
     T_EQ_I64(pthread_create(&t, NULL, answer, &g->f), 0);
     T_EQ_I64(mmx_wait_room(g->m, r, MMX_GRANTED, LONG_MS), -MMX_E_TIMEOUT);
     pthread_join(t, NULL);

@@ -1,6 +1,6 @@
 /* client_lend_test.c - rows in an encoder's pool that the client library reads
- * where they are: mapping, reading, and BYE. Against doubles of a langd and of
- * an encoded, which do nothing by themselves. */
+ * in place: mapping, reading, and BYE. Against doubles of a langd and of an
+ * encoded, which do nothing by themselves. */
 #include "test/fake_daemon.h"
 
 #include <fcntl.h>
@@ -11,7 +11,7 @@
 #include <sys/wait.h>
 
 #define LENDER 5
-#define LENT   (16 * LENDER + 3) /* what langd calls the encoder's pool 3 */
+#define LENT   (16 * LENDER + 3) /* langd's number for the encoder's pool 3 */
 #define TOKEN  0xfeed
 
 struct pair {
@@ -21,7 +21,8 @@ struct pair {
     char told[64];
 };
 
-/* What on_map was told, as text: +N mapped, -N unmapped, N the pool's id. */
+/* Appends a call of on_map to `told`: +N mapped, -N unmapped, N the pool's
+ * id. */
 static void tell(void *ud, const struct mmx_pool *p, int mapped)
 {
     char *told = ((struct pair *)ud)->told;
@@ -44,7 +45,7 @@ static bool quiet(void *p)
     return step(p);
 }
 
-/* True if something has come for the langd. */
+/* True if a message for langd has come. */
 static bool langd_has(void *ud)
 {
     struct pair *p = ud;
@@ -171,7 +172,8 @@ static void check_rows(struct pair *p, mmx_room r, uint32_t block)
     T_EQ_MEM(rows, p->enc.pool + block * sizeof rows, sizeof rows);
 }
 
-/* The langd is dead: takes the event of that, and lets none listen. */
+/* Ends langd: takes the event of its death; its socket accepts no
+ * connection. */
 static void end_langd(struct pair *p)
 {
     close(p->g.f.conn);
@@ -239,7 +241,7 @@ TEST(rows_of_an_encoder)
     T_EQ_STR(p.told, "+0+1-0-1");
 }
 
-/* Even where the encoder hands out a descriptor for writing. */
+/* Although the encoder's descriptor may be written. */
 TEST(the_map_cannot_be_written)
 {
     struct mmx_view v;
@@ -252,7 +254,7 @@ TEST(the_map_cannot_be_written)
     rig_close(&p.g);
 }
 
-/* What langd must not say shows no rows. */
+/* A langd that names runs or pools that do not exist: no rows are shown. */
 TEST(runs_and_pools_that_are_not_there)
 {
     static const struct {
@@ -286,7 +288,7 @@ TEST(a_pool_that_comes_later)
     T_EQ_STR(p.told, "+0+1+2-0-1-2");
 }
 
-/* Without a seal its pages could go from under the reader. */
+/* Without a seal the owner could take pages from under the reader. */
 TEST(pools_that_are_not_mapped)
 {
     struct pair p;
@@ -327,7 +329,7 @@ static void say_large(struct pair *p, int fd)
     fake_put(&p->enc, &m, fd);
 }
 
-/* 7 of 16 MiB, and then MAPPED. */
+/* One step maps 7 of 16 MiB; MAPPED comes after the last step. */
 TEST(a_large_pool_takes_several_steps)
 {
     struct pair p;
@@ -361,7 +363,7 @@ static void *steps(void *arg)
     return NULL;
 }
 
-/* Each slice and each callback is one thread's. */
+/* Each slice of a map, and each callback, is done by one thread. */
 TEST(several_threads_step)
 {
     pthread_t t[3];
@@ -410,7 +412,7 @@ TEST(langd_ends_while_a_room_is_read)
     T_EQ_STR(p.told, "+0+1-1-0");
 }
 
-/* The engine has not seen the room, but will. */
+/* The engine has not received the room's event yet. */
 TEST(langd_ends_before_its_event_is_handed_out)
 {
     struct mmx_event ev;
@@ -435,7 +437,8 @@ TEST(langd_ends_before_its_event_is_handed_out)
     mmx_close(&p.g.m);
 }
 
-/* Events that were not received go with the socket: BYE needs not wait. */
+/* Events that were not received go with the socket: BYE does not wait for
+ * them. */
 TEST(langd_returns)
 {
     struct mmx_event ev;
@@ -480,7 +483,7 @@ TEST(encoder_dies_while_a_room_is_read)
     T_EQ_STR(p.told, "+0+1-1-0");
 }
 
-/* langd may have published it before it heard that this one maps no more. */
+/* langd may have published the room before it heard that the map is gone. */
 TEST(encoder_dies_before_a_room_is_ready)
 {
     struct pair p;
@@ -501,7 +504,8 @@ TEST(encoder_dies_before_a_room_is_ready)
     rig_close(&p.g);
 }
 
-/* The encoder lives: it has to hear BYE, of a langd that is dead by then. */
+/* The encoder lives: it must get BYE, though the room's langd is dead by
+ * then. */
 TEST(connection_ends_before_bye)
 {
     struct pair p;
@@ -516,13 +520,13 @@ TEST(connection_ends_before_bye)
         T_FALSE(dials(&p));
     T_EQ_I64(mmx_release(p.g.m, r, MMX_ALL, 0), 0);
     (void)accept_map(&p, true);
-    end_encoder(&p, false); /* and once more */
+    end_encoder(&p, false); /* it dials once more */
     (void)accept_map(&p, true);
     want_bye(&p);
     mmx_close(&p.g.m);
 }
 
-/* Its place in the table is free again. */
+/* A refused map's place in the table is free again. */
 TEST(map_refused)
 {
     struct pair p = {0};

@@ -79,7 +79,7 @@ TEST(hello_refused)
     T_EQ_STR(why, "hello: version: I speak 7");
 }
 
-/* As fake_answer(), of a client that may have left by now. */
+/* As fake_answer(), but the client may have left by now. */
 static void answer_if_there(
     struct fake *f, uint32_t seq, enum err e, const char *text)
 {
@@ -94,8 +94,8 @@ static void answer_if_there(
         T_TRUE(errno == EPIPE || errno == ECONNRESET);
 }
 
-/* A daemon without a place for it says so, and may have ended by the time the
- * hello goes. */
+/* A daemon whose places are taken: it refuses the client, and may have closed
+ * the connection before the client's HELLO goes. */
 static void *take_nobody(void *arg)
 {
     struct fake *f = arg;
@@ -124,7 +124,7 @@ TEST(connection_not_taken)
     o.why = why;
     o.why_size = sizeof why;
     T_EQ_I64(pthread_create(&t, NULL, take_nobody, &f), 0);
-    do /* that thread may not have had its turn */
+    do /* the daemon's thread may not have run yet */
         err = mmx_open(&o, &m);
     while (err == -MMX_E_TIMEOUT);
     T_EQ_I64(err, -MMX_E_QUOTA);
@@ -197,7 +197,7 @@ TEST_RIG(pool_refused, ROLE_ENCODED)
         mmx_pool(g->m, "q", "c", T_WAIT_MS, &p), -MMX_E_INCOMPATIBLE_LAYOUT);
     T_EQ_I64(mmx_error_text(g->m, text, sizeof text), 0);
     T_EQ_STR(text, "pool: incompatible-layout: a:f32:2 against c");
-    /* A descriptor that is smaller than the pool would be SIGBUS later. */
+    /* A descriptor smaller than the pool would mean SIGBUS later. */
     fake_pool(&g->f, ++g->seq, "q", small);
     T_EQ_I64(mmx_pool(g->m, "q", NULL, T_WAIT_MS, &p), -MMX_E_MALFORMED);
     T_EQ_I64(mmx_pool(g->m, "q", NULL, 10, &p), -MMX_E_TIMEOUT);
@@ -206,8 +206,8 @@ TEST_RIG(pool_refused, ROLE_ENCODED)
     rig_no_event(g->m);
 }
 
-/* What one call took off the socket makes the handle readable, by its wakeup
- * fd, for the loop that steps. */
+/* If a call has read events from the socket, the wakeup fd makes the handle
+ * readable, for the loop that steps. */
 TEST_RIG(events_survive_a_blocking_call, ROLE_ENCODED)
 {
     struct pollfd p = {.events = POLLIN};
@@ -258,7 +258,7 @@ TEST_RIG(back_pressure, ROLE_ENCODED)
     } while (err == 0);
     T_EQ_I64(err, -MMX_E_BUSY);
     T_CHECK(sent > 10, "only %u messages were taken", sent);
-    /* Nothing that was taken is lost, and nothing that was refused is sent. */
+    /* Messages that were taken are all sent, the refused one is not. */
     for (uint32_t i = 0; i < sent; i++) {
         T_EQ_U64(fake_want(&g->f, LOCAL_COMMIT).commit.first, i);
         rig_no_event(g->m);
@@ -268,7 +268,7 @@ TEST_RIG(back_pressure, ROLE_ENCODED)
     T_EQ_U64(fake_want(&g->f, LOCAL_COMMIT).commit.first, 1);
 }
 
-/* What on_map was told, as text: +N mapped, -N unmapped, N the pool's id. */
+/* Calls of on_map, as text: +N mapped, -N unmapped, N the pool's id. */
 static char told[64];
 
 static void tell(void *ud, const struct mmx_pool *p, int mapped)
@@ -314,7 +314,7 @@ TEST(daemon_returns)
     T_EQ_U64(rig_one_event(g.m).id, 1);
     before = g.f;
     end_of_daemon(&g);
-    /* First what became of the rooms, once, then that it is down. */
+    /* First comes the end of each room, once, then DOWN. */
     ev = rig_one_event(g.m);
     T_EQ_U64(ev.what, MMX_FAILED);
     T_EQ_U64(ev.id, 2);
@@ -336,7 +336,7 @@ TEST(daemon_returns)
     T_EQ_U64(ev.what, MMX_UP);
     T_EQ_U64(ev.epoch, EPOCH + 1);
     T_EQ_I64(mmx_fd(g.m), fd);
-    /* The old pool opens no rooms; what was ready in it can be read on. */
+    /* No room opens in the old pool; its READY rooms can still be read. */
     q.pool = g.pool.id;
     T_EQ_I64(mmx_request(g.m, &q, &r), -MMX_E_STALE);
     before.pool[3 * BLOCK_ROWS * ROW] = 99;
@@ -349,7 +349,7 @@ TEST(daemon_returns)
     T_EQ_STR(told, "+0-0+0");
     T_EQ_I64(g.pool.id, old.id);
     T_EQ_I64(mmx_view(g.m, ready, "a", 0, MMX_ALL, &v), -MMX_E_STALE);
-    /* Releasing what the new daemon never knew is nobody's business. */
+    /* Releases of rooms that the new daemon never knew are not sent. */
     T_EQ_I64(mmx_release(g.m, ready, MMX_ALL, 0), 0);
     T_EQ_I64(mmx_release(g.m, open, MMX_ALL, 0), 0);
     T_TRUE(fake_idle(&g.f));
@@ -368,7 +368,7 @@ TEST_RIG(daemon_returns_silently, ROLE_ENCODED)
     (void)rig_announce(g, 1, 5);
     end_of_daemon(g);
     fake_listen(&g->f, ROLE_ENCODED);
-    /* The new daemon is there at once; the order of events is the same. */
+    /* The new daemon listens at once; the order of events is the same. */
     n = mmx_wait(g->m, ev, 8, T_WAIT_MS);
     T_EQ_I64(n, 2);
     T_EQ_U64(ev[0].what, MMX_FAILED);
@@ -384,7 +384,7 @@ TEST_RIG(daemon_returns_silently, ROLE_ENCODED)
 
 static _Atomic uint32_t answered;
 
-/* The client does not wait for long for the answer to its BYE. */
+/* Answers every message, so that the client's BYE does not wait long. */
 static void *answer_all(void *arg)
 {
     struct fake *f = arg;
@@ -489,13 +489,13 @@ TEST_RIG(child, ROLE_ENCODED)
     }
     T_EQ_I64(waitpid(pid, &status, 0), pid);
     T_EQ_I64(status, 0);
-    /* The parent's connection has not felt it. */
+    /* The parent's connection is as it was. */
     T_TRUE(fake_idle(&g->f));
     T_EQ_I64(mmx_commit(g->m, r, 0, 1), 0);
     (void)fake_want(&g->f, LOCAL_COMMIT);
 }
 
-/* True if nothing is to be done; it may have been time to dial. */
+/* True if the handle has nothing to do; a dial may have been due. */
 static bool is_quiet(void *ud)
 {
     struct pollfd p = {.fd = mmx_fd(ud), .events = POLLIN};
@@ -505,8 +505,8 @@ static bool is_quiet(void *ud)
     return poll(&p, 1, 0) == 0;
 }
 
-/* A child that lives on holds copies of the descriptors; the parent must
- * still see its daemon's end, and see it once. */
+/* A child that lives on holds copies of the descriptors. The parent must still
+ * see its daemon's end, once. */
 TEST_RIG(daemon_ends_while_a_child_lives, ROLE_ENCODED)
 {
     int status;

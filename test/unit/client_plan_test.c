@@ -95,7 +95,7 @@ TEST_RIG(not_landed_gone_and_stale, ROLE_LANGD)
     T_EQ_I64(mmx_release(g->m, r, 5, 0), 0);
     refused(g, r, 0, 8, -MMX_E_GONE, 0, 5);
     T_EQ_I64(mmx_plan_check(g->m, plan_of(7, 1), &r, "a", NULL, NULL), 0);
-    /* Everything that was there is released: still gone, not late. */
+    /* All rows that had landed are released: `gone`, not `not-ready`. */
     T_EQ_I64(mmx_release(g->m, r, 6, 0), 0);
     refused(g, r, 4, 4, -MMX_E_GONE, 2, 4);
     T_EQ_I64(mmx_release(g->m, r, MMX_ALL, 0), 0);

@@ -54,7 +54,7 @@ TEST(every_f16_and_both_sides_of_every_border)
 {
     for (uint32_t h = 0; h < 0x7c00; h++)
         for (uint32_t sign = 0; sign <= 0x8000; sign += 0x8000) {
-            /* The one after the largest would be 2^16. */
+            /* Behind the largest f16 the next step would be 2^16. */
             float here = value_of((uint16_t)h),
                   next = h == 0x7bff ? 65536 : value_of((uint16_t)(h + 1));
             uint32_t half = bits_of((here + next) / 2) | sign << 16;
@@ -88,7 +88,7 @@ TEST(what_is_too_large_or_no_number)
     }
 }
 
-/* Opens a handle and a pool whose field a has such rows. */
+/* Opens a handle, and a room in a pool of this layout. */
 static mmx_room open_on(struct rig *g, const char *layout)
 {
     static const uint32_t runs[] = {2, 1, 7, 2};
@@ -113,7 +113,7 @@ static mmx_room open_on(struct rig *g, const char *layout)
 TEST(rows_are_rounded_into_their_runs)
 {
     struct rig g;
-    float rows[10][5]; /* rows of four, and one that is no part of them */
+    float rows[10][5]; /* rows have four elements; the fifth must stay */
     uint16_t back[10][4];
 
     for (int to = 0; to < 2; to++) {

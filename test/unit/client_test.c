@@ -1,6 +1,6 @@
 /* client_test.c - the rooms of the client library against a double of a
- * daemon's socket: what goes out for each call, what becomes of what comes
- * in. The connection is client_link_test.c; rooms through real daemons are
+ * daemon's socket: which messages each call sends, and what incoming messages
+ * do. The connection is client_link_test.c; rooms through real daemons are
  * test/e2e. */
 #include "client/client.h"
 #include "test/fake_daemon.h"
@@ -27,7 +27,7 @@ TEST(words)
     T_EQ_U64(mmx_room_id("room-1", 6), UINT64_C(0x656bb5e56c350c3f));
 }
 
-/* A program has the header with which it was built. */
+/* A program passes structs of the header with which it was built. */
 TEST(structs_of_other_headers)
 {
     struct longer {
@@ -108,7 +108,7 @@ TEST_RIG(encode_room, ROLE_ENCODED)
     T_EQ_U64(c.commit.total, 10);
     T_TRUE(span_eq(c.commit.aux, span_str("aux")));
 
-    /* DONE is answered by the library when it is handed out. */
+    /* The library answers DONE when the engine gets the event. */
     rig_event(g, r,
         (struct local_event){.what = EVENT_DONE, .state = 4, .a = 1}, NULL, 0);
     T_EQ_I64(mmx_wait_room(g->m, r, MMX_DONE, T_WAIT_MS), 0);
@@ -169,7 +169,7 @@ TEST_RIG(have_and_batch, ROLE_ENCODED)
     T_EQ_U64(rig_one_event(g->m).what, MMX_HAVE);
 }
 
-/* It attaches to a stream after the others have released rows. */
+/* The reader attaches to a stream after others have released rows. */
 TEST_RIG(a_late_reader_hears_gone, ROLE_LANGD)
 {
     struct mmx_attach a = {
@@ -191,7 +191,7 @@ TEST_RIG(a_late_reader_hears_gone, ROLE_LANGD)
     T_EQ_I64(mmx_view(g->m, r, "a", 8, 1, &v), -MMX_E_NOT_READY);
 }
 
-/* Who attaches names no pool: the events do. A watcher is shown no rows. */
+/* An attach names no pool: the events do. A watcher is shown no rows. */
 TEST_RIG(attach_takes_the_pool_from_events, ROLE_LANGD)
 {
     struct local_event ready = {
@@ -247,7 +247,7 @@ TEST_RIG(language_stream, ROLE_LANGD)
     T_EQ_U64(ev.generation, 77);
     T_EQ_U64(ev.aux_len, 4);
     T_EQ_MEM(ev.aux, "grid", 4);
-    /* The cell knows of more rows than the event. */
+    /* The cell may know of more rows than the last event. */
     rig_word(g, r, 3, 7);
     T_EQ_I64(mmx_poll(g->m, &r, 1, &s), MMX_TRANSFERRING);
     T_EQ_U64(s.rows, 7);
@@ -257,7 +257,7 @@ TEST_RIG(language_stream, ROLE_LANGD)
     T_EQ_I64(mmx_release(g->m, r, 6, 0), 0);
     T_EQ_U64(fake_want(&g->f, LOCAL_RELEASE).release.rows, 6);
     T_EQ_I64(mmx_view(g->m, r, "a", 4, 1, &v), -MMX_E_GONE);
-    /* Runs of an event go on where ours end, or say again what we know. */
+    /* Runs of an event continue the known ones, or repeat them. */
     rig_event(g, r,
         (struct local_event){.what = EVENT_LANDED | EVENT_READY,
             .state = 4,
@@ -278,7 +278,7 @@ TEST_RIG(language_stream, ROLE_LANGD)
     T_EQ_U64(l.seen & MMX_READY, MMX_READY);
     T_EQ_I64(mmx_release(g->m, r, MMX_ALL, MMX_KEEP), 0);
     T_EQ_U64(fake_want(&g->f, LOCAL_RELEASE).release.flags, FLAG_KEEP);
-    rig_no_event(g->m); /* it was released before READY was handed out */
+    rig_no_event(g->m); /* the room was released before READY was handed out */
 }
 
 TEST_RIG(bad_runs, ROLE_LANGD)
@@ -309,7 +309,7 @@ TEST_RIG(other_tags, ROLE_LANGD)
     T_EQ_I64(mmx_poll(g->m, &none, 1, &s), MMX_FAILED_STATE);
     T_TRUE(mmx_cell(g->m, r) != NULL);
     T_TRUE(mmx_cell(g->m, (mmx_room){CELLS, 1}) == NULL);
-    /* The cell of a released room is used again, with a tag of its own. */
+    /* A released room's cell is used again, with a new tag. */
     T_EQ_I64(mmx_release(g->m, r, MMX_ALL, 0), 0);
     (void)fake_want(&g->f, LOCAL_RELEASE);
     g->seq++;
@@ -396,7 +396,7 @@ TEST(references)
         T_CHECK(mmx_reference_read(wrong[i], strlen(wrong[i]), &r) ==
                     -MMX_E_MALFORMED,
             "\"%s\" is read", wrong[i]);
-    T_EQ_U64(r.id, 0xfedcba9876543210); /* untouched */
+    T_EQ_U64(r.id, 0xfedcba9876543210); /* a refused text leaves r untouched */
     memset(bytes, 0, 8);
     T_EQ_I64(mmx_reference_read(bytes, sizeof bytes, &r), -MMX_E_MALFORMED);
     T_EQ_I64(mmx_reference_text(&drawn, out), -MMX_E_MALFORMED);
@@ -407,7 +407,7 @@ TEST(references)
     T_TRUE(drawn.id != again.id && memcmp(&drawn, &again, sizeof r) != 0);
 }
 
-/* Whatever it reads it writes as it was. */
+/* What is read as a reference is written as the same text. */
 TEST(any_text_is_a_reference_or_refused)
 {
     static const char chars[] = "0123456789abcdef-";
@@ -478,7 +478,7 @@ TEST_RIG(secrets, ROLE_ENCODED)
     m = fake_want(&g->f, LOCAL_ANNOUNCE);
     T_EQ_U64(m.announce.room, 7);
     T_EQ_MEM(m.announce.secret.b, none, sizeof none);
-    n.reference = &a; /* which of the two? */
+    n.reference = &a; /* a reference and an id: refused */
     T_EQ_I64(mmx_announce(g->m, &n, &r), -MMX_E_MALFORMED);
     n.id = 0;
     n.reference = &zero;
@@ -594,7 +594,8 @@ TEST(no_more_readers_is_said)
     T_EQ_I64(mmx_release(g.m, r, MMX_ALL, MMX_OPEN), -MMX_E_MALFORMED);
     T_EQ_I64(mmx_release(g.m, r, MMX_ALL, MMX_NO_READERS), 0);
     T_EQ_U64(fake_want(&g.f, LOCAL_RELEASE).release.flags, FLAG_NO_READERS);
-    /* A daemon refuses it to a reader, and would go on to use the cell. */
+    /* A daemon refuses NO_READERS of a reader; the cell would then stay in
+     * use. */
     T_EQ_I64(mmx_attach(g.m, &a, &r), 0);
     (void)fake_want(&g.f, LOCAL_ATTACH);
     T_EQ_I64(mmx_release(g.m, r, MMX_ALL, MMX_NO_READERS), -MMX_E_NOT_OWNER);
@@ -620,12 +621,12 @@ TEST(rows_that_may_not_be_read_are_not_released)
         (uint32_t[]){2, 5}, 1);
     (void)rig_one_event(g.m);
     T_EQ_I64(mmx_release(g.m, r, 9, 0), -MMX_E_MALFORMED);
-    rig_word(&g, r, MMX_TRANSFERRING, 9); /* the cell is ahead */
+    rig_word(&g, r, MMX_TRANSFERRING, 9); /* the cell is ahead of the events */
     T_EQ_I64(mmx_release(g.m, r, 10, 0), -MMX_E_MALFORMED);
     T_TRUE(fake_idle(&g.f));
     T_EQ_I64(mmx_release(g.m, r, 9, 0), 0);
     T_EQ_U64(fake_want(&g.f, LOCAL_RELEASE).release.rows, 9);
-    /* Rows that were there may be given back after the daemon is lost. */
+    /* Rows that had landed may be released after the daemon is lost. */
     rig_word(&g, r, MMX_TRANSFERRING, 10);
     close(g.f.conn);
     (void)rig_one_event(g.m);

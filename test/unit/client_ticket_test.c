@@ -20,7 +20,7 @@ static void answer(
     fake_put(f, &m, -1);
 }
 
-/* The space has number 21 there. */
+/* Opens a space, which has number 21 at the daemon. */
 static int rig_space(struct rig *g, const char *name)
 {
     struct local_msg m;
@@ -42,7 +42,7 @@ static int ask(struct rig *g, int space, const char *request)
     return mmx_ticket(g->m, &t);
 }
 
-/* Asks; what the daemon sees of it. */
+/* Asks for a ticket; returns the message that the daemon gets. */
 static struct local_msg asked(struct rig *g, int space, const char *request)
 {
     struct local_msg m;
@@ -106,7 +106,7 @@ TEST_RIG(held_at_once, ROLE_LANGD)
     T_EQ_I64(mmx_ticket_wait(g->m, s, "r-1", 0, &id), 0);
     T_EQ_U64(id.id, 3);
     T_EQ_U64(id.generation, 77);
-    released(g, s, "r-1", 76, ERR_STALE); /* an older holder's */
+    released(g, s, "r-1", 76, ERR_STALE); /* by the holder of an older lease */
     T_EQ_I64(mmx_ticket_wait(g->m, s, "r-1", 0, &id), 0);
     released(g, s, "r-1", 77, OK);
     T_EQ_I64(mmx_ticket_wait(g->m, s, "r-1", 0, &id), -MMX_E_STALE);
@@ -127,12 +127,12 @@ TEST_RIG(waits_for_its_turn, ROLE_LANGD)
     tell(g, "b", true, 0, 5, 1);
     T_EQ_I64(mmx_ticket_wait(g->m, s, "b", T_WAIT_MS, &id), 0);
     T_EQ_U64(id.id, 5);
-    rig_no_event(g->m); /* waiting took it */
+    rig_no_event(g->m); /* the waiting call has taken the event */
     tell(g, "a", true, 0, 6, 2);
     ev = rig_one_event(g->m);
     T_EQ_STR(ev.request, "a");
     T_EQ_U64(ev.a, 6);
-    /* The lease is over. */
+    /* The lease has ended. */
     tell(g, "a", false, MMX_E_TIMEOUT, 6, 2);
     ev = rig_one_event(g->m);
     T_EQ_U64(ev.what, MMX_TICKET_LOST);
@@ -140,7 +140,7 @@ TEST_RIG(waits_for_its_turn, ROLE_LANGD)
     T_EQ_I64(ev.reason, MMX_E_TIMEOUT);
     T_EQ_U64(ev.generation, 0);
     T_EQ_I64(mmx_ticket_wait(g->m, s, "a", 0, &id), -MMX_E_STALE);
-    /* The wait is. */
+    /* The wait has ended. */
     answer(&g->f, asked(g, s, "a").seq, OK, NONE, 0);
     tell(g, "a", false, MMX_E_TIMEOUT, 0, 0);
     T_EQ_I64(mmx_ticket_wait(g->m, s, "a", T_WAIT_MS, &id), -MMX_E_TIMEOUT);
@@ -169,13 +169,13 @@ TEST_RIG(what_comes_before_the_answer_is_old, ROLE_LANGD)
     answer(&g->f, asked(g, s, "a").seq, OK, NONE, 0);
     T_EQ_I64(mmx_ticket_wait(g->m, s, "a", 0, &id), -MMX_E_TIMEOUT);
     m = asked(g, s, "a");
-    tell(g, "a", false, MMX_E_TIMEOUT, 0, 0); /* crossed the second ask */
+    tell(g, "a", false, MMX_E_TIMEOUT, 0, 0); /* this crossed the second ask */
     answer(&g->f, m.seq, OK, 2, 5);
     ev = rig_one_event(g->m);
     T_EQ_U64(ev.what, MMX_TICKET);
     T_EQ_U64(ev.a, 2);
     rig_no_event(g->m);
-    /* Released while an ask is on its way: its answer finds nobody. */
+    /* A release while an ask is on its way: the answer is dropped. */
     m = asked(g, s, "a");
     released(g, s, "a", MMX_UNKNOWN, OK);
     answer(&g->f, m.seq, OK, 2, 5);
@@ -218,7 +218,7 @@ TEST_RIG(refused, ROLE_LANGD)
     T_EQ_I64(mmx_ticket_wait(g->m, s, "a", T_WAIT_MS, &id), -MMX_E_QUOTA);
     rig_no_event(g->m);
 
-    /* Bound to a room, which must be one. */
+    /* A ticket may be bound to a room, which must exist. */
     room = rig_request(g, 7, MMX_WHOLE);
     t.space = s;
     t.room = room;
@@ -227,7 +227,7 @@ TEST_RIG(refused, ROLE_LANGD)
     g->seq++;
     t.room.tag++;
     T_EQ_I64(mmx_ticket(g->m, &t), -MMX_E_STALE);
-    /* A refused second ask takes nothing away. */
+    /* If a second ask is refused the first one's ticket stays. */
     answer(&g->f, g->seq, OK, 1, 1);
     T_EQ_U64(rig_one_event(g->m).what, MMX_TICKET);
     answer(&g->f, asked(g, s, "x").seq, ERR_UNKNOWN_ROOM, 0, 0);
@@ -279,7 +279,7 @@ TEST_RIG(daemon_lost, ROLE_LANGD)
     T_EQ_I64(mmx_ticket_wait(g->m, s, "a", 0, &id), -MMX_E_STALE);
     (void)poll(
         &(struct pollfd){.fd = mmx_fd(g->m), .events = POLLIN}, 1, T_WAIT_MS);
-    rig_no_event(g->m); /* dials */
+    rig_no_event(g->m); /* the handle dials */
     fake_welcome(&g->f, g->f.cells_fd);
     T_EQ_U64(rig_one_event(g->m).what, MMX_UP);
     T_EQ_I64(ask(g, s, "a"), -MMX_E_STALE);
@@ -315,12 +315,12 @@ TEST_RIG(every_request_of_a_handle, ROLE_LANGD)
 struct party {
     struct rig g;
     int space;
-    atomic_uint holders[IDS]; /* by id; never above 1 */
+    atomic_uint holders[IDS]; /* of each id; never above 1 */
     atomic_uint done;
     bool over;
 };
 
-/* The daemon: the double's socket, the core's tickets. */
+/* The daemon is the double's socket over the core's tickets. */
 static struct tickets *real_tickets(void)
 {
     static struct conf c;
@@ -418,7 +418,7 @@ TEST(eight_threads)
     for (uint32_t i = 0; i < THREADS; i++)
         pthread_join(threads[i], NULL);
     T_EQ_U64(p.done, THREADS * ROUNDS);
-    /* The last release has been carried out when a later call is answered. */
+    /* When a later call is answered, the last release has been carried out. */
     T_EQ_I64(mmx_space(p.g.m, "ctx", IDS, T_WAIT_MS), 0);
     rig_no_event(p.g.m);
     __atomic_store_n(&p.over, true, __ATOMIC_RELEASE);

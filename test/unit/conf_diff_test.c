@@ -1,5 +1,5 @@
-/* conf_diff_test.c - two configurations held against each other: what differs,
- * and what a reload makes of it. */
+/* conf_diff_test.c - two configurations compared: what differs, and what a
+ * reload makes of it. */
 #include "core/conf/conf.h"
 #include "test/t.h"
 
@@ -34,7 +34,7 @@ static void take_change(void *ud, const char *key, const char *was,
     changes[changes_count++].left = left;
 }
 
-/* Two finished configurations of langd, alike. */
+/* Makes two finished configurations of langd that are equal. */
 static void two(void)
 {
     conf_init(&conf, ROLE_LANGD);
@@ -51,7 +51,7 @@ static void two(void)
     other = conf;
 }
 
-/* The differences of conf, read anew, from `other`, in force. */
+/* Compares conf, the file as read, with `other`, which is in force. */
 static void compare(void)
 {
     finish();
@@ -70,7 +70,7 @@ static void differs(
         changes[i].left ? changes[i].left : "not left");
 }
 
-/* Takes the differences over; conf is what was read. */
+/* Reloads conf, the file as read, over `other`; afterwards nothing differs. */
 static void reload(void)
 {
     conf_keep(&conf, &other);
@@ -160,7 +160,7 @@ TEST(peers_are_by_name)
     conf.peers[1] = swap;
     compare();
     T_EQ_U64(changes_count, 0);
-    conf.peers_count = 1; /* a is gone, b has moved, c is new */
+    conf.peers_count = 1; /* a has left, b has moved, c is new */
     set("peers[0].address", "tcp://10.0.0.3:1");
     set("peers[1].name", "c");
     set("peers[1].address", "tcp://10.0.0.4:1");
@@ -202,7 +202,7 @@ TEST(with_keys_or_without_is_for_the_whole_run)
     T_TRUE(!other.insecure && conf_secure(&other));
 }
 
-/* What is taken over has to be good with what stays. */
+/* A new value must fit the values that stay until a restart. */
 /* RULES 9.7 */
 TEST(a_limit_that_stays_is_held_against_what_comes)
 {

@@ -1,4 +1,4 @@
-/* conf_test.c - configuration: values, refusals with their words, what only
+/* conf_test.c - configuration: values, refusals with their texts, what only
  * shows at the end, and that the sample files are what conf_print writes. */
 #include "core/conf/conf.h"
 #include "wire/wire.h"
@@ -23,7 +23,7 @@ static void refused(const char *path, const char *value, const char *text)
     T_CHECK(conf_set(&conf, path, span_str(value), &error) == ERR_MALFORMED,
         "%s=%s was accepted", path, value);
     T_EQ_STR(error.text, text);
-    /* Entries beyond the counts are nobody's. */
+    /* Entries beyond the counts may have any bytes. */
     memset(before.pools + before.pools_count, 0,
         sizeof(before.pools[0]) * (CONF_POOLS_MAX - before.pools_count));
     memset(conf.pools + conf.pools_count, 0,
@@ -55,8 +55,8 @@ static void unfinished(const char *text)
     T_EQ_STR(error.text, text);
 }
 
-/* Each of these is refused, at the end or at once, with what is said of all of
- * them. */
+/* Checks that each of these values is refused, at once or at the end, with the
+ * same text. */
 static void none_of(
     bool at_end, const char *path, const char *const *values, const char *is)
 {
@@ -572,7 +572,7 @@ TEST(transports_are_of_ucx)
 TEST(ucx_beside_keys_is_for_trusted_networks)
 {
     begin(ROLE_LANGD);
-    /* Within the host, too. */
+    /* Also with transports of the host alone. */
     for (unsigned i = 0; i < 2; i++) {
         set("transfer.carrier", "ucx");
         unfinished("transfer.carrier: `ucx` beside control.keys needs "
@@ -776,7 +776,7 @@ TEST(sample_of_langd)
     check_sample(ROLE_LANGD, "conf/mmx-langd.yaml");
 }
 
-/* The two sides of each pair agree on what they must agree on. */
+/* Checks that the two sides of a pair have the same values where they must. */
 static void check_pair(const char *encoded, const char *langd)
 {
     static struct conf e;

@@ -8,7 +8,7 @@
 #define CANARY 0xa5
 
 struct area {
-    uint8_t *from, *to; /* at a line, with a margin on both sides */
+    uint8_t *from, *to; /* each at a cache line, with a margin on both sides */
     size_t cap;
 };
 
@@ -32,8 +32,8 @@ static void area_free(struct area *a)
     free(a->to);
 }
 
-/* Copies n bytes from one place to another and looks at all around; what was
- * written is canary again afterwards. */
+/* Copies n bytes and checks all bytes around; then writes the canaries
+ * again. */
 static void one(struct area *a, size_t to_at, size_t from_at, size_t n)
 {
     uint8_t *to = a->to + MARGIN + to_at;
@@ -75,7 +75,7 @@ TEST(every_size_of_the_last_lines)
     area_free(&a);
 }
 
-/* Around the size where copy_rows begins to stream, and rows as they are. */
+/* Sizes around that at which copy_rows begins to stream, and real rows. */
 TEST(larger_sizes)
 {
     static const size_t sizes[] = {COPY_STREAM_MIN - 1, COPY_STREAM_MIN,

@@ -1,5 +1,5 @@
-/* crash_test.c - what is written in a crash: each line whole, of fixed memory,
- * the last happenings and no others. */
+/* crash_test.c - what is written in a crash: whole lines, from fixed memory,
+ * the last events of the recorder and no others. */
 #include "core/trace/dump.h"
 #include "core/trace/trace.h"
 #include "node/crash.h"
@@ -35,7 +35,8 @@ TEST(a_happening_is_a_line)
     add(6000000, 1, HAPPENED_ENDED, 0, NONE, ERR_TIMEOUT, ROWS_UNKNOWN);
     T_EQ_STR(line_of(&recorder.at[1], 6000000),
         "-0.000 ms room ..00000001 ended reason timeout\n");
-    add(1, UINT64_MAX, 255, 255, NONE, 0, 0); /* torn */
+    /* an entry that is half written */
+    add(1, UINT64_MAX, 255, 255, NONE, 0, 0);
     T_EQ_STR(line_of(&recorder.at[2], 0),
         "-0.000 ms room ..ffffffff unknown unknown\n");
 }

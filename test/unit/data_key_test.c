@@ -1,11 +1,12 @@
-/* data_key_test.c - the key of a pair's data connections, as the brains draw
- * it, say it and pass it on (HELLO's data_key). Bodies give random bytes. */
+/* data_key_test.c - the key of a pair's data connections: how the brains draw
+ * it, send it (HELLO's data_key) and pass it to the shards. Bodies give random
+ * bytes. */
 #include "test/there.h"
 #include "core/share.h"
 
 static uint8_t fresh[DATA_KEY_FRESH], drawn[DATA_KEY_FRESH];
 
-/* Keeps what a case has made in sight of the leak checker. */
+/* Keeps a rig reachable, so that the leak checker does not report it. */
 static struct rig *kept(struct rig *r)
 {
     static struct rig *volatile all[4];
@@ -15,7 +16,7 @@ static struct rig *kept(struct rig *r)
     return all[count++] = r;
 }
 
-/* Bytes that no call before gave. */
+/* Returns bytes that no earlier call gave. */
 static const uint8_t *draw(void)
 {
     static uint8_t at;
@@ -24,7 +25,7 @@ static const uint8_t *draw(void)
     return fresh;
 }
 
-/* A langd whose data connections have keys, with a link that comes up. */
+/* Returns a langd whose data connections have keys; its link comes up. */
 static struct rig *keyed(bool encrypt)
 {
     struct rig *l = langd(
@@ -47,7 +48,7 @@ static void hello_of(struct rig *l, uint64_t epoch)
     rig_step(l, &(struct event){.type = EV_PEER, .peer = &m, .fresh = draw()});
 }
 
-/* The i-th key that shards were told since the last step. */
+/* Returns the i-th key that shards were given since the last step. */
 static const struct action *told_key(const struct rig *l, uint32_t i)
 {
     for (uint32_t k = 0; k < l->acts_count; k++)
@@ -56,8 +57,8 @@ static const struct action *told_key(const struct rig *l, uint32_t i)
     return NULL;
 }
 
-/* Shards were told the key that was drawn last, before the peer was told
- * anything. */
+/* Checks that shards got the key that was drawn last, before the peer got any
+ * message. */
 static void is_told(struct rig *l, const struct action *a, uint8_t bits)
 {
     T_TRUE(a != NULL && a->len == DATA_KEY_BYTES);
@@ -68,7 +69,7 @@ static void is_told(struct rig *l, const struct action *a, uint8_t bits)
     memcpy(drawn, fresh, sizeof(drawn));
 }
 
-/* A HELLO is said to whatever answers on the link: without it. */
+/* Checks that the last HELLO has no key: any daemon may answer on the link. */
 static void is_unsaid(struct rig *l)
 {
     const struct peer_msg *m = brain_said(l, PEER_HELLO, -1);
@@ -77,7 +78,7 @@ static void is_unsaid(struct rig *l)
     T_EQ_U64(m->hello.data_key.len + m->hello.addresses.len, 0);
 }
 
-/* The run that has answered is told. */
+/* Checks that the run that has answered gets the key. */
 static void is_said(struct rig *l, uint64_t epoch, uint8_t bits)
 {
     const struct peer_msg *m = brain_said(l, PEER_HELLO, -1);
@@ -128,7 +129,7 @@ TEST_WITH(a_link_that_comes_back_keeps_it, struct rig *l, keyed(false))
     is_said(l, PEER_EPOCH, 0);
 }
 
-/* What answers on the link may be another daemon, or a later run. */
+/* Another daemon, or a later run, may answer on the link. */
 TEST(another_run_hears_no_key_of_the_one_before)
 {
     struct rig *l = keyed(false);
@@ -154,13 +155,13 @@ TEST_WITH(a_peer_that_is_lost_has_none, struct rig *l, keyed(false))
     is_unsaid(l);
 }
 
-/* It had a link, and has never said HELLO. */
+/* The evicted peer had a link, and never said HELLO. */
 TEST(a_place_that_is_given_away_has_none)
 {
     struct rig *l = kept(BRAIN(ROLE_LANGD, "control.keys=/etc/mmx/key",
         "control.allow[0]=tcp://127.0.0.1:*", "limits.peers=2"));
     struct local_msg m = request(1000, 63, MODE_WHOLE);
-    uint32_t link = 1; /* `enc` has the first */
+    uint32_t link = 1; /* `enc` has link 0 */
     char name[40];
 
     brain_conn(l, 0, "s");
@@ -195,8 +196,8 @@ TEST(without_keys_none_is_said)
 
 /* encoded */
 
-/* A langd says HELLO with a key of `bytes` bytes. Returns what the shards were
- * told; NULL: nothing. */
+/* Has a langd say HELLO with a key of `bytes` bytes. Returns what the shards
+ * got, or NULL. */
 static const struct action *hears(struct rig *e, uint32_t bytes)
 {
     static const uint8_t key[64] = {DATA_KEY_ENCRYPT, 7, 7, 7};

@@ -1,6 +1,6 @@
 /* embedding_test.c - the vectors of EMBEDDING.md that only C computes: layouts
- * and their hashes, the names that the llama.cpp programs make. Those of the
- * library's calls are test/python/embedding_test.py's. */
+ * and their hashes, the names that the llama.cpp programs make. The library's
+ * calls are in test/python/embedding_test.py. */
 #include "client/llama/digest.h"
 #include "wire/layout.h"
 
@@ -55,7 +55,8 @@ TEST(names_of_a_picture_by_its_digest)
         T_EQ_U64(vector_bytes(&v, "key", wanted, sizeof wanted), 32);
         T_EQ_MEM(key, wanted, 32);
         if (strlen(tag) == 256) {
-            strcat(tag, "y"); /* its key would be that of the one before */
+            /* otherwise its key would equal the shorter tag's */
+            strcat(tag, "y");
             T_EQ_U64(digest_room(tag, id), 0);
         }
     }
