@@ -24,7 +24,6 @@
 #define WORDS     (PROMPT / 64 + 1)
 #define TAKEN(s)  ((s) >> 16)
 #define NO_SOURCE 0
-#define TIMES     201
 
 /* One random prompt. source[i]: room + 1 in the high half, row in the low
  * one; who[i] the span. */
@@ -333,71 +332,4 @@ TEST_LIMIT(a_million_prompts_against_the_oracle, 400)
 {
     for (uint64_t seed = 1; seed <= PROMPTS; seed++)
         walk(seed);
-}
-
-/* what it costs */
-
-static uint64_t median(uint64_t *v, uint32_t n)
-{
-    for (uint32_t i = 1; i < n; i++)
-        for (uint32_t j = i; j && v[j - 1] > v[j]; j--) {
-            uint64_t x = v[j];
-
-            v[j] = v[j - 1];
-            v[j - 1] = x;
-        }
-    return v[n / 2];
-}
-
-static void time_plan(uint32_t spans, uint32_t length, uint32_t gap, bool bytes)
-{
-    static uint64_t took[TIMES];
-    uint8_t *text = calloc(length, 1);
-    uint64_t *words = calloc(length / 64 + 1, 8);
-    struct mmx_placeholder *p = calloc(spans, sizeof *p);
-    struct mmx_window w = {.length = spans * (length + 2), .rooms = spans};
-    const struct mmx_plan *plan;
-    size_t size;
-    uint32_t at;
-    void *mem;
-
-    for (uint32_t i = 0; i < length; i++)
-        text[i] = i % gap != gap - 1;
-    window_pack(text, length, words);
-    for (uint32_t i = 0; i < spans; i++)
-        p[i] = (struct mmx_placeholder){.offset = i * (length + 2) + 2,
-            .length = length,
-            .embed = words,
-            .room = i,
-            .storage = STORAGE_COMPACT};
-    T_OK(window_bytes(&w, p, spans, &size, &at));
-    mem = malloc(size);
-    for (uint32_t i = 0; i < ARRAY_LEN(took); i++) {
-        uint64_t start = t_now_ns();
-
-        for (uint32_t j = 0; bytes && j < spans; j++)
-            window_pack(text, length, words);
-        T_OK(window_plan(&w, p, spans, mem, size, &plan, &at));
-        took[i] = t_now_ns() - start;
-    }
-    printf("%u spans x %u positions, a separator every %u%s: %.1f us, "
-           "%u segments, %zu bytes\n",
-        spans, length, gap, bytes ? ", masks packed each time" : "",
-        (double)median(took, ARRAY_LEN(took)) / 1e3, plan->segments_count,
-        plan->bytes);
-    free(mem);
-    free(p);
-    free(words);
-    free(text);
-}
-
-/* Nothing is asked of the numbers: --nofork what_a_plan shows them. */
-TEST(what_a_plan_costs)
-{
-    time_plan(64, 254, 33, false);
-    time_plan(64, 254, 33, true);
-    time_plan(64, 254, 2, false);
-    time_plan(64, 16384, 33, false);
-    time_plan(64, 16384, 65, false);
-    time_plan(64, 16384, 16385, false);
 }
