@@ -130,11 +130,10 @@ class Tests(unittest.TestCase):
         self.run_base("", "test_sample", "test_tickets", "test_plan")
 
     def test_its_engines_in_python(self):
-        self.run_base("", "test_rooms", "test_python", "test_groups",
-                      "test_shares")
+        self.run_base("", "test_rooms", "test_python", "test_shares")
 
     def test_its_encoded(self):
-        self.run_base("mmx-encoded", "test_rooms", "test_groups")
+        self.run_base("mmx-encoded", "test_rooms")
 
     def test_its_langd(self):
-        self.run_base("mmx-langd", "test_rooms", "test_groups")
+        self.run_base("mmx-langd", "test_rooms")
