@@ -1,7 +1,6 @@
 """Engines that send more than their share: other engines, the service manager
 and the log are not affected."""
 
-import select
 import time
 
 from engine import LIMIT
@@ -37,49 +36,6 @@ class Flood(Case):
             call(s, wire.SPACE.encode(5))
             worst = max(worst, time.monotonic() - began)
         return worst
-
-    # RULES 7.8
-    def test_reports_for_a_connection_that_is_gone(self):
-        e, s, beats = self.crowd()
-        good = greeted(e, session="good")
-        good.settimeout(20)
-
-        def gone():
-            began = time.monotonic()
-            bad = greeted(e, session="bad")
-            bad.send(b"".join(wire.QUERY.encode(9, what="rooms")
-                              for _ in range(1000)))
-            eventually(lambda: self.begins(bad), "the first report comes")
-            bad.close()
-            return self.worst(good, 0.5), beats.longest(began)
-        self.at_best(gone)
-        eventually(lambda: e.show("status")[0]["connections"] == 3, "ended")
-        self.end(s, good)
-
-    # RULES 7.8
-    def test_a_long_report_lets_others_in(self):
-        e, s, _ = self.crowd(4 * ROOMS)
-        good, asks = greeted(e, session="good"), greeted(e, session="asks")
-        # If the loop made the report in one turn, it would answer one or two
-        # calls meanwhile. A busy machine may keep us from calling during one
-        # report, not during each.
-        most = max(self.calls_meanwhile(asks, good) for _ in range(6))
-        self.assertGreater(most, 2)
-        self.end(s, good, asks)
-
-    def calls_meanwhile(self, asks, good):
-        """Returns how many calls are answered while a report is made."""
-        calls = 0
-        asks.send(wire.QUERY.encode(9, what="rooms"))
-        while not self.begins(asks):
-            call(good, wire.SPACE.encode(5))
-            calls += 1
-        while packet(asks)[-1].values["more"]:
-            pass
-        return calls
-
-    def begins(self, s):
-        return bool(select.select([s], [], [], 0)[0])
 
     def end(self, *all_of_them):
         for s in all_of_them:

@@ -52,20 +52,6 @@ class Gone(Case):
         up(d)
         self.deliver(enc, lm, 202, 300)
 
-    # F01
-    def test_an_encoder_that_ends(self):
-        e, d = self.pair(langd={"timeouts": {"unreachable": "2s"}})
-        up(d)
-        enc, lm = self.engines(e, d)
-        self.deliver(enc, lm, 1, 300)
-        lm.request(2, "enc0")
-        eventually(lambda: [r for r in e.show("rooms") if r["room"] == 2],
-                   "the encoder has heard of it")
-        e.kill()
-        self.assertEqual(lm.failed(2), "peer-lost")
-        lm.release(2)
-        self.lost(lm, 3)
-
     # RULES 8.4; F01
     def test_an_encoder_that_restarts(self):
         e, d, enc, lm = self.at_work(
@@ -85,11 +71,10 @@ class Steps(Case):
     """The engine that encodes a room ends after each of its steps in turn. The
     room ends with the right reason, others go on, and every block is free."""
 
-    def upto(self, k, room, kill, others=lambda: None):
-        """Opens a room whose encoder ends after k steps; returns its end at
+    def upto(self, k, room, others):
+        """Opens a room whose engine ends after k steps; returns its end at
         langd."""
-        enc = self.world.process(self.e)
-        lm = self.world.engine(self.d)
+        enc, lm = self.world.process(self.e), self.world.engine(self.d)
         lm.request(room, "enc0")
         for step in STEPS[:k]:
             step(enc, room)
@@ -98,8 +83,8 @@ class Steps(Case):
                                 if (r["room"], r.get("asked")) == (room, 1)],
                        "the encoder has heard of it")
         others()
-        kill(enc)
-        if kill == self.engine and k == 0:
+        enc.kill()
+        if k == 0:
             lm.abort(room)  # it was never announced: the language side ends it
         try:
             self.assertEqual(lm.ready(room), 300)
@@ -109,9 +94,6 @@ class Steps(Case):
             end = e.reason
         lm.release(room)
         return end
-
-    def engine(self, enc):
-        enc.kill()
 
     # F06
     def test_an_engine_that_dies_at_every_step(self):
@@ -124,36 +106,11 @@ class Steps(Case):
                 def begun():
                     its.request(room, "enc0")
                     mine.opens(room, 500, 500)
-                end = self.upto(k, 1 + k, self.engine, begun)
+                end = self.upto(k, 1 + k, begun)
                 self.assertEqual(end, "aborted" if k == 0 else "ready"
                                  if k >= FINAL else "engine-lost")
                 mine.finish(room, 0, 500)
-                self.assertEqual(its.ready(room), 500)
-                self.good(its, room)
-                its.release(room)
-                self.assertEqual(mine.done(room), [1, 0])
-                mine.release(room)
-                self.world.all_free()
-
-    # RULES 8.4; F02
-    def test_a_daemon_that_dies_at_every_step(self):
-        self.e = self.world.encoded()
-        other = self.world.encoded("enc1")
-        self.d = self.world.langd([self.e, other],
-                                  timeouts={"unreachable": "2s"})
-        up(self.d)
-        mine, its = self.world.engine(other), self.world.engine(self.d)
-        for k in range(len(STEPS) + 1):
-            with self.subTest(k=k):
-                end = self.upto(k, 1 + k, lambda enc: self.e.kill())
-                if k < FINAL:
-                    self.assertEqual(end, "peer-lost")
-                elif k == len(STEPS):
-                    self.assertEqual(end, "ready")
-                self.deliver(mine, its, 100 + k, 500, "enc1")
-                self.e.start()
-                # until then each room fails at once
-                up(self.d)
+                self.comes(mine, its, room, 500)
                 self.world.all_free()
 
 

@@ -66,21 +66,6 @@ class Together(Keys):
             lm.release(room)
         self.end(enc, 1, 2)
 
-    def test_the_writer_is_killed(self):
-        lm, other = self.lm, self.enc
-        writer = self.world.process(self.e)
-        writer.announce_keyed(1, 600, 7)
-        writer.granted(1)
-        self.keyed(other, 2, 600, 7)
-        self.assertTrue(other.have(2))
-        lm.request(2, "enc0", key=key(7))
-        lm.until(2, "WAITING")
-        writer.kill()
-        self.assertEqual(other.failed(2), "engine-lost")
-        self.assertEqual(lm.failed(2), "engine-lost")
-        other.release(2)
-        lm.release(2)
-
     def test_the_same_picture_twice_in_a_batch(self):
         enc, lm = self.enc, self.lm
         made = enc.conn.announce_batch(enc.pool, [

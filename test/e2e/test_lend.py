@@ -178,50 +178,6 @@ class Users(Lend):
             return {line.split()[4] for line in f if "/memfd:" in line}
 
 
-class Deaths(Lend):
-    def test_langd_dies_and_returns(self):
-        e, d, enc, r = self.lending()
-        self.lend(enc, r, 1)
-        d.kill()
-        self.until(e, "orphaned", 16)
-        self.churn(e, enc, r, 1, 10)
-        eventually(lambda: not (r.step() or r.is_up()), "down")
-        d.start()
-        r.until_up()
-        self.churn(e, enc, r, 1, 20)
-        self.assertEqual(self.pool(e, "orphaned"), 16)
-        r.release(1)
-        r.steps(100)
-        self.until(e, "orphaned", 0)
-        self.until(e, "lent", 0)
-        e.all_free()
-        r.until_maps(2)  # the maps of the new langd's lender
-        self.borrow(enc, r, 2)
-        enc.ends(2)
-        r.release(2)
-        self.until(e, "lent", 0)
-
-    def test_encoded_dies(self):
-        e, d, enc, r = self.lending()
-        self.borrow(enc, r, 1)
-        e.kill()
-        r.steps(300)
-        self.assertEqual(r.wrong(1), [])
-        self.world.engines.remove(enc)
-        enc.close()
-        e.start()
-        enc = self.world.engine(e)
-        r.until_maps(3)  # one more: the old pool is still read
-        self.borrow(enc, r, 2)
-        self.assertEqual(r.wrong(1), [])
-        r.release(1)
-        r.until_maps(2)
-        self.assertEqual(r.wrong(2), [])
-        enc.ends(2)
-        r.release(2)
-        self.until(e, "lent", 0)
-
-
 KILLS = int(os.environ.get("MMX_KILLS", "5"))
 
 

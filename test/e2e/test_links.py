@@ -204,34 +204,3 @@ class Descriptors(Case):
         e.start()
         self.assertIn("RLIMIT_NOFILE is 512, but limits.connections 256",
                       e.tail())
-
-    # F37
-    def test_without_descriptors_no_thread_spins(self):
-        e = self.world.encoded(start=False)
-        e.nofile = (80, 80)
-        e.start()
-        d = self.world.langd([e])
-        enc, lm = self.engines(e, d)
-        self.deliver(enc, lm, 1, 300)
-        host, port = e.address[6:].split(":")
-        crowd = []
-        for _ in range(100):
-            crowd.append(socket.create_connection((host, int(port)), LIMIT))
-
-        def calm():
-            before = e.cpu_ticks()
-            with self.assertRaises(TimeoutError):  # no bytes come
-                idle.recv(1)
-            return e.cpu_ticks() - before < 15
-
-        idle, _ = socket.socketpair()
-        idle.settimeout(0.5)
-        eventually(
-            lambda: "connections are refused: no descriptor" in e.tail(),
-            "the refusal in the log")
-        eventually(calm, "no thread spins")
-        self.deliver(enc, lm, 2, 300)
-        for s in crowd:
-            s.close()
-        idle.close()
-        self.deliver(enc, lm, 3, 300)
