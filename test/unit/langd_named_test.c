@@ -2,7 +2,6 @@
  * while they have rooms or are not connected, and addresses that control.allow
  * has no more. `enc` is peer 0. */
 #include "core/head.h"
-#include "test/any.h"
 #include "test/there.h"
 #include "base/text.h"
 
@@ -534,96 +533,6 @@ TEST_WITH(one_that_waits_for_a_room_of_none_hears_so, struct rig *l, many())
     T_EQ_U64(ask_many(l, 0, 0, 40), 40);
     brain_pass(l, 1);
     T_EQ_U64(brain_state(l, 0, 63), ROOM_FAILED);
-}
-
-/* whatever comes and goes */
-
-/* Names some of four encoders, each by one of two names, and allows some. */
-static void another_conf(struct rig *l)
-{
-    struct conf *c = &l->conf;
-    char name[4][8], address[4][32];
-
-    c->peers_count = 0;
-    for (uint32_t i = 0; i < 4; i++) {
-        struct conf_peer *p = &c->peers[c->peers_count];
-
-        snprintf(name[i], 8, "%c%u", 'a' + (char)below(2), i);
-        snprintf(address[i], 32, "tcp://127.0.0.1:%u", 7601 + i);
-        if (below(2))
-            continue;
-        snprintf(p->name, sizeof(p->name), "%s", name[i]);
-        snprintf(p->address, sizeof(p->address), "%s", address[i]);
-        c->peers_count++;
-    }
-    c->control_allow.count = below(2);
-    snprintf(c->control_allow.items[0], 32, "tcp://127.0.0.1:760%s",
-        below(2) ? "*" : "3");
-    take(l);
-}
-
-static void anything(struct rig *l, uint32_t cell)
-{
-    char name[32];
-    uint32_t i = below(4), link = below(4);
-    struct local_msg m;
-
-    if (below(2))
-        snprintf(name, sizeof(name), "%c%u", 'a' + (char)below(2), i);
-    else
-        snprintf(name, sizeof(name), "tcp://127.0.0.1:%u", 7601 + i);
-    switch (below(12)) {
-    case 0:
-        another_conf(l);
-        break;
-    case 1:
-        brain_down(l, link);
-        break;
-    case 2:
-        rig_step(l, &(struct event){.type = EV_LINK_UP, .link = link});
-        break;
-    case 3:
-    case 4:
-        snprintf(name, sizeof(name), "e%u", link);
-        brain_hello(l, link, name, PEER_EPOCH + link + 10 * below(2));
-        break;
-    case 5:
-        brain_is(l, EV_SEEK);
-        break;
-    case 6:
-        brain_pass(l, below(4000));
-        break;
-    case 7:
-        (void)brain_say(l, 0, release(below(cell + 1), ROWS_UNKNOWN));
-        break;
-    case 8:
-        m = attach(1 + below(5), cell, RIGHT_READ);
-        m.attach.encoder = span_str(name);
-        (void)brain_say(l, 0, m);
-        break;
-    case 9:
-        m = (struct local_msg){.type = LOCAL_DECLINE};
-        m.decline.room = 1 + below(5);
-        m.decline.encoder = span_str(name);
-        (void)brain_say(l, 0, m);
-        break;
-    default:
-        m = request_at(name, 1 + below(5), cell);
-        (void)brain_say(l, 0, m);
-        break;
-    }
-}
-
-TEST(whatever_comes_and_goes_is_taken)
-{
-    for (uint64_t seed = 1; seed < 9; seed++) {
-        struct rig *l = langd("timeouts.unreachable=1s", NULL);
-
-        any_begin(seed);
-        for (uint32_t i = 0; i < 3000; i++)
-            anything(l, i % 60);
-        l->is->ops->check(l->is);
-    }
 }
 
 /* Returns the length of the name that was last connected to; NONE: nothing
