@@ -1,5 +1,5 @@
 /* encoded_any_test.c - whatever langds, their links and encode engines do in
- * any order, mended or not: encoded takes it, and its check of itself passes
+ * any order, right or wrong: encoded takes it, and its check of itself passes
  * after each step. */
 #include "test/any.h"
 #include "test/here.h"
@@ -13,7 +13,8 @@ static uint32_t opened; /* bit i: the shards know peer i */
 static struct {
     uint64_t token, lend, epoch;
     char name;
-    uint32_t stage[2]; /* of its connection for maps, and of a reader's */
+    /* of the langd's connection that maps, and of a reader's */
+    uint32_t stage[2];
 } maps[LINKS];
 
 static void says_hello(struct rig *e, uint32_t link)
@@ -38,8 +39,8 @@ static void says_hello(struct rig *e, uint32_t link)
     }
 }
 
-/* A connection that maps pools begins, ends, or its process does: the langd's,
- * or of an engine of it. */
+/* A connection that maps pools begins, or it or its process ends: the langd's
+ * own, or one of an engine of that langd. */
 static void any_map(struct rig *e, uint32_t link)
 {
     struct event ev = {
@@ -74,7 +75,7 @@ static void any_link(struct rig *e, uint32_t link)
     rig_step(e, &ev);
     if (one_in(2))
         return;
-    epochs_of[link] = 0; /* in another run */
+    epochs_of[link] = 0; /* says HELLO as another run */
     says_hello(e, link);
 }
 

@@ -3,7 +3,7 @@
  * (RULES 5, 7). */
 #include "test/here.h"
 
-#define ENGINE_UID 7 /* as brain_conn() has it */
+#define ENGINE_UID 7 /* the user of brain_conn()'s connections */
 
 static struct peer_msg abort_of(
     uint64_t room, uint64_t generation, enum err why)
@@ -93,9 +93,11 @@ TEST_IS(so_does_one_whose_engine_died, given_up(ERR_ENGINE_LOST, 0));
 TEST_ENCODED(one_of_two_gave_up)
 {
     HEARS(e, 0, two(init(e, 1, 70, 0)), abort_of(1, 70, ERR_ABORTED));
-    brain_hear(e, 0, about(1, 0, PEER_DECLINE)); /* it counts once */
+    /* it has given up already, and counts once */
+    brain_hear(e, 0, about(1, 0, PEER_DECLINE));
     T_OK(
-        brain_say(e, 0, announce_for(0, 1, 0, 16))); /* two, as its INIT said */
+        /* for two destinations, as the INIT said */
+        brain_say(e, 0, announce_for(0, 1, 0, 16)));
     T_EQ_U64(brain_shown(e, "rooms", "failed", 0), 1);
     brain_hear(e, 1, init(e, 1, 72, 0));
     T_EQ_U64(brain_said(e, PEER_FAILED, 0)->failed.reason,
@@ -138,7 +140,7 @@ TEST_ENCODED(a_langd_that_is_lost_has_given_nothing_up)
     brain_pass(e, 600);
     T_OK(brain_say(e, 0, announce_for(1, 1, 0, 16)));
     brain_hello(e, 0, "a", 0x9999);
-    brain_hear(e, 0, init(e, 1, 71, 16)); /* its engine asks again */
+    brain_hear(e, 0, init(e, 1, 71, 16)); /* its engine requests it again */
     T_EQ_U64(brain_state(e, 0, 0), ROOM_WAITING);
 }
 
@@ -151,7 +153,7 @@ TEST_ENCODED(declines_are_forgotten_in_time, "timeouts.bootstrap=1s")
     T_EQ_U64(brain_state(e, 0, 0), ROOM_BOOTSTRAPPING);
 }
 
-/* A room that has ended: nothing of it is held against the next of its id. */
+/* Once a room has ended, nothing counts against the next room of its id. */
 /* RULES 5.19 */
 TEST_ENCODED(what_a_room_counted_ends_with_it)
 {
@@ -185,10 +187,11 @@ TEST_ENCODED(a_langd_counts_once)
     T_OK(brain_say(e, 0, a));
     m.init.required_dst = 3;
     HEARS(e, 0, m, abort_of(1, 70, ERR_ABORTED));
-    brain_hear(e, 0, about(1, 0, PEER_DECLINE)); /* another engine of it */
+    /* another engine of the same langd */
+    brain_hear(e, 0, about(1, 0, PEER_DECLINE));
     HEARS(e, 1, about(1, 0, PEER_DECLINE), about(1, 0, PEER_DECLINE));
     T_EQ_U64(brain_shown(e, "rooms", "failed", 0), 2);
-    m.generation = 71; /* and has its place again */
+    m.generation = 71; /* a langd that asks again is a destination again */
     brain_hear(e, 0, m);
     is_taken(e);
     T_EQ_U64(brain_shown(e, "rooms", "failed", 0), 1);
@@ -227,9 +230,10 @@ TEST_ENCODED(
     T_EQ_U64(brain_shown(e, "status", "declines_held", 0), 16);
     T_EQ_U64(brain_stat(e, "declines_forgotten"), 24);
     T_OK(brain_say(e, 0, announce_for(1, 1, 0, 16)));
-    T_OK(brain_say(e, 0, announce(140, 1, 8, 8))); /* the youngest is known */
+    /* the youngest decline is remembered */
+    T_OK(brain_say(e, 0, announce(140, 1, 8, 8)));
     T_EQ_U64(brain_reason(e, 0, 1), ERR_DECLINED);
-    T_OK(brain_say(e, 0, announce(101, 2, 8, 8))); /* the eldest is not */
+    T_OK(brain_say(e, 0, announce(101, 2, 8, 8))); /* the oldest is forgotten */
     T_EQ_U64(brain_state(e, 0, 2), ROOM_BOOTSTRAPPING);
 }
 
@@ -242,7 +246,7 @@ static struct local_msg withdraw(uint64_t room)
     return m;
 }
 
-/* A user that withdraws rooms that never come forgets its own. */
+/* A user that withdraws many rooms that never come evicts only its own. */
 /* RULES 5.19 */
 TEST_ENCODED(a_user_that_withdraws_much_evicts_its_own, "limits.tombstones=32")
 {
@@ -273,7 +277,7 @@ TEST_ENCODED(another_user_of_this_host_declines_nothing)
     brain_hear(e, 0, m);
     T_EQ_U64(brain_state(e, 0, 0), ROOM_BOOTSTRAPPING);
     T_EQ_U64(brain_stat(e, "declines_ignored"), 1);
-    m.room = 2; /* nor before the announce */
+    m.room = 2; /* the decline does not count before the announce either */
     brain_hear(e, 0, m);
     T_OK(brain_say(e, 0, announce(2, 1, 8, 8)));
     T_EQ_U64(brain_state(e, 0, 1), ROOM_BOOTSTRAPPING);
@@ -323,7 +327,7 @@ TEST_ENCODED(the_first_that_fits_has_a_room_of_one)
     T_EQ_U64(brain_said(e, PEER_LENGTH, 0)->generation, 71);
 }
 
-/* An INIT that was lost, or is late, and what gives it up. */
+/* What counts as giving up if the INIT was lost or comes late. */
 
 /* RULES 5.19 */
 TEST_ENCODED(to_give_up_an_announced_room_is_heard_without_its_init)

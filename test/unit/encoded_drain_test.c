@@ -52,7 +52,7 @@ TEST_ENCODED(an_end_is_not_taken_back)
     T_ERR(brain_say(e, 0, announce(1, 0, 8, 8)), ERR_DRAINING);
 }
 
-/* Returns the number of HELLOs, all of which say so. */
+/* Checks that all HELLOs say `draining`; returns their number. */
 static uint32_t says(struct rig *e, bool draining)
 {
     uint32_t n = brain_said_count(e, PEER_HELLO);
@@ -86,7 +86,7 @@ TEST_ENCODED(langds_are_told_until_they_have_answered)
     brain_pass(e, 500);
     T_EQ_U64(says(e, true), 1);
     answers(e, 1, "b");
-    brain_is(e, EV_DRAIN); /* that is known */
+    brain_is(e, EV_DRAIN); /* all langds know it already */
     brain_pass(e, 5000);
     T_EQ_U64(says(e, true), 0);
     brain_hello(e, 2, "c", L_EPOCH + 2);
@@ -103,14 +103,15 @@ TEST_ENCODED(an_answer_to_what_was_said_before_ends_no_news)
     brain_pass(e, 0);
     T_EQ_U64(says(e, true), 2);
     brain_is(e, EV_UNDRAIN);
-    answers(e, 0, "a"); /* to the first */
+    answers(e, 0, "a"); /* answers the first HELLO, of the drain */
     brain_pass(e, 0);
     T_EQ_U64(says(e, false), 1);
-    answers(e, 1, "b"); /* only now it hears the next */
+    /* its first answer: it has not heard the second HELLO */
+    answers(e, 1, "b");
     brain_pass(e, 0);
     T_EQ_U64(says(e, false), 1);
     answers(e, 1, "b");
-    brain_pass(e, 500); /* what a was told is lost */
+    brain_pass(e, 500); /* the second HELLO to a was lost */
     T_EQ_U64(says(e, false), 1);
     answers(e, 0, "a");
     brain_pass(e, 5000);

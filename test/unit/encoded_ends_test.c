@@ -3,7 +3,8 @@
  * rows, the pool has 16. */
 #include "test/here.h"
 
-/* Announced, asked for by `a` as generation g, all of it sent. */
+/* A room that is announced and requested by `a` as generation g; all rows are
+ * sent. */
 static void under_way(struct rig *e, uint64_t room, uint32_t cell, uint64_t g)
 {
     T_OK(brain_say(e, 0, announce(room, cell, 16, 16)));
@@ -23,9 +24,9 @@ TEST_ENCODED(a_failed_room_asks_langd_first)
     T_EQ_U64(brain_said(e, PEER_FAILED, 0)->failed.reason, ERR_ABORTED);
     T_EQ_U64(brain_state(e, 0, 1), ROOM_TRANSFERRING);
     brain_pass(e, 1000);
-    T_TRUE(brain_said_count(e, PEER_FAILED) >= 2); /* until answered */
+    T_TRUE(brain_said_count(e, PEER_FAILED) >= 2); /* repeated until answered */
     brain_hear(e, 0, state(1, 70, PEER_FAILED, ROOM_SUCCESS));
-    T_EQ_U64(brain_state(e, 0, 1), ROOM_SUCCESS); /* it has everything */
+    T_EQ_U64(brain_state(e, 0, 1), ROOM_SUCCESS); /* langd has all rows */
 }
 
 /* RULES 4.6 */
@@ -70,7 +71,7 @@ TEST_ENCODED(a_short_absence_changes_nothing)
     under_way(e, 1, 0, 70);
     brain_down(e, 0);
     brain_pass(e, 300);
-    brain_hello(e, 2, "a", L_EPOCH); /* on another link */
+    brain_hello(e, 2, "a", L_EPOCH); /* the same run, on another link */
     T_EQ_U64(brain_said(e, PEER_LENGTH, 0)->generation, 70);
     brain_pass(e, 1000);
     brain_hear(e, 2, about(1, 70, PEER_ACK));
@@ -102,7 +103,7 @@ TEST_ENCODED(messages_for_another_epoch)
     m.to_epoch = 0;
     m.from_epoch = 6;
     brain_hear(e, 0, m);
-    brain_hear(e, 7, m); /* nobody said HELLO on that link */
+    brain_hear(e, 7, m); /* no HELLO came on that link */
     T_EQ_U64(brain_stat(e, "stale_epoch"), 3);
     T_EQ_U64(brain_events(e, 0, 0), EVENT_GRANTED);
 }
@@ -111,12 +112,13 @@ TEST_ENCODED(messages_for_another_epoch)
 TEST_ENCODED(a_name_is_one_daemons)
 {
     under_way(e, 1, 0, 70);
-    brain_hello(e, 2, "a", 0x9999); /* while the first is connected */
+    /* another run while the first one is connected */
+    brain_hello(e, 2, "a", 0x9999);
     T_EQ_U64(brain_said_count(e, PEER_NACK), 1);
     T_TRUE(brain_said(e, PEER_HELLO, 0) == NULL);
     T_EQ_U64(brain_state(e, 0, 0), ROOM_TRANSFERRING);
     T_EQ_U64(brain_acts(e, ACT_WARN), 1);
-    brain_hello(e, 2, "a", 0x9999); /* again and again */
+    brain_hello(e, 2, "a", 0x9999); /* a repetition */
     T_EQ_U64(brain_said_count(e, PEER_NACK), 1);
     T_EQ_U64(brain_acts(e, ACT_WARN), 0);
     brain_pass(e, 11000);
@@ -128,12 +130,14 @@ TEST_ENCODED(a_name_is_one_daemons)
 TEST_ENCODED(a_run_has_one_link_while_it_lives)
 {
     under_way(e, 1, 0, 70);
-    brain_hello(e, 2, "a", L_EPOCH); /* name and epoch open nothing */
+    /* the same name and epoch on a second link */
+    brain_hello(e, 2, "a", L_EPOCH);
     T_EQ_U64(brain_said(e, PEER_NACK, 0)->nack.reason, ERR_BUSY);
-    /* The first link is spoken to: if it is dead it shows. */
+    /* The first link gets a HELLO: if it is dead that will show. */
     T_EQ_U64(brain_said(e, PEER_HELLO, 0)->hello.answer, 1);
     T_EQ_U64(brain_said_count(e, PEER_HELLO), 1);
-    brain_hear(e, 2, about(1, 70, PEER_ABORT)); /* and so is this refused */
+    /* refused as well: no HELLO was accepted on that link */
+    brain_hear(e, 2, about(1, 70, PEER_ABORT));
     T_EQ_U64(brain_said(e, PEER_NACK, 0)->nack.reason, ERR_STALE);
     T_EQ_U64(brain_state(e, 0, 0), ROOM_TRANSFERRING);
     brain_down(e, 0);
@@ -157,7 +161,7 @@ TEST(a_run_is_shown_by_another_number)
 TEST_ENCODED(a_link_has_one_name_at_a_time, "timeouts.linger=0ms")
 {
     under_way(e, 1, 0, 70);
-    brain_hello(e, 0, "other", 0x9999); /* a is not on it any more */
+    brain_hello(e, 0, "other", 0x9999); /* link 0 is not a's any more */
     brain_pass(e, 600);
     T_EQ_U64(brain_reason(e, 0, 0), ERR_PEER_LOST);
 }
@@ -169,7 +173,8 @@ TEST_ENCODED(hellos_that_are_none)
     T_EQ_U64(brain_said(e, PEER_NACK, 0)->nack.reason, ERR_MALFORMED);
     brain_hello(e, 4, "c", 0);
     T_EQ_U64(brain_said_count(e, PEER_NACK), 1);
-    for (uint32_t i = 0; i < 20; i++) { /* places are used again */
+    /* places of the refused ones are free again */
+    for (uint32_t i = 0; i < 20; i++) {
         char name[2] = {(char)('c' + (char)i), 0};
 
         brain_hello(e, 4, name, 0x100 + i);
@@ -190,14 +195,14 @@ TEST_ENCODED(init_after_the_source_is_gone)
     brain_hear(e, 1, init(e, 1, 71, 8));
     T_EQ_U64(brain_said(e, PEER_FAILED, 0)->failed.reason, ERR_UNKNOWN_ROOM);
     T_EQ_U64(brain_stat(e, "unknown_rooms"), 1);
-    brain_hear(e, 1, resume(1, 71, 0, 16, 0)); /* dead for ever */
+    brain_hear(e, 1, resume(1, 71, 0, 16, 0)); /* refused for ever */
     T_EQ_U64(brain_said(e, PEER_FAILED, 0)->failed.reason, ERR_UNKNOWN_ROOM);
-    brain_hear(e, 0, init(e, 1, 70, 8)); /* one that was served */
+    brain_hear(e, 0, init(e, 1, 70, 8)); /* the generation that was served */
     T_EQ_U64(brain_said(e, PEER_STATE, 0)->state.state, ROOM_SUCCESS);
     brain_pass(e, 31000);
     brain_hear(e, 1, resume(1, 71, 0, 16, 0));
     T_EQ_U64(brain_said(e, PEER_NACK, 0)->nack.reason, ERR_STALE);
-    brain_hear(e, 1, init(e, 1, 72, 8)); /* it may be announced again */
+    brain_hear(e, 1, init(e, 1, 72, 8)); /* the room may be announced again */
     is_taken(e);
 }
 
@@ -224,7 +229,7 @@ TEST_ENCODED(a_newer_generation_of_one_langd_takes_its_place)
     brain_hear(e, 0, init(e, 1, 71, 16));
     T_TRUE(brain_cmd(e, SEND_CLOSE) != NULL);
     T_EQ_U64(brain_cmd(e, SEND_OPEN)->generation, 71);
-    T_EQ_U64(brain_limit(e), 16); /* from 0 */
+    T_EQ_U64(brain_limit(e), 16); /* all rows, from row 0 on */
     brain_hear(e, 0, init(e, 1, 70, 16));
     T_EQ_U64(brain_said(e, PEER_FAILED, 0)->failed.reason, ERR_STALE);
     ack_succeeds(e, 0, 1, 71, 0);
@@ -235,7 +240,7 @@ TEST_ENCODED(a_late_init_of_an_older_generation_changes_nothing)
 {
     T_OK(brain_say(e, 0, announce(1, 0, 16, 16)));
     brain_hear(e, 0, init(e, 1, 80, 16));
-    brain_hear(e, 0, init(e, 1, 70, 16)); /* older, delayed */
+    brain_hear(e, 0, init(e, 1, 70, 16)); /* an older one that was delayed */
     T_EQ_U64(brain_said(e, PEER_NACK, 0)->nack.reason, ERR_STALE);
     T_OK(brain_say(e, 0, commit(0, 0, 16)));
     brain_hear(e, 0, resume(1, 80, 0, 16, 0));
@@ -243,7 +248,8 @@ TEST_ENCODED(a_late_init_of_an_older_generation_changes_nothing)
     ack_succeeds(e, 0, 1, 80, 0);
 }
 
-/* Rows of it went: a new instance must not send others under its number. */
+/* Ends a room of which rows have gone: a new room must not send other rows
+ * under its number. */
 static void dies(struct rig *e, uint64_t generation)
 {
     struct peer_msg m = about(1, generation, PEER_ABORT);
@@ -284,7 +290,8 @@ TEST_ENCODED(acks_are_answered_together)
     T_TRUE(brain_said(e, PEER_STATE, 0) == NULL);
     serve(e, 2, 1);
     T_TRUE(brain_said(e, PEER_ACKED, 0) == NULL);
-    brain_hear(e, 0, about(9, 109, PEER_ACK)); /* forgotten here: L decides */
+    /* unknown here: whether it is over is langd's decision */
+    brain_hear(e, 0, about(9, 109, PEER_ACK));
     brain_pass(e, 50);
     T_EQ_U64(brain_said_count(e, PEER_ACKED), 1);
     m = brain_said(e, PEER_ACKED, 0);
@@ -293,12 +300,13 @@ TEST_ENCODED(acks_are_answered_together)
     T_EQ_U64(m->acked.generations.p[8], 102);
     T_EQ_U64(m->acked.generations.p[16], 109);
     serve(e, 3, 2);
-    brain_hello(e, 0, "a", L_EPOCH + 7); /* another run has no such room */
+    /* another run, which has no such rooms */
+    brain_hello(e, 0, "a", L_EPOCH + 7);
     brain_pass(e, 50);
     T_EQ_U64(brain_said_count(e, PEER_ACKED), 0);
 }
 
-/* The loop ends with the last room: what waits is said before. */
+/* The loop ends with the last room: answers that wait are sent before. */
 /* RULES 2.1 */
 TEST_ENCODED(a_drain_leaves_no_ack_without_answer)
 {
@@ -328,7 +336,8 @@ TEST_ENCODED(
         T_OK(brain_say(e, 0, release(1)));
     }
     comes_late(e, 70);
-    brain_hear(e, 1, init(e, 1, 70, 8)); /* another's is another */
+    /* the same number of another langd is another generation */
+    brain_hear(e, 1, init(e, 1, 70, 8));
     is_taken(e);
 }
 
@@ -366,7 +375,8 @@ TEST_ENCODED(abort_is_answered_drained_and_outruns_init)
     e->noisy = true;
     under_way(e, 2, 0, 71);
     brain_hear(e, 0, about(2, 71, PEER_ABORT));
-    T_TRUE(brain_said(e, PEER_DRAINED, 0) == NULL); /* sends are out */
+    /* messages are still with the carrier */
+    T_TRUE(brain_said(e, PEER_DRAINED, 0) == NULL);
     while (brain_quiet(e))
         ;
     T_EQ_U64(brain_said(e, PEER_DRAINED, 0)->generation, 71);
@@ -396,14 +406,15 @@ TEST_ENCODED(source_waits_for_writers_or_their_death, "timeouts.bootstrap=1s")
     T_OK(brain_say(e, 1, attach(1, 5, RIGHT_WRITE)));
     T_OK(brain_say(e, 0, announce(1, 0, 16, 16)));
     (void)brain_events(e, 0, 0);
-    (void)brain_events(e, 1, 5); /* both know where to write */
-    brain_pass(e, 1100);         /* one of them may be stopped */
+    (void)brain_events(e, 1, 5); /* both writers know the blocks */
+    /* one of them may be stopped, and write later */
+    brain_pass(e, 1100);
     T_EQ_U64(brain_reason(e, 0, 0), ERR_TIMEOUT);
     T_ERR(brain_say(e, 1, commit(5, 0, 8)), ERR_TIMEOUT);
     frees(e, 0, 14);
     T_EQ_U64(brain_stat(e, "blocks_quarantined"), 2);
     T_EQ_U64(brain_shown(e, "pools", "quarantined", 0), 2);
-    brain_end(e, 1); /* end of file comes before death */
+    brain_end(e, 1); /* end of file comes before the process's death */
     brain_pass(e, 3600000);
     T_EQ_U64(brain_free(e), 14);
     brain_dead(e, 1);
@@ -416,12 +427,12 @@ TEST_ENCODED(session_end_fails_the_room)
     brain_end(e, 0);
     T_EQ_U64(brain_said(e, PEER_FAILED, 0)->failed.reason, ERR_ENGINE_LOST);
     brain_hear(e, 0, state(1, 70, PEER_FAILED, ROOM_FAILED));
-    T_EQ_U64(brain_free(e), 14); /* it was shown the blocks */
+    T_EQ_U64(brain_free(e), 14); /* the engine knew the blocks */
     brain_dead(e, 0);
     T_EQ_U64(brain_free(e), 16);
 }
 
-/* Announced and committed for good, not asked for yet. */
+/* Announces a room and commits all rows, finally; no langd asks for it yet. */
 static void written(struct rig *e, uint64_t room, uint32_t cell)
 {
     T_OK(brain_say(e, 0, announce(room, cell, 16, 16)));
@@ -442,7 +453,8 @@ TEST_ENCODED(rows_of_a_final_commit_outlive_their_engine)
 {
     written(e, 1, 0);
     brain_end(e, 0);
-    T_EQ_U64(brain_acts(e, ACT_CONN_CLOSE), 1); /* it writes no more */
+    /* no writer is left after a final commit */
+    T_EQ_U64(brain_acts(e, ACT_CONN_CLOSE), 1);
     brain_dead(e, 0);
     T_EQ_U64(brain_free(e), 14);
     serves(e, 1, 70);
@@ -527,7 +539,7 @@ TEST_ENCODED(source_is_kept_for_a_langd_that_restarts, "timeouts.linger=5s")
     brain_hear(e, 0, init(e, 1, 71, 16));
     T_EQ_U64(brain_said(e, PEER_LENGTH, 0)->length.aux.len, 4);
     T_EQ_U64(brain_limit(e), 16);
-    brain_pass(e, 6000); /* not under a transfer */
+    brain_pass(e, 6000); /* timeouts.linger is over, but a transfer goes on */
     T_EQ_U64(brain_free(e), 14);
     ack(e, 0, 1, 71);
     T_EQ_U64(brain_free(e), 16);
@@ -581,14 +593,14 @@ TEST_ENCODED(full_tables, "limits.rooms=4", "limits.aux_total=64KiB")
     T_ERR(brain_say(e, 0, a), ERR_NO_BLOCKS);
     T_EQ_U64(brain_stat(e, "aux_full"), 1);
     HEARS(e, 0, init(e, 50, 500, 8), init(e, 51, 501, 8));
-    brain_hear(e, 0, init(e, 52, 502, 8)); /* langd asks again */
+    brain_hear(e, 0, init(e, 52, 502, 8)); /* refused: langd will ask again */
     T_EQ_U64(brain_said(e, PEER_NACK, 0)->nack.reason, ERR_BUSY);
     T_ERR(brain_say(e, 0, announce(4, 3, 8, 8)), ERR_BUSY);
     brain_hear(e, 0, about(50, 500, PEER_ABORT));
     T_OK(brain_say(e, 0, announce(4, 3, 8, 8)));
 }
 
-/* A room gets places for all its destinations with the first, or waits. */
+/* A room takes places for all its destinations with the first, or waits. */
 /* RULES 5.17 */
 TEST(rooms_of_two_do_not_hold_each_others_places)
 {
@@ -675,7 +687,7 @@ TEST_ENCODED(a_full_table_of_idle_names_lets_a_new_one_in)
     names(e, 4, 1);
     T_EQ_U64(brain_stat(e, "peers_given_up"), 1);
     T_EQ_U64(brain_said_count(e, PEER_NACK), 0);
-    /* One a second, and never the one with a room. */
+    /* One name a second is evicted, and never the one with a room. */
     names(e, 5, 1);
     T_EQ_U64(brain_said(e, PEER_NACK, 0)->nack.reason, ERR_BUSY);
     brain_pass(e, 1000);
@@ -684,7 +696,7 @@ TEST_ENCODED(a_full_table_of_idle_names_lets_a_new_one_in)
     names(e, 6, 1);
     T_EQ_U64(brain_stat(e, "peers_given_up"), 3);
     brain_pass(e, 1000);
-    names(e, 7, 1); /* the others are too young */
+    names(e, 7, 1); /* the other names are too young */
     T_EQ_U64(brain_stat(e, "peers_given_up"), 3);
     T_EQ_U64(brain_state(e, 0, 0), ROOM_WAITING);
 }

@@ -1,7 +1,7 @@
 /* encoded_histogram_test.c - what the encode side counts in its histograms:
- * each room once, from and to the right moments, in its pool. As in
- * encoded_test.c: blocks and units are 8 rows of 4096 bytes, the pool has 16,
- * langd `a` is link 0, `b` link 1. */
+ * each room once, between the right moments, in its pool. As in encoded_test.c:
+ * blocks and units are 8 rows of 4096 bytes, the pool has 16, langd `a` is link
+ * 0, `b` link 1. */
 #include "core/histogram/histograms.h"
 #include "test/here.h"
 
@@ -40,12 +40,12 @@ TEST_ENCODED(the_moments_of_a_room)
     T_EQ_U64(mean(e, SIZE), 16 * 4096);
     T_EQ_U64(count(e, FIRST_ROW), 1);
     T_EQ_U64(count(e, SOURCE_WAIT), 1);
-    brain_hear(e, 0, about(1, 77, PEER_ACK)); /* a repeated one */
+    brain_hear(e, 0, about(1, 77, PEER_ACK)); /* a repeated ACK */
     T_EQ_U64(count(e, TO_READY), 1);
     T_EQ_U64(count(e, SIZE), 1);
 }
 
-/* Rows that wait for their request are not what takes long. */
+/* The time in which rows wait for their request is not counted. */
 TEST_ENCODED(a_request_that_comes_last)
 {
     SAYS(e, 0, announce(1, 0, 16, 16), commit(0, 0, 16));
@@ -56,7 +56,7 @@ TEST_ENCODED(a_request_that_comes_last)
     T_EQ_U64(mean(e, TO_READY), 3000);
 }
 
-/* Each destination of a room by itself; the room is one. */
+/* Each destination counts by itself, the room once. */
 TEST_ENCODED(two_destinations)
 {
     struct local_msg m = announce(1, 0, 16, 16);
@@ -86,7 +86,7 @@ TEST_ENCODED(items_that_wait_for_blocks)
         announce(3, 2, 64, 64));
     T_EQ_U64(count(e, SOURCE_WAIT), 1);
     brain_pass(e, 600);
-    T_OK(brain_say(e, 0, release(1))); /* ends without blocks */
+    T_OK(brain_say(e, 0, release(1))); /* it ends without having had blocks */
     T_EQ_U64(count(e, SOURCE_WAIT), 2);
     T_EQ_U64(mean(e, SOURCE_WAIT), 300000);
     brain_pass(e, 300);

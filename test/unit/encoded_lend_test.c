@@ -36,7 +36,8 @@ TEST_WITH(the_langd_s_own_token_makes_no_reader, struct rig *e, lent())
 {
     uint64_t token = token_of(e, 0, hello("a", L_EPOCH, 1));
 
-    open_as(e, 2, 7, 50); /* it is the langd that maps now, and untrusted */
+    /* by this token it is the langd that maps, and as an unknown user */
+    open_as(e, 2, 7, 50);
     T_OK(say_map(e, 2, "a", L_EPOCH, token));
     T_EQ_U64(pools_given(e, 2), 0);
     T_FALSE(stays(e, 2));
@@ -98,7 +99,7 @@ TEST_WITH(a_reader_only_reads, struct rig *e, mapped(NULL))
             continue;
         found = true;
         T_EQ_U64(m.pool_info.access, 0);
-        T_EQ_U64(e->acts[i].word, 0); /* nor is its descriptor for more */
+        T_EQ_U64(e->acts[i].word, 0); /* the descriptor is read-only, too */
     }
     T_TRUE(found);
     T_ERR(brain_say(e, 2, announce(1, 0, 8, 8)), ERR_NOT_READY);
@@ -176,8 +177,9 @@ TEST_WITH(lend_is_said_until_the_room_ends, struct rig *e, lent())
 {
     brain_pass(e, 3000);
     T_TRUE(brain_said_count(e, PEER_LEND) >= 2);
-    brain_hear(e, 0, hopes(e, 1, 70)); /* a repeated INIT changes nothing */
-    brain_hear(e, 0, about_lend(ROOM_WAITING, FLAG_HELD)); /* its aux waits */
+    brain_hear(e, 0, hopes(e, 1, 70)); /* a repeated INIT */
+    /* held back: its aux waits */
+    brain_hear(e, 0, about_lend(ROOM_WAITING, FLAG_HELD));
     brain_pass(e, 3000);
     T_TRUE(brain_said_count(e, PEER_LEND) >= 1);
     T_EQ_U64(brain_said_count(e, PEER_WANT), 0);
@@ -192,7 +194,7 @@ TEST(another_run_of_the_langd_is_lent_what_it_maps_itself)
     struct rig *e = mapped(NULL);
     struct peer_msg m = hopes(e, 1, 70);
 
-    (void)lend_of(e, NEXT_EPOCH); /* connection 1 is of the run before */
+    (void)lend_of(e, NEXT_EPOCH); /* connection 1 belongs to the earlier run */
     T_OK(brain_say(e, 0, announce(1, 0, 16, 16)));
     all_rows(e, 0, 16);
     m.from_epoch = NEXT_EPOCH;
@@ -214,12 +216,13 @@ TEST_WITH(who_has_granted_gets_the_rows, struct rig *e, mapped(NULL))
     T_TRUE(brain_cmd(e, SEND_OPEN) != NULL);
 }
 
-/* Cases in which L is asked for a grant instead. */
+/* Cases in which langd is asked for a grant instead. */
 
 struct refused {
     const char *name, *a, *b;
-    bool commits, waits, apart; /* all rows are committed, but not for good; an
-                                   item waits for blocks; L maps nothing */
+    /* all rows are committed, but not finally; an item waits for blocks; L maps
+     * no pool */
+    bool commits, waits, apart;
     uint16_t required;
 };
 

@@ -24,10 +24,12 @@ TEST_WITH(return_lifts_the_fence_and_ack_does_not, struct rig *e, lent())
     T_OK(brain_say(e, 0, release(0)));
     brain_pass(e, DAY_MS);
     T_EQ_U64(brain_free(e), 14);
-    T_EQ_U64(brain_said_count(e, PEER_FAILED), 0); /* nor is it asked */
+    /* langd is not asked either */
+    T_EQ_U64(brain_said_count(e, PEER_FAILED), 0);
     ack(e, 0, 1, 70);
     T_EQ_U64(brain_free(e), 14);
-    for (uint32_t i = 0; i < 2; i++) { /* it is said again: DRAINED was lost */
+    /* RETURN is repeated: DRAINED was lost */
+    for (uint32_t i = 0; i < 2; i++) {
         brain_hear(e, 0, about(1, 70, PEER_RETURN));
         T_EQ_U64(brain_said_count(e, PEER_DRAINED), 1);
         T_EQ_U64(brain_said(e, PEER_DRAINED, 0)->generation, 70);
@@ -93,7 +95,7 @@ TEST(a_langd_that_does_not_take_them_gets_the_rows_by_a_grant)
     T_TRUE(brain_cmd(e, SEND_OPEN)->copy);
     ack(e, 0, 1, 70);
     T_EQ_U64(brain_free(e), 16);
-    e = lent(); /* and at once, where its grant comes first */
+    e = lent(); /* its grant may also come before any WANT */
     brain_hear(e, 0, resume(1, 70, 0, 16, 0));
     T_TRUE(brain_cmd(e, SEND_OPEN)->copy);
     brain_pass(e, 3000);
@@ -112,7 +114,7 @@ TEST_WITH(without_readers_langd_s_death_frees, struct rig *e, lent())
     T_EQ_U64(brain_free(e), 16);
 }
 
-/* Its process is seen to end before its link. */
+/* The langd's process is seen to end before its link does. */
 /* RULES 6.7 */
 TEST(nothing_is_lent_to_a_langd_whose_process_is_dead)
 {
@@ -158,7 +160,8 @@ TEST(the_last_reader_s_death_frees_and_its_connection_s_end_does_not)
     T_FALSE(orphaned(e));
 }
 
-/* One connection of its process, since others are of other handles there. */
+/* A reader's BYE ends one connection of its process: others may belong to other
+ * handles. */
 /* RULES 6.7 */
 TEST_WITH(who_parts_takes_the_place_of_one_connection, struct rig *e, lent())
 {
@@ -258,7 +261,7 @@ TEST_WITH(a_reader_of_another_run_holds_nothing, struct rig *e, lent())
     open_as(e, 2, 7, 50);
     T_OK(say_map(e, 2, "a", NEXT_EPOCH, lend));
     T_EQ_U64(pools_given(e, 2), 1);
-    T_TRUE(stays(e, 1)); /* the old run's */
+    T_TRUE(stays(e, 1)); /* connection of the old run */
     T_EQ_U64(brain_free(e), 14);
     brain_dead(e, 1);
     T_FALSE(orphaned(e));
@@ -286,7 +289,7 @@ TEST_WITH(a_langd_that_is_back_is_asked_what_it_reads, struct rig *e, lent())
     }
 }
 
-/* Its process was seen to end before what it had said was read. */
+/* The langd's process was seen to end before its last messages were read. */
 /* RULES 6.7 */
 TEST(what_a_dead_langd_had_said_counts)
 {
@@ -311,7 +314,7 @@ TEST(what_a_dead_langd_had_said_counts)
     }
 }
 
-/* Its last fence is gone, so it need not be watched. */
+/* Its last fence is gone, so its process need not be watched. */
 TEST(a_langd_that_takes_nothing_loses_its_old_connection)
 {
     for (uint32_t i = 0; i < 2; i++) {

@@ -8,7 +8,7 @@
 
 static const struct secret secret = {"for any user"};
 
-/* Sixteen rows, all committed and granted: are they copied? */
+/* True if sixteen rows, all committed and granted, are copied. */
 static bool goes(struct rig *e, uint64_t room, uint32_t cell, uint64_t g)
 {
     struct local_msg a = announce(room, cell, 16, 16);
@@ -90,7 +90,7 @@ TEST_ENCODED(a_peer_that_is_lost_has_no_token)
     T_ERR(say_map(e, 1, "a", L_EPOCH, a), ERR_NOT_OWNER);
 }
 
-/* It maps the pools again only for another token. */
+/* It maps the pools again only when it gets another token. */
 /* RULES 3.4 */
 TEST(one_whose_place_was_anothers_gets_another_token)
 {
@@ -140,13 +140,15 @@ TEST(pools_are_for_their_users)
         T_EQ_U64(pools_given(e, 1), who[i].pools);
         brain_gone(e, 1);
     }
-    connect_as(e, 1, 1001); /* and what it was not given it has not mapped */
+    /* it counts as mapping only pools that it was given */
+    connect_as(e, 1, 1001);
     T_OK(say_map(e, 1, "a", L_EPOCH, a));
     brain_hear(e, 0, hello("a", L_EPOCH, 1));
     T_FALSE(goes(e, 1, 0, 70));
 }
 
-/* Who maps holds other users' rows: a pool for all names nobody. */
+/* A langd that maps a pool can read other users' rows; a pool for all names no
+ * users. */
 /* RULES 6.4 */
 TEST_ENCODED(a_pool_for_all_is_mapped_by_its_own_user_and_root)
 {
@@ -185,30 +187,33 @@ TEST_ENCODED(rows_are_copied_when_langd_has_mapped)
 {
     uint64_t a;
 
-    brain_hear(e, 0, hello("a", L_EPOCH, 1)); /* never asked */
+    /* without having asked for a pool */
+    brain_hear(e, 0, hello("a", L_EPOCH, 1));
     T_FALSE(goes(e, 1, 0, 70));
     a = token_of(e, 0, hello("a", L_EPOCH, 0));
     connect_as(e, 1, BRAIN_UID);
     T_OK(say_map(e, 1, "a", L_EPOCH, a));
-    T_FALSE(goes(e, 2, 1, 71)); /* given, not mapped */
+    /* it was given the pool, and has not said that it maps it */
+    T_FALSE(goes(e, 2, 1, 71));
     brain_hear(e, 0, hello("a", L_EPOCH, 2));
-    T_FALSE(goes(e, 3, 2, 72)); /* another pool, which is none */
+    T_FALSE(goes(e, 3, 2, 72)); /* it says a pool that does not exist */
     brain_hear(e, 0, hello("a", L_EPOCH, 3));
     T_TRUE(goes(e, 4, 3, 73));
     brain_hear(e, 0, hello("a", L_EPOCH, 0));
-    T_FALSE(goes(e, 5, 4, 74)); /* no longer */
+    T_FALSE(goes(e, 5, 4, 74)); /* it maps no pool any more */
 }
 
 TEST_WITH(the_connection_s_end_breaks_the_attempt, struct rig *e, mapped(NULL))
 {
     brain_end(e, 1);
     T_EQ_U64(brain_said(e, PEER_BROKEN, 0)->broken.attempt, 0);
-    T_EQ_U64(brain_acts(e, ACT_CONN_CLOSE), 0); /* it may still read */
+    T_EQ_U64(brain_acts(e, ACT_CONN_CLOSE), 0); /* its process may still read */
     brain_hear(e, 0, resume(1, 70, 1, 16, 0));
     T_TRUE(brain_cmd(e, SEND_REWIND) != NULL);
     T_FALSE(brain_cmd(e, SEND_REWIND)->copy);
     ack(e, 0, 1, 70);
-    T_EQ_U64(brain_acts(e, ACT_CONN_CLOSE), 1); /* it reads no more */
+    /* its last room has ended: it reads no more */
+    T_EQ_U64(brain_acts(e, ACT_CONN_CLOSE), 1);
     T_EQ_U64(brain_free(e), 16);
 }
 
@@ -218,7 +223,7 @@ TEST_WITH(another_connection_takes_its_place, struct rig *e, mapped(NULL))
     brain_hear(e, 0, resume(1, 70, 1, 16, 0));
     T_TRUE(brain_cmd(e, SEND_REWIND)->copy);
     T_TRUE(goes(e, 2, 1, 71));
-    brain_end(e, 1); /* not the one that counts */
+    brain_end(e, 1); /* the older connection, which does not count any more */
     T_EQ_U64(brain_said_count(e, PEER_BROKEN), 0);
     T_EQ_U64(brain_acts(e, ACT_CONN_CLOSE), 0);
     ack(e, 0, 1, 70);
@@ -253,7 +258,8 @@ TEST_WITH(silence_does_not, struct rig *e, mapped(NULL))
     brain_pass(e, DAY_MS);
     T_EQ_U64(brain_free(e), 14);
     T_EQ_U64(brain_shown(e, "pools", "quarantined", 0), 2);
-    brain_hear(e, 0, hello("a", L_EPOCH, 1)); /* it is asked at once */
+    /* langd is back: it is asked at once */
+    brain_hear(e, 0, hello("a", L_EPOCH, 1));
     T_EQ_U64(brain_said(e, PEER_FAILED, 0)->failed.reason, ERR_PEER_LOST);
     brain_pass(e, 3000);
     T_TRUE(brain_said_count(e, PEER_FAILED) >= 2);
@@ -283,7 +289,7 @@ TEST_WITH(another_run_s_word_does_not_count, struct rig *e, mapped(NULL))
     T_EQ_U64(brain_reason(e, 0, 0), ERR_PEER_LOST);
     T_OK(brain_say(e, 0, release(0)));
     brain_pass(e, 3000);
-    T_EQ_U64(brain_said_count(e, PEER_FAILED), 0); /* it cannot know */
+    T_EQ_U64(brain_said_count(e, PEER_FAILED), 0); /* a new run cannot know */
     struct peer_msg m = state(1, 70, PEER_FAILED, ROOM_FAILED);
     m.from_epoch = L_EPOCH + 9;
     brain_hear(e, 0, m);
@@ -291,7 +297,8 @@ TEST_WITH(another_run_s_word_does_not_count, struct rig *e, mapped(NULL))
     m.from_epoch = L_EPOCH + 9;
     brain_hear(e, 0, m);
     T_EQ_U64(brain_free(e), 14);
-    m = hello("a", L_EPOCH + 9, 1); /* nor is the old connection its own */
+    /* the old connection does not belong to the new run */
+    m = hello("a", L_EPOCH + 9, 1);
     brain_hear(e, 0, m);
     T_OK(brain_say(e, 0, announce(2, 1, 8, 8)));
     (void)brain_events(e, 0, 1);
@@ -352,7 +359,7 @@ TEST_ENCODED(kept_rows_that_are_read_are_not_counted_on, "timeouts.keep=1h")
         SAYS(e, 0, commit(i, 0, 64), final(i, 64));
         brain_hear(e, i, init(e, 1 + i, 70 + i, 64));
     }
-    link_down(e, 0); /* room 1 may be read still */
+    link_down(e, 0); /* langd may still read room 1 */
     ack(e, 1, 2, 71);
     SAYS(e, 0, release(0), release(1));
     T_EQ_U64(brain_free(e), 0);
@@ -360,11 +367,12 @@ TEST_ENCODED(kept_rows_that_are_read_are_not_counted_on, "timeouts.keep=1h")
     T_TRUE(brain_events(e, 0, 2) & EVENT_GRANTED);
 }
 
-/* how much one may hold: twelve blocks of sixteen, all together fourteen */
+/* how much one langd may hold: twelve of sixteen blocks; all langds:
+ * fourteen */
 
 static struct rig *silent_one(void)
 {
-    struct rig *e = mapped(NULL); /* two blocks */
+    struct rig *e = mapped(NULL); /* room 1 has two blocks */
 
     for (uint32_t i = 1; i < 6; i++)
         T_TRUE(goes(e, 1 + i, i, 70 + i));
@@ -379,7 +387,7 @@ TEST(a_langd_that_says_nothing_holds_its_share)
 
     T_FALSE(goes(e, 7, 6, 76));
     T_EQ_U64(brain_stat(e, "copies_refused"), 1);
-    ack(e, 0, 7, 76); /* what is sent it does not hold */
+    ack(e, 0, 7, 76); /* rows that are sent it does not hold */
     T_EQ_U64(brain_free(e), 4);
     for (uint32_t i = 0; i < 6; i++)
         T_OK(brain_say(e, 0, release(i)));
@@ -387,7 +395,7 @@ TEST(a_langd_that_says_nothing_holds_its_share)
     brain_pass(e, DAY_MS);
     T_EQ_U64(brain_free(e), 4); /* no timer frees them */
     brain_hear(e, 0, hello("a", L_EPOCH, 1));
-    T_FALSE(goes(e, 8, 7, 77)); /* and others go on */
+    T_FALSE(goes(e, 8, 7, 77)); /* its further rooms are sent */
     ack(e, 0, 8, 77);
     brain_hear(e, 0, state(1, 70, PEER_FAILED, ROOM_FAILED));
     T_EQ_U64(brain_free(e), 6);

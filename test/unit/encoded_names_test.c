@@ -1,10 +1,10 @@
-/* encoded_names_test.c - places of langds at encoded: whom a daemon that comes
- * under many names keeps out. limits.peers is 16, and the reserve 4 more;
- * each name has a room, so that it is not idle. */
+/* encoded_names_test.c - places of langds at encoded: whom a daemon with many
+ * names keeps out. limits.peers is 16, and the reserve 4 more; each name has a
+ * room, so that it is not idle. */
 #include "test/here.h"
 #include "base/text.h"
 
-/* Says HELLO as l`link` from the host, and asks for a room. True: it has a
+/* Says HELLO as l`link` from the host, and asks for a room. True if it has a
  * place. */
 static bool comes(struct rig *e, uint64_t host, uint32_t link)
 {
@@ -62,7 +62,7 @@ TEST_WITH(a_refusal_says_whose_limit_it_is, struct rig *e, many())
                    " (25% more for others)");
 }
 
-/* Has a place, and no room. */
+/* Has a peer say HELLO that gets a place, and no room. */
 static void idles(struct rig *e, uint64_t host, uint32_t link)
 {
     char name[16];
@@ -82,11 +82,12 @@ TEST(an_address_without_a_place_to_come_gives_up_its_own_idle_names)
     idles(e, 1, 15);
     T_EQ_U64(come(e, 2, 20, 2), 2);
     idles(e, 3, 30);
-    T_EQ_U64(come(e, 1, 17, 1), 0); /* it is idle for 5 s at least */
+    /* the idle one is evicted after 5 s, not before */
+    T_EQ_U64(come(e, 1, 17, 1), 0);
     brain_pass(e, 10000);
     T_EQ_U64(come(e, 1, 17, 1), 1);
     brain_pass(e, 10000);
-    T_EQ_U64(come(e, 1, 18, 1), 0); /* that one is another's */
+    T_EQ_U64(come(e, 1, 18, 1), 0); /* the other idle one has another address */
     T_EQ_U64(brain_stat(e, "peers_given_up"), 1);
 }
 
@@ -101,7 +102,7 @@ TEST(where_none_holds_more_than_others_all_of_them_come)
     T_EQ_U64(in, 19);
 }
 
-/* Its rooms would end, which a short absence is none of. */
+/* Its rooms would end, though a short absence must not end them. */
 /* RULES 1.9 */
 TEST(a_name_that_is_away_is_not_taken_from_another_address)
 {
@@ -128,7 +129,7 @@ TEST_WITH(a_restart_at_its_own_address_takes_it_at_once, struct rig *e, many())
     T_EQ_U64(brain_stat(e, "peers_lost"), 1);
 }
 
-/* Says a HELLO of a protocol version that is not ours. */
+/* Says a HELLO of a protocol version that encoded does not speak. */
 static void comes_newer(
     struct rig *e, uint32_t link, const char *name, uint64_t epoch)
 {
@@ -156,7 +157,7 @@ TEST(a_restart_that_is_refused_leaves_nothing_of_the_run_before)
     T_EQ_U64(brain_stat(e, "peers_lost"), 1);
 }
 
-/* Places that are free belong to none, whatever name was there. */
+/* Free places belong to no address, whichever name had them. */
 /* RULES 1.9 */
 TEST(names_that_are_gone_open_no_place_to_their_address)
 {
@@ -176,7 +177,7 @@ TEST(names_that_are_gone_open_no_place_to_their_address)
 static void goes_away(struct rig *e, uint32_t link)
 {
     brain_down(e, link);
-    brain_pass(e, 1000); /* it is lost */
+    brain_pass(e, 1000); /* longer than control.lost_after */
 }
 
 /* Asks as langd 0 for room 1, which is announced in that cell. */
@@ -189,8 +190,8 @@ static void seventy(struct rig *e, uint32_t cell)
     brain_hear(e, 0, m);
 }
 
-/* Returns a rig in which generation 70 of langd 0 has ended. Its place is
- * another's, and it is back in a second one. */
+/* Returns a rig in which generation 70 of langd 0 has ended. Another peer has
+ * its old place, and it is back in a new one. */
 static struct rig *moved(const char *setting)
 {
     struct rig *e = BRAIN(ROLE_ENCODED, "limits.peers=2", setting);
