@@ -26,7 +26,7 @@ TEST_ENCODED(a_room_is_killed_by_its_id)
     T_EQ_U64(brain_state(e, 0, 0), ROOM_FAILED);
     T_EQ_U64(brain_reason(e, 0, 0), ERR_ABORTED);
     T_EQ_U64(brain_state(e, 0, 1), ROOM_BOOTSTRAPPING);
-    kill_room(e, 1); /* it has ended */
+    kill_room(e, 1); /* the room has ended already */
     T_EQ_U64(brain_stat(e, "killed"), 1);
 }
 
@@ -52,7 +52,7 @@ TEST_ENCODED(all_rooms_of_a_process_are_killed)
     T_EQ_U64(brain_stat(e, "killed"), 2);
 }
 
-/* Announces a room under key `b`, moves its rows and has them kept. */
+/* Announces a room under key `b`, moves its rows, and has them kept. */
 static void kept(struct rig *e, uint64_t room, uint32_t cell, uint8_t b)
 {
     struct local_msg m = announce(room, cell, 16, 16);
@@ -111,7 +111,8 @@ TEST_ENCODED(all_that_is_kept_is_dropped_and_its_blocks_are_free)
     T_EQ_U64(brain_said(e, PEER_FAILED, 0)->failed.reason, ERR_GONE);
 }
 
-/* A room that has the rows completes; one that is announced later encodes. */
+/* A room that has the rows already completes. A later room of the key encodes
+ * anew. */
 /* RULES 9.8 */
 TEST_ENCODED(rows_that_are_asked_for_are_not_dropped_but_their_key_is)
 {

@@ -3,7 +3,8 @@
  * are 8 rows, the pool has 16, langd `a` is link 0, `b` link 1. */
 #include "test/here.h"
 
-/* It knows that rows wait, and has no blocks for them yet. */
+/* Has langd queue for a room: it knows that rows wait, and has no blocks for
+ * them yet. */
 static void queues(
     struct rig *e, uint32_t link, uint64_t room, uint64_t generation)
 {
@@ -17,7 +18,8 @@ static void fill_pool(struct rig *e, uint64_t room, uint32_t cell)
     T_EQ_U64(brain_free(e), 0);
 }
 
-/* A room whose langd has granted all of it for good: it lacks source blocks. */
+/* Announces a room whose langd has granted all of it firmly: it lacks only
+ * source blocks. */
 static void full_room(struct rig *e, uint32_t link, uint64_t room,
     uint32_t cell, uint64_t generation, uint32_t rows)
 {
@@ -38,7 +40,8 @@ TEST_ENCODED(rooms_with_all_their_grants_come_first)
     SAYS(e, 0, announce(2, 1, 64, 64), announce(3, 2, 64, 64),
         announce(4, 3, 128, 128));
     HEARS(e, 0, asks(e, 3, 73), asks(e, 4, 74));
-    brain_hear(e, 0, grants(3, 73, 64, FIRM_NO)); /* it may go again */
+    /* langd may take this grant back */
+    brain_hear(e, 0, grants(3, 73, 64, FIRM_NO));
     brain_hear(e, 0, grants(4, 74, 128, FIRM_YES));
     leaves(e, 0);
     T_TRUE(is_granted(e, 3));
@@ -54,8 +57,9 @@ static struct peer_msg asks_at(
     return m;
 }
 
-/* Room 2 is the oldest here, and of langd `a` the youngest: its turn is for
- * room 4. `b` gets no more turns, however early it says that its room is. */
+/* Room 2 is the oldest here, but the youngest of langd `a`: when its turn comes
+ * room 4 is served. `b` gets no more turns by saying that its room is very
+ * old. */
 /* RULES 5.11 */
 TEST_ENCODED(a_langds_rooms_come_in_its_order)
 {
@@ -78,7 +82,7 @@ TEST_ENCODED(a_langds_rooms_come_in_its_order)
     T_TRUE(is_granted(e, 1));
 }
 
-/* Of two destinations the first that asked counts. */
+/* Of two destinations, the turn of the one that asked first counts. */
 /* RULES 5.11 */
 TEST_ENCODED(a_room_of_two_langds_comes_in_the_order_of_the_first)
 {
@@ -100,8 +104,8 @@ TEST_ENCODED(a_room_of_two_langds_comes_in_the_order_of_the_first)
     T_TRUE(is_granted(e, 1));
 }
 
-/* The oldest that is passed over asks for its grant before its rows are there,
- * and so comes to be one of those that pass. */
+/* The oldest room that others overtook asks for its grant before its rows are
+ * written, and so comes among those that overtake. */
 /* RULES 5.14 */
 TEST_ENCODED(a_room_that_was_overtaken_asks_ahead)
 {
@@ -125,7 +129,8 @@ TEST_ENCODED(a_room_that_was_overtaken_asks_ahead)
     T_TRUE(is_granted(e, 3));
 }
 
-/* It needs no blocks of its langd, so none wait for it. */
+/* The room without rows needs no blocks of its langd, so no room waits for
+ * it. */
 /* RULES 5.11 */
 TEST_ENCODED(a_room_without_rows_passes_no_other)
 {
@@ -142,7 +147,8 @@ TEST_ENCODED(a_room_without_rows_passes_no_other)
     T_TRUE(is_granted(e, 1));
 }
 
-/* Room 1 has its rows and waits for its langd; room 2 has its grant. */
+/* Returns a rig in which room 1 has its rows and waits for its langd; room 2
+ * has its grant, and waits for blocks. */
 static struct rig *stuck(const char *setting)
 {
     struct rig *e = encoded(setting, NULL);
@@ -198,7 +204,8 @@ TEST_WITH(a_room_is_ended_so_at_most_once, struct rig *e, stuck(NULL))
     const struct peer_msg *m;
 
     brain_pass(e, 110);
-    brain_hear(e, 0, asks(e, 1, 72)); /* before it is announced again */
+    /* requested before it is announced again */
+    brain_hear(e, 0, asks(e, 1, 72));
     is_taken(e);
     T_TRUE(brain_said(e, PEER_FAILED, 0) == NULL);
     brain_hear(e, 0, state(1, 71, PEER_FAILED, ROOM_FAILED));
@@ -206,7 +213,8 @@ TEST_WITH(a_room_is_ended_so_at_most_once, struct rig *e, stuck(NULL))
     m = brain_said(e, PEER_WANT, 0);
     T_EQ_U64(m->generation, 72);
     T_EQ_U64(m->want.ahead, 1);
-    T_EQ_U64(brain_free(e), 8); /* blocks are free, and not for it */
+    /* blocks are free, but room 1 does not get them */
+    T_EQ_U64(brain_free(e), 8);
     T_TRUE(!is_granted(e, 2));
     brain_pass(e, 5000);
     T_TRUE(!is_granted(e, 2));
@@ -218,7 +226,7 @@ TEST_WITH(a_room_is_ended_so_at_most_once, struct rig *e, stuck(NULL))
     T_EQ_U64(brain_stat(e, "sources_revoked"), 1);
     ack(e, 0, 1, 72);
     T_OK(brain_say(e, 0, release(2)));
-    T_OK(brain_say(e, 0, announce(1, 4, 8, 8))); /* a new room of that id */
+    T_OK(brain_say(e, 0, announce(1, 4, 8, 8))); /* a new room of the same id */
     leaves(e, 1);
     brain_hear(e, 1, state(2, 82, PEER_FAILED, ROOM_FAILED));
     T_TRUE(is_granted(e, 4));
@@ -248,7 +256,7 @@ TEST_ENCODED(the_same_content_is_remembered_by_its_key)
     brain_hear(e, 1, state(2, 82, PEER_FAILED, ROOM_FAILED));
     T_EQ_U64(brain_free(e), 16);
     T_TRUE(!is_granted(e, 2));
-    brain_pass(e, 301000); /* timeouts.total */
+    brain_pass(e, 301000); /* longer than timeouts.total */
     a.announce.cell = 3;
     a.announce.tag = 103;
     a.announce.room = 6;
@@ -261,7 +269,7 @@ TEST_ENCODED(rows_that_go_out_are_waited_for)
 {
     T_OK(brain_say(e, 0, announce(1, 0, 64, 64)));
     HEARS(e, 0, asks(e, 1, 71), grants(1, 71, 64, FIRM_NO));
-    T_OK(brain_say(e, 0, commit(0, 0, 64))); /* on their way */
+    T_OK(brain_say(e, 0, commit(0, 0, 64))); /* messages are on their way */
     T_OK(brain_say(e, 0, announce(2, 1, 64, 64)));
     brain_hear(e, 0, asks(e, 2, 72));
     T_OK(brain_say(e, 0, commit(1, 0, 64)));
@@ -292,7 +300,8 @@ TEST_ENCODED(an_encoder_at_work_is_waited_for_an_idle_one_is_not,
     T_EQ_U64(brain_stat(e, "sources_revoked"), 1);
 }
 
-/* Two rooms of 64 rows stand, one with all its grants needs their blocks. */
+/* Returns a rig in which two rooms of 64 rows make no progress; a third, with
+ * all its grants, needs their blocks. */
 static struct rig *two_stand(uint32_t rows)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -310,9 +319,9 @@ static struct rig *two_stand(uint32_t rows)
 /* RULES 5.12 */
 TEST_WITH(blocks_that_come_back_are_waited_for, struct rig *e, two_stand(64))
 {
-    brain_pass(e, 20000); /* neither langd nor engine has answered */
+    brain_pass(e, 20000); /* neither langd nor the engine answers */
     T_EQ_U64(brain_stat(e, "sources_revoked"), 1);
-    brain_pass(e, 20000); /* for timeouts.progress, no longer */
+    brain_pass(e, 20000); /* after timeouts.progress the next room is ended */
     T_EQ_U64(brain_stat(e, "sources_revoked"), 2);
 }
 
@@ -322,13 +331,14 @@ TEST_WITH(the_youngest_is_ended_first, struct rig *e, two_stand(128))
     brain_pass(e, 110);
     T_EQ_U64(brain_said(e, PEER_FAILED, 0)->generation, 72);
     T_EQ_U64(brain_stat(e, "sources_revoked"), 1);
-    brain_pass(e, 110); /* it needs both */
+    brain_pass(e, 110); /* the waiting room needs the blocks of both */
     T_EQ_U64(brain_stat(e, "sources_revoked"), 2);
     brain_pass(e, 20000);
     T_EQ_U64(brain_stat(e, "sources_revoked"), 2);
 }
 
-/* Its word may be on its way: nothing is ended for want of a message. */
+/* Its grant may be on its way: no room is ended only because a message is
+ * late. */
 /* RULES 5.12 */
 TEST_ENCODED(a_langd_that_has_not_heard_of_the_rows_is_waited_for)
 {
@@ -339,7 +349,7 @@ TEST_ENCODED(a_langd_that_has_not_heard_of_the_rows_is_waited_for)
     T_OK(brain_say(e, 0, commit(0, 0, 128)));
     full_room(e, 1, 2, 1, 82, 8);
     brain_pass(e, 5000);
-    m.state.firm = FIRM_YES; /* the grant was lost, not the answer */
+    m.state.firm = FIRM_YES; /* the grant was lost, the answer was not */
     brain_hear(e, 0, m);
     brain_pass(e, 5000);
     T_EQ_U64(brain_stat(e, "sources_revoked"), 0);
@@ -365,7 +375,7 @@ TEST_ENCODED(a_batch_is_ended_and_comes_back_item_by_item)
     T_EQ_U64(brain_said(e, PEER_FAILED, 0)->generation, 72);
     brain_hear(e, 0, state(2, 72, PEER_FAILED, ROOM_FAILED));
     T_TRUE(is_granted(e, 2));
-    brain_hear(e, 0, grants(1, 71, 64, FIRM_YES)); /* the other one goes on */
+    brain_hear(e, 0, grants(1, 71, 64, FIRM_YES)); /* the other room goes on */
     ack_succeeds(e, 0, 1, 71, 0);
 }
 
@@ -389,7 +399,8 @@ TEST_ENCODED(all_rooms_of_an_item_are_ended_with_it)
     T_OK(brain_say(e, 0, commit(0, 0, 128)));
     brain_hear(e, 0, state(1, 71, PEER_WANT, ROOM_WAITING));
     full_room(e, 1, 3, 2, 83, 8);
-    brain_hear(e, 1, grants(2, 82, 128, FIRM_YES)); /* this one gets its rows */
+    /* langd b's room gets its rows */
+    brain_hear(e, 1, grants(2, 82, 128, FIRM_YES));
     ack(e, 1, 2, 82);
     brain_pass(e, 210);
     T_EQ_U64(brain_state(e, 0, 1), ROOM_SUCCESS);
@@ -419,7 +430,7 @@ TEST_ENCODED(a_kept_room_that_waits_for_its_langd_gives_way)
     T_TRUE(is_granted(e, 1));
 }
 
-/* Its engines encode and ask again: what is asked for is the next announce. */
+/* langd's engines encode and ask again: they mean the next announce. */
 /* RULES 5.7 */
 TEST_ENCODED(a_room_whose_group_lost_its_place_is_not_kept)
 {
@@ -441,7 +452,7 @@ TEST_ENCODED(a_room_whose_group_lost_its_place_is_not_kept)
     ack_succeeds(e, 0, 1, 72, 1);
 }
 
-/* Destinations that have the rows are not waited for again. */
+/* Destinations that have the rows already are not waited for. */
 /* RULES 5.13 */
 TEST_ENCODED(a_room_that_comes_again_needs_those_only_that_failed)
 {
@@ -470,8 +481,8 @@ TEST_ENCODED(a_room_that_comes_again_needs_those_only_that_failed)
     ack_succeeds(e, 1, 1, 83, 0);
 }
 
-/* One of two langds has the rows, which is heard when the room has been ended
- * for others: its engine will not ask again. */
+/* langd a has the rows, but its ACK comes after the room was ended for another:
+ * a's engine will not ask again. */
 /* RULES 5.13 */
 TEST_ENCODED(a_room_that_comes_again_does_not_wait_for_those_that_had_the_rows)
 {
@@ -501,7 +512,7 @@ TEST_ENCODED(a_room_that_comes_again_does_not_wait_for_those_that_had_the_rows)
     ack_succeeds(e, 1, 1, 83, 0);
 }
 
-/* One of two langds declined it: that holds when it is announced again. */
+/* langd a declined the room, which still counts when it is announced again. */
 /* RULES 5.13 */
 TEST_ENCODED(a_room_that_comes_again_does_not_wait_for_those_that_declined)
 {
@@ -530,7 +541,7 @@ TEST_ENCODED(a_room_that_comes_again_does_not_wait_for_those_that_declined)
     T_EQ_U64(brain_reason(e, 0, 0), ERR_DECLINED);
 }
 
-/* Nor for one that declines before it is announced again. */
+/* It may also decline before the room is announced again. */
 /* RULES 5.13 */
 TEST_ENCODED(a_room_that_comes_again_may_be_declined_before)
 {
@@ -548,7 +559,7 @@ TEST_ENCODED(a_room_that_comes_again_may_be_declined_before)
     T_EQ_U64(brain_reason(e, 0, 0), ERR_DECLINED);
 }
 
-/* Rooms 2 and 3 of one key, the pool is full. */
+/* Returns a rig with rooms 2 and 3 of one key; the pool is full. */
 static struct rig *shared(void)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -565,19 +576,20 @@ static struct rig *shared(void)
     return e;
 }
 
-/* A langd may have blocks for one of them only until the other has gone. */
+/* Until the full room has gone, its langd may have no blocks for the other
+ * one. */
 /* RULES 5.11 */
 TEST_WITH(one_room_with_its_grants_makes_the_item_full, struct rig *e, shared())
 {
     full_room(e, 1, 4, 3, 84, 128);
     brain_hear(e, 0, grants(3, 73, 64, FIRM_YES));
     leaves(e, 0);
-    T_TRUE(is_granted(e, 1)); /* it is older */
+    T_TRUE(is_granted(e, 1)); /* room 1 is older */
     T_TRUE(!is_granted(e, 3));
 }
 
-/* It is ended again for the room that had to wait, when the one with the
- * grants has its rows: once for each that is served. */
+/* After the room with the grants has its rows, the item is ended once more, for
+ * the room that had to wait: once for each room that is served. */
 /* RULES 5.12 */
 TEST(an_item_is_not_ended_while_one_room_has_its_grants)
 {
@@ -598,7 +610,8 @@ TEST(an_item_is_not_ended_while_one_room_has_its_grants)
     T_TRUE(brain_state(e, 0, 2) == ROOM_SUCCESS);
 }
 
-/* Its langd keeps blocks for the one, and may have none left for the other. */
+/* The langd keeps blocks for one room of the batch, and may have none for the
+ * others. */
 static void full_by_one(uint64_t room, uint64_t generation)
 {
     struct rig *e = encoded(NULL, NULL);
@@ -618,13 +631,14 @@ static void full_by_one(uint64_t room, uint64_t generation)
 /* RULES 5.11 */
 TEST(one_room_with_its_grants_makes_the_batch_full)
 {
-    full_by_one(2, 72); /* the others are full no more once it has blocks */
+    /* once it has blocks the rest of the batch is not full */
+    full_by_one(2, 72);
     full_by_one(3, 73);
 }
 
 /* Every second block is free, and one extent has at most POOL_RUNS_MAX runs:
  * the first of the batch gets its block, the second cannot. Without the first
- * it is not full, so the older room 5 comes before it. */
+ * the batch is not full, so the older room 5 comes before it. */
 /* RULES 5.11 */
 TEST(what_is_left_of_a_batch_waits_as_any_other)
 {
@@ -648,7 +662,7 @@ TEST(what_is_left_of_a_batch_waits_as_any_other)
     T_EQ_U64(brain_free(e), 1998);
 }
 
-/* WANT 2 says more than WANT 1; what answers WANT 1 answers not it. */
+/* WANT 2 says more rows than WANT 1: an answer to WANT 1 does not answer it. */
 /* RULES 5.14 */
 TEST_ENCODED(an_answer_to_an_older_want_is_none_to_the_newer)
 {
@@ -660,10 +674,11 @@ TEST_ENCODED(an_answer_to_an_older_want_is_none_to_the_newer)
     leaves(e, 0);
     T_EQ_U64(brain_said(e, PEER_WANT, 0)->want.granted, 0);
     brain_hear(e, 0, grants(2, 72, 64, FIRM_NO));
-    T_EQ_U64(brain_said(e, PEER_WANT, 0)->want.granted, 64); /* is lost */
+    /* this WANT is lost */
+    T_EQ_U64(brain_said(e, PEER_WANT, 0)->want.granted, 64);
     m.state.granted = 64;
     m.state.firm = FIRM_NO;
-    brain_hear(e, 0, m); /* answers the first */
+    brain_hear(e, 0, m); /* answers the earlier WANT */
     brain_pass(e, 5000);
     T_TRUE(brain_said_count(e, PEER_WANT) > 0);
 }

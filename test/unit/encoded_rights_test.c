@@ -1,4 +1,4 @@
-/* encoded_rights_test.c - whom a room's rows go to: those that know its secret
+/* encoded_rights_test.c - who gets a room's rows: those that know its secret
  * (RULES 10.1). */
 #include "test/here.h"
 
@@ -24,8 +24,8 @@ static struct peer_msg secret_init(struct rig *e, uint64_t room,
     return m;
 }
 
-/* Hears an INIT that must learn nothing: it waits as for any room that is not
- * announced. */
+/* Hears an INIT whose sender must learn nothing: it waits as for a room that is
+ * not announced. */
 static void learns_nothing(
     struct rig *e, uint32_t link, uint64_t generation, const struct secret *s)
 {
@@ -62,7 +62,8 @@ TEST_ENCODED(nor_when_it_asks_before_the_announce)
 {
     struct peer_msg m = secret_init(e, 1, 70, &other);
 
-    m.init.required_dst = 3; /* binds nothing */
+    /* an INIT without the secret fixes no number of destinations */
+    m.init.required_dst = 3;
     HEARS(e, 1, m, secret_init(e, 1, 71, NULL));
     brain_hear(e, 0, secret_init(e, 1, 72, &key));
     T_OK(brain_say(e, 0, secret_announce(1, 0)));
@@ -111,7 +112,7 @@ TEST_ENCODED(a_key_is_no_secret)
 
     memset(a.announce.key.b, 5, KEY_BYTES);
     T_OK(brain_say(e, 0, a));
-    a = announce(2, 1, 16, 16); /* of the same user, and for all to have */
+    a = announce(2, 1, 16, 16); /* of the same user, without a secret */
     memset(a.announce.key.b, 5, KEY_BYTES);
     T_OK(brain_say(e, 0, a));
     T_TRUE(brain_events(e, 0, 1) & EVENT_HAVE);
@@ -131,7 +132,8 @@ TEST_ENCODED(a_decline_says_the_secret)
 {
     struct peer_msg m = about(1, 0, PEER_DECLINE);
 
-    brain_hear(e, 1, m); /* before the announce, and after it */
+    /* without the right secret: before the announce, and after it */
+    brain_hear(e, 1, m);
     m.decline.secret = other;
     brain_hear(e, 1, m);
     T_OK(brain_say(e, 0, secret_announce(1, 0)));
@@ -145,8 +147,8 @@ TEST_ENCODED(a_decline_says_the_secret)
     T_EQ_U64(brain_reason(e, 0, 0), ERR_DECLINED);
 }
 
-/* A daemon with a key that knows the id of a room, and not its secret: each
- * way in which it could cost the room, before its langd asks. */
+/* A daemon has a key and knows the id of a room, but not its secret. Each way
+ * in which it could cost the room, before the room's langd asks. */
 /* RULES 10.6 */
 TEST(what_a_stranger_says_of_a_room_costs_it_nothing)
 {
@@ -208,21 +210,21 @@ TEST_ENCODED(to_attach_names_the_secret)
 {
     struct local_msg m = attach(1, 1, RIGHT_WATCH);
 
-    T_OK(brain_say(e, 0, m)); /* waits for one without */
+    T_OK(brain_say(e, 0, m)); /* for a room without a secret: it waits */
     m = attach(1, 2, RIGHT_WATCH);
     m.attach.secret = key;
-    T_OK(brain_say(e, 0, m)); /* waits */
+    T_OK(brain_say(e, 0, m)); /* it waits for the announce */
     T_OK(brain_say(e, 0, secret_announce(1, 0)));
     T_TRUE(brain_events(e, 0, 2) & EVENT_GRANTED);
     T_EQ_U64(brain_state(e, 0, 1), 0);
     m = attach(1, 3, RIGHT_WATCH);
     m.attach.secret = key;
-    T_OK(brain_say(e, 0, m)); /* is there */
+    T_OK(brain_say(e, 0, m)); /* the room is open */
     T_TRUE(brain_events(e, 0, 3) & EVENT_GRANTED);
     T_OK(brain_say(e, 0, release(0)));
     m = attach(1, 4, RIGHT_WATCH);
     m.attach.secret = key;
-    T_OK(brain_say(e, 0, m)); /* has ended */
+    T_OK(brain_say(e, 0, m)); /* the room has ended */
     T_EQ_U64(brain_state(e, 0, 4), ROOM_FAILED);
 }
 
@@ -275,7 +277,7 @@ TEST_ENCODED(lengths_and_grants_that_are_none_cost_their_room)
     }
     T_EQ_U64(brain_shown(e, "rooms", "asked", 0), 0);
     ack_succeeds(e, 0, 2, 90, 1);
-    brain_hear(e, 0, init(e, 1, 91, 16)); /* nor is the room its */
+    brain_hear(e, 0, init(e, 1, 91, 16)); /* room 1 is not the liar's either */
     T_EQ_U64(brain_said_count(e, PEER_LENGTH), 1);
 }
 
@@ -288,7 +290,7 @@ TEST_ENCODED(all_rows_of_no_known_number_are_none)
     T_EQ_U64(brain_state(e, 0, 0), ROOM_FAILED);
     T_EQ_U64(brain_reason(e, 0, 0), ERR_MALFORMED);
     T_EQ_U64(brain_shown(e, "peers", "bytes_moved", 0), 0);
-    brain_hear(e, 0, init(e, 2, 71, 16)); /* not announced */
+    brain_hear(e, 0, init(e, 2, 71, 16)); /* the room is not announced yet */
     ack(e, 0, 2, 71);
     T_OK(brain_say(e, 0, announce(2, 1, 16, 16)));
     T_EQ_U64(brain_reason(e, 0, 1), OK);

@@ -1,4 +1,4 @@
-/* encoded_share_test.c - one user takes all that encoded's tables give, and
+/* encoded_share_test.c - one user fills its share of encoded's tables, and
  * another goes on: connection 0 is user 7's, connection 1 user 8's. */
 #include "test/here.h"
 
@@ -109,7 +109,7 @@ TEST(a_room_without_source_blocks_says_that_it_lacked_them)
            strstr((const char *)e->event.event.text.p, "no source blocks"));
 }
 
-/* The last of a batch finds no place: the others have waited for it alone. */
+/* The last room of a batch is refused: the others are served without it. */
 TEST(a_batch_is_served_when_its_last_room_is_refused)
 {
     struct rig *e = two_users("limits.rooms=1");
@@ -121,8 +121,8 @@ TEST(a_batch_is_served_when_its_last_room_is_refused)
     T_TRUE(brain_events(e, 0, 0) & EVENT_GRANTED);
 }
 
-/* User 7 has asked for the pool forty times; user 8's one room waits for the
- * first of them and one more, not for all. */
+/* User 7 asks for the whole pool forty times; user 8's one room waits for the
+ * first of these rooms and one more, not for all. */
 /* RULES 5.1 */
 TEST(users_take_turns_for_source_blocks)
 {

@@ -2,8 +2,8 @@
  * for its rows, until their deadline (RULES 1.7, 8.3), and who sees the key. */
 #include "test/here.h"
 
-/* Announces a room of 16 rows under the key, with 3 s for its deadline, and has
- * langd ask for it. True if it is to wait for another room's rows. */
+/* Announces a room of 16 rows under the key, with a deadline of 3 s, and has
+ * langd ask for it. True if it waits for another room's rows. */
 static bool waits(struct rig *e, uint64_t room, uint32_t cell)
 {
     struct local_msg a = announce(room, cell, 16, 16);
@@ -16,7 +16,7 @@ static bool waits(struct rig *e, uint64_t room, uint32_t cell)
     return brain_events(e, 0, cell) & EVENT_HAVE;
 }
 
-/* The first room's deadline is its langd's alone (RULES 8.3). */
+/* The first room's deadline is only its langd's matter (RULES 8.3). */
 /* RULES 1.7 */
 TEST_ENCODED(
     a_room_waits_for_anothers_rows_until_its_deadline_and_the_next_one_writes)
@@ -35,8 +35,8 @@ TEST_ENCODED(
     T_FALSE(waits(e, 3, 2));
     T_TRUE(is_granted(e, 2));
     T_TRUE(waits(e, 4, 3));
-    all_rows(e, 2, 16); /* which are there for the fourth, too */
-    all_rows(e, 0, 16); /* late, and for its own room */
+    all_rows(e, 2, 16); /* the fourth room has these rows, too */
+    all_rows(e, 0, 16); /* late, and only for room 1 */
     ack(e, 0, 1, 71);
     ack(e, 0, 3, 73);
     ack(e, 0, 4, 74);
@@ -61,7 +61,7 @@ TEST_ENCODED(the_deadline_of_a_room_ends_with_the_last_row)
     T_EQ_U64(brain_stat(e, "deadlines"), 0);
 }
 
-/* Nothing is known against the room that writes. */
+/* The room that writes is not blamed. */
 /* RULES 8.3 */
 TEST(a_room_that_waits_and_is_not_asked_for_leaves_the_rows_alone)
 {
@@ -76,7 +76,8 @@ TEST(a_room_that_waits_and_is_not_asked_for_leaves_the_rows_alone)
     T_TRUE(waits(e, 3, 2));
 }
 
-/* Kept rooms of one key are as many as were asked for in `timeouts.keep`. */
+/* The number of kept rooms of one key is limited to those that were requested
+ * in `timeouts.keep`. */
 /* RULES 7.6 */
 TEST_ENCODED(kept_rooms_leave_a_place_for_the_next_announce, "limits.rooms=4")
 {
@@ -135,7 +136,7 @@ TEST_ENCODED(a_key_is_shown_to_its_own_user)
 {
     T_OK(brain_say(e, 0, announce(5, 4, 8, 8))); /* without a key */
     T_FALSE(waits(e, 1, 0));
-    T_TRUE(waits(e, 2, 1)); /* the same one */
+    T_TRUE(waits(e, 2, 1)); /* waits for room 1, of the same key */
     T_EQ_U64(keys_seen_by(e, 7), 1);
     T_EQ_U64(keys_seen_by(e, 0), 1);
     T_EQ_U64(keys_seen_by(e, 8), 0);

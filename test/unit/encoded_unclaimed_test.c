@@ -1,6 +1,6 @@
-/* encoded_unclaimed_test.c - rows that no langd asks for give way, and a pool
- * that gives no blocks is named (RULES 5.21, 9.6). As in encoded_queue_test.c:
- * blocks are 8 rows, the pool has 16. */
+/* encoded_unclaimed_test.c - rows that no langd asks for give way to items that
+ * wait for blocks, and a pool that gives no blocks is named (RULES 5.21, 9.6).
+ * As in encoded_queue_test.c: blocks are 8 rows, the pool has 16. */
 #include "test/here.h"
 
 /* Announces a room of 64 rows, half of the pool, and writes all of them. */
@@ -37,7 +37,7 @@ TEST_ENCODED(
     T_EQ_U64(brain_state(e, 0, 1), ROOM_BOOTSTRAPPING);
     T_EQ_U64(brain_stat(e, "unclaimed"), 1);
     hears_unknown_room(e, 1, 71);
-    brain_pass(e, 60000); /* nothing waits */
+    brain_pass(e, 60000); /* no item waits for blocks */
     T_EQ_U64(brain_state(e, 0, 1), ROOM_BOOTSTRAPPING);
     T_OK(brain_say(e, 0, announce(4, 3, 8, 8)));
     brain_pass(e, 1);
@@ -67,14 +67,14 @@ TEST_ENCODED(rows_that_are_asked_for_or_being_written_do_not_give_way,
 {
     unclaimed(e, 1, 0);
     T_OK(brain_say(e, 0, announce(2, 1, 64, 64)));
-    T_OK(brain_say(e, 0, commit(1, 0, 64))); /* not final */
+    T_OK(brain_say(e, 0, commit(1, 0, 64))); /* all rows, but not finally */
     T_OK(brain_say(e, 0, announce(3, 2, 64, 64)));
     brain_pass(e, 900);
     brain_hear(e, 0, asks(e, 1, 71));
     brain_pass(e, 20000);
     T_EQ_U64(brain_stat(e, "unclaimed"), 0);
     T_TRUE(!is_granted(e, 2));
-    T_OK(brain_say(e, 0, final(1, 64))); /* its time begins */
+    T_OK(brain_say(e, 0, final(1, 64))); /* its rows are complete from now on */
     brain_pass(e, 900);
     T_TRUE(!is_granted(e, 2));
     brain_pass(e, 200);
@@ -82,7 +82,7 @@ TEST_ENCODED(rows_that_are_asked_for_or_being_written_do_not_give_way,
     T_EQ_U64(brain_reason(e, 0, 1), ERR_GONE);
 }
 
-/* Its blocks would not come back. */
+/* The other room of the key holds the blocks, which would not come back. */
 /* RULES 5.21 */
 TEST(rows_of_a_key_do_not_give_way_while_one_room_of_it_is_asked_for)
 {
@@ -133,7 +133,7 @@ TEST(an_open_room_gives_way_until_it_was_served)
     T_TRUE(!is_granted(e, 2));
 }
 
-/* A queue that is never empty but moves on is no fault. */
+/* A queue may never be empty, as long as it moves. */
 /* RULES 9.6 */
 TEST_ENCODED(a_pool_that_gives_no_blocks_is_named)
 {

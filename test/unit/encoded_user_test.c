@@ -1,13 +1,13 @@
-/* encoded_user_test.c - rooms of pools that are for some users: who has their
- * rows, from this host and others, and who may say that none wants them (RULES
- * 10.2, 10.3). The pool is for user 1000 and group 50; langd `a` is link 0 and
- * of this host, `b` is link 1 and of another. */
+/* encoded_user_test.c - rooms of pools that are for some users: who gets their
+ * rows, on this host and on others, and who may decline them (RULES 10.2,
+ * 10.3). The pool is for user 1000 and group 50; langd `a` is link 0 and of
+ * this host, `b` is link 1 and of another. */
 #include "test/unit/map_side.h"
 
 static const struct secret key = {"sixteen letters"};
 static const struct secret other = {"sixteen lettert"};
 
-/* Langd `a` maps as this user. */
+/* Has langd `a` map as this user. */
 static void shows_user(struct rig *e, uint32_t uid)
 {
     uint64_t token = token_of(e, 0, hello("a", L_EPOCH, 0));
@@ -16,7 +16,7 @@ static void shows_user(struct rig *e, uint32_t uid)
     T_OK(say_map(e, 1, "a", L_EPOCH, token));
 }
 
-/* Both are there, and `a` has not shown its user. */
+/* Returns a rig with both langds; `a` has not shown its user. */
 static struct rig *fenced(void)
 {
     struct rig *e =
@@ -79,11 +79,13 @@ TEST_WITH(rows_are_for_the_users_that_the_pool_names, struct rig *e, here())
 {
     T_OK(brain_say(e, 0, announce(1, 0, 16, 16)));
     is_refused(e, 0, init_of(e, 70, 1001));
-    is_refused(e, 0, init_of(e, 71, 0));  /* root maps no pool of others */
-    is_refused(e, 0, init(e, 1, 72, 16)); /* it does not say whose */
+    /* root's engine may not map another user's pool */
+    is_refused(e, 0, init_of(e, 71, 0));
+    is_refused(e, 0, init(e, 1, 72, 16)); /* this INIT names no user */
     T_EQ_U64(brain_stat(e, "rights_refused"), 3);
     is_served(e, 0, init_of(e, 73, 1000));
-    brain_hear(e, 0, init_of(e, 74, 1001)); /* the room is taken */
+    /* the only destination has the room */
+    brain_hear(e, 0, init_of(e, 74, 1001));
     T_EQ_U64(brain_said(e, PEER_FAILED, 0)->failed.reason, ERR_NOT_OWNER);
     T_EQ_U64(brain_said(e, PEER_FAILED, 0)->generation, 74);
     T_OK(brain_say(e, 0, commit(0, 0, 16)));
@@ -167,7 +169,8 @@ TEST(where_that_decides)
     brain_hello(e, 0, "a", L_EPOCH);
     T_OK(brain_say(e, 0, announce(1, 0, 16, 16)));
     is_served(e, 0, init(e, 1, 70, 16));
-    brain_hear(e, 0, init(e, 2, 71, 16)); /* its pool is not known yet */
+    /* the layout of its pool is not known yet */
+    brain_hear(e, 0, init(e, 2, 71, 16));
     T_EQ_U64(brain_said(e, PEER_NACK, 0)->nack.reason, ERR_BUSY);
 }
 
@@ -179,7 +182,7 @@ TEST_WITH(but_not_for_long, struct rig *e, fenced())
     is_refused(e, 0, init_of(e, 70, 1000));
 }
 
-/* Its own user is then as unknown as that of a langd of another host. */
+/* Its user stays unknown, as that of a langd on another host. */
 /* RULES 10.2 */
 TEST(one_that_says_it_will_map_nothing_is_not_waited_for)
 {
@@ -191,7 +194,7 @@ TEST(one_that_says_it_will_map_nothing_is_not_waited_for)
     is_refused(e, 0, init_of(e, 70, 1000));
 }
 
-/* A stranger that asks before the announce, for other numbers. */
+/* A stranger asks before the announce, with other numbers. */
 /* RULES 10.2 */
 TEST_WITH(a_stranger_that_asks_first_binds_nothing, struct rig *e, here())
 {
@@ -223,10 +226,12 @@ TEST_WITH(to_decline_takes_the_right_to_ask, struct rig *e, here())
     static const uint8_t group[] = {50, 0, 0, 0};
     struct peer_msg m = decline_of(1001);
 
-    brain_hear(e, 0, m); /* before the announce, and after it */
+    /* of a user without the right: before the announce, and after it */
+    brain_hear(e, 0, m);
     T_OK(brain_say(e, 0, announce(1, 0, 16, 16)));
     brain_hear(e, 0, m);
-    brain_hear(e, 1, decline_of(1000)); /* no number of that host */
+    /* another host's user ids mean nothing here */
+    brain_hear(e, 1, decline_of(1000));
     brain_hear(e, 1, about(1, 90, PEER_ABORT));
     T_EQ_U64(brain_state(e, 0, 0), ROOM_BOOTSTRAPPING);
     m.decline.gids = span_of(group, sizeof(group));
@@ -250,7 +255,8 @@ TEST_WITH(who_has_the_secret_withdraws_the_room, struct rig *e, here())
     brain_user(e, 2, 4002, "router");
     T_OK(brain_say(e, 0, secret_announce()));
     T_ERR(brain_say(e, 2, withdraw(NULL)), ERR_NOT_OWNER);
-    T_OK(brain_say(e, 2, withdraw(&other))); /* of a room that may come */
+    /* names another secret, and so a room that may come */
+    T_OK(brain_say(e, 2, withdraw(&other)));
     T_EQ_U64(brain_state(e, 0, 0), ROOM_BOOTSTRAPPING);
     T_OK(brain_say(e, 2, withdraw(&key)));
     T_EQ_U64(brain_reason(e, 0, 0), ERR_DECLINED);
