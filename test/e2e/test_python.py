@@ -1,5 +1,4 @@
-"""The Python package on real daemons: asyncio, forks, views, the failure
-policy."""
+"""The Python package on real daemons: asyncio, forks, views."""
 
 import asyncio
 import contextlib
@@ -13,7 +12,6 @@ from engine import LIMIT
 from pair import Case, eventually
 
 import mmx
-from mmx import policy
 
 
 def descriptors():
@@ -546,87 +544,6 @@ class References(Case):
                 got.release()
                 src.wait_done(LIMIT)
                 src.release()
-
-
-class Policy(Case):
-    """What an engine's policy does when a room fails, with real failures."""
-
-    def setUp(self):
-        super().setUp()
-        self.e, self.d = self.pair()
-        self.enc, self.lm = self.engines(self.e, self.d)
-        self.asked = []
-
-    def ask(self, room, encoder="enc0", **more):
-        def again():
-            self.asked.append(room)
-            conn = self.lm.conn
-            return conn.request(room, conn.pool("vit"), encoder, **more)
-        return again
-
-    def test_it_works_at_once(self):
-        self.enc.encode(1, 300)
-        with policy.run(self.ask(1)) as room:
-            self.assertEqual(room.total, 300)
-        self.enc.ends(1)
-
-    def test_retry_until_it_works(self):
-        # Two deadlines pass before the rows come.
-        short, long = self.ask(1, deadline=0.2), self.ask(1)
-
-        def ask():
-            if len(self.asked) == 2:
-                self.enc.encode(1, 300)
-            return (short if len(self.asked) < 2 else long)()
-        with policy.run(ask, retries=20) as room:
-            self.assertEqual(room.total, 300)
-        self.assertEqual(len(self.asked), 3)
-        self.enc.ends(1)
-
-    def test_retries_end(self):
-        ask = self.ask(1, deadline=0.05)
-        with self.assertRaises(mmx.errors.TimedOut):
-            policy.run(ask, retries=2, pause=0.01)
-        self.assertEqual(len(self.asked), 3)
-        got = policy.run(ask, retries=1, pause=0.01,
-                         encode_locally=lambda error: error.reason)
-        self.assertEqual(got, "timeout")
-
-    def test_encode_locally(self):
-        # the room's source is gone by now
-        self.deliver(self.enc, self.lm, 1, 300)
-        got = policy.run(self.ask(1), encode_locally=lambda e: e.reason)
-        self.assertEqual((got, len(self.asked)), ("unknown-room", 1))
-        with self.assertRaises(mmx.errors.UnknownRoom):
-            policy.run(self.ask(1))
-
-    def test_give_up(self):
-        def never(_):
-            raise AssertionError("not to be encoded here either")
-        self.enc.opens(1, 100, 100, destinations=2)
-        with self.assertRaises(mmx.errors.DestinationsDisagree):
-            policy.run(self.ask(1, destinations=3), encode_locally=never)
-        self.assertEqual(len(self.asked), 1)
-        self.enc.release(1)
-
-    def test_over_a_restart(self):
-        self.enc.encode(2, 300)
-        self.d.kill()
-        self.lm.conn.step()
-        self.d.start()
-        with policy.run(self.ask(2), retries=10) as room:
-            self.assertEqual(room.total, 300)
-        self.enc.ends(2)
-
-    def test_awaited(self):
-        async def main():
-            async with await mmx.aconnect("langd", self.d.socket) as lm:
-                pool = await lm.apool()
-                got = await policy.arun(
-                    lambda: lm.request(1, pool, "enc0", deadline=0.05),
-                    retries=1, encode_locally=lambda e: e.reason)
-                self.assertEqual(got, "timeout")
-        asyncio.run(main())
 
 
 class Program(Case):
