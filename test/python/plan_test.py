@@ -4,6 +4,7 @@ window_random_test.c holds the planner itself against an oracle."""
 
 import os
 import sys
+import types
 import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -13,8 +14,8 @@ sys.path.insert(0, os.path.join(ROOT, "lib/client/python"))
 import numpy as np  # noqa: E402
 
 import mmx  # noqa: E402
-from mmx import errors  # noqa: E402
-from mmx.plan import Placeholder, Rows, plan  # noqa: E402
+from mmx import errors, rooms  # noqa: E402
+from mmx.plan import NOW, SKIP, Placeholder, plan  # noqa: E402
 
 
 def ones(text):
@@ -33,6 +34,24 @@ def rows_of(room, rows, elements=2):
     """Row r is room * 10000 + r in every element."""
     values = room * 10000 + np.arange(rows, dtype=np.int32)
     return np.repeat(values[:, None], elements, axis=1)
+
+
+class Rows:
+    """A room with these rows in two runs."""
+
+    def __init__(self, array, dtype="i32", released=0, readable=None,
+                 total=None):
+        rows, elements = array.shape
+        self.released = released
+        self.readable = rows if readable is None else readable
+        self.total = rows if total is None else total
+        self._runs = [mmx.Run(0, 2, 0), mmx.Run(2, rows - 2, 2)]
+        field = mmx.Field("embedding", dtype, elements, 0, array[0].nbytes)
+        self.pool = types.SimpleNamespace(
+            fields={"embedding": field},
+            rows=lambda _, place, rows: array[place:place + rows])
+
+    pieces = rooms.Shown.pieces
 
 
 class Cases(unittest.TestCase):
@@ -73,7 +92,7 @@ class Cases(unittest.TestCase):
             self.assertEqual(text(plan(first, length, items, **more)), said)
         step = plan(4, 20, [Placeholder(2, 6), Placeholder(20, 9, room=2)])
         self.assertEqual([n.keep for n in step.needs], [None, None, 4])
-        self.assertEqual(step.needed, [0, 2])
+        self.assertEqual([n.state for n in step.needs], [NOW, SKIP, NOW])
         self.assertEqual(plan(2, 6, [masked(
             0, 0, "1101101100", storage="padded")]).needs[0][1:], (3, 8, 8))
         self.refused(errors.NotReady, 0, 8, [Placeholder(2, 4, absent=True)],
@@ -96,10 +115,10 @@ class Runs(unittest.TestCase):
         self.step = plan(0, 12, self.items)
         self.out = np.full((12, 2), -1, np.int32)
 
-    def refused(self, error, second, numbers=None, out=None, first=None):
+    def refused(self, error, second, numbers=None, out=None):
         out = self.out if out is None else out
         before = out.copy()
-        rooms = [rows_of(0, 6) if first is None else first, second]
+        rooms = [Rows(rows_of(0, 6)), second]
         with self.assertRaises(error) as caught:
             self.step.run(rooms, "embedding", out)
         self.assertTrue((out == before).all())
@@ -117,24 +136,25 @@ class Runs(unittest.TestCase):
         self.refused(errors.Stale, None)
 
     def test_tensors_that_do_not_fit(self):
-        rows = rows_of(1, 30)
+        rows = Rows(rows_of(1, 30))
         for error, out in (
                 (errors.Malformed, np.zeros((11, 2), np.int32)),
                 (errors.Malformed, np.zeros(24, np.int32)),
                 (errors.IncompatibleLayout, np.zeros((12, 3), np.int32)),
                 (errors.IncompatibleLayout, np.zeros((12, 2), np.float32))):
             self.refused(error, rows, out=out)
-        self.refused(errors.IncompatibleLayout, rows_of(1, 30, 3))
+        self.refused(errors.IncompatibleLayout, Rows(rows_of(1, 30, 3)))
         self.out.setflags(write=False)
         self.refused(errors.Malformed, rows)
         with self.assertRaises(TypeError):
-            self.step.run([rows, rows], "", [[0, 0]] * 12)
+            self.step.run([rows, rows], "embedding", [[0, 0]] * 12)
 
     def test_strided_side_by_side_packed(self):
         rooms = [rows_of(0, 6), rows_of(1, 30)]
         wide = np.full((24, 5), -1, np.int32)
-        self.step.run(rooms, "", wide[::2, 1:3])
-        self.step.run([r + 5 for r in rooms], "", wide[::2, 3:])
+        shown = [Rows(r) for r in rooms]
+        self.step.run(shown, "embedding", wide[::2, 1:3])
+        self.step.run([Rows(r + 5) for r in rooms], "embedding", wide[::2, 3:])
         want = np.concatenate([rooms[0], rooms[1][:6]])
         self.assertTrue((wide[::2, 1:3] == want).all())
         self.assertTrue((wide[::2, 3:] == want + 5).all())
@@ -142,7 +162,7 @@ class Runs(unittest.TestCase):
         self.assertTrue((wide[:, 0] == -1).all())
         step = plan(0, 12, [Placeholder(1, 3), masked(1, 6, "1011")])
         out = np.zeros((6, 2), np.int32)
-        step.run(rooms, "", out, packed=True)
+        step.run(shown, "embedding", out, packed=True)
         self.assertEqual(out[:, 0].tolist(), [0, 1, 2, 10000, 10001, 10002])
 
     def test_float32_from_bf16_and_f16(self):
@@ -153,13 +173,13 @@ class Runs(unittest.TestCase):
                 ("bf16", bits, mmx.from_bf16(bits)),
                 ("f16", bits.view(np.float16),
                  bits.view(np.float16).astype(np.float32))):
-            step.run([Rows(rows, name)], "", out)
+            step.run([Rows(rows, name)], "embedding", out)
             self.assertTrue(np.array_equal(out, want, equal_nan=True))
         same = np.zeros_like(bits)
-        step.run([Rows(bits, "bf16")], "", same)
+        step.run([Rows(bits, "bf16")], "embedding", same)
         self.assertTrue((same == bits).all())
         self.assertRaises(errors.IncompatibleLayout, step.run,
-                          [Rows(bits, "bf16")], "", out.view(np.int32))
+                          [Rows(bits, "bf16")], "embedding", out.view(np.int32))
 
     def test_torch_tensors(self):
         try:
@@ -170,7 +190,7 @@ class Runs(unittest.TestCase):
         step = plan(0, 8, [Placeholder(1, 6)])
         for dtype in (torch.bfloat16, torch.float32):
             out = torch.zeros(8, 4, dtype=dtype)
-            step.run([Rows(bits, "bf16")], "", out[:, 1:3])
+            step.run([Rows(bits, "bf16")], "embedding", out[:, 1:3])
             self.assertEqual(out[1:7, 1].tolist(), [0, 1, 2, 3, 4, 5])
             self.assertEqual(out[1:7, 3].tolist(), [0] * 6)
 

@@ -19,7 +19,7 @@ import ctypes
 import enum
 import struct
 from dataclasses import dataclass, field
-from typing import (TYPE_CHECKING, Any, Iterator, List, NamedTuple, Optional,
+from typing import (TYPE_CHECKING, Any, Iterator, NamedTuple, Optional,
                     Sequence, Tuple, Union)
 
 import numpy as np
@@ -118,19 +118,7 @@ class Need(NamedTuple):
     # no row is used
 
 
-@dataclass(frozen=True)
-class Rows:
-    """Rows in an array of [rows, elements], as from a local encode, in place
-    of a Room. dtype: "bf16" and the like for an untagged array."""
-
-    array: Any
-    dtype: str = ""
-    released: int = 0
-    readable: Optional[int] = None
-    total: Optional[int] = None
-
-
-Source = Union["Room", Rows, Any, None]
+Rooms = Sequence["Optional[Room]"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,23 +131,13 @@ class Plan:
     mask: "Array"  # bool for each position of the window; read-only
     needs: Tuple[Need, ...]  # one for each room
 
-    @property
-    def needed(self) -> List[int]:
-        """Rooms whose rows must have landed for this window."""
-        return [i for i, n in enumerate(self.needs) if n.state == NOW]
-
-    @property
-    def skipped(self) -> List[int]:
-        """Rooms that no position from computed on needs: decline them."""
-        return [i for i, n in enumerate(self.needs) if n.state == SKIP]
-
-    def check(self, rooms: Sequence[Source], field: str = "embedding") -> None:
+    def check(self, rooms: Rooms, field: str = "embedding") -> None:
         """Raises NotReady or Gone, which name the first rows that are
         missing (.a: first row, .b: number of rows)."""
         for s in self.segments:
             _View(rooms, s.room, field).check(s)
 
-    def run(self, rooms: Sequence[Source], field: str, out: Any, *,
+    def run(self, rooms: Rooms, field: str, out: Any, *,
             packed: bool = False) -> None:
         """Copies one field of the rows into out, [places, elements] of numpy
         or of a torch tensor on the CPU, of any strides, of the field's dtype
@@ -193,30 +171,17 @@ class Plan:
 class _View:
     """One field of one room, in its present state."""
 
-    def __init__(self, rooms: Sequence[Source], index: int, field: str):
-        source = rooms[index]
-        self.index = index
-        self.room: Any = None
-        if source is None:
+    def __init__(self, rooms: Rooms, index: int, field: str):
+        room, self.index = rooms[index], index
+        if room is None:
             raise errors.Stale(f"room {index} of the plan is missing")
-        if hasattr(source, "pieces"):
-            f = source.pool.fields[field]
-            self.room, self.field = source, field
-            self.dtype, self.elements = f.dtype, f.elements
-            self.released, self.readable = source.released, source.readable
-            self.total = source.total
-            if source._runs:  # by the others, before this reader came
-                self.released = max(self.released, source._runs[0].first)
-            return
-        if not isinstance(source, Rows):
-            source = Rows(source)
-        self.array, self.dtype = _bits(source.array)
-        self.dtype = source.dtype or self.dtype
-        self.elements = self.array.shape[1]
-        self.released = source.released
-        self.readable = len(self.array) if source.readable is None \
-            else source.readable
-        self.total = len(self.array) if source.total is None else source.total
+        self.room, self.field = room, field
+        self.dtype = room.pool.fields[field].dtype
+        self.elements = room.pool.fields[field].elements
+        self.released, self.readable = room.released, room.readable
+        self.total = room.total
+        if room._runs:  # by the others, before this reader came
+            self.released = max(self.released, room._runs[0].first)
 
     def check(self, s: Segment) -> None:
         end = s.row + s.rows
@@ -247,9 +212,6 @@ class _View:
                 f"room {self.index}: {self.dtype} does not become {kind}")
 
     def pieces(self, first: int, end: int) -> "Iterator[Array]":
-        if self.room is None:
-            yield self.array[first:end]
-            return
         for run in self.room.pieces(first, end):
             yield self.room.pool.rows(self.field, run.place, run.rows)
 
@@ -278,12 +240,11 @@ def _bits(values: Any) -> "Tuple[Array, str]":
         bits = values.detach().view(
             torch.int16 if kind.bytes == 2 else torch.uint8).numpy()
         return bits.view(kind.typestr), name
-    array = values if isinstance(values, np.ndarray) else np.asarray(values)
-    name = (array.dtype.metadata or {}).get("mmx") or \
-        BY_TORCH.get(array.dtype.name, array.dtype.name)
+    name = (values.dtype.metadata or {}).get("mmx") or \
+        BY_TORCH.get(values.dtype.name, values.dtype.name)
     if name in DTYPES and DTYPES[name].tagged:
-        array = array.view(numpy_dtype(name))
-    return array, name
+        values = values.view(numpy_dtype(name))
+    return values, name
 
 
 def _writable(out: Any) -> "Tuple[Array, str]":
