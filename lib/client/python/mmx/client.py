@@ -435,7 +435,7 @@ class Connection:
         holds; TimeoutError after `timeout` seconds (DaemonSilent, which is
         one, if the daemon answers nothing). Events that arrive during the
         wait are not lost: the next step() returns them. every: seconds
-        between two checks of a condition without an event (see Room.wait).
+        between two checks of a condition without an event.
         lacks: tells for the error what was waited for."""
         condition = (lambda: until.done) if isinstance(until, Reply) else until
         patience = due.Patience(self, timeout)

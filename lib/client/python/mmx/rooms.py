@@ -268,35 +268,15 @@ class Shown:
         if self.released != wire.ALL:
             self.release(force=kind is not None)
 
-    def wait(self, state: State = State.SUCCESS,
-             timeout: Optional[float] = None) -> Any:
-        """Blocks until the room has reached a state; raises its reason when
-        it fails, TimeoutError after `timeout` seconds."""
-        # Only the two final states always have an event.
-        final = state in (State.FAILED, State.SUCCESS)
-        return self._wait(lambda: self._reached(state), timeout,
-                          None if final else 0.005)
-
-    async def reached(self, state: State = State.SUCCESS,
-                      timeout: Optional[float] = None) -> Any:
-        """Awaits SUCCESS or FAILED (other states have no event of their own
-        and may be noticed late)."""
-        return await self._until(lambda: self._reached(state), timeout)
-
-    def _wait(self, until: Callable[[], bool], timeout: Optional[float],
-              every: Optional[float] = None) -> Any:
-        self.conn.wait(until, timeout, every, self._lacks)
+    def _wait(self, until: Callable[[], bool],
+              timeout: Optional[float]) -> Any:
+        self.conn.wait(until, timeout, lacks=self._lacks)
         return self
 
     async def _until(self, until: Callable[[], bool],
                      timeout: Optional[float]) -> Any:
         await self.conn.until(until, timeout, self._lacks)
         return self
-
-    def _reached(self, state: State) -> bool:
-        if state == State.FAILED:
-            return self.state == State.FAILED
-        return self._failed() or self.state >= state
 
     def _failed(self) -> bool:
         """Raises why the room has failed, once that is known: the cell has a
@@ -397,7 +377,8 @@ class Source(Shown):
         return self.may_write >= 0 or self.have or self._failed()
 
     def _over(self) -> bool:
-        return self._reached(State.SUCCESS) and self.ended
+        return not self._failed() and self.state is State.SUCCESS and \
+            self.ended
 
     @property
     def _has_ended(self) -> bool:
