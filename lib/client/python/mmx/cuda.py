@@ -279,13 +279,8 @@ class Rows:
 
 # --- order with kernels -----------------------------------------------------
 def stream_of(stream: Any) -> int:
-    """Returns the handle of a torch stream, of an object with
-    __cuda_stream__, or of a number."""
-    if hasattr(stream, "cuda_stream"):
-        return int(stream.cuda_stream)
-    if hasattr(stream, "__cuda_stream__"):
-        return int(stream.__cuda_stream__()[1])
-    return int(stream)
+    """Returns the handle of a torch stream, or of a number."""
+    return int(getattr(stream, "cuda_stream", stream))
 
 
 def copies(gpu: int, pieces: List[Tuple[int, int, int]], stream: Any) -> None:
