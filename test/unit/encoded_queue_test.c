@@ -512,7 +512,8 @@ TEST_ENCODED(a_room_that_comes_again_does_not_wait_for_those_that_had_the_rows)
     ack_succeeds(e, 1, 1, 83, 0);
 }
 
-/* langd a declined the room, which still counts when it is announced again. */
+/* One of two langds declined the room, which still counts when it is announced
+ * again. */
 /* RULES 5.13 */
 TEST_ENCODED(a_room_that_comes_again_does_not_wait_for_those_that_declined)
 {

@@ -76,8 +76,8 @@ TEST(a_room_that_waits_and_is_not_asked_for_leaves_the_rows_alone)
     T_TRUE(waits(e, 3, 2));
 }
 
-/* The number of kept rooms of one key is limited to those that were requested
- * in `timeouts.keep`. */
+/* Twenty rooms of one key are kept, in a table of four: they give way to the
+ * next announce. */
 /* RULES 7.6 */
 TEST_ENCODED(kept_rooms_leave_a_place_for_the_next_announce, "limits.rooms=4")
 {

@@ -17,18 +17,18 @@ TEST_ENCODED(announce_then_init)
     T_EQ_U64(brain_events(e, 0, 0), EVENT_GRANTED);
     T_EQ_U64(e->event.event.rows, 24);
     brain_hear(e, 0, init(e, 1, 77, 16));
-    m = brain_said(e, PEER_LENGTH, 0); /* at once, before the encoder runs */
+    m = brain_said(e, PEER_LENGTH, 0); /* sent before any row is committed */
     T_EQ_U64(m->length.granted, 16);
     T_EQ_U64(m->length.total, 20);
     T_EQ_U64(m->length.flags, FLAG_AUX);
     T_EQ_MEM(m->length.aux.p, "aux!", 4);
     T_EQ_U64(brain_events(e, 0, 0), EVENT_WANTED);
     T_OK(brain_say(e, 0, commit(0, 8, 8)));
-    T_EQ_U64(brain_limit(e), 0); /* no prefix yet */
+    T_EQ_U64(brain_limit(e), 0); /* rows 0 to 7 are missing */
     T_OK(brain_say(e, 0, commit(0, 0, 8)));
     T_EQ_U64(brain_limit(e), 16);
     T_OK(brain_say(e, 0, commit(0, 16, 4)));
-    m = brain_said(e, PEER_WANT, 0); /* its grant is used up */
+    m = brain_said(e, PEER_WANT, 0); /* rows beyond its grant are committed */
     T_EQ_U64(m->want.granted, 16);
     T_EQ_U64(m->want.committed, 20);
     brain_hear(e, 0, resume(1, 77, 0, 24, 0));
@@ -37,7 +37,8 @@ TEST_ENCODED(announce_then_init)
     ack_succeeds(e, 0, 1, 77, 0);
     T_EQ_U64(brain_events(e, 0, 0), EVENT_DONE);
     T_EQ_U64(e->event.event.a, 1);
-    T_EQ_U64(brain_free(e), 13); /* the engine may still write */
+    /* the engine has not released: it may still write */
+    T_EQ_U64(brain_free(e), 13);
     frees(e, 0, 16);
     T_EQ_U64(brain_stat(e, "rows_moved"), 20);
 }
@@ -54,11 +55,11 @@ TEST_ENCODED(length_answers_init)
     T_EQ_U64(m->generation, 78);
     T_EQ_U64(m->length.attempt, 0);
     T_EQ_U64(m->length.granted, 8);
-    brain_hear(e, 0, init(e, 2, 78, 8)); /* that LENGTH was lost */
+    brain_hear(e, 0, init(e, 2, 78, 8)); /* langd did not get that LENGTH */
     T_EQ_U64(brain_said(e, PEER_STATE, 0)->state.granted, 8);
     brain_hear(e, 0, init(e, 3, 79, 8));
     T_TRUE(brain_said(e, PEER_STATE, 0) == NULL);
-    brain_pass(e, 200); /* nothing is announced meanwhile */
+    brain_pass(e, 200); /* no room 3 is announced in this time */
     T_EQ_U64(brain_said_count(e, PEER_STATE), 1);
     brain_hear(e, 0, init(e, 4, 80, 8));
     T_OK(brain_say(e, 0, announce(4, 2, 16, 16)));
@@ -97,7 +98,8 @@ TEST_ENCODED(a_room_that_should_be_announced_is_unknown_at_once)
     brain_hear(e, 0, m);
     T_EQ_U64(brain_said(e, PEER_FAILED, 0)->failed.reason, ERR_UNKNOWN_ROOM);
     T_EQ_U64(brain_shown(e, "status", "rooms_held", 0), 0);
-    brain_hear(e, 1, init(e, 1, 80, 0)); /* one that waits for the announce */
+    /* b has asked before, and waits for the announce */
+    brain_hear(e, 1, init(e, 1, 80, 0));
     m.generation = 71;
     brain_hear(e, 0, m);
     T_EQ_U64(brain_said(e, PEER_FAILED, 0)->failed.reason, ERR_UNKNOWN_ROOM);
@@ -124,7 +126,7 @@ TEST_ENCODED(init_then_announce)
     T_TRUE(brain_said_count(e, PEER_LENGTH) >= 3);
 }
 
-/* Also when its WANT is answered after its LENGTH. */
+/* Also if langd answers WANT after LENGTH. */
 /* RULES 2.2 */
 TEST_ENCODED(a_length_whose_aux_waits_is_seldom_said)
 {
@@ -158,7 +160,7 @@ TEST_ENCODED(aux_that_finds_no_space_is_sent_when_it_is_asked_for)
     brain_hear(e, 0, m);
     brain_pass(e, 1900);
     T_EQ_U64(brain_said_count(e, PEER_LENGTH), 0);
-    brain_pass(e, 200); /* in case that the question is lost */
+    brain_pass(e, 200); /* the question may have been lost */
     T_EQ_U64(brain_said_count(e, PEER_LENGTH), 1);
     m.state.reason = OK;
     brain_hear(e, 0, m);
@@ -167,7 +169,7 @@ TEST_ENCODED(aux_that_finds_no_space_is_sent_when_it_is_asked_for)
     brain_hear(e, 0, m);
     brain_pass(e, 5000);
     T_EQ_U64(brain_said_count(e, PEER_LENGTH), 0);
-    m.state.flags = 0; /* it had to give way there */
+    m.state.flags = 0; /* langd has taken the aux space back */
     brain_hear(e, 0, m);
     T_EQ_U64(brain_said_count(e, PEER_LENGTH), 1);
 }
@@ -183,14 +185,15 @@ TEST_ENCODED(length_unknown_until_the_last_commit)
     T_OK(brain_say(e, 0, commit(0, 0, 24)));
     T_EQ_U64(brain_said(e, PEER_WANT, 0)->want.committed, 24);
     T_OK(brain_say(e, 0, commit(0, 24, 6)));
-    T_EQ_U64(brain_said(e, PEER_WANT, 0)->want.committed, 30); /* again */
+    /* WANT is sent again */
+    T_EQ_U64(brain_said(e, PEER_WANT, 0)->want.committed, 30);
     m = final(0, 30);
     m.commit.aux = span_str("late");
     T_OK(brain_say(e, 0, m));
     T_EQ_U64(brain_said(e, PEER_LENGTH, 0)->length.total, 30);
     T_EQ_U64(brain_said(e, PEER_LENGTH, 0)->length.aux.len, 4);
     ack(e, 0, 1, 77);
-    T_EQ_U64(brain_free(e), 16); /* final: nobody writes any more */
+    T_EQ_U64(brain_free(e), 16); /* after a final commit no release is needed */
 }
 
 /* RULES 4.4 */
@@ -201,11 +204,12 @@ TEST_ENCODED(commits_that_change_nothing)
     T_OK(brain_say(e, 0, announce(1, 0, 16, ROWS_UNKNOWN)));
     T_ERR(brain_say(e, 0, commit(0, 0, 17)), ERR_MALFORMED);
     T_ERR(brain_say(e, 0, commit(0, 0xfffffff8, 16)), ERR_MALFORMED);
-    T_EQ_U64(brain_answer(e)->a, UINT32_MAX); /* no sum that has wrapped */
+    T_EQ_U64(brain_answer(e)->a, UINT32_MAX); /* the sum must not wrap */
     T_ERR(brain_say(e, 0, final(0, 17)), ERR_MALFORMED);
     T_ERR(brain_say(e, 0, final(0, ROWS_UNKNOWN)), ERR_MALFORMED);
     T_OK(brain_say(e, 0, commit(0, 0, 12)));
-    T_ERR(brain_say(e, 0, final(0, 11)), ERR_MALFORMED); /* rows are there */
+    /* 12 rows are committed */
+    T_ERR(brain_say(e, 0, final(0, 11)), ERR_MALFORMED);
     m = commit(0, 0, 0);
     m.commit.total = 14;
     T_OK(brain_say(e, 0, m));
@@ -239,7 +243,7 @@ TEST_ENCODED(too_large_and_duplicate_announces)
     done.commit.aux = span_str("late");
     T_ERR(brain_say(e, 0, done), ERR_MALFORMED);
     none = release(0);
-    none.release.flags = FLAG_NO_READERS; /* is of langd's rooms */
+    none.release.flags = FLAG_NO_READERS; /* a flag of rooms at langd only */
     T_ERR(brain_say(e, 0, none), ERR_MALFORMED);
     brain_conn(e, 1, "other");
     T_ERR(brain_say(e, 1, attach(1, 0, RIGHT_WATCH)), ERR_NOT_OWNER);
@@ -259,10 +263,10 @@ TEST_ENCODED(total_zero)
 TEST_ENCODED(blocks_are_first_come_first_served)
 {
     SAYS(e, 0, announce(1, 0, 80, 80), announce(2, 1, 80, 80));
-    T_OK(brain_say(e, 0, announce(3, 2, 8, 8))); /* would fit, and waits */
+    T_OK(brain_say(e, 0, announce(3, 2, 8, 8))); /* would fit, but must wait */
     T_EQ_U64(brain_free(e), 6);
     T_ERR(brain_say(e, 0, commit(2, 0, 8)), ERR_NOT_READY);
-    T_OK(brain_say(e, 0, release(1))); /* the head goes */
+    T_OK(brain_say(e, 0, release(1))); /* ends the head of the queue */
     T_EQ_U64(brain_free(e), 5);
     T_TRUE(brain_events(e, 0, 2) & EVENT_GRANTED);
 }
@@ -284,7 +288,8 @@ TEST_ENCODED(a_batch_gets_all_or_nothing)
     m.announce.batch = 1;
     T_OK(brain_say(e, 0, m));
     T_ERR(brain_say(e, 0, announce(5, 4, 1000, 8)), ERR_TOO_LARGE);
-    T_EQ_U64(brain_free(e), 5); /* the last is refused: the others go on */
+    /* the last of the batch is refused, the other ones are served */
+    T_EQ_U64(brain_free(e), 5);
 }
 
 /* grants */
@@ -297,17 +302,18 @@ TEST_ENCODED(grants_that_say_nothing_new)
     T_EQ_U64(brain_stat(e, "duplicates"), 1);
     T_EQ_U64(brain_said(e, PEER_STATE, 0)->state.granted, 16);
     brain_hear(e, 0, resume(1, 77, 0, 32, 0));
-    brain_hear(e, 0, resume(1, 77, 0, 8, 0)); /* smaller */
+    brain_hear(e, 0, resume(1, 77, 0, 8, 0)); /* smaller than the grant */
     T_EQ_U64(brain_stat(e, "duplicates"), 2);
     T_EQ_U64(brain_said(e, PEER_STATE, 0)->state.granted, 32);
     brain_hear(e, 0, resume(1, 77, 1, 16, 8));
-    brain_hear(e, 0, resume(1, 77, 0, 64, 0)); /* old attempt */
+    brain_hear(e, 0, resume(1, 77, 0, 64, 0)); /* of an older attempt */
     T_EQ_U64(brain_stat(e, "stale_attempt"), 1);
     T_EQ_U64(brain_said(e, PEER_STATE, 0)->state.attempt, 1);
     T_EQ_U64(brain_said(e, PEER_STATE, 0)->state.granted, 16);
     brain_hear(e, 0, resume(1, 77, 1, 20, 21));
     T_EQ_U64(brain_said(e, PEER_NACK, 0)->nack.reason, ERR_MALFORMED);
-    brain_hear(e, 0, resume(1, 12345, 0, 8, 0)); /* no such generation */
+    /* of a generation that does not exist */
+    brain_hear(e, 0, resume(1, 12345, 0, 8, 0));
     T_EQ_U64(brain_said(e, PEER_NACK, 0)->nack.reason, ERR_STALE);
     T_EQ_U64(brain_stat(e, "stale_generation"), 1);
 }
@@ -319,7 +325,7 @@ TEST_ENCODED(a_new_attempt_starts_again)
     brain_hear(e, 0, init(e, 1, 77, 32));
     T_OK(brain_say(e, 0, commit(0, 0, 32)));
     T_EQ_U64(brain_limit(e), 32);
-    brain_hear(e, 0, resume(1, 77, 1, 0, 0)); /* taken back */
+    brain_hear(e, 0, resume(1, 77, 1, 0, 0)); /* langd takes the grant back */
     T_EQ_U64(brain_cmd(e, SEND_REWIND)->attempt, 1);
     T_EQ_U64(brain_cmd(e, SEND_REWIND)->a, 0);
     T_EQ_U64(brain_said(e, PEER_WANT, 0)->want.attempt, 1);
@@ -346,12 +352,13 @@ TEST_ENCODED(numbers_of_a_hostile_langd)
     m.init.attempt = 0xffffffff;
     HEARS(e, 0, m, resume(1, 78, 0xffffffff, 0xffffffff, 0),
         resume(1, 78, 0, 0xfffffffe, 0));
-    brain_hear(e, 0, about(1, 78, PEER_BROKEN)); /* not for us */
+    /* a message that only langd may get */
+    brain_hear(e, 0, about(1, 78, PEER_BROKEN));
     T_EQ_U64(brain_said(e, PEER_NACK, 0)->nack.reason, ERR_MALFORMED);
     T_EQ_U64(brain_free(e), 12);
 }
 
-/* Units of more than pinned memory is sure to have a place for. */
+/* A unit may not be larger than what pinned memory always has a place for. */
 TEST_ENCODED(units_out_of_a_gpu_are_bounded, "pools[0].memory=cuda:0")
 {
     struct peer_msg m = init(e, 1, 77, 32);
@@ -398,13 +405,13 @@ TEST_ENCODED(a_break_is_of_rooms_that_go_by_that_shard)
     T_OK(brain_say(e, 0, announce(1, 0, 16, 16)));
     brain_hear(e, 0, init(e, 1, 70, 16));
     T_OK(brain_say(e, 0, commit(0, 0, 16)));
-    ev.note.first = 1; /* of another shard than the only one */
+    ev.note.first = 1; /* of a shard that does not exist */
     rig_step(e, &ev);
     T_EQ_U64(brain_said_count(e, PEER_BROKEN), 0);
     ev.note.first = 0;
     rig_step(e, &ev);
     T_EQ_U64(brain_said_count(e, PEER_BROKEN), 1);
-    rig_step(e, &ev); /* before the next attempt: no other */
+    rig_step(e, &ev); /* once for each attempt */
     T_EQ_U64(brain_said_count(e, PEER_BROKEN), 0);
     T_EQ_U64(brain_stat(e, "broken"), 1);
 }
@@ -424,14 +431,14 @@ TEST_ENCODED(layouts_keys_and_storage_must_agree)
     T_OK(brain_say(e, 0, a));
     T_EQ_U64(brain_said(e, PEER_FAILED, 0)->failed.reason, ERR_ITEM_MISMATCH);
     brain_hear(e, 0, state(1, 70, PEER_FAILED, ROOM_FAILED));
-    m = init(e, 1, 74, 8); /* no key is another one, too */
+    m = init(e, 1, 74, 8); /* no key differs from any key */
     brain_hear(e, 0, m);
     T_EQ_U64(brain_said(e, PEER_FAILED, 0)->failed.reason, ERR_ITEM_MISMATCH);
     brain_hear(e, 0, state(1, 74, PEER_FAILED, ROOM_FAILED));
     m = init(e, 1, 71, 8);
     m.init.key.b[0] = 1;
     m.init.storage = STORAGE_PROMPT;
-    brain_hear(e, 0, m); /* and after it */
+    brain_hear(e, 0, m); /* after the announce */
     T_EQ_U64(brain_said(e, PEER_FAILED, 0)->failed.reason, ERR_ITEM_MISMATCH);
     brain_hear(e, 0, state(1, 71, PEER_FAILED, ROOM_FAILED));
     m = init(e, 1, 72, 8);
@@ -440,7 +447,7 @@ TEST_ENCODED(layouts_keys_and_storage_must_agree)
     T_EQ_U64(
         brain_said(e, PEER_FAILED, 0)->failed.reason, ERR_INCOMPATIBLE_LAYOUT);
     brain_hear(e, 0, state(1, 72, PEER_FAILED, ROOM_FAILED));
-    m = init(e, 1, 73, 8); /* who was refused leaves the place */
+    m = init(e, 1, 73, 8); /* the refused destination's place is free */
     m.init.key.b[0] = 1;
     brain_hear(e, 0, m);
     is_taken(e);
@@ -464,17 +471,18 @@ TEST(a_refused_destination_does_not_stop_the_clock)
 TEST_ENCODED(destinations_disagree)
 {
     T_OK(brain_say(e, 0, announce_for(2, 1, 0, 8)));
-    brain_hear(e, 0, init(e, 1, 70, 0)); /* says 1 */
+    brain_hear(e, 0, init(e, 1, 70, 0)); /* this INIT says one destination */
     T_EQ_U64(brain_said(e, PEER_FAILED, 0)->failed.reason,
         ERR_DESTINATIONS_DISAGREE);
-    brain_hear(e, 0, two(init(e, 2, 71, 0))); /* the first INIT binds, too */
+    /* the first INIT fixes the number, too */
+    brain_hear(e, 0, two(init(e, 2, 71, 0)));
     T_ERR(brain_say(e, 0, announce_for(3, 2, 1, 8)), ERR_DESTINATIONS_DISAGREE);
     brain_hear(e, 1, init(e, 2, 72, 0));
     T_EQ_U64(brain_said(e, PEER_FAILED, 0)->failed.reason,
         ERR_DESTINATIONS_DISAGREE);
     T_OK(brain_say(e, 0, announce(3, 2, 8, 8)));
     brain_hear(e, 0, init(e, 3, 73, 8));
-    brain_hear(e, 1, init(e, 3, 74, 8)); /* one too many */
+    brain_hear(e, 1, init(e, 3, 74, 8)); /* a second destination of one */
     T_EQ_U64(brain_said(e, PEER_FAILED, 0)->failed.reason,
         ERR_DESTINATIONS_DISAGREE);
 }
@@ -485,13 +493,13 @@ TEST_ENCODED(several_destinations_are_asked_in_order_of_name)
     struct peer_msg m = about(1, 71, PEER_ABORT);
 
     T_OK(brain_say(e, 0, announce_for(2, 1, 0, 16)));
-    brain_hear(e, 1, two(init(e, 1, 71, 0))); /* b comes first */
+    brain_hear(e, 1, two(init(e, 1, 71, 0))); /* b asks first */
     T_TRUE(brain_said(e, PEER_WANT, 0) == NULL);
     brain_hear(e, 0, two(init(e, 1, 70, 0)));
     T_EQ_U64(brain_said_count(e, PEER_WANT), 1);
     T_EQ_U64(brain_said(e, PEER_WANT, 0)->generation, 70);
-    T_EQ_U64(brain_said(e, PEER_WANT, 0)->want.committed, 16); /* all of it */
-    brain_hear(e, 0, resume(1, 70, 0, 8, 0)); /* not the whole */
+    T_EQ_U64(brain_said(e, PEER_WANT, 0)->want.committed, 16); /* all rows */
+    brain_hear(e, 0, resume(1, 70, 0, 8, 0)); /* not all rows */
     T_TRUE(brain_said(e, PEER_WANT, 0) == NULL ||
            brain_said(e, PEER_WANT, 0)->generation == 70);
     brain_hear(e, 0, resume(1, 70, 0, 16, 0));
@@ -508,8 +516,8 @@ TEST_ENCODED(several_destinations_are_asked_in_order_of_name)
     T_EQ_U64(e->event.event.b, 1); /* failed */
 }
 
-/* Blocks are taken in one order: a destination that begins anew is asked
- * again, and until it has its grant no later one keeps its own. */
+/* Destinations take blocks in one order: one that asks anew is asked for its
+ * grant again, and until it has that no later one keeps its grant. */
 /* RULES 5.16 */
 TEST_ENCODED(later_grants_go_back_when_an_earlier_one_is_lost)
 {
@@ -518,7 +526,7 @@ TEST_ENCODED(later_grants_go_back_when_an_earlier_one_is_lost)
     brain_hear(e, 1, two(init(e, 1, 71, 0)));
     brain_hear(e, 0, resume(1, 70, 0, 16, 0));
     brain_hear(e, 1, resume(1, 71, 0, 16, 0));
-    /* The first langd's engine asks anew. */
+    /* The engine of the first langd asks anew. */
     brain_hear(e, 0, two(init(e, 1, 72, 0)));
     T_EQ_U64(brain_said(e, PEER_BROKEN, 0)->generation, 71);
     T_EQ_U64(brain_said(e, PEER_BROKEN, 0)->broken.back, 1);
@@ -551,7 +559,8 @@ TEST(open_room_takes_any_number_until_released_or_late)
     struct local_msg a = announce(1, 0, 8, 8);
 
     a.announce.flags = FLAG_OPEN;
-    a.announce.required_dst = 1; /* any number, or this one */
+    /* FLAG_OPEN allows any number of destinations: naming one contradicts it */
+    a.announce.required_dst = 1;
     T_ERR(brain_say(e, 0, a), ERR_MALFORMED);
     a.announce.required_dst = 0;
     SAYS(e, 0, a, commit(0, 0, 8));
@@ -572,7 +581,7 @@ TEST(open_room_takes_any_number_until_released_or_late)
     brain_pass(e, 11000);
     T_EQ_U64(brain_state(e, 0, 0), ROOM_SUCCESS);
     T_OK(brain_say(e, 0, release(0)));
-    a.announce.room = 3; /* nobody comes */
+    a.announce.room = 3; /* no langd asks for this one */
     a.announce.total = ROWS_UNKNOWN;
     T_OK(brain_say(e, 0, a));
     brain_pass(e, 11000);
@@ -603,7 +612,7 @@ TEST_ENCODED(a_commit_that_says_what_is_known_comes_late)
 TEST_ENCODED(rows_are_counted_once_for_the_engine_that_commits_them)
 {
     T_OK(brain_say(e, 0, announce(1, 0, 16, 16)));
-    T_OK(brain_say(e, 0, commit(0, 8, 8))); /* none before it yet */
+    T_OK(brain_say(e, 0, commit(0, 8, 8))); /* rows 0 to 7 are missing */
     T_EQ_U64(brain_shown(e, "engines", "bytes", 0), 0);
     SAYS(e, 0, commit(0, 0, 8), commit(0, 0, 8));
     T_EQ_U64(brain_shown(e, "engines", "bytes", 0), 16 * 4096);

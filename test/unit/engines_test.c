@@ -1,5 +1,5 @@
-/* engines_test.c - connections, sessions, cells and events, as both brains
- * have them (RULES 7), seen through the language side's. */
+/* engines_test.c - connections, sessions, cells and events, which both brains
+ * share (RULES 7), seen through the language side's. */
 #include "core/head.h"
 #include "test/there.h"
 
@@ -66,8 +66,7 @@ TEST(a_connection_without_hello_is_ended)
     T_EQ_U64(brain_deadline(l->is), TIME_NEVER);
 }
 
-/* What a program does not name, and one that has no word for it, it has not. */
-/* What lies in the sockets is read before the deadline counts. */
+/* Bytes that wait in the sockets are read before the deadline counts. */
 /* RULES 7.7 */
 TEST(a_loop_that_stood_still_ends_no_connection_unread)
 {
@@ -81,7 +80,7 @@ TEST(a_loop_that_stood_still_ends_no_connection_unread)
     T_EQ_U64(brain_deadline(l->is), l->now_ns + NS_PER_MS);
     T_OK(brain_say(l, 1, hello(LOCAL_MAGIC, WIRE_VERSION, 0)));
     l->now_ns += 3 * NS_PER_S;
-    brain_is(l, EV_TIME); /* once is enough */
+    brain_is(l, EV_TIME); /* the second time it counts */
     T_EQ_U64(brain_acts(l, ACT_CONN_CLOSE), 1);
     T_EQ_U64(l->acts[0].conn, 0);
 }
@@ -96,14 +95,14 @@ TEST(frames_that_break_the_protocol_are_counted)
 
     rig_step(l, &bad);
     T_EQ_U64(brain_answer(l)->err, ERR_MALFORMED);
-    T_ERR(brain_say(l, 0, m), ERR_MALFORMED); /* not for langd */
+    T_ERR(brain_say(l, 0, m), ERR_MALFORMED); /* a message for encoded only */
     T_EQ_U64(brain_stat(l, "malformed_local"), 2);
     rig_step(l, &peer);
     T_EQ_U64(brain_stat(l, "malformed_peer"), 1);
     T_EQ_U64(brain_stat(l, "unknown_bits"), 0);
 }
 
-/* What is wrong is said to the sender, by either wire. */
+/* Both wires answer the sender what is wrong with its message. */
 /* RULES 2.3 */
 TEST_LANGD(unknown_bits_are_answered)
 {
@@ -127,7 +126,7 @@ TEST_LANGD(unknown_bits_are_answered)
     T_EQ_U64(brain_answer(l)->err, ERR_MALFORMED);
     T_TRUE(span_eq(brain_answer(l)->text,
         span_str("flags is 0xff, and only 0x1 is known")));
-    bad.err = ERR_BUSY; /* nor is its type */
+    bad.err = ERR_BUSY; /* an unknown type */
     rig_step(l, &bad);
     T_TRUE(span_eq(brain_answer(l)->text, span_str("no message of that type")));
     rig_step(l, &peer);
@@ -139,7 +138,7 @@ TEST_LANGD(unknown_bits_are_answered)
     T_TRUE(span_eq(
         nack->nack.text, span_str("flags is 0x80, and only 0x5 is known")));
     T_EQ_U64(brain_stat(l, "unknown_bits"), 2);
-    m.from_epoch++; /* not from the daemon that it names */
+    m.from_epoch++; /* its header names another daemon */
     rig_step(l, &peer);
     T_EQ_U64(brain_said(l, PEER_NACK, 0)->nack.reason, ERR_STALE);
 }
@@ -149,11 +148,11 @@ TEST_LANGD(cells_and_tags)
 {
     struct local_msg r = request(1, 512, MODE_WHOLE);
 
-    T_ERR(brain_say(l, 0, r), ERR_MALFORMED); /* so many were granted */
+    T_ERR(brain_say(l, 0, r), ERR_MALFORMED); /* cells 0 to 511 were granted */
     r = request(1, 0, MODE_WHOLE);
     r.request.tag = TAG_MAX + 1;
     T_ERR(brain_say(l, 0, r), ERR_MALFORMED);
-    r.request.tag = 0; /* what a cell shows that was never used */
+    r.request.tag = 0; /* as in a cell that was never used */
     T_ERR(brain_say(l, 0, r), ERR_MALFORMED);
     T_TRUE(span_eq(brain_answer(l)->text, span_str("request: tags are 1 to "
                                                    "4194303")));
@@ -161,7 +160,7 @@ TEST_LANGD(cells_and_tags)
     T_EQ_U64(cell_tag(l->cells[0][0]), 100);
     T_ERR(brain_say(l, 0, request(2, 0, MODE_WHOLE)), ERR_MALFORMED);
     r = release(0, ROWS_UNKNOWN);
-    r.release.tag = 99; /* of an earlier use */
+    r.release.tag = 99; /* of an earlier use of the cell */
     T_ERR(brain_say(l, 0, r), ERR_UNKNOWN_ROOM);
     r = abort_of(5);
     T_ERR(brain_say(l, 0, r), ERR_UNKNOWN_ROOM);
@@ -169,7 +168,8 @@ TEST_LANGD(cells_and_tags)
     SAYS(l, 0, release(0, ROWS_UNKNOWN), request(2, 0, MODE_WHOLE));
 }
 
-/* A tag that comes again in an idle cell finds no word of its last use. */
+/* A tag that comes again in an idle cell must not find the word of its last
+ * use. */
 /* RULES 7.3 */
 TEST_LANGD(a_released_cell_is_cleared)
 {
@@ -181,7 +181,8 @@ TEST_LANGD(a_released_cell_is_cleared)
     T_EQ_U64(brain_state(l, 0, 1), ROOM_SUCCESS);
 }
 
-/* Who asks for none has one: a file of no bytes cannot be mapped. */
+/* A client that asks for no cells gets one: a file of no bytes cannot be
+ * mapped. */
 TEST_WITH(at_least_one_cell, struct rig *l, BRAIN(ROLE_LANGD, "log=info"))
 {
     struct local_msg m = hello(LOCAL_MAGIC, WIRE_VERSION, 0), w;
@@ -196,7 +197,7 @@ TEST_WITH(at_least_one_cell, struct rig *l, BRAIN(ROLE_LANGD, "log=info"))
     T_OK(brain_say(l, 0, request(1, 0, MODE_WHOLE)));
 }
 
-/* What one program writes for people reaches others as clean UTF-8. */
+/* Texts of one program reach others as clean UTF-8. */
 /* RULES 2.4 */
 TEST_LANGD(texts_of_others_are_clean)
 {
@@ -228,7 +229,7 @@ TEST_LANGD(texts_of_others_are_clean)
     T_TRUE(span_eq(brain_answer(l)->text, span_str("no pool `??` here")));
 }
 
-/* A HELLO that is refused leaves what was known of the peer. */
+/* A refused HELLO changes nothing that was known of the peer. */
 TEST(a_bad_hello_changes_nothing)
 {
     static const uint8_t pools[] = {
@@ -288,7 +289,7 @@ TEST_LANGD(rooms_belong_to_their_session)
     (void)ask_room(l, 1, 0);
     brain_conn(l, 1, "other");
     T_ERR(brain_say(l, 1, attach(1, 0, RIGHT_READ)), ERR_NOT_OWNER);
-    rig_step(l, &ev); /* the name is the same, the user is not */
+    rig_step(l, &ev); /* the session's name is the same, the user is not */
     T_OK(brain_say(l, 2, hello(LOCAL_MAGIC, WIRE_VERSION, 0)));
     T_ERR(brain_say(l, 2, attach(1, 0, RIGHT_READ)), ERR_NOT_OWNER);
     T_ERR(brain_say(l, 0, attach(1, 9, RIGHT_WRITE)), ERR_MALFORMED);
@@ -307,7 +308,7 @@ TEST_LANGD(attach_waits_and_fails_by_its_deadline)
     T_EQ_U64(brain_events(l, 0, 5), EVENT_FAILED);
     T_EQ_U64(l->event.event.reason, ERR_TIMEOUT);
     T_EQ_U64(brain_state(l, 0, 5), ROOM_FAILED);
-    (void)ask_room(l, 1, 0); /* too late for it */
+    (void)ask_room(l, 1, 0); /* the request comes too late for it */
     T_EQ_U64(brain_state(l, 0, 5), ROOM_FAILED);
     T_ERR(brain_say(l, 0, release(5, 1)), ERR_MALFORMED);
     T_OK(brain_say(l, 0, release(5, ROWS_UNKNOWN)));
@@ -322,15 +323,18 @@ TEST_LANGD(events_fold_and_wait_for_whoever_is_slow)
     brain_hear(l, 0, length(&t, 16, 16, true));
     T_EQ_U64(brain_acts(l, ACT_NOTIFY), 1);
     brain_landed(l, &t.open, 0, 16);
-    T_EQ_U64(brain_acts(l, ACT_NOTIFY), 0);  /* it has not pulled yet */
-    T_FALSE(brain_next_event(l->is, 0, &w)); /* no space: it stays */
+    /* the connection has not pulled the first event yet */
+    T_EQ_U64(brain_acts(l, ACT_NOTIFY), 0);
+    /* no space for the event: it stays */
+    T_FALSE(brain_next_event(l->is, 0, &w));
     T_EQ_U64(w.len, 0);
     T_EQ_U64(brain_event(l, 0)->what, EVENT_LENGTH | EVENT_READY);
     T_EQ_U64(l->event.event.state, ROOM_SUCCESS);
     T_TRUE(brain_event(l, 0) == NULL);
     (void)ask_room(l, 2, 1);
     T_OK(brain_say(l, 0, abort_of(1)));
-    T_EQ_U64(brain_acts(l, ACT_NOTIFY), 1); /* again, for the next */
+    /* notified again, for the next event */
+    T_EQ_U64(brain_acts(l, ACT_NOTIFY), 1);
 }
 
 /* RULES 7.1 */
@@ -343,7 +347,7 @@ TEST_LANGD(session_end_ends_rooms_not_a_connections)
     t = ask(l, 0, r);
     brain_conn(l, 1, "s");
     T_OK(brain_say(l, 1, attach(1, 5, RIGHT_READ)));
-    brain_end(l, 0); /* another of the session is there */
+    brain_end(l, 0); /* another connection of the session is there */
     T_EQ_U64(brain_state(l, 1, 5), ROOM_BOOTSTRAPPING);
     fill(l, &t, 8);
     T_TRUE(brain_events(l, 1, 5) & EVENT_READY);
@@ -363,7 +367,7 @@ TEST_LANGD(bye_releases_all_of_the_connection)
 {
     struct there a = ask_room(l, 1, 0), b = ask_room(l, 2, 1);
 
-    brain_conn(l, 1, "s"); /* the session goes on */
+    brain_conn(l, 1, "s"); /* keeps the session alive */
     fill(l, &a, 8);
     T_TRUE(brain_events(l, 0, 0) & EVENT_READY);
     T_EQ_U64(brain_free(l), 13);
@@ -373,7 +377,7 @@ TEST_LANGD(bye_releases_all_of_the_connection)
     T_EQ_U64(brain_said(l, PEER_ABORT, 0)->generation, b.generation);
     T_EQ_U64(brain_stat(l, "engines_lost"), 0);
     brain_gone(l, 0);
-    brain_conn(l, 0, "s"); /* the number may be used again */
+    brain_conn(l, 0, "s"); /* the connection's number may be used again */
 }
 
 TEST(pool_of_the_first_engines_layout)
@@ -398,7 +402,7 @@ TEST(pool_of_the_first_engines_layout)
     T_OK(brain_say(l, 0, request(1, 0, MODE_WHOLE)));
 }
 
-/* A POOL call of this connection. */
+/* Makes a POOL call on this connection. */
 static void ask_pool(struct rig *b, uint32_t conn, uint32_t seq)
 {
     struct local_msg m = {.type = LOCAL_POOL, .seq = seq};
@@ -408,7 +412,7 @@ static void ask_pool(struct rig *b, uint32_t conn, uint32_t seq)
     rig_step(b, &ev);
 }
 
-/* How often the last call answered one with a descriptor. */
+/* Returns how many POOL calls the last step answered with a descriptor. */
 static uint32_t pools_said(const struct rig *b)
 {
     uint32_t n = 0;
@@ -418,8 +422,8 @@ static uint32_t pools_said(const struct rig *b)
     return n;
 }
 
-/* Others are answered meanwhile; who asked hears when the memory stands, and
- * who has come to its number since does not. */
+/* Other calls are answered meanwhile. The answer comes when the memory is
+ * there, and not to a later connection of the same number. */
 TEST(a_pool_whose_memory_takes_long)
 {
     struct rig *l = BRAIN(ROLE_LANGD, "pools[0].layout=engine");
@@ -452,7 +456,7 @@ TEST(a_pool_whose_memory_cannot_be_had)
     T_EQ_U64(pools_said(l), 0);
     T_EQ_U64(brain_acts(l, ACT_LOCAL), 1);
     T_EQ_STR(brain_text(l, "pools", "state", 0), "broken");
-    ask_pool(l, 0, 71); /* it may be there now */
+    ask_pool(l, 0, 71); /* asks again: the memory may be there now */
     T_EQ_U64(brain_acts(l, ACT_POOL_FIX), 1);
     brain_pool(l, true);
     T_EQ_U64(pools_said(l), 1);
@@ -496,7 +500,8 @@ TEST_LANGD(a_room_is_in_so_many_cells_at_most)
 
     for (uint32_t conn = 1; conn <= conns; conn++)
         brain_conn(l, conn, "s");
-    for (uint32_t i = 0; i < 60 * conns; i++) /* all before the request */
+    /* they attach before the request */
+    for (uint32_t i = 0; i < 60 * conns; i++)
         T_OK(brain_say(l, 1 + i / 60, attach(1, i % 60, RIGHT_READ)));
     (void)ask_room(l, 1, 0);
     T_ERR(brain_say(l, 0, attach(1, 9, RIGHT_READ)), ERR_QUOTA);
@@ -530,7 +535,7 @@ TEST_LANGD(what_each_connection_has_is_shown)
     T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
     T_EQ_U64(brain_shown(l, "engines", "rooms", 0), 0);
     T_EQ_U64(brain_shown(l, "engines", "rooms_total", 0), before + 1);
-    brain_end(l, 1); /* its process may still read the rows */
+    brain_end(l, 1); /* the process of the connection may still read the rows */
     T_EQ_STR(brain_text(l, "engines", "state", 1), "gone");
     brain_dead(l, 1);
     T_EQ_STR(brain_text(l, "engines", "state", 1), "silent");

@@ -1,9 +1,10 @@
-/* health_test.c - whether a room could complete (RULES 9.6), as both brains say
- * it: what must be there, what may be missing, and the reason that is given. */
+/* health_test.c - whether a room could complete (RULES 9.6), as both brains
+ * report it: what must be there, what may be missing, and the reason that is
+ * given. */
 #include "core/peers/peers.h"
 #include "test/there.h"
 
-/* langd has the encoder `enc` in its config; this is another one. */
+/* langd's configuration has the encoder `enc`; this one is added. */
 #define OTHER "peers[1].name=other", "peers[1].address=tcp://127.0.0.1:7602"
 
 static struct health of(const struct rig *b)
@@ -118,7 +119,7 @@ TEST(a_langd_connects_encoders_until_one_is_there)
     T_EQ_U64(brain_acts(l, ACT_CONNECT), 1);
     seek(l);
     T_EQ_U64(brain_acts(l, ACT_CONNECT), 1);
-    seek(l); /* all are asked */
+    seek(l); /* all encoders have been asked */
     T_EQ_U64(brain_acts(l, ACT_CONNECT), 0);
     link_event(l, EV_LINK_REFUSED, 0);
     is_not(l, "no encoder is connected; enc: refused: key (control.keys)");
@@ -178,7 +179,7 @@ TEST_LANGD(an_encoder_elsewhere_does_not_reach_loopback)
     T_EQ_STR(brain_text(l, "peers", "what", 0), "");
 }
 
-/* What came of the last try of the peer's data connection. */
+/* Says how the last try of the peer's data connection went. */
 static void tried(struct rig *e, enum trouble t)
 {
     const struct data_cmd *c = brain_cmd(e, PEER_TRY);
@@ -211,7 +212,7 @@ TEST(a_langd_whose_data_port_is_shut_is_none)
     brain_pass(e, 0);
     T_EQ_U64(brain_said(e, PEER_HELLO, 0)->hello.path, PATH_SHUT);
     T_EQ_U64(brain_said(e, PEER_HELLO, 0)->hello.trouble, TROUBLE_DATA_TIMEOUT);
-    brain_pass(e, 150); /* another langd serves meanwhile */
+    brain_pass(e, 150); /* while another langd serves */
     tried(e, TROUBLE_DATA_TIMEOUT);
     T_EQ_U64(brain_acts(e, ACT_WARN), 0);
     brain_hello(e, 1, "b", PEER_EPOCH + 1);
@@ -225,7 +226,7 @@ TEST(a_langd_whose_data_port_is_shut_is_none)
     T_EQ_STR(brain_text(e, "peers", "trouble", 0), "");
 }
 
-/* As encoded says it again when the path has changed. */
+/* Hears from encoded that the path has changed. */
 static void hear_path(struct rig *l, enum path path, enum trouble t)
 {
     static uint32_t seq = 100;
@@ -254,7 +255,7 @@ TEST_LANGD(an_encoder_whose_rows_cannot_come_is_none)
     T_EQ_U64(brain_acts(l, ACT_WARN), 1);
     is_not(l, "not ready: enc: rows cannot go to 10.0.0.7:9: refused "
               "(transfer.ports)");
-    hear_path(l, PATH_SHUT, 250); /* of a later release */
+    hear_path(l, PATH_SHUT, 250); /* a trouble of a later release */
     T_EQ_STR(brain_text(l, "peers", "trouble", 0), "data-lost");
     hear_path(l, PATH_OPEN, TROUBLE_NONE);
     is_ready(l, "ready");

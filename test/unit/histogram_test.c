@@ -22,7 +22,7 @@ TEST(a_value_is_in_the_first_bucket_whose_bound_it_is_not_above)
     T_EQ_U64(histogram_bucket(1, UINT64_MAX), LAST);
 }
 
-/* A bound that is no power of two, against a search. */
+/* With a bound that is no power of two, against a search. */
 TEST(buckets_against_a_search)
 {
     uint64_t seed = 5;
@@ -62,7 +62,8 @@ TEST(quantiles_lie_in_their_bucket)
 
     T_EQ_U64(histogram_quantile(&h, FIRST, 500), 0);
     for (uint32_t i = 0; i < 99; i++)
-        histogram_add(&h, FIRST, 3 * FIRST); /* above 2, not above 4 */
+        /* above 2 * FIRST, at most 4 * FIRST */
+        histogram_add(&h, FIRST, 3 * FIRST);
     T_EQ_U64(histogram_quantile(&h, FIRST, 1000), 4 * FIRST);
     T_EQ_U64(histogram_quantile(&h, FIRST, 500), 3 * FIRST);
     histogram_add(&h, FIRST, UINT64_MAX);

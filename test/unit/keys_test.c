@@ -1,11 +1,11 @@
-/* keys_test.c - key files: what is taken, and what is refused with which words.
- */
+/* keys_test.c - key files: what is accepted, and what is refused with which
+ * words. */
 #include "io/keys.h"
 #include "test/t.h"
 
 #include <sys/stat.h>
 
-/* A pair of libzmq's documentation. */
+/* A pair of keys from libzmq's documentation. */
 #define SECRET "JTKVSB%%)wK0E.X)V>+}o?pNmC{O&4W4b!Ni{Lh6"
 #define PUBLIC "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7"
 #define OTHER  "D:)Q[IlAW!ahhC2ac:9*A}h:p?([4%wOTJ%JR%cs"
@@ -92,7 +92,7 @@ TEST(modes)
             "is open to all users; expected mode 0640 or 0600");
     refused(file("a", SECRET, 0660),
         "may be written by its group; expected mode 0640 or 0600");
-    T_OK(load(file("a", SECRET, 0440), NULL)); /* as systemd gives it */
+    T_OK(load(file("a", SECRET, 0440), NULL)); /* as systemd lays credentials */
     keys_free(&keys);
 }
 
@@ -167,7 +167,7 @@ TEST(credentials)
 
 #define THIRD "Yne@$w-vo<fVvi]a<NY6T1ed:M$fCG*[IaLV{hID"
 
-/* Loads a file of this text for langd-0, whose key is PUBLIC. */
+/* Loads control.identities with this text, for langd-0, whose key is PUBLIC. */
 static enum err identify(const char *text, mode_t mode)
 {
     static struct conf c;
@@ -196,7 +196,8 @@ TEST(identities)
     T_EQ_U64(keys_owner(keys, 1)->role, ROLE_ENCODED);
     T_EQ_U64(keys_owner(keys, 0)->role, ROLE_LANGD);
     T_EQ_U64(keys_owner(keys, NONE)->role, ROLE_ANY);
-    T_EQ_U64(keys_next(keys, 0, ""), 1); /* a langd is no encoder */
+    /* a langd's key is not accepted as an encoder's */
+    T_EQ_U64(keys_next(keys, 0, ""), 1);
     T_EQ_U64(keys_next(keys, 3, ""), 1);
     T_EQ_U64(keys_next(keys, 0, "enc1"), 2);
     T_EQ_U64(keys_next(keys, 0, "langd-0"), NONE);

@@ -1,5 +1,5 @@
 /* landing_test.c - what may land, what is refused and why, and when a slot is
- * quiet. The last case holds everything together at random. */
+ * quiet. The last case is random, over all of it. */
 #include "core/move/landing.h"
 #include "test/slab.h"
 #include "test/t.h"
@@ -13,7 +13,7 @@ static const struct landing_pool POOL = {64, 16, 4, 32, ROW};
 static struct landing *make(uint32_t shard, uint32_t shards,
     const struct landing_pool *pools, uint32_t n)
 {
-    static struct landing *l; /* takes the place of the one before */
+    static struct landing *l; /* a new one replaces the last one */
     struct slab s = {0};
 
     free(l);
@@ -66,7 +66,8 @@ static bool run(struct landing *l, uint64_t g, uint32_t block, uint32_t blocks)
     return give(l, c, NULL);
 }
 
-/* Use 11 is open, attempt 0, and has the first blocks. */
+/* Returns a landing in which use 11 is open, attempt 0, and has the first
+ * blocks. */
 static struct landing *with_blocks(uint32_t blocks)
 {
     struct landing *l = make_one();
@@ -135,7 +136,7 @@ static bool ended(struct landing *l, const struct begun *b, uint32_t answers)
     return counts;
 }
 
-/* Begins and ends at once. */
+/* Begins a landing and ends it at once. */
 static enum err land(struct landing *l, struct segment s)
 {
     struct begun b;
@@ -201,9 +202,9 @@ TEST_WITH(straddles_runs, struct landing *l, make_one())
     T_EQ_U64(b.pieces[0].rows, 8);
     T_EQ_U64(b.pieces[1].block, 2);
     T_EQ_U64(b.pieces[1].rows, 16);
-    T_OK(begin(l, seg(3, 0, 64, 16), &b)); /* the cursor goes forward */
+    T_OK(begin(l, seg(3, 0, 64, 16), &b)); /* the cursor moves forward */
     T_EQ_U64(b.pieces[0].block, 32);
-    T_OK(begin(l, seg(3, 0, 0, 8), &b)); /* and back */
+    T_OK(begin(l, seg(3, 0, 0, 8), &b)); /* the cursor moves back */
     T_EQ_U64(b.pieces[0].block, 9);
     T_EQ_U64(b.pieces[0].at, 0);
 }
@@ -223,7 +224,7 @@ TEST_WITH(stale_refusals, struct landing *l, make_one())
     bad(l, s, ERR_STALE, NONE); /* below from */
     T_OK(land(l, seg(11, 2, 8, 4)));
     bad(l, seg(11, 2, 8, 4), ERR_STALE, NONE); /* again */
-    bad(l, seg(11, 2, 8, 8), ERR_STALE, NONE); /* partly again */
+    bad(l, seg(11, 2, 8, 8), ERR_STALE, NONE); /* one part again */
 }
 
 TEST_WITH(stale_uses, struct landing *l, make_one())
@@ -240,7 +241,7 @@ TEST_WITH(stale_uses, struct landing *l, make_one())
     s = seg(11, 2, 0, 4);
     s.room++;
     bad(l, s, ERR_STALE, NONE);
-    s = seg(11, 2, 0, 4); /* the slot's use before: same room, same attempt */
+    s = seg(11, 2, 0, 4); /* the slot's earlier use: same room, same attempt */
     s.generation -= SLOTS;
     bad(l, s, ERR_STALE, NONE);
     bad(l, seg(11, 2, 32, 4), ERR_STALE, NONE); /* beyond the grant */
@@ -283,21 +284,23 @@ TEST(totals)
     struct segment s = seg(11, 0, 40, 2);
 
     s.total = 42;
-    T_OK(land(l, s)); /* the end of the item, before its length was told */
+    T_OK(land(l, s)); /* an item's end before its length is known */
     c.total = 42;
     T_TRUE(give(l, c, NULL));
     s = seg(11, 0, 0, 4);
     s.total = 43;
-    bad(l, s, ERR_MALFORMED, 3);    /* contradicts: the slot is named */
-    bad(l, s, ERR_MALFORMED, NONE); /* once */
-    s = seg(11, 0, 0, 4);           /* a sender that does not know it yet */
+    /* contradicts the length: the slot is named */
+    bad(l, s, ERR_MALFORMED, 3);
+    bad(l, s, ERR_MALFORMED, NONE); /* named once only */
+    /* the sender does not know the length yet */
+    s = seg(11, 0, 0, 4);
     T_OK(land(l, s));
     s = seg(11, 0, 4, 4);
     s.total = 42;
     T_OK(land(l, s));
 }
 
-/* Each attempt names the slot again. */
+/* Each attempt names the slot once more. */
 TEST(rows_beyond_the_total)
 {
     struct landing *l = with_blocks(3);
@@ -370,8 +373,8 @@ TEST(unknown_layout_takes_units_later)
         bad(l, seg(11, 0, i, 1), ERR_STALE, NONE);
 }
 
-/* What landed under an older attempt does not stand in the way of a new one,
- * and what ends under it counts nothing. */
+/* What landed under an older attempt does not block the new one; landings that
+ * end under the old attempt do not count. */
 /* RULES 3.2 */
 TEST_WITH(new_attempt, struct landing *l, with_blocks(2))
 {
@@ -386,7 +389,7 @@ TEST_WITH(new_attempt, struct landing *l, with_blocks(2))
     T_OK(land(l, seg(11, 1, 4, 4)));
     bad(l, seg(11, 0, 8, 4), ERR_STALE, NONE);
     open_use(l, 11, 2);
-    run(l, 11, 0, 2); /* granted again: claims of before are gone */
+    run(l, 11, 0, 2); /* granted anew: earlier claims are gone */
     T_OK(land(l, seg(11, 2, 0, 4)));
 }
 
@@ -411,7 +414,7 @@ TEST_WITH(trim_takes_rows_back, struct landing *l, with_blocks(2))
     T_TRUE(trim(l, 11, 48));
     bad(l, seg(11, 0, 48, 4), ERR_STALE, NONE);
     T_OK(land(l, seg(11, 0, 44, 4)));
-    run(l, 11, 20, 1); /* goes on behind block 10 */
+    run(l, 11, 20, 1); /* block 20 comes behind block 10 */
     T_OK(begin(l, seg(11, 0, 48, 4), &b));
     T_EQ_U64(b.pieces[0].block, 20);
     T_EQ_U64(b.pieces[0].at, 0);
@@ -429,7 +432,8 @@ TEST_WITH(trim_to_nothing, struct landing *l, with_blocks(2))
     T_EQ_U64(b.pieces[0].block, 7);
 }
 
-/* A landing that goes on in a trimmed block neither counts nor is forgotten. */
+/* A landing that is under way in a trimmed block does not count, and is still
+ * tracked. */
 TEST_WITH(trim_with_a_landing, struct landing *l, with_blocks(4))
 {
     struct begun in, out, half;
@@ -450,7 +454,8 @@ TEST_WITH(trim_with_a_landing, struct landing *l, with_blocks(4))
     T_OK(land(l, seg(11, 0, 48, 4)));
 }
 
-/* TRIM and CLOSE are answered once each, by the last landing before them. */
+/* TRIM and CLOSE are each answered once, by the last landing that began before
+ * them. */
 TEST_WITH(every_fence_is_answered, struct landing *l, with_blocks(4))
 {
     struct begun a, b, c;
@@ -460,10 +465,10 @@ TEST_WITH(every_fence_is_answered, struct landing *l, with_blocks(4))
     T_FALSE(trim(l, 11, 32)); /* waits for a and b */
     T_OK(begin(l, seg(11, 0, 8, 4), &c));
     T_TRUE(ended(l, &b, 0));
-    T_FALSE(close_use(l, 11)); /* waits for a and c */
+    T_FALSE(close_use(l, 11)); /* waits for a and c; b has ended */
     T_FALSE(ended(l, &a, 1));
     T_FALSE(ended(l, &c, 1));
-    T_TRUE(close_use(l, 11)); /* unknown now: quiet at once */
+    T_TRUE(close_use(l, 11)); /* the use is closed: quiet at once */
 }
 
 TEST_WITH(two_fences_on_one_landing, struct landing *l, with_blocks(4))
@@ -476,7 +481,7 @@ TEST_WITH(two_fences_on_one_landing, struct landing *l, with_blocks(4))
     T_FALSE(ended(l, &a, 2));
 }
 
-/* The slot is used again before the old landings are over. */
+/* The slot is used again while old landings are under way. */
 TEST_WITH(quiet_of_an_older_generation, struct landing *l, with_blocks(2))
 {
     struct begun a, b;
@@ -488,7 +493,7 @@ TEST_WITH(quiet_of_an_older_generation, struct landing *l, with_blocks(2))
     run(l, next, 4, 2);
     T_OK(begin(l, seg(next, 0, 0, 4), &b));
     T_FALSE(close_use(l, next));
-    T_FALSE(close_use(l, 11)); /* asked again: answered again */
+    T_FALSE(close_use(l, 11)); /* asked and answered again */
     T_FALSE(ended(l, &b, 1));
     T_EQ_U64(quiet.generation, next);
     T_FALSE(ended(l, &a, 2));
@@ -519,11 +524,12 @@ TEST(landings_are_bounded)
         T_OK(begin(l, seg(11, 0, i, 1), &b));
     T_ERR(begin(l, seg(11, 0, 2000, 1), &b), ERR_BUSY);
     T_TRUE(landing_end(l, 500, true, &note, &quiets, &quiet));
-    T_OK(begin(l, seg(11, 0, 2000, 1), &b)); /* it was not claimed */
+    /* the refused landing claimed no row */
+    T_OK(begin(l, seg(11, 0, 2000, 1), &b));
     T_EQ_U64(landing_active(l), LANDINGS_MIN);
 }
 
-/* A stream gives back what was read: blocks wholly below the base. */
+/* A stream gives back blocks that are read: those wholly below the base. */
 TEST_WITH(base_moves, struct landing *l, with_blocks(4))
 {
     struct data_cmd c = cmd_of(LAND_BASE, 11);
@@ -532,10 +538,10 @@ TEST_WITH(base_moves, struct landing *l, with_blocks(4))
     run(l, 11, 8, 2);
     for (uint32_t r = 0; r < 96; r += 16)
         T_OK(land(l, seg(11, 0, r, 16)));
-    c.a = 40; /* two blocks and a half: cuts the run */
+    c.a = 40; /* two and a half blocks: the run is cut */
     T_TRUE(give(l, c, NULL));
     open_use(l, 12, 0);
-    run(l, 12, 0, 2); /* those two blocks are another room's now */
+    run(l, 12, 0, 2); /* the two blocks belong to another room now */
     T_OK(land(l, seg(12, 0, 0, 32)));
     bad(l, seg(11, 0, 0, 4), ERR_STALE, NONE);
     bad(l, seg(11, 0, 28, 4), ERR_STALE, NONE);
@@ -543,7 +549,7 @@ TEST_WITH(base_moves, struct landing *l, with_blocks(4))
     run(l, 11, 20, 2);
     T_OK(begin(l, seg(11, 0, 96, 32), &b));
     T_EQ_U64(b.pieces[0].block, 20);
-    c.a = 128; /* all of it */
+    c.a = 128; /* all rows are read */
     T_TRUE(give(l, c, NULL));
     run(l, 11, 30, 1);
     T_OK(begin(l, seg(11, 0, 128, 4), &b));
@@ -568,7 +574,7 @@ TEST_WITH(open_with_a_base, struct landing *l, make_one())
     T_ERR(begin(l, seg(11, 1, 64, 4), &b), ERR_STALE);
 }
 
-/* Of every part exactly one shard of n takes the rows. */
+/* The rows of a part are taken by exactly one of n shards. */
 TEST(parts_belong_to_one_shard)
 {
     for (uint32_t shards = 1; shards <= 5; shards++)
@@ -600,7 +606,7 @@ TEST(full_means_our_share)
     struct data_cmd c = cmd_of(LAND_TOTAL, 12);
     struct segment s = seg(12, 0, 128, 2);
 
-    open_use(l, 12, 0); /* parts 1, 4 are ours */
+    open_use(l, 12, 0); /* parts 1 and 4 are shard 1's */
     run(l, 12, 0, 9);
     c.total = 130;
     give(l, c, NULL);
@@ -670,7 +676,7 @@ TEST(every_row_lands_once)
         random_room(&seed);
 }
 
-/* Who sends to a use, and whether what is copied for it is still wanted. */
+/* Which peer sends to a use, and whether a copy for it still counts. */
 TEST_WITH(peers_and_what_counts, struct landing *l, make_one())
 {
     struct data_cmd c = cmd_of(LAND_OPEN, 5);
@@ -696,8 +702,8 @@ TEST_WITH(peers_and_what_counts, struct landing *l, make_one())
     T_FALSE(landing_peer(l, 5, &peer, &pool));
 }
 
-/* A sender that is known lands rows of its own rooms alone, and takes nothing
- * from those of others. */
+/* A known sender lands rows only in its own rooms, and takes no place in rooms
+ * of others. */
 /* RULES 10.6 */
 TEST_WITH(rows_come_from_the_peer_of_the_room, struct landing *l, make_one())
 {
