@@ -711,6 +711,21 @@ class Steps(VllmCase):
         self.producer.step(r)
         self.assertNotIn("room", self.producer.finish(r)["cat"])
 
+    def test_the_encoders_daemon_ends_before_a_hit_is_scheduled(self):
+        """The rows that another request wrote are gone with it."""
+        self.start(ranks=1)
+        self.producer.serve(Request("r1", ("cat", 300)))
+        r = Request("r2", ("cat", 300))
+        self.producer.admit(r)
+        self.assertTrue(
+            self.producer.scheduler._producer.rooms["r2"]["cat"].have)
+        self.e.kill()
+        self.assertFalse(self.producer.ready(r))
+        self.e.start()
+        self.producer.caches = [{}]
+        self.producer.take(r)
+        self.assertIn("room", self.producer.finish(r)["cat"])
+
     def test_the_producer_dies(self):
         def dies():
             self.producer.close()

@@ -66,20 +66,21 @@ class ProducerScheduler:
 
     def ensure(self, request: Any) -> bool:
         self.step()
-        rooms = self.rooms.get(request.request_id)
-        if rooms is None:
-            if not self.link.pool:
-                return self._patience(request.request_id)
-            rooms = self.rooms[request.request_id] = self._announce(request)
-        for identifier, source in list(rooms.items()):
-            reason = source.reason
-            if reason and source.have and reason.advice != "give-up":
-                # The request that wrote these rows has failed.
-                source.release()
-                self._drawn.pop(source.room, None)
-                again = self._announce(request, identifier)
-                rooms.pop(identifier)
-                rooms.update(again)
+        known = self.rooms.get(request.request_id)
+        # All, or those whose rows a request wrote that has failed.
+        lacks = [None] if known is None else [
+            h for h, source in known.items() if source.reason and
+            source.have and source.reason.advice != "give-up"]
+        pool = self.link.pool
+        if lacks and not pool:
+            return self._patience(request.request_id)
+        rooms = self.rooms.setdefault(request.request_id, {})
+        for identifier in lacks:
+            if identifier:
+                old = rooms.pop(identifier)
+                old.release()
+                self._drawn.pop(old.room, None)
+            rooms.update(self._announce(request, pool, identifier))
         self.pause.wait(self.link.conn, lambda: self._settled(rooms))
         if not self._settled(rooms):
             if not self._patience(request.request_id):
@@ -119,14 +120,12 @@ class ProducerScheduler:
         since = self._since.setdefault(request, now)
         return now - since > self._limit
 
-    def _announce(self, request: Any, only: Optional[str] = None) \
-            -> Dict[str, mmx.Source]:
+    def _announce(self, request: Any, pool: mmx.Pool,
+                  only: Optional[str]) -> Dict[str, mmx.Source]:
         """Announces all rooms of a request together: two requests with half
         of the blocks each would wait for each other."""
         lengths = {f.identifier: rows_of(f) for f in features(request)
                    if rows_of(f) > 0 and only in (None, f.identifier)}
-        pool = self.link.pool
-        assert pool
         says = {h: mmx.aux.split(self.aux(request, h)) for h in lengths}
         all_rows = {h: rows + says[h].rows(pool)
                     for h, rows in lengths.items()}
