@@ -1,6 +1,6 @@
-/* langd_any_test.c - whatever encoders, their links, rows that land and
- * language engines do in any order, mended or not: langd takes it, and its
- * check of itself passes after each step. */
+/* langd_any_test.c - whatever encoders, their links, landing rows and language
+ * engines do in any order, right or wrong: langd takes it, and its check of
+ * itself passes after each step. */
 #include "test/any.h"
 #include "test/unit/lender_side.h"
 
@@ -119,7 +119,7 @@ static void says_hello(struct rig *l, uint32_t link)
     look(l);
 }
 
-/* What a room hopes for, or may not get. */
+/* Says LEND for a room that may be lent, or may not. */
 static void any_lend(struct rig *l, uint32_t at)
 {
     struct there t = {
@@ -284,7 +284,8 @@ static void any_map(struct rig *l)
     look(l);
 }
 
-/* One that takes LENDER, and has mapped some, or another. */
+/* Returns a connection that takes LENDER and has mapped some pools, or another
+ * one. */
 static uint32_t any_conn(struct rig *l)
 {
     struct local_msg m = {.type = LOCAL_MAPPED};

@@ -1,6 +1,6 @@
-/* langd_aux_test.c - who gets space for aux: by age, groups whole, and that a
- * room that waits for it ends by that name. As in langd_test.c: blocks of 8
- * rows, 16 of them; two aux of 32 KiB fit. */
+/* langd_aux_test.c - who gets space for aux: the oldest first, groups as a
+ * whole; a room that fails for want of it says so. As in langd_test.c: blocks
+ * of 8 rows, 16 of them; two aux of 32 KiB fit. */
 #include "test/there.h"
 
 #define ROOMS 40 /* limits.rooms and the reserve */
@@ -26,7 +26,7 @@ static void says(struct rig *l, struct there *t)
     told(l, t);
 }
 
-/* True if L asks for the aux of t now; answers as the encoder does. */
+/* True if langd asks for the aux of t now; answers as the encoder does. */
 static bool asks(struct rig *l, struct there *t)
 {
     const struct peer_msg *m;
@@ -59,16 +59,17 @@ TEST_WITH(aux_waits_by_age_and_is_asked_for, struct rig *l, small_arena(NULL))
     says(l, &t[3]);
     brain_landed(l, &t[2].open, 0, 8);
     brain_landed(l, &t[3].open, 0, 8);
-    says(l, &t[1]); /* no space: younger than t[0], but first */
+    says(l, &t[1]); /* no space; younger than t[0], but LENGTH came first */
     m = brain_said(l, PEER_STATE, -1);
     T_EQ_U64(m->state.reason, ERR_NO_BLOCKS);
     T_EQ_U64(m->state.flags & FLAG_AUX, 0);
     T_EQ_U64(brain_stat(l, "aux_full"), 1);
     says(l, &t[0]);
-    T_EQ_U64(brain_events(l, 0, 1) & EVENT_LENGTH, 0); /* not without aux */
+    /* no LENGTH before its aux is there */
+    T_EQ_U64(brain_events(l, 0, 1) & EVENT_LENGTH, 0);
     T_OK(brain_say(l, 0, release(2, ROWS_UNKNOWN)));
     T_TRUE(asks(l, &t[0]) && !asks(l, &t[1]));
-    says(l, &t[1]); /* said again by itself: it is not its turn */
+    says(l, &t[1]); /* repeated unasked: it is still not t[1]'s turn */
     T_EQ_U64(brain_said(l, PEER_STATE, -1)->state.reason, ERR_NO_BLOCKS);
     says(l, &t[0]);
     T_TRUE(brain_events(l, 0, 0) & EVENT_LENGTH);
@@ -99,7 +100,7 @@ TEST(aux_that_was_asked_for_is_asked_for_again)
     done(l, &t[1], 1);
     says(l, &t[2]);
     T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
-    T_TRUE(asks(l, &t[2])); /* and that is lost */
+    T_TRUE(asks(l, &t[2])); /* its answer is lost */
     brain_pass(l, 250);
     T_TRUE(asks(l, &t[2]));
     says(l, &t[2]);
@@ -159,15 +160,17 @@ TEST(a_room_without_rows_gives_its_aux_to_one_with_rows)
     says(l, &t[1]);
     brain_hear(l, 0, want(&t[1], 0, 8, 8));
     says(l, &t[2]);
-    T_EQ_U64(brain_stat(l, "aux_taken_back"), 0); /* it has none either */
+    /* no rows of t[2] are committed either */
+    T_EQ_U64(brain_stat(l, "aux_taken_back"), 0);
     brain_hear(l, 0, want(&t[2], 0, 0, 8));
-    T_EQ_U64(brain_stat(l, "aux_taken_back"), 1); /* the youngest without */
+    /* taken from the youngest room without rows */
+    T_EQ_U64(brain_stat(l, "aux_taken_back"), 1);
 }
 
 static uint8_t aux_flags(struct rig *l, const struct there *t)
 {
     brain_hear(l, 0, big_length(t));
-    if (!brain_said(l, PEER_STATE, -1)) /* that one is answered late */
+    if (!brain_said(l, PEER_STATE, -1)) /* answered late: LENGTH is repeated */
         brain_hear(l, 0, big_length(t));
     return brain_said(l, PEER_STATE, -1)->state.flags & FLAG_AUX;
 }
@@ -200,9 +203,9 @@ TEST(small_aux_does_not_pass_large_aux_of_its_user)
     m = big_length(&t[1]);
     m.length.aux.len = 16384;
     brain_hear(l, 0, m);
-    says(l, &t[2]); /* 16 KiB are free, it has 32 */
+    says(l, &t[2]); /* 16 KiB are free, this aux has 32 */
     m = length(&t[3], 8, 8, true);
-    brain_hear(l, 0, m); /* and this one 4 bytes */
+    brain_hear(l, 0, m); /* an aux of 4 bytes waits, too */
     T_EQ_U64(brain_said(l, PEER_STATE, -1)->state.reason, ERR_NO_BLOCKS);
 }
 
@@ -221,25 +224,26 @@ TEST(a_room_that_lacks_space_for_aux_gets_no_blocks)
     brain_hear(l, 0, want(&t[2], 0, 0, 8));
     T_EQ_U64(brain_free(l), 14);
     T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
-    T_TRUE(asks(l, &t[2])); /* its space is reserved: it gets both */
+    /* the space is reserved for it: it gets blocks and aux */
+    T_TRUE(asks(l, &t[2]));
     T_EQ_U64(brain_shown(l, "rooms", "granted", 2), 8);
 }
 
-/* The block that one holds, the aux that the other holds. */
+/* One room has the only block, the other the only aux. */
 /* RULES 5.8 */
 TEST(aux_and_blocks_are_not_held_against_each_other)
 {
     struct rig *l = langd_up("limits.aux_total=64KiB", "pools[0].blocks=2");
     struct there old, young, other;
 
-    old = ask_room(l, 1, 0); /* both blocks, by default */
+    old = ask_room(l, 1, 0); /* takes both blocks as its default grant */
     other = ask_room(l, 2, 1);
     young = ask_room(l, 3, 2);
     brain_landed(l, &old.open, 0, 8);
     says(l, &other);
     says(l, &young);
     brain_hear(l, 0, want(&young, 0, 0, 8));
-    says(l, &old); /* one block goes back, and aux is full */
+    says(l, &old); /* one block goes back, and the aux is full */
     T_TRUE(brain_stat(l, "aux_taken_back") > 0 || asks(l, &old));
     says(l, &old);
     T_EQ_U64(brain_state(l, 0, 0), ROOM_SUCCESS);
@@ -264,7 +268,7 @@ TEST(the_queue_of_one_user_is_not_that_of_another)
     T_EQ_U64(brain_said(l, PEER_STATE, -1)->state.flags, FLAG_AUX);
     other = ask(l, 1, request(10, 10, MODE_WHOLE));
     m = length(&other, 8, 8, true);
-    m.length.aux = span_of(big, 8000); /* that is its part of the reserve */
+    m.length.aux = span_of(big, 8000); /* this user's part of the reserve */
     brain_hear(l, 0, m);
     T_EQ_U64(brain_said(l, PEER_STATE, -1)->state.reason, ERR_NO_BLOCKS);
 }

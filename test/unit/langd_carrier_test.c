@@ -4,7 +4,7 @@
 
 #define BOTH "transfer.tls=rc"
 
-/* The encoder says what it can, as an answer or a question. */
+/* Has the encoder say which carriers it can use; ask: it is no answer. */
 static void says(struct rig *l, const char *carriers, uint64_t epoch, bool ask)
 {
     struct peer_msg m = {.type = PEER_HELLO, .from_epoch = epoch};
@@ -76,7 +76,7 @@ TEST(plain_tcp_where_no_more_is_in_common)
 
     struct rig *l = langd_up(BOTH, NULL);
 
-    for (size_t i = 0; i < ARRAY_LEN(lists); i++) { /* a run each */
+    for (size_t i = 0; i < ARRAY_LEN(lists); i++) { /* each is another run */
         says(l, lists[i], PEER_EPOCH + 1 + i, true);
         T_EQ_U64(brain_said_count(l, PEER_HELLO), 1);
         is_for(brain_said(l, PEER_HELLO, 0), CARRIER_TCP);
@@ -111,10 +111,10 @@ TEST_WITH(two_breaks_make_it_the_next_one, struct rig *l, langd_up(BOTH, NULL))
     T_EQ_STR(brain_text(l, "peers", "carrier", 0), "tcp");
     T_EQ_STR(brain_text(l, "peers", "not_by", 0),
         "copy: off there, ucx: broke twice");
-    /* Its next HELLO, of the same epoch, does not bring UCX back. */
+    /* A HELLO of the same epoch does not bring UCX back. */
     says(l, "ucx 1.18 rc; tcp", PEER_EPOCH, true);
     is_for(brain_said(l, PEER_HELLO, -1), CARRIER_TCP);
-    /* Its next run does. */
+    /* The encoder's next run does. */
     says(l, "ucx 1.18 rc; tcp", PEER_EPOCH + 1, true);
     is_for(brain_said(l, PEER_HELLO, -1), CARRIER_UCX);
 }
@@ -127,7 +127,7 @@ TEST_WITH(a_restart_demotes_nothing, struct rig *l, langd_up(BOTH, NULL))
 
         says(l, "ucx 1.18 rc; tcp", PEER_EPOCH + run, true);
         is_for(brain_said(l, PEER_HELLO, -1), CARRIER_UCX);
-        /* What broke in one run does not count in the next. */
+        /* A break in one run does not count in the next. */
         t = ask_room(l, 1 + run, run);
         m = length(&t, 16, 16, true);
         m.from_epoch = PEER_EPOCH + run;

@@ -5,7 +5,7 @@
 #define OTHER "peers[1].name=other", "peers[1].address=tcp://127.0.0.1:7602"
 #define THIRD "peers[2].name=third", "peers[2].address=tcp://127.0.0.1:7603"
 
-static uint32_t said; /* HELLOs by says(): the seq of the last one */
+static uint32_t said; /* seq of the last HELLO that says() sent */
 
 /* Says HELLO as an encoder that is connected already. */
 static void says(struct rig *l, uint32_t link, const char *name, bool draining)
@@ -64,7 +64,7 @@ TEST(a_word_that_was_overtaken_changes_nothing)
     is(l, false, "not ready: encoder enc drains");
 }
 
-/* 2^31 messages after the last HELLO, or one after 2^32. */
+/* HELLOs that are 2^31 messages apart, and one across 2^32. */
 /* RULES 9.6 */
 TEST(a_number_that_wraps_is_not_an_overtaken_one)
 {
@@ -115,7 +115,7 @@ TEST(another_is_connected_when_the_only_one_drains)
     is(l, true, "ready");
 }
 
-/* One of the next for each that begins, not for each word of it. */
+/* Each drain that begins connects one more encoder; repeated HELLOs do not. */
 /* RULES 9.6 */
 TEST(a_drain_that_is_repeated_connects_no_more)
 {
@@ -140,7 +140,7 @@ TEST(where_requests_may_name_others_it_is_said_beside)
     is(l, true, "ready, but encoder enc drains; requests may name others");
 }
 
-/* One that has left the configuration takes none either. */
+/* An encoder that has left the configuration takes no rooms either. */
 /* RULES 9.6 */
 TEST_LANGD(an_encoder_that_leaves_makes_none_ready)
 {
@@ -152,7 +152,7 @@ TEST_LANGD(an_encoder_that_leaves_makes_none_ready)
     is(l, false, "not ready: no encoder: peers and control.allow are empty");
 }
 
-/* The encoder alone knows whether it was announced before. */
+/* Only the encoder knows whether the room was announced before. */
 /* RULES 9.5 */
 TEST_LANGD(a_room_is_asked_for_all_the_same)
 {
@@ -163,7 +163,8 @@ TEST_LANGD(a_room_is_asked_for_all_the_same)
     fill_succeeds(l, &t, 8, 0);
 }
 
-/* One that ends leaves rooms to its next run, which may not come in time. */
+/* An encoder that ends leaves rooms to its next run, which may come too
+ * late. */
 /* RULES 9.5 */
 TEST_LANGD(a_room_that_is_left_says_so, "timeouts.bootstrap=2s")
 {

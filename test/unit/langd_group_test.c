@@ -1,7 +1,6 @@
-/* langd_group_test.c - groups and rooms whose encoders say what does not add
- * up, and pools too scattered for them (RULES 5.5, 5.6). As in
- * langd_queue_test.c.
- */
+/* langd_group_test.c - groups, and rooms whose encoders contradict themselves,
+ * or for which the pool is too scattered (RULES 5.5, 5.6). As in
+ * langd_queue_test.c. */
 #include "test/there.h"
 
 /* RULES 5.6 */
@@ -75,8 +74,8 @@ TEST(a_room_that_grows_as_its_endpoint_breaks_is_too_large)
     T_EQ_U64(brain_reason(l, 0, 0), ERR_TOO_LARGE);
 }
 
-/* Every second block is free: a room of 8 rows gives one of two blocks back,
- * and the later rooms get these. */
+/* Returns a rig in which every second block is free: a room of 8 rows gives
+ * back one of its two blocks, which later rooms get. */
 static struct rig *scattered(void)
 {
     struct rig *l = langd_up("limits.rooms=8192", "pools[0].blocks=4096");
@@ -102,7 +101,7 @@ TEST(group_waits_in_a_pool_too_scattered_for_one_of_it)
 
     brain_hear(l, 0, length(&a, ROWS_UNKNOWN, 320, true));
     brain_hear(l, 0, length(&b, ROWS_UNKNOWN, 2008 * 8, true));
-    T_EQ_U64(brain_free(l), 2008); /* one has its blocks */
+    T_EQ_U64(brain_free(l), 2008); /* room a has its blocks */
     brain_hear(l, 0, length(&b, 800, 2008 * 8, true));
     T_EQ_U64(brain_free(l), 1908);
 }
@@ -114,7 +113,8 @@ TEST_WITH(max_rows_do_not_shrink_below_what_is_held, struct rig *l, scattered())
 
     brain_hear(l, 0, length(&a, ROWS_UNKNOWN, 320, true));
     brain_hear(l, 0, length(&b, ROWS_UNKNOWN, 2008 * 8, true));
-    brain_hear(l, 0, length(&b, ROWS_UNKNOWN, 2007 * 8, true)); /* holds none */
+    /* room b has no blocks */
+    brain_hear(l, 0, length(&b, ROWS_UNKNOWN, 2007 * 8, true));
     T_EQ_U64(brain_state(l, 0, 1), ROOM_WAITING);
     brain_hear(l, 0, length(&a, ROWS_UNKNOWN, 8, true));
     T_EQ_U64(brain_reason(l, 0, 0), ERR_MALFORMED);
@@ -122,7 +122,7 @@ TEST_WITH(max_rows_do_not_shrink_below_what_is_held, struct rig *l, scattered())
     T_EQ_U64(brain_free(l), 2047);
 }
 
-/* A total that becomes known while shards close. */
+/* A total becomes known while the shards close the attempt. */
 TEST(what_a_total_does_not_need_goes_back_after_a_break)
 {
     struct rig *l = langd_up("pools[0].default_blocks=0", NULL);

@@ -1,10 +1,10 @@
 /* langd_histogram_test.c - what the language side counts in its histograms:
- * each room once, from and to the right moments, in its pool. As in
- * langd_test.c: blocks of 8 rows of 4096 bytes, 16 of them. */
+ * each room once, between the right moments, in its pool. As in langd_test.c:
+ * blocks of 8 rows of 4096 bytes, 16 of them. */
 #include "test/there.h"
 
-/* Histograms of the role, in the order of QUERY histograms; with two pools
- * there are three rows of each, the last of both. */
+/* The histograms of langd, in the order of QUERY histograms. With two pools
+ * each has three rows, of which the last is for both. */
 enum { TO_READY, WAIT, SIZE };
 
 static uint64_t count(struct rig *l, uint32_t row)
@@ -19,7 +19,7 @@ static uint64_t mean(struct rig *l, uint32_t row)
 
 TEST_LANGD(the_moments_of_a_room, DEFAULT_BLOCKS(0))
 {
-    uint64_t before = count(l, WAIT); /* of the request that made the link */
+    uint64_t before = count(l, WAIT); /* with the request that made the link */
     struct there t = ask_room(l, 1, 0);
 
     brain_pass(l, 250);
@@ -35,7 +35,8 @@ TEST_LANGD(the_moments_of_a_room, DEFAULT_BLOCKS(0))
     T_EQ_U64(count(l, WAIT), before + 1);
 }
 
-/* The wait is for blocks that another room has, not for the announce. */
+/* What counts is the wait for blocks that another room has, not for the
+ * announce. */
 TEST_LANGD(a_room_that_waits_for_blocks, DEFAULT_BLOCKS(0))
 {
     uint64_t before = count(l, WAIT);
@@ -48,7 +49,8 @@ TEST_LANGD(a_room_that_waits_for_blocks, DEFAULT_BLOCKS(0))
     brain_pass(l, 200);
     T_OK(brain_say(l, 0, abort_of(2)));
     T_EQ_U64(count(l, WAIT), before + 2);
-    T_EQ_U64(mean(l, WAIT), 200000 / (before + 2)); /* until it failed */
+    /* its wait ended when it failed */
+    T_EQ_U64(mean(l, WAIT), 200000 / (before + 2));
     brain_pass(l, 100);
     T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
     told(l, &b);
@@ -59,7 +61,7 @@ TEST_LANGD(a_room_that_waits_for_blocks, DEFAULT_BLOCKS(0))
     T_EQ_U64(count(l, TO_READY), 2);
 }
 
-/* All members wait from when the last length is known. */
+/* For all members the wait begins when the last length is known. */
 TEST_LANGD(groups_wait_together, DEFAULT_BLOCKS(0))
 {
     uint64_t before = count(l, WAIT);
@@ -96,7 +98,7 @@ TEST(each_pool_has_its_own)
     rig_step(l, &ev);
     brain_conn(l, 0, "s");
     r.request.pool = 1;
-    T_OK(brain_say(l, 0, r)); /* makes the link */
+    T_OK(brain_say(l, 0, r)); /* the first request makes the link */
     told(l, &t);
     brain_hello(l, 0, "enc", PEER_EPOCH);
     t.generation = brain_said(l, PEER_INIT, 0)->generation;
@@ -108,7 +110,7 @@ TEST(each_pool_has_its_own)
         T_EQ_U64(count(l, row), row % 3 > 0);
 }
 
-/* A room of no encoder has no time of its own, and no pool's rows. */
+/* A room without an encoder counts in no histogram. */
 TEST_LANGD(a_null_room_is_not_counted)
 {
     uint64_t before = count(l, WAIT);

@@ -1,5 +1,5 @@
 /* langd_lend_test.c - the language side with an encoder that lends: which
- * engines are told of it, which rooms hope for its rows, and what LEND makes of
+ * engines are told of it, which rooms hope for its rows, and what LEND does to
  * them (RULES 6.7). Blocks are 8 rows of 4 KiB, the pool has 16. */
 #include "test/unit/lender_side.h"
 
@@ -37,10 +37,10 @@ TEST_LANGD(engines_that_can_are_told_of_a_lender_once)
     T_TRUE(notified(l, 1) && !notified(l, 0));
     told_once(l, 1, 1, LEND);
     T_TRUE(told_of(l, 0) == NULL);
-    able(l, 2, "able"); /* comes later */
+    able(l, 2, "able"); /* an engine that connects later */
     T_TRUE(notified(l, 2));
     told_once(l, 2, 1, LEND);
-    lends(l, LEND); /* is said again */
+    lends(l, LEND); /* repeated by the encoder */
     T_FALSE(notified(l, 1));
     T_TRUE(told_of(l, 1) == NULL);
     lends(l, LEND + 1);
@@ -69,7 +69,7 @@ TEST(who_does_not_lend_is_no_lender)
     }
 }
 
-/* Its engines ask for rows on a GPU, and lent ones lie in host memory. */
+/* The engines want rows on a GPU; lent rows lie in host memory. */
 TEST(rooms_of_a_pool_on_a_gpu_do_not_hope)
 {
     struct rig *l = lending("pools[0].memory=cuda:0", NULL);
@@ -108,8 +108,9 @@ struct hope {
     const char *name, *conf;
     uint32_t rows;
     uint16_t readers, required;
-    uint8_t mode, maps; /* maps: connections of the session that have mapped */
-    bool group, unable, unmapped; /* a connection that cannot map, or did not */
+    /* maps: number of the session's connections that have mapped */
+    uint8_t mode, maps;
+    bool group, unable, unmapped; /* one connection cannot map, or has not */
     bool hopes;
 };
 
@@ -182,7 +183,7 @@ TEST(want_ends_the_hope)
     brain_hear(l, 0, want(&t, 0, 0, 64));
     is_granted(l);
     told(l, &t);
-    brain_hear(l, 0, lend(&t)); /* was said before */
+    brain_hear(l, 0, lend(&t)); /* a LEND that the encoder had sent before */
     T_FALSE(held(l));
     T_EQ_U64(brain_state(l, 1, 0), ROOM_WAITING);
     brain_landed(l, &t.open, 0, 64);
@@ -288,7 +289,7 @@ TEST(a_lend_that_is_none_is_not_taken)
         m.lend.block_rows = bad[i].block_rows;
         m.lend.pool = (uint8_t)bad[i].pool;
         m.lend.runs = span_of(bytes, bad[i].len);
-        maps(l, 1, 2, 1); /* pool 16 of lender 1 is this one */
+        maps(l, 1, 2, 1); /* the same pool: 16 of lender 1 */
         brain_hear(l, 0, m);
         T_CHECK(!held(l), "%s", bad[i].name);
         T_EQ_U64(brain_state(l, 1, 0), ROOM_WAITING);

@@ -27,7 +27,7 @@ TEST(return_is_said_until_drained)
     brain_hear(l, 0, acked(&t));
     brain_pass(l, 10000);
     T_EQ_U64(brain_said_count(l, PEER_ACK), 0);
-    T_OK(brain_say(l, 1, release(0, 64))); /* it may still read */
+    T_OK(brain_say(l, 1, release(0, 64))); /* it may still read the last rows */
     T_EQ_U64(brain_said_count(l, PEER_RETURN), 0);
     T_OK(brain_say(l, 1, all(0)));
     T_EQ_U64(brain_said_count(l, PEER_RETURN), 1);
@@ -45,7 +45,8 @@ TEST(return_is_said_until_drained)
 /* RULES 6.7 */
 TEST(return_waits_for_the_owner_and_all_readers)
 {
-    for (uint32_t i = 0; i < 4; i++) { /* who is first, and how the last goes */
+    /* which connection ends first, and how the last one ends */
+    for (uint32_t i = 0; i < 4; i++) {
         uint32_t first = 1 + i % 2, last = 2 - i % 2;
         struct rig *l = lending(NULL, NULL);
         struct there t;
@@ -59,7 +60,7 @@ TEST(return_waits_for_the_owner_and_all_readers)
         HEARS(l, 0, length(&t, 64, 64, true), lend(&t));
         T_EQ_U64(brain_state(l, 1, 0), ROOM_SUCCESS);
         if (first == 1)
-            T_OK(brain_say(l, 1, all(0))); /* it has not come yet */
+            T_OK(brain_say(l, 1, all(0))); /* the reader has not attached yet */
         T_EQ_U64(brain_said_count(l, PEER_RETURN), 0);
         T_OK(brain_say(l, 2, attach(1, 0, RIGHT_READ)));
         T_EQ_U64(ready(l, 2)->pool, LENT_POOL);
@@ -117,7 +118,7 @@ TEST(a_deadline_changes_nothing_of_a_ready_room)
     T_TRUE(held(l));
 }
 
-/* The encoder is gone for good: no answer comes. */
+/* The encoder never comes back: no DRAINED comes. */
 /* RULES 6.7 */
 TEST(a_room_of_a_lost_encoder_is_forgotten_in_time)
 {
@@ -131,7 +132,8 @@ TEST(a_room_of_a_lost_encoder_is_forgotten_in_time)
         brain_down(l, 0);
         brain_pass(l, 10000);
         if (!i) {
-            T_EQ_U64(brain_state(l, 1, 0), ROOM_SUCCESS); /* and readable */
+            /* its rows can still be read */
+            T_EQ_U64(brain_state(l, 1, 0), ROOM_SUCCESS);
             T_OK(brain_say(l, 1, all(0)));
         }
         T_EQ_U64(rooms(l), 1);
@@ -161,7 +163,7 @@ TEST(an_encoder_that_is_back_is_told_of_the_return)
 
 static uint8_t big[AUX_MAX];
 
-/* A lent room whose aux has no space: 48 KiB of 64 are in use. */
+/* Has a lent room whose aux finds no space: 48 KiB of 64 are in use. */
 static struct rig *aux_late(struct there *t)
 {
     struct rig *l = lending("limits.aux_total=64KiB", NULL);
@@ -190,7 +192,8 @@ static struct rig *aux_late(struct there *t)
     }
     brain_pass(l, 3000);
     T_EQ_U64(brain_said_count(l, PEER_ACK), 0);
-    T_EQ_U64(brain_said_count(l, PEER_RESUME), 0); /* it needs no grant */
+    /* a lent room needs no grant */
+    T_EQ_U64(brain_said_count(l, PEER_RESUME), 0);
     T_TRUE(brain_state(l, 1, 0) != ROOM_SUCCESS);
     T_EQ_U64(brain_stat(l, "rooms_lent"), 1);
     return l;
@@ -243,9 +246,9 @@ TEST(who_comes_late_and_can_map_gets_the_room_then)
     T_TRUE(told_of(l, 2) != NULL);
     T_OK(brain_say(l, 2, attach(1, 5, RIGHT_READ)));
     T_TRUE(ready(l, 2) == NULL);
-    maps(l, 2, 1, 2); /* another pool */
+    maps(l, 2, 1, 2); /* of another pool */
     T_TRUE(ready(l, 2) == NULL);
-    maps(l, 2, 2, 1); /* another lender */
+    maps(l, 2, 2, 1); /* of another lender */
     T_TRUE(ready(l, 2) == NULL);
     maps(l, 2, 1, 3);
     T_EQ_U64(ready(l, 2)->pool, LENT_POOL);

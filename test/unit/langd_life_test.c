@@ -1,4 +1,4 @@
-/* langd_life_test.c - how long rooms of langd live: streams that go on after
+/* langd_life_test.c - how long rooms of langd live: streams that continue after
  * releases, readers that were announced, owners that die. As in langd_test.c:
  * blocks of 8 rows, 16 of them, a default grant is 2. */
 #include "test/there.h"
@@ -14,11 +14,11 @@ TEST_LANGD(a_length_confirms_its_grant)
     m = length(&t, 16, 16, true);
     m.length.attempt = 0;
     m.length.granted = 8;
-    brain_hear(l, 0, m); /* another grant than the one in force */
+    brain_hear(l, 0, m); /* says another grant than the one in force */
     brain_pass(l, 1000);
     T_TRUE(brain_said(l, PEER_INIT, 0) != NULL);
     m.length.granted = 16;
-    m.length.attempt = NONE; /* says none */
+    m.length.attempt = NONE; /* says no grant */
     brain_hear(l, 0, m);
     brain_pass(l, 3000);
     T_TRUE(brain_said(l, PEER_INIT, 0) != NULL);
@@ -40,7 +40,7 @@ TEST_LANGD(a_length_is_answered_late_or_by_ack)
     T_EQ_U64(brain_said_count(l, PEER_STATE), 1);
     T_EQ_U64(brain_said(l, PEER_STATE, 0)->state.total, 16);
     brain_hear(l, 0, length(&b, 16, 16, true));
-    brain_hear(l, 0, length(&b, 16, 16, true)); /* a repetition, at once */
+    brain_hear(l, 0, length(&b, 16, 16, true)); /* a repetition right behind */
     T_EQ_U64(brain_said(l, PEER_STATE, 0)->state.answers, PEER_LENGTH);
     brain_hear(l, 0, length(&b, 16, 16, true));
     brain_landed(l, &b.open, 0, 16);
@@ -85,7 +85,8 @@ TEST_LANGD(acked_answers_acks)
     for (uint32_t i = 0; i < 3; i++) {
         t[i] = ask_room(l, i + 1, i);
         fill(l, &t[i], 8);
-        put_u64(&w, t[i].generation + (i == 2)); /* that one is no room's */
+        /* the last one belongs to no room */
+        put_u64(&w, t[i].generation + (i == 2));
         if (i > 0)
             T_OK(brain_say(l, 0, release(i, ROWS_UNKNOWN)));
     }
@@ -103,7 +104,8 @@ TEST_LANGD(acked_answers_acks)
     T_EQ_U64(brain_said(l, PEER_ACK, -1)->generation, t[2].generation);
 }
 
-/* A stream of unknown length: four blocks granted, one shown and released. */
+/* A stream of unknown length: four blocks are granted, one is shown and
+ * released. */
 TEST(a_stream_of_unknown_length_goes_on_after_a_release)
 {
     struct rig *l =
@@ -117,13 +119,14 @@ TEST(a_stream_of_unknown_length_goes_on_after_a_release)
     (void)brain_events(l, 0, 0);
     T_OK(brain_say(l, 0, release(0, 8)));
     T_EQ_U64(brain_said(l, PEER_RESUME, 0)->resume.granted, 40);
-    brain_landed(l, &s.open, 8, 32); /* all that was granted has landed */
+    brain_landed(l, &s.open, 8, 32); /* the rest of the grant has landed */
     T_EQ_U64(cell_rows(l->cells[0][0]), 40);
     T_EQ_U64(brain_shown(l, "rooms", "blocks", 0), 4);
 }
 
-/* Its endpoint breaks, and a reader releases rows before the shards have closed
- * the attempt. Nothing can be granted then, so nothing is given back. */
+/* The stream's endpoint breaks, and a reader releases rows before the shards
+ * have closed the attempt. In this time no rows can be granted, so no blocks
+ * are given back. */
 /* RULES 5.20 */
 TEST(a_stream_that_is_read_while_it_closes_keeps_its_promise)
 {
@@ -209,7 +212,7 @@ TEST(a_declared_reader_of_a_null_room_may_be_late)
     T_EQ_U64(brain_shown(l, "status", "rooms_held", 0), 0);
 }
 
-/* Zero rows, announced and asked for in the given way. */
+/* Takes a room of zero rows, requested with r, through its life. */
 static void zero_rows(struct rig *l, struct local_msg r)
 {
     struct there t;
@@ -265,18 +268,18 @@ TEST_LANGD(a_stream_that_no_process_reads_any_more_ends)
     struct local_msg a = attach(1, 5, RIGHT_READ | RIGHT_WATCH);
     struct there s;
 
-    brain_conn(l, 1, "s"); /* the session lives on */
+    brain_conn(l, 1, "s"); /* keeps the session alive */
     s = ask(l, 0, request(1, 0, MODE_STREAM));
     T_OK(brain_say(l, 1, a));
     brain_hear(l, 0, length(&s, 64, 64, true));
     brain_gone(l, 0);
-    T_TRUE(brain_state(l, 1, 5) != ROOM_FAILED); /* it has a reader */
+    T_TRUE(brain_state(l, 1, 5) != ROOM_FAILED); /* a reader is left */
     T_OK(brain_say(l, 1, release(5, ROWS_UNKNOWN)));
     T_EQ_U64(brain_said(l, PEER_ABORT, 0)->abort.reason, ERR_ENGINE_LOST);
     T_EQ_U64(brain_free(l), 16);
 }
 
-/* A READY room of two readers, the first of which has attached. */
+/* Returns a READY room of two readers, of which the first has attached. */
 static struct there half_attached(struct rig *l, uint8_t mode)
 {
     struct local_msg r = request(1, 0, mode);
@@ -301,7 +304,7 @@ static struct local_msg last_release(uint32_t cell, uint32_t rows)
     return m;
 }
 
-/* It would be told READY, and shown no rows. */
+/* Otherwise it would get READY, and see no rows. */
 /* RULES 7.2 */
 TEST_LANGD(a_reader_that_was_not_declared_finds_no_rows_that_went)
 {
@@ -313,7 +316,8 @@ TEST_LANGD(a_reader_that_was_not_declared_finds_no_rows_that_went)
     brain_hear(l, 0, length(&t, 16, 16, true));
     brain_landed(l, &t.open, 0, 16);
     T_EQ_U64(brain_state(l, 0, 0), ROOM_SUCCESS);
-    T_OK(brain_say(l, 1, attach(1, 6, RIGHT_READ))); /* they are there */
+    /* all rows are still there */
+    T_OK(brain_say(l, 1, attach(1, 6, RIGHT_READ)));
     T_OK(brain_say(l, 1, release(6, ROWS_UNKNOWN)));
     frees(l, 0, 16);
     T_ERR(brain_say(l, 1, attach(1, 6, RIGHT_READ)), ERR_GONE);
@@ -329,7 +333,7 @@ TEST(readers_that_do_not_attach_in_time_are_not_waited_for)
     T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
     brain_hear(l, 0, acked(&t));
     brain_pass(l, 1100);
-    T_EQ_U64(brain_free(l), 14); /* the one that is there reads on */
+    T_EQ_U64(brain_free(l), 14); /* the reader that has attached still reads */
     T_ERR(brain_say(l, 2, attach(1, 6, RIGHT_READ)), ERR_GONE);
     SAYS(l, 2, attach(1, 7, RIGHT_WATCH), release(7, ROWS_UNKNOWN));
     T_OK(brain_say(l, 1, release(5, ROWS_UNKNOWN)));
@@ -344,14 +348,15 @@ TEST_LANGD(the_requester_may_say_that_no_more_readers_come)
 
     brain_hear(l, 0, acked(&t));
     T_ERR(brain_say(l, 1, last_release(5, ROWS_UNKNOWN)), ERR_NOT_OWNER);
-    T_OK(brain_say(l, 1, attach(2, 7, RIGHT_READ))); /* of no room yet */
+    /* for a room that does not exist yet */
+    T_OK(brain_say(l, 1, attach(2, 7, RIGHT_READ)));
     T_ERR(brain_say(l, 1, last_release(7, ROWS_UNKNOWN)), ERR_NOT_OWNER);
     T_OK(brain_say(l, 1, release(5, ROWS_UNKNOWN)));
     T_EQ_U64(brain_free(l), 14);
     T_OK(brain_say(l, 0, last_release(0, ROWS_UNKNOWN)));
     T_EQ_U64(brain_free(l), 16);
     T_EQ_U64(brain_shown(l, "status", "rooms_held", 0), 0);
-    /* The one that is missing hears so, once; then it is another's room. */
+    /* The missing reader is told once; a further attach is for a later room. */
     T_ERR(brain_say(l, 2, attach(1, 6, RIGHT_READ)), ERR_GONE);
     T_OK(brain_say(l, 2, attach(1, 6, RIGHT_READ)));
 }
@@ -384,7 +389,7 @@ TEST_LANGD(a_stream_goes_on_when_no_more_readers_come)
 
 /* groups */
 
-/* Requests a room of a group of two in cell 0, and gives it up again. */
+/* Requests a room of a group of two in cell 0, and releases it. */
 static void group_of_one(struct rig *l, uint64_t group)
 {
     struct there t = ask(l, 0, request_in(5000 + group, 0, group, 2));
@@ -399,10 +404,11 @@ TEST_LANGD(groups_whose_last_member_never_came_give_way, "limits.rooms=8")
     for (uint32_t i = 1; i <= 100; i++)
         group_of_one(l, i);
     T_EQ_U64(brain_shown(l, "status", "rooms_held", 0), 0);
-    T_EQ_U64(brain_shown(l, "status", "groups", 0), 10); /* with reserve */
-    /* It is known still: one member was here. */
+    /* limits.rooms and the reserve */
+    T_EQ_U64(brain_shown(l, "status", "groups", 0), 10);
+    /* Group 100 is still known: a room with another size does not fit. */
     T_ERR(brain_say(l, 0, request_in(1, 0, 100, 3)), ERR_MALFORMED);
-    /* It is forgotten: the oldest gave way. */
+    /* Group 1 is forgotten: the oldest groups were evicted. */
     T_OK(brain_say(l, 0, request_in(1, 0, 1, 3)));
 }
 
@@ -430,7 +436,7 @@ TEST_LANGD(rows_without_memory_end_their_room_and_no_other)
     rig_step(l, &ev);
     T_EQ_U64(brain_reason(l, 0, 0), ERR_CORRUPT);
     T_TRUE(brain_said(l, PEER_ABORT, 0) != NULL);
-    rig_step(l, &ev); /* the next segment has none either */
+    rig_step(l, &ev); /* its next segment finds no memory either */
     fill_succeeds(l, &other, 8, 1);
 }
 
@@ -468,7 +474,8 @@ TEST_LANGD(an_encoder_that_connects_and_says_nothing_is_not_waited_for_longer)
     struct there t = ask_room(l, 1, 0);
 
     fill(l, &t, 8);
-    T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN))); /* ACK is owed */
+    /* its ACK is not answered */
+    T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
     brain_down(l, 0);
     for (int i = 0; i < 4; i++) {
         T_EQ_U64(brain_shown(l, "status", "rooms_held", 0), 1);
@@ -503,7 +510,8 @@ TEST_WITH(declines_wait_for_their_encoder, struct rig *l, langd(NULL, NULL))
     T_OK(brain_say(l, 0, decline(7)));
     T_EQ_U64(brain_acts(l, ACT_CONNECT), 1);
     T_OK(brain_say(l, 0, decline(8)));
-    T_OK(brain_say(l, 0, request(8, 0, MODE_WHOLE))); /* it is wanted now */
+    /* room 8 is wanted again */
+    T_OK(brain_say(l, 0, request(8, 0, MODE_WHOLE)));
     T_EQ_U64(declines_said(l), 1);
     T_EQ_U64(brain_said(l, PEER_DECLINE, 0)->room, 7);
     T_EQ_U64(brain_said(l, PEER_DECLINE, 0)->decline.key.b[0], 9);
@@ -548,7 +556,8 @@ TEST(declines_of_one_user_evict_those_of_no_other)
 
 /* encoders that cannot be reached */
 
-/* Requests a room in its own cell. Returns why it has failed at once, or OK. */
+/* Requests a room in its own cell. Returns OK, or why the room failed at
+ * once. */
 static enum err try_room(struct rig *l, uint64_t room, uint32_t cell)
 {
     T_OK(brain_say(l, 0, request(room, cell, MODE_WHOLE)));
@@ -565,7 +574,7 @@ TEST(rooms_of_an_encoder_that_is_not_reached_end_soon_then_at_once)
     T_ERR(try_room(l, 2, 1), OK);
     brain_pass(l, 400);
     T_EQ_U64(brain_reason(l, 0, 0), OK);
-    brain_pass(l, 200); /* 2 s since the first asked */
+    brain_pass(l, 200); /* 2 s after the first request */
     T_EQ_U64(brain_reason(l, 0, 0), ERR_PEER_LOST);
     T_EQ_U64(brain_reason(l, 0, 1), ERR_PEER_LOST);
     T_EQ_U64(brain_stat(l, "peers_unreachable"), 1);
@@ -574,7 +583,8 @@ TEST(rooms_of_an_encoder_that_is_not_reached_end_soon_then_at_once)
     T_ERR(try_room(l, 3, 2), ERR_PEER_LOST);
     brain_is(l, EV_LINK_UP);
     brain_hello(l, 0, "enc", PEER_EPOCH);
-    T_EQ_U64(brain_said_count(l, PEER_ABORT), 0); /* they are asked for again */
+    /* no ABORT: the engines ask for these rooms again */
+    T_EQ_U64(brain_said_count(l, PEER_ABORT), 0);
     T_ERR(try_room(l, 4, 3), OK);
     T_EQ_U64(brain_said(l, PEER_INIT, 0)->room, 4);
 }
@@ -585,7 +595,7 @@ TEST_LANGD(an_encoder_that_restarts_in_time_serves_those_that_asked_meanwhile,
 {
     T_ERR(try_room(l, 1, 0), OK);
     brain_down(l, 0);
-    brain_pass(l, 1000); /* it is lost */
+    brain_pass(l, 1000); /* the encoder is lost */
     T_EQ_U64(brain_reason(l, 0, 0), ERR_PEER_LOST);
     T_ERR(try_room(l, 2, 1), OK);
     brain_pass(l, 900);
@@ -597,7 +607,7 @@ TEST_LANGD(an_encoder_that_restarts_in_time_serves_those_that_asked_meanwhile,
     brain_down(l, 0);
     brain_pass(l, 1000);
     T_ERR(try_room(l, 3, 2), OK);
-    brain_pass(l, 1100); /* this time it does not come back */
+    brain_pass(l, 1100); /* this time the encoder does not come back */
     T_EQ_U64(brain_reason(l, 0, 2), ERR_PEER_LOST);
 }
 
@@ -645,7 +655,7 @@ TEST(an_answer_about_a_smaller_grant_confirms_no_larger_one)
     struct rig *l = langd_up("pools[0].default_blocks=1", NULL);
     struct there t = ask_room(l, 1, 0);
 
-    brain_hear(l, 0, length(&t, 16, 16, true)); /* it is widened */
+    brain_hear(l, 0, length(&t, 16, 16, true)); /* LENGTH widens the grant */
     T_EQ_U64(brain_said(l, PEER_RESUME, 0)->resume.granted, 16);
     brain_hear(l, 0, state(&t, PEER_RESUME, 0, 8));
     brain_pass(l, 100);
@@ -670,7 +680,7 @@ TEST_LANGD(a_room_whose_key_is_taken_waits_for_no_readers)
     T_EQ_U64(brain_shown(l, "status", "rooms_held", 0), 1);
 }
 
-/* The encoder announced before it committed, and never had to say WANT. */
+/* The encoder announced before it committed, and needed no WANT. */
 TEST_LANGD(a_break_says_what_is_due, "timeouts.progress=3s")
 {
     struct there t = ask_room(l, 1, 0);

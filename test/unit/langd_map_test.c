@@ -1,7 +1,7 @@
-/* langd_map_test.c - the language side with an encoder of its own host: when
- * its pools are mapped, what is said of that, and that nothing is said of a
- * room's end while rows may still be copied for it (RULES 3, 6). Blocks are 8
- * rows, the pool has 16; the encoder is link 0. */
+/* langd_map_test.c - the language side with an encoder of its own host: when it
+ * maps the encoder's pools, what it says of that, and that it does not say that
+ * a room has ended while rows may still be copied for it (RULES 3, 6). Blocks
+ * are 8 rows, the pool has 16; the encoder is link 0. */
 #include "test/there.h"
 
 #define TOKEN UINT64_C(0x70ce)
@@ -113,7 +113,7 @@ TEST(what_cannot_be_mapped_is_tried_with_the_next_hello)
     T_EQ_U64(brain_acts(l, ACT_MAP), 0);
     brain_hear(l, 0, near_hello(TOKEN));
     T_EQ_U64(brain_acts(l, ACT_MAP), 1);
-    T_EQ_U64(brain_acts(l, ACT_UNMAP), 0); /* there is none */
+    T_EQ_U64(brain_acts(l, ACT_UNMAP), 0); /* no map exists */
 }
 
 /* RULES 9.2 */
@@ -121,10 +121,10 @@ TEST_WITH(a_lost_encoder_is_unmapped, struct rig *l, mapping())
 {
     heard_map(l, 1, OK);
     brain_down(l, 0);
-    T_EQ_U64(brain_acts(l, ACT_UNMAP), 0); /* not yet */
+    T_EQ_U64(brain_acts(l, ACT_UNMAP), 0); /* not before it is lost */
     brain_pass(l, 600);
     T_EQ_U64(brain_acts(l, ACT_UNMAP), 1);
-    heard_map(l, 1, OK); /* was under way */
+    heard_map(l, 1, OK); /* the answer to a map that was under way */
     T_EQ_U64(brain_said_count(l, PEER_HELLO), 0);
     brain_hear(l, 0, near_hello(TOKEN));
     T_EQ_U64(brain_said(l, PEER_HELLO, -1)->hello.mapped, 0);
@@ -175,11 +175,11 @@ TEST_WITH(failed_is_answered_when_nothing_can_land, struct rig *l, mapping())
     l->noisy = true;
     m.failed.reason = ERR_ABORTED;
     brain_hear(l, 0, m);
-    T_EQ_U64(brain_state(l, 0, 0), ROOM_FAILED); /* engines need not wait */
+    T_EQ_U64(brain_state(l, 0, 0), ROOM_FAILED); /* the engine need not wait */
     T_EQ_U64(brain_said_count(l, PEER_STATE), 0);
-    brain_hear(l, 0, m); /* repeated */
+    brain_hear(l, 0, m); /* FAILED is repeated */
     T_EQ_U64(brain_said_count(l, PEER_STATE), 0);
-    brain_hear(l, 0, want(&t, 0, 16, 16)); /* nor is this */
+    brain_hear(l, 0, want(&t, 0, 16, 16)); /* WANT is not answered either */
     T_EQ_U64(brain_said_count(l, PEER_STATE), 0);
     ev.note = l->waiting[0];
     l->waiting_count = 0;
@@ -199,7 +199,8 @@ TEST_WITH(a_trim_under_way_is_waited_for, struct rig *l, mapping())
     T_TRUE(brain_cmd(l, LAND_TRIM) != NULL);
     T_OK(brain_say(l, 0, abort_of(0)));
     T_TRUE(brain_cmd(l, LAND_CLOSE) == NULL);
-    T_TRUE(brain_quiet(l)); /* of the trim: then it is closed */
+    /* the shards have done the trim: now the attempt is closed */
+    T_TRUE(brain_quiet(l));
     T_TRUE(brain_cmd(l, LAND_CLOSE) != NULL);
     brain_pass(l, 10000);
     T_EQ_U64(brain_said_count(l, PEER_ABORT), 0);
@@ -233,7 +234,7 @@ TEST_WITH(silence_of_the_encoder_closes_too, struct rig *l, mapping())
     brain_down(l, 0);
     brain_pass(l, 600);
     T_EQ_U64(brain_reason(l, 0, 0), ERR_PEER_LOST);
-    brain_hear(l, 0, near_hello(TOKEN)); /* back, and asks */
+    brain_hear(l, 0, near_hello(TOKEN)); /* the encoder is back, and asks */
     m.failed.reason = ERR_PEER_LOST;
     brain_hear(l, 0, m);
     T_EQ_U64(brain_said_count(l, PEER_STATE), 0);

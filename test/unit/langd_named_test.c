@@ -1,13 +1,13 @@
-/* langd_named_test.c - encoders that the configuration names no more, or again,
+/* langd_named_test.c - encoders that leave the configuration, or come back,
  * while they have rooms or are not connected, and addresses that control.allow
- * has no more. `enc` is peer 0. */
+ * does not have any more. `enc` is peer 0. */
 #include "core/head.h"
 #include "test/there.h"
 #include "base/text.h"
 
-#define ENC "tcp://127.0.0.1:7601" /* of `enc` */
+#define ENC "tcp://127.0.0.1:7601" /* address of `enc` */
 
-/* Puts the peers of the configuration in force as they are now. */
+/* Puts the peers of the configuration into force. */
 static void take(struct rig *l)
 {
     brain_is(l, EV_CONF);
@@ -38,7 +38,7 @@ TEST_LANGD(one_that_has_left_completes_its_room_and_takes_no_other)
     T_EQ_U64(brain_acts(l, ACT_DISCONNECT), 0);
     T_EQ_U64(brain_say(l, 0, request(2, 1, MODE_WHOLE)), ERR_NOT_READY);
     brain_conn(l, 1, "s");
-    T_OK(brain_say(l, 1, attach(1, 0, RIGHT_READ))); /* of another rank */
+    T_OK(brain_say(l, 1, attach(1, 0, RIGHT_READ))); /* as another rank does */
     fill_succeeds(l, &t, 8, 0);
     T_EQ_U64(brain_state(l, 1, 0), ROOM_SUCCESS);
 }
@@ -156,7 +156,7 @@ TEST_LANGD(a_reader_that_is_late_hears_so_wherever_the_encoder_is_now)
     T_OK(brain_say(l, 0, r));
     snprintf(other->name, 8, "other");
     snprintf(other->address, 32, "tcp://127.0.0.1:7602");
-    take(l); /* it has the entry now */
+    take(l); /* `other` has the entry of `enc` now */
     l->conf.peers[1] = enc;
     l->conf.peers_count = 2;
     take(l);
@@ -220,7 +220,7 @@ TEST(an_address_that_is_allowed_no_more_takes_no_rooms)
     T_EQ_STR(brain_text(l, "peers", "name", 1), "");
 }
 
-/* It goes when the engine that waits for a room of it does. */
+/* The peer is forgotten when the engine that waits for its room has ended. */
 TEST(a_decline_connects_none_that_is_leaving)
 {
     struct rig *l = langd(NULL, NULL);
@@ -288,8 +288,8 @@ TEST_LANGD(one_that_is_leaving_hears_declines_until_it_is_forgotten)
 
 /* places */
 
-/* Requests room n of n encoders at addresses that are not peers. Returns how
- * many of them have a place. */
+/* Requests rooms of n encoders at addresses that are not peers yet. Returns how
+ * many got a place. */
 static uint32_t ask_many(
     struct rig *l, uint32_t conn, uint32_t first, uint32_t n)
 {
@@ -314,8 +314,7 @@ static struct rig *many(void)
     return l;
 }
 
-/* Has the daemon at address n, of the link that was made for its request, say
- * HELLO. */
+/* Has the daemon at address n say HELLO on the link that its request made. */
 static void answer(struct rig *l, uint32_t link)
 {
     char name[12];
@@ -324,7 +323,7 @@ static void answer(struct rig *l, uint32_t link)
     brain_hello(l, link, name, PEER_EPOCH + link);
 }
 
-/* Ends the only room of the encoder on the link. */
+/* Ends the only room of the encoder on this link. */
 static void idle(struct rig *l, uint32_t link, uint32_t cell)
 {
     struct there t = {.room = 1};
@@ -344,7 +343,7 @@ static uint32_t up(struct rig *l)
     return n;
 }
 
-/* One of 16 places is the encoder's of the configuration. */
+/* One of the 16 places belongs to the configured encoder. */
 /* RULES 1.9 */
 TEST_WITH(encoders_of_one_user_leave_places_to_others, struct rig *l, many())
 {
@@ -364,7 +363,7 @@ TEST_WITH(encoders_of_one_user_leave_places_to_others, struct rig *l, many())
     for (uint32_t i = 18; i <= 20; i++)
         answer(l, i);
     T_EQ_U64(up(l), 17);
-    T_EQ_U64(ask_many(l, 1, 3, 1), 1); /* of a place that is there */
+    T_EQ_U64(ask_many(l, 1, 3, 1), 1); /* this address has a place already */
 }
 
 /* RULES 1.9 */
@@ -402,7 +401,7 @@ TEST(an_encoder_that_is_up_and_idle_gives_its_place_to_another)
     T_EQ_U64(brain_said(l, PEER_NACK, 0)->nack.answers, PEER_HELLO);
     T_EQ_U64(up(l), 15);
     brain_pass(l, 4900); /* timeouts.unreachable is 5 s */
-    answer(l, 16);       /* its HELLO again */
+    answer(l, 16);       /* repeats its HELLO */
     T_TRUE(brain_said(l, PEER_INIT, 0) != NULL);
     T_EQ_U64(brain_stat(l, "peers_given_up"), 1);
     T_EQ_U64(up(l), 15);
@@ -432,7 +431,7 @@ TEST(an_encoder_whose_room_is_waited_for_is_not_idle)
     T_EQ_U64(brain_stat(l, "peers_given_up"), 0);
 }
 
-/* An address that answers nothing, named by any client of an engine. */
+/* Addresses that never answer; any client of an engine may name them. */
 /* RULES 1.9 */
 TEST(addresses_that_never_answer_take_no_place_of_one_that_has)
 {
@@ -451,7 +450,9 @@ TEST(addresses_that_never_answer_take_no_place_of_one_that_has)
 /* RULES 1.9 */
 TEST_WITH(the_oldest_that_has_not_answered_gives_way, struct rig *l, many())
 {
-    uint32_t first = 27; /* 16 places, 4 in reserve, 8 more, but one of `enc` */
+    /* 16 places, 4 in reserve, 8 that have not answered, without that of
+     * `enc` */
+    uint32_t first = 27;
 
     T_EQ_U64(ask_many(l, 0, 0, first), first);
     T_EQ_U64(brain_state(l, 0, 0), ROOM_BOOTSTRAPPING);
@@ -472,7 +473,8 @@ TEST(one_that_gave_way_hears_declines_when_it_is_named_again)
     m.decline.room = 9;
     m.decline.encoder = span_str("tcp://127.0.0.1:8000");
     T_OK(brain_say(l, 0, m));
-    T_EQ_U64(ask_many(l, 0, 1, 30), 30); /* its entry is another's */
+    /* its entry is used for another address */
+    T_EQ_U64(ask_many(l, 0, 1, 30), 30);
     T_OK(brain_say(l, 1, request_at("tcp://127.0.0.1:8000", 5, 0)));
     for (uint32_t i = 1; i < 28; i++) {
         answer(l, i);
@@ -482,17 +484,18 @@ TEST(one_that_gave_way_hears_declines_when_it_is_named_again)
     }
 }
 
-/* Those that leave while they have rooms count, and may be more than there are
- * places for. */
+/* Peers that leave while they have rooms count. There may be more of them than
+ * places. */
 TEST_WITH(a_reload_may_leave_more_than_have_a_place, struct rig *l, many())
 {
     T_EQ_U64(ask_many(l, 0, 0, 27), 27);
-    allow(l, "tcp://127.0.0.1:8026"); /* the last of them */
+    allow(l, "tcp://127.0.0.1:8026"); /* allows only the last one */
     answer(l, 27);
     T_EQ_U64(brain_said(l, PEER_NACK, 0)->nack.answers, PEER_HELLO);
 }
 
-/* What one user's clients name, and name again, keeps no true one out. */
+/* Addresses that one user's clients name, again and again, keep no true encoder
+ * out. */
 /* RULES 1.9 */
 TEST(addresses_of_one_user_leave_others_time_to_answer)
 {
@@ -509,7 +512,7 @@ TEST(addresses_of_one_user_leave_others_time_to_answer)
     T_FAIL("the other user's encoder has no place");
 }
 
-/* Its number is what the engine waits for. */
+/* The engine waits for this peer, by its number. */
 TEST(an_encoder_whose_room_is_waited_for_keeps_its_place)
 {
     struct rig *l = many();
