@@ -538,8 +538,7 @@ TEST_WITH(one_that_waits_for_a_room_of_none_hears_so, struct rig *l, many())
     T_EQ_U64(brain_state(l, 0, 63), ROOM_FAILED);
 }
 
-/* Returns the length of the name that was last connected to; NONE: nothing
- * was. */
+/* Returns the length of the name that the last connect had, or NONE. */
 static uint64_t connected_to(const struct rig *l)
 {
     uint64_t len = NONE;
@@ -550,8 +549,7 @@ static uint64_t connected_to(const struct rig *l)
     return len;
 }
 
-/* What has been connected to is the daemon of that name (control.identities).
- */
+/* With control.identities a connect is to the daemon of that name. */
 /* RULES 1.9 */
 TEST(an_encoder_that_is_not_up_is_connected_again_under_another_name)
 {

@@ -1,6 +1,6 @@
-/* langd_queue_test.c - who gets blocks of langd's pool, and from whom they are
- * taken (RULES 5); and what fills up. As in langd_test.c: blocks of 8 rows,
- * 16 of them, a default grant is 2. */
+/* langd_queue_test.c - who gets blocks of langd's pool, from whom they are
+ * taken (RULES 5), and what happens when tables are full. As in langd_test.c:
+ * blocks of 8 rows, 16 of them, a default grant is 2. */
 #include "test/there.h"
 
 /* RULES 5.1; F16 */
@@ -9,22 +9,22 @@ TEST_LANGD(head_only_no_overtaking, DEFAULT_BLOCKS(0))
     struct there a = ask_room(l, 1, 0), b = ask_room(l, 2, 1);
     struct there c = ask_room(l, 3, 2);
 
-    wants(l, &a, 0, 80); /* 10 of 16: it fits */
+    wants(l, &a, 0, 80); /* 10 of 16 blocks: fits */
     T_EQ_U64(brain_free(l), 6);
     brain_landed(l, &a.open, 0, 80);
-    wants(l, &b, 0, 64); /* 8 do not fit behind a READY room */
+    wants(l, &b, 0, 64); /* 8 blocks: do not fit beside a READY room */
     T_EQ_U64(brain_shown(l, "pools", "waiting_rooms", 0), 1);
-    wants(l, &c, 0, 8); /* 1 would, and waits */
+    wants(l, &c, 0, 8); /* 1 block: would fit, and waits */
     T_EQ_U64(brain_free(l), 6);
     T_EQ_U64(brain_shown(l, "pools", "waiting_rooms", 0), 2);
-    T_OK(brain_say(l, 0, request(4, 3, MODE_WHOLE))); /* default: none now */
+    T_OK(brain_say(l, 0, request(4, 3, MODE_WHOLE))); /* no default grant now */
     T_EQ_U64(brain_said(l, PEER_INIT, 0)->init.granted, 0);
     T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
     T_EQ_U64(brain_shown(l, "pools", "waiting_rooms", 0), 0);
     T_EQ_U64(brain_free(l), 7);
 }
 
-/* A whole room may hold max_room_blocks, or the pool where nothing is said. */
+/* A whole room may hold max_room_blocks, or without that the pool. */
 /* RULES 5.9 */
 TEST_LANGD(max_room_blocks_bounds_a_room, ROOM_BLOCKS(4))
 {
@@ -83,7 +83,7 @@ TEST_LANGD(age_is_that_of_the_request, DEFAULT_BLOCKS(0))
 
     wants(l, &c, 0, 128);
     brain_landed(l, &c.open, 0, 128);
-    wants(l, &b, 0, 64); /* asks first, and is younger */
+    wants(l, &b, 0, 64); /* asks first, but is younger */
     wants(l, &a, 0, 128);
     T_OK(brain_say(l, 0, release(2, ROWS_UNKNOWN)));
     T_EQ_U64(brain_said(l, PEER_RESUME, 0)->generation, a.generation);
@@ -97,12 +97,13 @@ TEST_LANGD(speculative_grants_give_way_youngest_first, DEFAULT_BLOCKS(4))
 
     ask_rooms(l, t, 4);
     T_EQ_U64(brain_free(l), 0);
-    wants(l, &t[1], 32, 40); /* one block more */
+    wants(l, &t[1], 32, 40); /* needs one more block */
     T_EQ_U64(brain_stat(l, "revokes"), 1);
-    T_EQ_U64(brain_free(l), 3); /* of the youngest, room 4 */
+    T_EQ_U64(brain_free(l), 3); /* taken from the youngest, room 4 */
     T_EQ_U64(brain_shown(l, "rooms", "attempt", 3), 1);
     T_EQ_U64(brain_shown(l, "rooms", "attempt", 0), 0);
-    T_EQ_U64(brain_state(l, 0, 3), ROOM_BOOTSTRAPPING); /* rows, not state */
+    /* it loses rows, not its state */
+    T_EQ_U64(brain_state(l, 0, 3), ROOM_BOOTSTRAPPING);
 }
 
 /* RULES 5.4 */
@@ -115,7 +116,7 @@ TEST_LANGD(blocks_taken_back_wait_for_landings, DEFAULT_BLOCKS(8))
     T_EQ_U64(
         brain_cmd(l, LAND_CLOSE) != NULL || brain_stat(l, "revokes") == 1, 1);
     T_EQ_U64(brain_free(l), 0);
-    T_TRUE(brain_said(l, PEER_RESUME, 0) == NULL); /* nobody is told yet */
+    T_TRUE(brain_said(l, PEER_RESUME, 0) == NULL); /* no room is told yet */
     T_TRUE(brain_quiet(l));
     T_EQ_U64(brain_said(l, PEER_RESUME, 0)->generation, b.generation);
     T_EQ_U64(brain_said(l, PEER_RESUME, 0)->resume.attempt, 1);
@@ -124,7 +125,8 @@ TEST_LANGD(blocks_taken_back_wait_for_landings, DEFAULT_BLOCKS(8))
     T_EQ_U64(brain_said(l, PEER_RESUME, 1)->resume.granted, 72);
 }
 
-/* Both hold half the pool, landed, and want the rest. */
+/* Both rooms hold half of the pool with landed rows, and want the other
+ * half. */
 static void deadlock(struct rig *l, struct there *a, struct there *b)
 {
     *a = ask_room(l, 1, 0);
@@ -141,7 +143,7 @@ TEST(landed_rows_of_younger_rooms_are_taken_when_all_is_calm)
     struct there a, b;
 
     deadlock(l, &a, &b);
-    T_EQ_U64(brain_stat(l, "revokes"), 0); /* older ones never give way */
+    T_EQ_U64(brain_stat(l, "revokes"), 0); /* older rooms never lose blocks */
     wants(l, &a, 64, 128);
     T_EQ_U64(brain_stat(l, "revokes"), 1);
     T_EQ_U64(brain_shown(l, "rooms", "granted", 0), 128);
@@ -155,7 +157,7 @@ TEST_LANGD(landed_rows_are_spared_while_others_may_end, DEFAULT_BLOCKS(4))
     struct there a = ask_room(l, 1, 0), b = ask_room(l, 2, 1), c;
 
     c = ask_room(l, 3, 2);
-    fill(l, &c, 32); /* READY, not released */
+    fill(l, &c, 32); /* READY, not released yet */
     brain_landed(l, &a.open, 0, 32);
     brain_landed(l, &b.open, 0, 32);
     wants(l, &b, 32, 96);
@@ -163,7 +165,7 @@ TEST_LANGD(landed_rows_are_spared_while_others_may_end, DEFAULT_BLOCKS(4))
     T_EQ_U64(brain_stat(l, "revokes"), 0);
     brain_pass(l, 90);
     T_EQ_U64(brain_stat(l, "revokes"), 0);
-    brain_pass(l, 20); /* revoke_after */
+    brain_pass(l, 20); /* longer than timeouts.revoke_after */
     T_EQ_U64(brain_stat(l, "revokes"), 1);
     T_EQ_U64(brain_shown(l, "rooms", "granted", 0), 96);
 }
@@ -179,7 +181,7 @@ TEST_LANGD(patience_is_each_heads_own, DEFAULT_BLOCKS(4))
     brain_landed(l, &b.open, 0, 32);
     brain_landed(l, &c.open, 0, 32);
     wants(l, &c, 32, 64);
-    brain_pass(l, 5000); /* the youngest is alone: nobody gives way */
+    brain_pass(l, 5000); /* only the youngest waits: no room loses blocks */
     wants(l, &b, 32, 64);
     T_EQ_U64(brain_stat(l, "revokes"), 0);
     brain_pass(l, 50);
@@ -191,7 +193,7 @@ TEST_LANGD(patience_is_each_heads_own, DEFAULT_BLOCKS(4))
     T_EQ_U64(brain_shown(l, "rooms", "granted", 2), 0);
 }
 
-/* An older room that comes and fits takes nothing of the head's patience. */
+/* An older room that comes and fits does not begin the head's wait anew. */
 /* RULES 5.4 */
 TEST_LANGD(patience_goes_on_while_an_older_room_is_served, DEFAULT_BLOCKS(3))
 {
@@ -203,7 +205,7 @@ TEST_LANGD(patience_goes_on_while_an_older_room_is_served, DEFAULT_BLOCKS(3))
     brain_landed(l, &b.open, 0, 24);
     brain_landed(l, &c.open, 0, 24);
     wants(l, &c, 24, 80);
-    wants(l, &b, 24, 64); /* 5 more of 4 */
+    wants(l, &b, 24, 64); /* needs 5 blocks, 4 are free */
     brain_pass(l, 60);
     wants(l, &a, 24, 32);
     T_EQ_U64(brain_shown(l, "rooms", "granted", 0), 32);
@@ -220,14 +222,14 @@ TEST_LANGD(firm_grants_are_not_taken, DEFAULT_BLOCKS(0))
     struct there a = ask_room(l, 1, 0), b = ask_room(l, 2, 1);
 
     brain_hear(l, 0, length(&b, ROWS_UNKNOWN, 96, true));
-    brain_hear(l, 0, want(&b, 0, 0, 96)); /* out of the queue, nothing landed */
+    brain_hear(l, 0, want(&b, 0, 0, 96)); /* all granted, none landed */
     wants(l, &a, 0, 64);
     brain_pass(l, 5000);
     T_EQ_U64(brain_stat(l, "revokes"), 0);
     T_EQ_U64(brain_shown(l, "rooms", "granted", 1), 96);
 }
 
-/* What is left of it stays as firm as it was. */
+/* A firm grant's attempt breaks: what is left of the grant stays firm. */
 static void firm_grant_breaks(uint16_t destinations, uint32_t total)
 {
     struct rig *l = langd_up("pools[0].default_blocks=0", NULL);
@@ -238,8 +240,8 @@ static void firm_grant_breaks(uint16_t destinations, uint32_t total)
     a = ask(l, 0, r);
     b = ask_room(l, 2, 1);
     brain_hear(l, 0, length(&a, total, 96, false));
-    brain_hear(l, 0, want(&a, 0, 0, 96)); /* 12 of 16 */
-    wants(l, &b, 0, 64);                  /* 8 do not fit */
+    brain_hear(l, 0, want(&a, 0, 0, 96)); /* 12 of 16 blocks */
+    wants(l, &b, 0, 64);                  /* 8 blocks do not fit */
     T_EQ_U64(brain_shown(l, "pools", "waiting_rooms", 0), 1);
     brain_hear(l, 0, about(&a, PEER_BROKEN));
     T_EQ_U64(brain_said(l, PEER_RESUME, 0)->resume.attempt, 1);
@@ -269,7 +271,7 @@ TEST_LANGD(a_grant_goes_back_when_its_encoder_asks_for_that)
     T_EQ_U64(brain_free(l), 4);
     back = about(&a, PEER_BROKEN);
     back.broken.back = 1;
-    for (uint32_t i = 0; i < 5; i++) { /* it is no outage */
+    for (uint32_t i = 0; i < 5; i++) { /* these do not count as breaks */
         back.broken.attempt = i;
         brain_hear(l, 0, back);
         T_EQ_U64(brain_free(l), 16);
@@ -280,7 +282,8 @@ TEST_LANGD(a_grant_goes_back_when_its_encoder_asks_for_that)
     T_EQ_U64(brain_stat(l, "broken"), 0);
 }
 
-/* Only of rooms with several destinations: a group would not get them again. */
+/* Only rooms with several destinations give grants back: a group would not get
+ * its blocks again. */
 /* RULES 5.5 */
 TEST_LANGD(a_group_keeps_its_blocks_whatever_its_encoder_asks)
 {
@@ -310,7 +313,7 @@ TEST(stream_keeps_what_it_was_promised)
     told(l, &s);
     brain_landed(l, &s.open, 0, 32);
     a = ask_room(l, 2, 1);
-    wants(l, &a, 32, 96); /* more than is left: it waits */
+    wants(l, &a, 32, 96); /* more than is free: it waits */
     T_EQ_U64(brain_shown(l, "pools", "waiting_rooms", 0), 1);
     T_TRUE(cell_rows(l->cells[0][0]) >= 24);
     (void)brain_events(l, 0, 0);
@@ -320,7 +323,7 @@ TEST(stream_keeps_what_it_was_promised)
     }
 }
 
-/* What its reader gives back goes to a room whose rows wait. */
+/* Blocks that the stream's reader releases go to a room whose rows wait. */
 /* RULES 5.1, 5.3 */
 TEST(a_stream_that_was_served_waits_when_it_wants_again)
 {
@@ -328,19 +331,20 @@ TEST(a_stream_that_was_served_waits_when_it_wants_again)
         langd_up("pools[0].default_blocks=4", "pools[0].max_room_blocks=12");
     struct there a = ask_room(l, 1, 0), s;
 
-    brain_hear(l, 0, length(&a, 96, 96, true)); /* so the stream gets 4 only */
+    /* leaves the stream only 4 blocks */
+    brain_hear(l, 0, length(&a, 96, 96, true));
     s = ask(l, 0, request(2, 1, MODE_STREAM));
     brain_hear(l, 0, length(&s, 320, 320, true));
     told(l, &s);
     brain_hear(l, 0, want(&s, 0, 32, 96));
-    T_EQ_U64(brain_free(l), 4); /* the stream has 12 */
+    T_EQ_U64(brain_free(l), 4); /* the stream has 12 blocks */
     brain_landed(l, &s.open, 0, 96);
     a = ask_room(l, 3, 2);
     HEARS(l, 0, length(&a, 96, 96, true), want(&a, 0, 0, 96));
     T_EQ_U64(brain_shown(l, "pools", "waiting_rooms", 0), 1);
     (void)brain_events(l, 0, 1);
     T_OK(brain_say(l, 0, release(1, 8)));
-    T_EQ_U64(brain_free(l), 5); /* the room waits for 12 */
+    T_EQ_U64(brain_free(l), 5); /* the room needs 12 blocks */
     T_EQ_U64(brain_shown(l, "pools", "waiting_rooms", 0), 1);
 }
 
@@ -355,7 +359,7 @@ TEST(shown_rows_of_a_stream_that_waits_are_not_taken_back)
     told(l, &s);
     brain_landed(l, &s.open, 0, 32);
     T_EQ_U64(cell_rows(l->cells[0][1]), 32);
-    wants(l, &a, 32, 128); /* older, and more than is left */
+    wants(l, &a, 32, 128); /* older, and needs more than is free */
     brain_landed(l, &a.open, 0, 32);
     brain_hear(l, 0, want(&s, 0, 64, 320));
     T_EQ_U64(brain_shown(l, "pools", "waiting_rooms", 0), 2);
@@ -377,13 +381,13 @@ TEST(group_is_admitted_whole_when_its_lengths_are_known)
     struct rig *l = langd_up("pools[0].default_blocks=4", NULL);
     struct there a = member(l, 1, 2), b;
 
-    T_EQ_U64(brain_free(l), 16); /* no default grants inside */
+    T_EQ_U64(brain_free(l), 16); /* members get no default grants */
     wants(l, &a, 0, 8);
     T_EQ_U64(brain_free(l), 16);
     b = member(l, 2, 2);
     T_ERR(brain_say(l, 0, request(2, 5, MODE_WHOLE)), ERR_DUPLICATE_ROOM);
     T_EQ_U64(brain_free(l), 16);
-    announced(l, &b, 16); /* none of its rows is there */
+    announced(l, &b, 16); /* all lengths are known, no row is committed */
     T_EQ_U64(brain_free(l), 13);
     T_EQ_U64(brain_said(l, PEER_RESUME, 0)->resume.firm, FIRM_YES);
     T_EQ_U64(brain_said(l, PEER_RESUME, 1)->resume.firm, FIRM_YES);
@@ -402,7 +406,7 @@ TEST_LANGD(group_takes_no_more_members_than_it_has)
     stream.request.mode = MODE_STREAM;
     T_ERR(brain_say(l, 0, stream), ERR_MALFORMED);
     SAYS(l, 0, release(0, ROWS_UNKNOWN), release(1, ROWS_UNKNOWN));
-    (void)member(l, 3, 2); /* the id is free again */
+    (void)member(l, 3, 2); /* the group's id is free again */
 }
 
 /* RULES 5.5 */
@@ -414,7 +418,7 @@ TEST_LANGD(group_waits_for_its_turn_and_then_is_firm, DEFAULT_BLOCKS(0))
     wants(l, &c, 0, 64);
     brain_landed(l, &c.open, 0, 64);
     announced(l, &a, 40);
-    announced(l, &b, 40); /* 10 of 8 */
+    announced(l, &b, 40); /* 10 blocks in all, 8 are free */
     T_EQ_U64(brain_shown(l, "pools", "waiting_rooms", 0), 1);
     T_EQ_U64(brain_free(l), 8);
     frees(l, 20, 6);
@@ -422,7 +426,7 @@ TEST_LANGD(group_waits_for_its_turn_and_then_is_firm, DEFAULT_BLOCKS(0))
     T_EQ_U64(brain_stat(l, "revokes"), 0);
 }
 
-/* Unknown lengths count as max_rows, and what is not needed goes back. */
+/* Unknown lengths count as max_rows; blocks that are not needed go back. */
 /* RULES 5.6 */
 TEST_LANGD(group_of_unknown_lengths_holds_max_rows_until_they_are_known)
 {
@@ -433,16 +437,17 @@ TEST_LANGD(group_of_unknown_lengths_holds_max_rows_until_they_are_known)
     brain_hear(l, 0, length(&b, ROWS_UNKNOWN, 56, false));
     T_EQ_U64(brain_free(l), 2);
     c = ask_room(l, 3, 2);
-    wants(l, &c, 16, 64); /* 8 blocks */
+    wants(l, &c, 16, 64); /* needs 8 blocks */
     T_EQ_U64(brain_shown(l, "pools", "waiting_rooms", 0), 1);
     brain_hear(l, 0, length(&a, 8, 56, true));
     T_EQ_U64(brain_shown(l, "pools", "waiting_rooms", 0), 0);
     T_EQ_U64(brain_free(l), 0);
 }
 
-/* Where max_rows are more than the group may hold, all that it may hold is
- * kept for it, each member takes what it has rows for, and what none needs in
- * the end others get: it never stands at the head for ever. */
+/* If max_rows are more than a group may hold, all that it may hold is kept for
+ * the group. Each member takes blocks for its committed rows; what no member
+ * needs in the end goes to others. So the group cannot stand at the head for
+ * ever. */
 /* RULES 5.6 */
 TEST(group_of_unknown_lengths_may_be_larger_than_the_pool)
 {
@@ -450,13 +455,13 @@ TEST(group_of_unknown_lengths_may_be_larger_than_the_pool)
     struct there a = member(l, 1, 2), b = member(l, 2, 2);
     struct there c = ask_room(l, 3, 2);
 
-    brain_hear(l, 0, length(&a, ROWS_UNKNOWN, 72, false)); /* 9 of 16 */
+    brain_hear(l, 0, length(&a, ROWS_UNKNOWN, 72, false)); /* 9 of 16 blocks */
     HEARS(l, 0, length(&b, ROWS_UNKNOWN, 72, false), want(&a, 0, 0, 8));
     T_EQ_U64(brain_said(l, PEER_RESUME, 0)->resume.granted, 8);
     T_EQ_U64(brain_said(l, PEER_RESUME, 0)->resume.firm, FIRM_YES);
     wants(l, &c, 0, 8);
     T_EQ_U64(brain_shown(l, "rooms", "granted", 2), 0);
-    brain_hear(l, 0, want(&b, 0, 0, 72)); /* the spare blocks are for these */
+    brain_hear(l, 0, want(&b, 0, 0, 72)); /* takes the spare blocks */
     T_EQ_U64(brain_shown(l, "rooms", "granted", 1), 72);
     brain_hear(l, 0, want(&a, 0, 8, 56));
     T_EQ_U64(brain_shown(l, "rooms", "granted", 0), 56);
@@ -511,7 +516,8 @@ TEST_LANGD(group_that_grows_beyond_the_pool_is_too_large, DEFAULT_BLOCKS(0))
 
     HEARS(l, 0, length(&a, ROWS_UNKNOWN, 128, false),
         length(&b, ROWS_UNKNOWN, 128, false), want(&a, 0, 0, 64));
-    brain_hear(l, 0, want(&b, 0, 0, 72)); /* 17 blocks of 16 */
+    /* 17 blocks in all, the pool has 16 */
+    brain_hear(l, 0, want(&b, 0, 0, 72));
     T_EQ_U64(brain_reason(l, 0, 0), ERR_TOO_LARGE);
     T_EQ_U64(brain_reason(l, 0, 1), ERR_TOO_LARGE);
     T_EQ_U64(brain_free(l), 16);
@@ -550,8 +556,8 @@ TEST_LANGD(a_member_that_comes_after_one_lost_its_place_fails_too)
 
 /* firmness */
 
-/* What is asked for ahead of its rows waits for its turn, also with enough
- * blocks: it may lose them until then. */
+/* A grant that is asked for before its rows are committed waits for the room's
+ * turn, even if blocks are free: until then others may take it back. */
 /* RULES 5.2, 5.14 */
 TEST_LANGD(a_grant_that_is_asked_for_ahead_becomes_firm_in_its_turn)
 {
@@ -561,7 +567,7 @@ TEST_LANGD(a_grant_that_is_asked_for_ahead_becomes_firm_in_its_turn)
     announced(l, &b, 64);
     T_EQ_U64(brain_shown(l, "rooms", "granted", 1), 64);
     T_EQ_U64(brain_said(l, PEER_RESUME, 0)->resume.firm, FIRM_NO);
-    wants(l, &a, 16, 80); /* older: it takes them back */
+    wants(l, &a, 16, 80); /* older: takes the blocks back */
     T_EQ_U64(brain_stat(l, "revokes"), 1);
     T_EQ_U64(brain_shown(l, "rooms", "granted", 0), 80);
     m = want(&b, 1, 0, 64);
@@ -573,7 +579,8 @@ TEST_LANGD(a_grant_that_is_asked_for_ahead_becomes_firm_in_its_turn)
     T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
     T_EQ_U64(brain_said(l, PEER_RESUME, -1)->resume.granted, 64);
     T_EQ_U64(brain_said(l, PEER_RESUME, -1)->resume.firm, FIRM_YES);
-    brain_pass(l, 200000); /* no row is there: no clock of rows runs */
+    /* no row is committed, so timeouts.progress does not run */
+    brain_pass(l, 200000);
     T_EQ_U64(brain_state(l, 0, 1), ROOM_WAITING);
 }
 
@@ -590,7 +597,7 @@ TEST_LANGD(firmness_is_said_until_it_is_known)
     brain_hear(l, 0, m);
     T_EQ_U64(brain_said(l, PEER_RESUME, 0)->resume.firm, FIRM_YES);
     m = state(&a, PEER_RESUME, 0, 64);
-    m.state.firm = FIRM_NO; /* the answer to the one before */
+    m.state.firm = FIRM_NO; /* answers the earlier RESUME */
     brain_hear(l, 0, m);
     brain_pass(l, 500);
     T_TRUE(brain_said_count(l, PEER_RESUME) >= 1);
@@ -667,7 +674,7 @@ TEST_LANGD(many_views_of_one_room_are_refused_not_fatal)
             ok += brain_say(l, conn, attach(2, i, RIGHT_READ)) == OK;
     T_TRUE(ok > 64);
     T_OK(brain_say(l, 0, release(1, ROWS_UNKNOWN)));
-    T_OK(brain_say(l, 0, request(2, 1, MODE_WHOLE))); /* they all join */
+    T_OK(brain_say(l, 0, request(2, 1, MODE_WHOLE))); /* they all attach */
     ok = 0;
     for (uint32_t conn = 2; conn < 8; conn++) {
         brain_conn(l, conn, "s");
@@ -675,7 +682,8 @@ TEST_LANGD(many_views_of_one_room_are_refused_not_fatal)
             ok += brain_say(l, conn, attach(1, i, RIGHT_READ)) == OK;
     }
     T_TRUE(ok < 128);
-    T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN))); /* all of them hear it */
+    /* all of them get the event */
+    T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
 }
 
 /* encoders */
@@ -706,7 +714,8 @@ TEST(one_encoder_by_two_names_is_one)
     struct local_msg r = request(1, 1, MODE_WHOLE);
 
     (void)ask_room(l, 1, 0);
-    r.request.encoder = span_str("tcp://127.0.0.1:7601"); /* it is `enc` */
+    /* this is the address of `enc` */
+    r.request.encoder = span_str("tcp://127.0.0.1:7601");
     T_ERR(brain_say(l, 0, r), ERR_DUPLICATE_ROOM);
     T_EQ_U64(brain_acts(l, ACT_CONNECT), 0);
 }
@@ -720,9 +729,10 @@ TEST(an_attach_keeps_the_place_of_its_encoder)
     a.attach.encoder = span_str("tcp://127.0.0.1:8001");
     T_OK(brain_say(l, 0, a));
     r.request.encoder = span_str("tcp://127.0.0.1:8002");
-    T_OK(brain_say(l, 0, r)); /* the same room id elsewhere */
+    T_OK(brain_say(l, 0, r)); /* the same room id at another encoder */
     T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
-    T_EQ_U64(brain_events(l, 0, 5), 0); /* it is not the attached one's */
+    /* it is not the room that was attached to */
+    T_EQ_U64(brain_events(l, 0, 5), 0);
 }
 
 /* RULES 7.5 */
@@ -748,7 +758,8 @@ TEST_LANGD(drain_takes_no_new_rooms)
     T_ERR(brain_say(l, 0, request(2, 1, MODE_WHOLE)), ERR_DRAINING);
     T_EQ_U64(brain_open_rooms(l->is), 1);
     fill(l, &t, 8);
-    T_EQ_U64(brain_open_rooms(l->is), 1); /* the encoder may not know it */
+    /* the encoder may not know that the room has ended */
+    T_EQ_U64(brain_open_rooms(l->is), 1);
     brain_hear(l, 0, acked(&t));
     T_EQ_U64(brain_open_rooms(l->is), 0);
 }

@@ -1,5 +1,5 @@
-/* langd_rights_test.c - what an encoder hears of who asks for a room, and whom
- * a secret keeps out of its place here (RULES 10.1). */
+/* langd_rights_test.c - what langd tells an encoder of who asks for a room, and
+ * whom a secret keeps out of a room's place here (RULES 10.1). */
 #include "test/there.h"
 
 static const struct secret key = {"sixteen letters"};
@@ -34,7 +34,8 @@ TEST_LANGD(an_init_says_the_secret)
     greet(l, false);
     T_OK(brain_say(l, 0, secret_request(7, 0, &key)));
     T_TRUE(secret_eq(&brain_said(l, PEER_INIT, 0)->init.secret, &key));
-    T_EQ_U64(brain_said(l, PEER_INIT, 0)->init.who, 0); /* another host */
+    /* an encoder on another host gets no user */
+    T_EQ_U64(brain_said(l, PEER_INIT, 0)->init.who, 0);
     T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
     T_TRUE(secret_eq(&brain_said(l, PEER_ABORT, 0)->abort.secret, &key));
 }
@@ -49,7 +50,7 @@ TEST_LANGD(a_decline_says_it_too)
     m.decline.secret = key;
     T_OK(brain_say(l, 0, m));
     T_TRUE(secret_eq(&brain_said(l, PEER_DECLINE, 0)->decline.secret, &key));
-    for (uint32_t i = 0; i < 2; i++) { /* another host; this one */
+    for (uint32_t i = 0; i < 2; i++) { /* on another host, then on this one */
         greet(l, i == 1);
         T_OK(brain_say(l, 0, m));
         T_EQ_U64(brain_said(l, PEER_DECLINE, 0)->decline.who > 0, i);
@@ -92,7 +93,7 @@ TEST_LANGD(users_are_named_on_one_host)
     T_EQ_U64(n->who, 901);
     T_EQ_U64(n->gids.len, 12);
     T_EQ_MEM(n->gids.p, "\x5a\0\0\0\xe9\3\0\0\xea\3\0\0", 12);
-    greet(l, false); /* another host */
+    greet(l, false); /* an encoder on another host */
     T_OK(brain_say(l, 3, request(8, 1, MODE_WHOLE)));
     n = &brain_said(l, PEER_INIT, 0)->init;
     T_EQ_U64(n->who, 0);
@@ -111,9 +112,9 @@ TEST_LANGD(a_user_is_named_when_the_connection_that_asked_is_gone)
     T_OK(brain_say(l, 4, attach(7, 0, RIGHT_READ)));
     brain_gone(l, 3);
     brain_pass(l, 1000);
-    m = *brain_said(l, PEER_INIT, 0); /* again: it was not answered */
+    m = *brain_said(l, PEER_INIT, 0); /* repeated: it was not answered */
     T_EQ_U64(m.init.who, 901);
-    T_EQ_U64(m.init.gids.len, 4); /* of the one that is there */
+    T_EQ_U64(m.init.gids.len, 4); /* groups of the connection that is left */
     brain_end(l, 4);
     T_TRUE(brain_said(l, PEER_ABORT, 0) != NULL);
     m = *brain_said(l, PEER_ABORT, 0);
@@ -121,8 +122,8 @@ TEST_LANGD(a_user_is_named_when_the_connection_that_asked_is_gone)
     T_EQ_U64(m.abort.gids.len, 0);
 }
 
-/* Asking first under a known id takes nothing from an engine with the secret.
- */
+/* An engine that asks first for a known id takes no place from one with the
+ * secret. */
 /* RULES 10.1 */
 TEST_LANGD(a_place_is_not_taken_without_the_secret)
 {
@@ -139,7 +140,7 @@ TEST_LANGD(readers_attach_with_the_secret)
     struct local_msg m = attach(7, 1, RIGHT_READ), q;
 
     brain_conn(l, 1, "s");
-    T_OK(brain_say(l, 1, m)); /* waits for another room */
+    T_OK(brain_say(l, 1, m)); /* waits for a room without a secret */
     m = attach(7, 2, RIGHT_READ);
     m.attach.secret = key;
     T_OK(brain_say(l, 1, m));
@@ -173,7 +174,8 @@ TEST(an_encoder_speaks_of_its_own_rooms_alone)
         about(&bad, PEER_FAILED), about(&bad, PEER_BROKEN),
         state(&bad, PEER_INIT, 0, 0));
     T_EQ_U64(brain_state(l, 0, 0), ROOM_BOOTSTRAPPING);
-    brain_hear(l, 1, length(&own, 4000, 16, true)); /* its own room's end */
+    /* a bad length, which ends its own room */
+    brain_hear(l, 1, length(&own, 4000, 16, true));
     T_EQ_U64(brain_reason(l, 0, 1), ERR_MALFORMED);
     fill_succeeds(l, &t, 16, 0);
 }

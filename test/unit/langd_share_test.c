@@ -1,4 +1,4 @@
-/* langd_share_test.c - one user takes all that langd's tables give, and another
+/* langd_share_test.c - one user fills its share of langd's tables, and another
  * goes on: connection 0 is user 7's, connection 1 user 8's. */
 #include "test/there.h"
 
@@ -10,7 +10,7 @@ static struct rig *two_users(const char *limit)
     return l;
 }
 
-/* Says m, made by its number, until it is refused; returns how often it was
+/* Says make(0), make(1) and so on until one is refused; returns how many were
  * not. */
 static uint32_t take(struct rig *l, uint32_t conn,
     struct local_msg (*make)(uint32_t), enum err refusal, const char *key)
@@ -81,7 +81,8 @@ TEST(rooms_are_left_for_others)
     T_EQ_U64(take(l, 0, a_room, ERR_BUSY, "limits.rooms"), 16);
     T_EQ_U64(take(l, 1, another_room, ERR_BUSY, "limits.rooms"), 2);
     T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
-    T_ERR(brain_say(l, 0, a_room(0)), ERR_BUSY); /* 17 are in use */
+    /* 17 of 16 and the reserve are in use */
+    T_ERR(brain_say(l, 0, a_room(0)), ERR_BUSY);
     brain_gone(l, 0);
     T_EQ_U64(brain_shown(l, "status", "rooms_held", 0), 2);
 }
@@ -134,7 +135,7 @@ TEST(sequence_requests_are_left_for_others)
 /* what users see of each other */
 
 struct seen {
-    struct rows_out s; /* first */
+    struct rows_out s; /* has to be first */
     uint32_t whole, cut;
 };
 
@@ -156,7 +157,8 @@ static void seen_number(struct rows_out *s, const char *name, uint64_t value)
     ((struct seen *)(void *)s)->whole++;
 }
 
-/* Rooms in the reports for this user: with their ids, and without. */
+/* Counts the rooms in the reports for this user: with their ids, and
+ * without. */
 static struct seen rooms_for(struct rig *l, uint32_t uid)
 {
     struct seen seen = {.s = {seen_row, seen_text, seen_number, NONE}};
@@ -173,7 +175,7 @@ TEST_WITH(room_ids_are_shown_to_their_users, struct rig *l, langd(NULL, NULL))
     struct local_msg m = request(UINT64_C(0x123456780b0b), 0, MODE_WHOLE);
 
     m.request.encoder = span_str("null");
-    T_OK(brain_say(l, 0, m)); /* it is in the history, too */
+    T_OK(brain_say(l, 0, m)); /* such a room is in the history, too */
     T_EQ_U64(rooms_for(l, 7).whole, 3);
     T_EQ_U64(rooms_for(l, 0).whole, 3);
     T_EQ_U64(rooms_for(l, 8).cut, 3);
@@ -212,7 +214,7 @@ TEST(request_ids_are_shown_to_their_users)
     m.ticket.cell = 1;
     m.ticket.tag = 101;
     T_ERR(brain_say(l, 0, m), ERR_UNKNOWN_ROOM);
-    T_OK(brain_say(l, 0, attach(9, 1, RIGHT_READ))); /* that waits */
+    T_OK(brain_say(l, 0, attach(9, 1, RIGHT_READ))); /* waits for room 9 */
     T_ERR(brain_say(l, 0, m), ERR_UNKNOWN_ROOM);
     SAYS(l, 0, request(9, 0, MODE_WHOLE), abort_of(0));
     T_ERR(brain_say(l, 0, m), ERR_UNKNOWN_ROOM);
@@ -242,11 +244,11 @@ TEST(no_engine_waits_longer_than_an_hour)
     brain_pass(l, 200);
     T_EQ_U64(brain_reason(l, 0, 0), ERR_TIMEOUT);
     T_EQ_U64(brain_reason(l, 0, 1), ERR_TIMEOUT);
-    T_EQ_U64(brain_reason(l, 0, 2), OK); /* as configured */
+    T_EQ_U64(brain_reason(l, 0, 2), OK); /* the configured deadline is longer */
 }
 
-/* User 7 has asked for the pool forty times; user 8's one room waits for the
- * first of them and one more, not for all. */
+/* User 7 asks for the whole pool forty times; user 8's one room waits for the
+ * first of these rooms and one more, not for all. */
 /* RULES 5.1 */
 TEST_LANGD(users_take_turns_for_blocks, "limits.rooms=48", DEFAULT_BLOCKS(0))
 {

@@ -38,7 +38,7 @@ TEST_LANGD(request_then_announce_widened_ready)
     frees(l, 0, 16);
     T_EQ_U64(brain_stat(l, "rows_moved"), 40);
     brain_pass(l, 1000);
-    T_TRUE(brain_said_count(l, PEER_ACK) > 1); /* until answered */
+    T_TRUE(brain_said_count(l, PEER_ACK) > 1); /* repeated until answered */
     brain_hear(l, 0, acked(&t));
     brain_pass(l, 10000);
     T_EQ_U64(brain_said_count(l, PEER_ACK), 0);
@@ -54,7 +54,7 @@ TEST_LANGD(trim_at_length_is_local)
     brain_hear(l, 0, length(&t, 3, 64, true));
     T_EQ_U64(brain_cmd(l, LAND_TRIM)->a, 8);
     T_TRUE(brain_said(l, PEER_RESUME, 0) == NULL);
-    T_EQ_U64(brain_free(l), 14); /* a landing may be in them */
+    T_EQ_U64(brain_free(l), 14); /* a landing may still write to them */
     T_TRUE(brain_quiet(l));
     T_EQ_U64(brain_free(l), 15);
     brain_landed(l, &t.open, 0, 3);
@@ -97,10 +97,10 @@ TEST_LANGD(want_is_granted_and_repetitions_change_nothing)
     T_TRUE(brain_said(l, PEER_RESUME, 0)->resume.granted >= 24);
     T_EQ_U64(brain_stat(l, "wants"), 1);
     left = brain_free(l);
-    brain_hear(l, 0, want(&t, 0, 16, 24)); /* of the grant before */
+    brain_hear(l, 0, want(&t, 0, 16, 24)); /* of the earlier grant */
     T_EQ_U64(brain_stat(l, "wants"), 1);
     T_EQ_U64(brain_said(l, PEER_STATE, 0)->state.answers, PEER_WANT);
-    brain_hear(l, 0, want(&t, 1, 16, 24)); /* no such attempt */
+    brain_hear(l, 0, want(&t, 1, 16, 24)); /* an attempt that does not exist */
     T_EQ_U64(brain_stat(l, "stale_attempt"), 1);
     brain_hear(l, 0, length(&t, ROWS_UNKNOWN, 64, false));
     T_EQ_U64(brain_free(l), left);
@@ -142,7 +142,8 @@ TEST_LANGD(rows_beyond_the_total_do_not_count)
     struct there t = ask_room(l, 1, 0);
 
     brain_hear(l, 0, length(&t, 12, 16, true));
-    brain_landed(l, &t.open, 8, 8); /* the block has 8, the item 4 */
+    /* the block has 8 rows, the item 4 of them */
+    brain_landed(l, &t.open, 8, 8);
     T_EQ_U64(brain_state(l, 0, 0), ROOM_FAILED);
     T_EQ_U64(brain_reason(l, 0, 0), ERR_MALFORMED);
 }
@@ -165,7 +166,7 @@ TEST_LANGD(too_large_says_both_numbers)
     T_TRUE(brain_events(l, 0, 0) & EVENT_FAILED);
     T_EQ_U64(l->event.event.a, 1000);
     T_EQ_U64(l->event.event.b, 128);
-    t = ask_room(l, 2, 1); /* known by its commits only */
+    t = ask_room(l, 2, 1); /* too large by its committed rows */
     HEARS(l, 0, length(&t, ROWS_UNKNOWN, 1000, false), want(&t, 0, 16, 129));
     T_EQ_U64(brain_reason(l, 0, 1), ERR_TOO_LARGE);
 }
@@ -190,7 +191,7 @@ TEST_LANGD(key_and_storage_must_agree)
     t = ask(l, 0, r);
     brain_hear(l, 0, length(&t, 8, 8, true));
     T_EQ_U64(brain_reason(l, 0, 1), ERR_ITEM_MISMATCH);
-    t = ask(l, 0, request(3, 2, MODE_WHOLE)); /* no key is another one, too */
+    t = ask(l, 0, request(3, 2, MODE_WHOLE)); /* no key differs from any key */
     m = length(&t, 8, 8, true);
     m.length.key.b[0] = 2;
     brain_hear(l, 0, m);
@@ -212,7 +213,7 @@ TEST_LANGD(a_request_that_makes_no_sense_is_refused)
     T_ERR(brain_say(l, 0, request(1, 0, MODE_STREAM)), ERR_TOO_LARGE);
 }
 
-/* A reader of a READY room sees the loss in its own calls. */
+/* An engine that reads a READY room sees the loss in its own calls. */
 TEST_LANGD(rooms_of_a_pool_that_is_lost_fail)
 {
     struct event ev = {.type = EV_NOTE, .note = {.type = NOTE_POOL_LOST}};
@@ -232,9 +233,10 @@ TEST_LANGD(second_owner_of_a_key_is_refused)
 
     brain_conn(l, 1, "other");
     T_ERR(brain_say(l, 1, request(1, 0, MODE_WHOLE)), ERR_DUPLICATE_ROOM);
-    fill(l, &t, 8); /* the first is unharmed */
+    fill(l, &t, 8); /* the first room is not affected */
     T_EQ_U64(brain_state(l, 0, 0), ROOM_SUCCESS);
-    T_OK(brain_say(l, 1, request(1, 0, MODE_WHOLE))); /* a new generation */
+    /* a new room of this id */
+    T_OK(brain_say(l, 1, request(1, 0, MODE_WHOLE)));
     T_TRUE(brain_said(l, PEER_INIT, 0)->generation != t.generation);
 }
 
@@ -265,7 +267,7 @@ TEST_LANGD(ready_wins_over_failed)
     T_EQ_U64(brain_state(l, 0, 0), ROOM_SUCCESS);
     brain_hear(l, 0, acked(&t));
     T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
-    brain_hear(l, 0, m); /* the room is forgotten, its end is not */
+    brain_hear(l, 0, m); /* the room is forgotten, but its end is remembered */
     T_EQ_U64(brain_said(l, PEER_STATE, 0)->state.state, ROOM_SUCCESS);
 }
 
@@ -327,7 +329,7 @@ TEST(a_hello_that_is_refused_is_told_once_and_names_why_rooms_fail)
     refuse(l, "this name is taken");
     T_EQ_U64(brain_acts(l, ACT_WARN), 0);
     refuse(l, "");
-    T_EQ_U64(brain_acts(l, ACT_WARN), 0); /* a line in ten seconds */
+    T_EQ_U64(brain_acts(l, ACT_WARN), 0); /* at most one line in ten seconds */
     T_EQ_U64(brain_reason(l, 0, 0), OK);
     refuse(l, "this name is taken");
     brain_pass(l, 2500);
@@ -336,7 +338,7 @@ TEST(a_hello_that_is_refused_is_told_once_and_names_why_rooms_fail)
     T_HAS((const char *)l->event.event.text.p,
         "no announce came in time; the encoder refuses this daemon: this name "
         "is taken");
-    brain_hello(l, 0, "enc", PEER_EPOCH); /* then it is not */
+    brain_hello(l, 0, "enc", PEER_EPOCH); /* the refusal is over */
     T_OK(brain_say(l, 0, request(2, 1, MODE_WHOLE)));
     T_TRUE(brain_said(l, PEER_INIT, 0) != NULL);
     refuse(l, "too late");
@@ -356,7 +358,8 @@ TEST_LANGD(new_epoch_ends_rooms_ready_rows_stay)
     T_EQ_U64(brain_reason(l, 0, 1), ERR_PEER_LOST);
     T_EQ_U64(brain_free(l), 15);
     T_TRUE(brain_cmd(l, PEER_CLOSE) != NULL);
-    T_OK(brain_say(l, 0, request(3, 2, MODE_WHOLE))); /* works at once */
+    /* requests work at once */
+    T_OK(brain_say(l, 0, request(3, 2, MODE_WHOLE)));
     T_EQ_U64(brain_said(l, PEER_INIT, 0)->to_epoch, PEER_EPOCH + 1);
 }
 
@@ -368,7 +371,7 @@ TEST_LANGD(silence_is_lost_only_after_a_while)
     brain_pass(l, 400);
     T_EQ_U64(brain_state(l, 0, 0), ROOM_BOOTSTRAPPING);
     brain_hello(l, 0, "enc", PEER_EPOCH);
-    /* It may have given us up: it is asked, and says so. */
+    /* The encoder may have given the room up: langd asks, and is told. */
     T_EQ_U64(brain_said(l, PEER_RESUME, 0)->generation, t.generation);
     brain_pass(l, 1000);
     T_EQ_U64(brain_state(l, 0, 0), ROOM_BOOTSTRAPPING);
@@ -393,7 +396,8 @@ TEST_LANGD(what_is_forgotten_there_is_not_begun_anew)
     T_EQ_U64(brain_reason(l, 0, 0), ERR_STALE);
 }
 
-/* Its INIT came after younger ones had ended and were forgotten there. */
+/* Its INIT comes after younger rooms have ended, and after the encoder has
+ * forgotten those. */
 /* RULES 1.3 */
 TEST_LANGD(what_is_never_begun_there_is_given_up)
 {
@@ -454,18 +458,18 @@ TEST_LANGD(broken_endpoint_raises_the_attempt_three_times)
         m.broken.attempt = i;
         brain_hear(l, 0, m);
         T_EQ_U64(brain_said(l, PEER_STATE, 0)->state.answers, PEER_BROKEN);
-        /* Nothing may come before the shards have closed the last one. */
+        /* No RESUME before the shards have closed the last attempt. */
         T_TRUE(brain_said(l, PEER_RESUME, 0) == NULL);
         T_TRUE(brain_quiet(l));
         T_EQ_U64(brain_said(l, PEER_RESUME, 0)->resume.attempt, i + 1);
         T_EQ_U64(brain_said(l, PEER_RESUME, 0)->resume.granted, 16);
-        T_EQ_U64(brain_free(l), 14); /* the blocks stay with the room */
+        T_EQ_U64(brain_free(l), 14); /* the room keeps its blocks */
         told(l, &t);
         T_EQ_U64(t.open.attempt, i + 1);
-        brain_hear(l, 0, m); /* again: an attempt that is over */
+        brain_hear(l, 0, m); /* repeated: for an attempt that is over */
         T_TRUE(brain_cmd(l, LAND_CLOSE) == NULL);
         l->noisy = false;
-        brain_pass(l, 11000); /* the next is another outage */
+        brain_pass(l, 11000); /* so that the next break is another outage */
     }
     brain_landed(l, &t.open, 0, 8);
     m.broken.attempt = 3;
@@ -475,7 +479,7 @@ TEST_LANGD(broken_endpoint_raises_the_attempt_three_times)
     T_EQ_U64(brain_free(l), 16);
 }
 
-/* The room's attempt breaks; RESUME comes after so many ms. */
+/* Breaks the room's attempt; checks that RESUME comes after pause_ms. */
 static void breaks(
     struct rig *l, struct there *t, uint32_t attempt, uint32_t pause_ms)
 {
@@ -534,7 +538,8 @@ TEST_LANGD(or_by_rows_that_do_not_come, "timeouts.progress=3s")
     struct peer_msg m = about(&t, PEER_BROKEN);
 
     HEARS(l, 0, length(&t, 16, 16, true), m);
-    T_TRUE(brain_state(l, 0, 0) != ROOM_FAILED); /* no row is due */
+    /* no committed row is missing */
+    T_TRUE(brain_state(l, 0, 0) != ROOM_FAILED);
     m = want(&t, 1, 16, 16);
     brain_hear(l, 0, m);
     m = about(&t, PEER_BROKEN);
@@ -556,7 +561,7 @@ TEST_LANGD(rows_of_another_generation_do_not_count)
     brain_hear(l, 0, length(&t, 16, 16, true));
     told(l, &t);
     old = t.open;
-    old.generation--; /* an earlier room had the slot and the attempt */
+    old.generation--; /* an earlier room had the same slot and attempt */
     brain_landed(l, &old, 0, 16);
     T_TRUE(brain_state(l, 0, 0) != ROOM_SUCCESS);
     brain_landed(l, &t.open, 0, 16);
@@ -601,7 +606,8 @@ TEST_LANGD(stream_shows_and_frees_a_prefix, ROOM_BLOCKS(4))
     T_EQ_U64(brain_answer(l)->b, 16);
     T_OK(brain_say(l, 0, release(0, 9)));
     T_EQ_U64(brain_cmd(l, LAND_BASE)->a, 8);
-    T_ERR(brain_say(l, 0, release(0, 8)), ERR_MALFORMED); /* never shrinks */
+    /* what is released stays released */
+    T_ERR(brain_say(l, 0, release(0, 8)), ERR_MALFORMED);
     brain_hear(l, 0, want(&t, 0, 32, 64));
     T_TRUE(brain_said(l, PEER_RESUME, 0) != NULL ||
            brain_shown(l, "rooms", "granted", 0) >= 40);
@@ -613,7 +619,8 @@ TEST_LANGD(stream_prefix_ends_where_the_item_does)
     struct there t = ask(l, 0, request(1, 0, MODE_STREAM));
 
     brain_hear(l, 0, length(&t, ROWS_UNKNOWN, 64, false));
-    brain_landed(l, &t.open, 8, 3); /* the end, before the total is known */
+    /* the item's end lands before the total is known */
+    brain_landed(l, &t.open, 8, 3);
     brain_landed(l, &t.open, 0, 8);
     T_EQ_U64(cell_rows(l->cells[0][0]), 11);
     brain_hear(l, 0, length(&t, 11, 64, true));
@@ -639,7 +646,7 @@ TEST_LANGD(stream_waits_for_the_slowest_reader_while_it_lives)
     T_TRUE(brain_cmd(l, LAND_BASE) == NULL);
     T_OK(brain_say(l, 1, release(5, 8)));
     T_EQ_U64(brain_cmd(l, LAND_BASE)->a, 8);
-    brain_end(l, 1); /* it may still read */
+    brain_end(l, 1); /* its process may still read */
     T_TRUE(brain_cmd(l, LAND_BASE) == NULL);
     brain_dead(l, 1);
     T_EQ_U64(brain_cmd(l, LAND_BASE)->a, 24);
@@ -690,14 +697,14 @@ TEST_LANGD(no_deadline_or_abort_takes_blocks_from_a_reader)
 
     brain_hear(l, 0, length(&t, 64, 64, true));
     brain_landed(l, &t.open, 0, 16);
-    T_TRUE(brain_events(l, 0, 0) & EVENT_LANDED); /* now it is shown */
+    T_TRUE(brain_events(l, 0, 0) & EVENT_LANDED); /* the rows are shown now */
     T_OK(brain_say(l, 0, abort_of(0)));
     T_EQ_U64(brain_state(l, 0, 0), ROOM_FAILED);
     T_TRUE(brain_free(l) < 16);
     T_TRUE(brain_shown(l, "pools", "quarantined", 0) > 0);
     T_TRUE(brain_stat(l, "blocks_quarantined") > 0);
     brain_pass(l, 3600000);
-    brain_end(l, 0); /* end of file is not death */
+    brain_end(l, 0); /* end of file is not the process's death */
     T_TRUE(brain_free(l) < 16);
     brain_dead(l, 0);
     T_EQ_U64(brain_free(l), 16);
@@ -712,7 +719,7 @@ TEST_LANGD(blocks_of_a_failed_room_wait_for_landings)
     T_TRUE(brain_quiet(l));
     T_EQ_U64(brain_free(l), 16);
     T_TRUE(brain_said(l, PEER_ABORT, 0) != NULL);
-    brain_pass(l, 1000); /* and does not wait for DRAINED */
+    brain_pass(l, 1000); /* blocks do not wait for DRAINED */
     T_TRUE(brain_said_count(l, PEER_ABORT) >= 2);
 }
 
@@ -742,7 +749,7 @@ TEST_LANGD(progress_needs_rows_and_a_grant, "timeouts.progress=2s")
     struct peer_msg m;
 
     brain_hear(l, 0, length(&t, 16, 16, true));
-    brain_pass(l, 5000); /* nothing is committed: nobody owes a row */
+    brain_pass(l, 5000); /* no row is committed, so none is due */
     T_EQ_U64(brain_state(l, 0, 0), ROOM_WAITING);
     m = length(&t, 16, 16, true);
     m.length.committed = 16;
@@ -790,7 +797,7 @@ TEST_LANGD(one_of_several_gets_no_default_grant)
     r.request.required_dst = 2;
     t = ask(l, 0, r);
     T_EQ_U64(brain_free(l), 16);
-    brain_hear(l, 0, want(&t, 0, 0, 40)); /* overtakes LENGTH */
+    brain_hear(l, 0, want(&t, 0, 0, 40)); /* comes before LENGTH */
     T_EQ_U64(brain_said(l, PEER_RESUME, 0)->resume.granted, 40);
     brain_hear(l, 0, length(&t, 40, 40, true));
     T_TRUE(brain_said(l, PEER_RESUME, 0) == NULL);

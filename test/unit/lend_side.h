@@ -1,4 +1,4 @@
-/* lend_side.h - words for tests of the encode side about rows that language
+/* lend_side.h - helpers for tests of the encode side about rows that language
  * engines of this host read in its pool: such engines, and a room that is lent.
  * Langd `a` is link 0 and maps over connection 1. */
 #ifndef MMX_TEST_LEND_SIDE_H
@@ -6,9 +6,9 @@
 
 #include "test/unit/map_side.h"
 
-#define NEXT_EPOCH (L_EPOCH + 9) /* of a later run of langd `a` */
+#define NEXT_EPOCH (L_EPOCH + 9) /* a later run of langd `a` */
 
-/* What engines of that run of langd `a` say in MAP. */
+/* Returns what engines of that run of langd `a` say in MAP. */
 static inline uint64_t lend_of(struct rig *e, uint64_t epoch)
 {
     const struct peer_msg *m;
@@ -28,7 +28,7 @@ static inline void open_as(
     rig_step(e, &ev);
 }
 
-/* A process that reads rooms of langd `a`. */
+/* Connects a process that reads rooms of langd `a`. */
 static inline void reads(struct rig *e, uint32_t conn, int32_t pid)
 {
     uint64_t token = lend_of(e, L_EPOCH);
@@ -37,7 +37,7 @@ static inline void reads(struct rig *e, uint32_t conn, int32_t pid)
     T_OK(say_map(e, conn, "a", L_EPOCH, token));
 }
 
-/* It comes in place of a connection that has ended, to say BYE. */
+/* Connects in place of a connection that has ended, to say BYE. */
 static inline void parts(struct rig *e, uint32_t conn, int32_t pid)
 {
     struct local_msg m = {.type = LOCAL_MAP};
@@ -59,14 +59,14 @@ static inline bool closed(const struct rig *e, uint32_t conn)
     return found;
 }
 
-/* The connection ends: is its process watched, and a reader still? */
+/* Ends the connection. True if its process is watched, as that of a reader. */
 static inline bool stays(struct rig *e, uint32_t conn)
 {
     brain_end(e, conn);
     return !closed(e, conn);
 }
 
-/* Says BYE. Then its end is seen, and its process needs no watch. */
+/* Says BYE and ends the connection, whose process then needs no watch. */
 static inline void says_bye(struct rig *e, uint32_t conn)
 {
     T_OK(brain_say(e, conn, (struct local_msg){.type = LOCAL_BYE}));
@@ -91,7 +91,8 @@ static inline struct rig *mapped(const char *a)
     return e;
 }
 
-/* Announces, writes all, and is asked: is it lent? */
+/* Announces a room, writes all rows, and has langd ask for it. True if it is
+ * lent. */
 static inline bool goes(
     struct rig *e, uint64_t room, uint32_t cell, uint64_t g, uint32_t rows)
 {
@@ -100,7 +101,7 @@ static inline bool goes(
     all_rows(e, cell, rows);
     brain_hear(e, 0, hopes(e, room, g));
     T_EQ_U64(brain_said_count(e, PEER_LEND) + brain_said_count(e, PEER_WANT),
-        1); /* one of the two */
+        1); /* either LEND or WANT */
     return brain_said_count(e, PEER_LEND) == 1;
 }
 
@@ -122,7 +123,7 @@ static inline struct peer_msg about_lend(uint8_t st, uint8_t flags)
     return m;
 }
 
-/* The langd of the lent room and its process are gone; so is the room. */
+/* Ends the langd of the lent room, its process, and the room. */
 static inline void loses_langd(struct rig *e)
 {
     link_down(e, 0);

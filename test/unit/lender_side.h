@@ -1,7 +1,7 @@
-/* lender_side.h - words for tests of the language side about an encoder of this
- * host that lends: engines that map its pool, and rooms that hope for its rows.
- * The encoder is link 0; such engines are connections 1 and up, of session
- * "able". */
+/* lender_side.h - helpers for tests of the language side about an encoder of
+ * this host that lends: engines that map its pool, and rooms that hope for its
+ * rows. The encoder is link 0; such engines are connections 1 and up, of
+ * session "able". */
 #ifndef MMX_TEST_LENDER_SIDE_H
 #define MMX_TEST_LENDER_SIDE_H
 
@@ -10,7 +10,7 @@
 #define TOKEN UINT64_C(0x70ce)
 #define LEND  UINT64_C(0x1e4d)
 
-/* What engines know as pool 0 of lender 1. */
+/* Engines' number for pool 0 of lender 1. */
 #define LENT_POOL CONF_POOLS_MAX
 
 static inline struct peer_msg lender(uint64_t lend)
@@ -21,7 +21,7 @@ static inline struct peer_msg lender(uint64_t lend)
     return m;
 }
 
-/* The encoder is up, and langd itself has mapped its pool. */
+/* Says that the encoder is up, and that langd has mapped its pool. */
 static inline void lends(struct rig *l, uint64_t lend)
 {
     struct event ev = {.type = EV_MAP, .peer_at = 0, .mapped = 1};
@@ -36,7 +36,7 @@ static inline void able(struct rig *l, uint32_t conn, const char *session)
     brain_able(l, conn, 7, session, ABLE_LEND);
 }
 
-/* The next LENDER for the connection; NULL: it is told nothing more. */
+/* Returns the next LENDER for the connection, or NULL. */
 static inline const struct local_lender *told_of(struct rig *l, uint32_t conn)
 {
     if (!brain_event(l, conn))
@@ -55,7 +55,8 @@ static inline void maps(
     T_OK(brain_say(l, conn, m));
 }
 
-/* With such an encoder, and engine 1, which does not map its pool yet. */
+/* Returns a rig with such an encoder, and engine 1, which does not map its pool
+ * yet. */
 static inline struct rig *lending(const char *a, const char *b)
 {
     struct rig *l = langd_up(a, b);
@@ -65,7 +66,7 @@ static inline struct rig *lending(const char *a, const char *b)
     return l;
 }
 
-/* For 256 KiB. */
+/* Returns a request for 256 KiB. */
 static inline struct local_msg large(uint64_t room, uint32_t cell)
 {
     struct local_msg m = request(room, cell, MODE_WHOLE);
@@ -74,7 +75,7 @@ static inline struct local_msg large(uint64_t room, uint32_t cell)
     return m;
 }
 
-/* Requests; true: it hopes, and has no blocks. */
+/* Requests a room. True if it hopes to be lent, and so has no blocks. */
 static inline bool hopes(
     struct rig *l, uint32_t conn, struct local_msg m, struct there *t)
 {
@@ -93,7 +94,7 @@ static inline bool hopes(
     return n.flags & FLAG_LEND;
 }
 
-/* All 64 rows, in blocks 3 to 10 of pool 0. */
+/* Returns LEND for all 64 rows, in blocks 3 to 10 of pool 0. */
 static inline struct peer_msg lend(const struct there *t)
 {
     static uint8_t bytes[8];
@@ -108,7 +109,8 @@ static inline struct peer_msg lend(const struct there *t)
     return m;
 }
 
-/* Room 1 in cell 0 of engine 1, which maps, has its length and hopes. */
+/* Returns a rig with room 1 in cell 0 of engine 1, which maps; the room has its
+ * length and hopes. */
 static inline struct rig *hoping(struct there *t)
 {
     struct rig *l = lending(NULL, NULL);
@@ -120,7 +122,7 @@ static inline struct rig *hoping(struct there *t)
     return l;
 }
 
-/* The same, lent. */
+/* Returns the same rig after LEND. */
 static inline struct rig *lent(struct there *t)
 {
     struct rig *l = hoping(t);
@@ -130,7 +132,7 @@ static inline struct rig *lent(struct there *t)
     return l;
 }
 
-/* The answer to LEND: true: its rows are shown, or will be. */
+/* True if langd's answer to LEND says that it shows the rows, or will. */
 static inline bool held(struct rig *l)
 {
     const struct peer_msg *m = brain_said(l, PEER_STATE, 0);
@@ -140,7 +142,8 @@ static inline bool held(struct rig *l)
     return m->state.flags & FLAG_HELD;
 }
 
-/* The room has taken blocks for its rows, and its encoder was told. */
+/* Checks that the room has blocks for its rows, and that its encoder was
+ * told. */
 static inline void is_granted(struct rig *l)
 {
     T_EQ_U64(brain_free(l), 8);
@@ -148,7 +151,7 @@ static inline void is_granted(struct rig *l)
     T_EQ_U64(brain_said(l, PEER_RESUME, 0)->resume.granted, 64);
 }
 
-/* What READY says to the connection; NULL: it gets none. */
+/* Returns the connection's READY event, or NULL. */
 static inline const struct local_event *ready(struct rig *l, uint32_t conn)
 {
     const struct local_event *e;

@@ -8,7 +8,7 @@
 struct side {
     struct links *links;
     uint32_t count;
-    uint64_t hosts[8]; /* of the links that came, in order */
+    uint64_t hosts[8]; /* of the links, in the order in which they came */
 };
 
 static uv_loop_t loop;
@@ -38,7 +38,8 @@ static bool came(void *ud)
     return a.count >= *(uint32_t *)ud;
 }
 
-/* Connects from the address and says HELLO. Returns what its link's host is. */
+/* Connects from the address and says HELLO. Returns the host that its link
+ * has. */
 static uint64_t from(const char *own, const char *to)
 {
     uint32_t n = a.count, wanted = n + 1;
@@ -72,7 +73,7 @@ static void hosts_at(const char *listen)
     links_endpoint(a.links, to, sizeof(to));
     first = from("127.0.0.1", to);
     T_EQ_U64(first, UINT64_C(1) << 32 | 0x0100007f);
-    T_EQ_U64(from("127.0.0.1", to), first); /* of another port */
+    T_EQ_U64(from("127.0.0.1", to), first); /* from another port */
     T_TRUE(from("127.0.0.2", to) != first);
     for (uint32_t i = 0; i < a.count; i++)
         zmq_close(socks[i]);
