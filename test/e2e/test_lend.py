@@ -8,8 +8,10 @@ import signal
 import socket
 import time
 import unittest
+from unittest import mock
 
 from engine import mmx, pattern
+from mmx import lend
 
 from pair import Case, Remote, eventually
 from test_rights import GROUP, NAMED, OTHER, user
@@ -373,7 +375,7 @@ class Arrays(Lend):
         enc.encode(1, ROWS)
         eventually(lambda: d.stats()["rooms_lent"] == 1, "it is lent")
         r.conn._lenders[0]._ends.socket.shutdown(socket.SHUT_RDWR)
-        r.conn._lenders[0].step()
+        r.conn._lenders[0].step([r.conn._lenders[0]._ends.socket.fileno()])
         gc.collect()
         r.ready(1)  # langd sent it before it heard that no pool is mapped
         view = r.rooms[1].view("embedding")
@@ -429,6 +431,19 @@ class Arrays(Lend):
         for other in others:
             other.close()
         self.until(e, "orphaned", 0)
+
+    def test_a_step_receives_where_there_is_something(self):
+        """No call of the system for each encoder in each turn of an engine."""
+        _, d, enc, r = self.lending()
+        eventually(lambda: not (r.step() or mmx.wait_any([r.conn], 0.02)),
+                   "there is nothing to do")
+        with mock.patch.object(lend, "received",
+                               side_effect=lend.received) as received:
+            r.step()
+            self.assertEqual(received.call_count, 0)
+            self.lend(enc, r, 1)
+            self.assertGreater(received.call_count, 0)
+        r.release(1)
 
     def test_one_connection_does_not_lend(self):
         _, d, enc, r = self.lending()

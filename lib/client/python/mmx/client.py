@@ -353,10 +353,11 @@ class Connection:
         while self._returned:
             self._returned.popleft()._returned()
         self._flush()
-        while self._socket and self._read():
+        ready = {fd for fd, _ in self._epoll.poll(0)} if self._socket else {}
+        while self._socket and self._socket.fileno() in ready and self._read():
             pass
         for lender in list(self._lenders):
-            lender.step()
+            lender.step(ready)
         self._lenders = [x for x in self._lenders if not x.over]
         if self._socket:
             self._dues.look()

@@ -25,7 +25,8 @@ import socket
 import struct
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Set, Tuple
+from typing import (TYPE_CHECKING, Any, Collection, Dict, List, Optional, Set,
+                    Tuple)
 
 from . import dropped, errors, wire
 from .pool import Pool
@@ -134,12 +135,15 @@ class Lender:
         self.over = False
 
     # --- the encoder's socket ---------------------------------------------
-    def step(self) -> None:
-        """Does what is due. Never blocks."""
-        if not self._ends.socket and not self.over:
+    def step(self, ready: Collection[int]) -> None:
+        """Does what is due. ready: descriptors with something to be read.
+        Never blocks."""
+        s = self._ends.socket
+        if not s and not self.over:
             self._begin()
-        while self._ends.socket and self._read(self._ends.socket):
-            pass
+        elif s and s.fileno() in ready:
+            while self._ends.socket and self._read(s):
+                pass
         self._tell()
 
     def _begin(self) -> None:
