@@ -6,13 +6,17 @@ import contextlib
 import inspect
 import os
 import pickle
+import queue
 import struct
 import subprocess
 import sys
+import threading
+import time
 import tracemalloc
 import types
 import unittest
 import unittest.mock
+import weakref
 
 import numpy as np
 
@@ -243,6 +247,27 @@ class Vllm(unittest.TestCase):
                                      (mmx.Run(0, 128, 3),))],
             saves=[_vllm_common.Save("y", 8)])
         self.assertEqual(pickle.loads(pickle.dumps(meta)), meta)
+
+    def test_a_large_map_ends_on_a_thread_of_its_own(self):
+        """A step that drops the last array does not wait for its pages."""
+        ended = queue.Queue()
+        pool = host_pool(1 << 20)
+        pool.populate()
+        pool._map.held = held = threading.Event()
+        weakref.finalize(held, lambda: ended.put(threading.get_ident()))
+        rows = pool.rows("embedding", 0, 128)
+        address, size = pool.span()
+
+        def is_mapped():
+            with open("/proc/self/maps", encoding="ascii") as f:
+                return f"{address:x}-{address + size:x}" in f.read()
+        self.assertTrue(is_mapped())
+        del held, pool, rows
+        self.assertNotEqual(ended.get(timeout=20), threading.get_ident())
+        end = time.monotonic() + 20
+        while is_mapped():
+            self.assertLess(time.monotonic(), end)
+            time.sleep(0.01)
 
     def test_rows_are_copied_once_from_the_pool(self):
         """Of several runs, too: no array lies between."""

@@ -8,9 +8,11 @@ from_bf16() convert.
 
 from __future__ import annotations
 
+import _thread
 import ctypes
 import mmap
 import os
+import sys
 from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Tuple
 
 from . import wire
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 _POPULATE_READ, _POPULATE_WRITE = 22, 23  # of madvise()
+_SLICE = 4 << 20  # bytes of a map that are let go at once
 
 
 def dtype(name: str) -> "np.dtype[Any]":
@@ -76,6 +79,34 @@ class _Map(mmap.mmap):
 
     held: Any = None
     pinned: Any = None
+
+    def advise(self, advice: int, first: int, size: int) -> None:
+        """Other threads go on meanwhile, as mmap's madvise() has none."""
+        ctypes.CDLL(None).madvise(
+            ctypes.c_void_p(_span(self)[0] + first), ctypes.c_size_t(size),
+            advice)
+
+    def __del__(self, ends: Any = sys.is_finalizing) -> None:
+        # Whoever drops the last array of it, an engine's step for one, is not
+        # to wait for its pages.
+        if not ends() and len(self) > _SLICE:
+            _thread.start_new_thread(self._empty, ())
+
+    def _empty(self) -> None:
+        self.pinned = None
+        for first in range(0, len(self), _SLICE):
+            self.advise(mmap.MADV_DONTNEED, first,
+                        min(_SLICE, len(self) - first))
+
+
+def _span(memory: mmap.mmap) -> Tuple[int, int]:
+    """Returns address and size of a map."""
+    view, api = _Buffer(), ctypes.pythonapi
+    api.PyObject_GetBuffer(ctypes.py_object(memory), ctypes.byref(view), 0)
+    try:
+        return view.buf, view.len
+    finally:
+        api.PyBuffer_Release(ctypes.byref(view))
 
 
 class Pool:
@@ -144,19 +175,11 @@ class Pool:
         first use takes a fault for each; other threads go on meanwhile."""
         advice = _POPULATE_WRITE if self.writable else _POPULATE_READ
         if isinstance(self._map, mmap.mmap):
-            address, size = self.span()
-            ctypes.CDLL(None).madvise(ctypes.c_void_p(address),
-                                      ctypes.c_size_t(size), advice)
+            self._map.advise(advice, 0, len(self._map))
 
     def span(self) -> Tuple[int, int]:
         """Returns address and size of the map of a host pool, to pin it."""
-        view, api = _Buffer(), ctypes.pythonapi
-        api.PyObject_GetBuffer(ctypes.py_object(self._map), ctypes.byref(view),
-                               0)
-        try:
-            return view.buf, view.len
-        finally:
-            api.PyBuffer_Release(ctypes.byref(view))
+        return _span(self._map)
 
     def __repr__(self) -> str:
         return (f"<Pool {self.name} {self.blocks} x {self.block_rows} rows "
