@@ -1,6 +1,6 @@
 /* links_keys_test.c - links under CURVE over loopback, both ends in one
- * process: which key of several is found, what is refused, and what is said of
- * it. */
+ * process: which key of several is used, what is refused, and how a refusal is
+ * reported. */
 #include "io/peer.h"
 #include "test/t.h"
 
@@ -16,11 +16,11 @@ struct side {
     struct links *links;
     uint32_t up, down, messages, refused;
     const char *why;
-    char owner[64];              /* of the link that a message came on */
+    char owner[64];              /* whose key the last message's link has */
     struct keys keys, others[4]; /* others: after a reload */
 };
 
-/* libzmq's own, but for the option that an older one has not. */
+/* If set, ZMQ_USE_FD is refused, as an older libzmq does. */
 static bool old_libzmq;
 
 int zmq_setsockopt(void *zmq, int option, const void *value, size_t len)
@@ -40,7 +40,7 @@ TESTS_AT_ONCE(8);
 static uv_loop_t loop;
 static struct side a, b; /* a binds, b connects */
 static char address[128];
-static struct keys pool; /* of which sides have some */
+static struct keys pool; /* keys, of which each side has some */
 
 static void on_event(void *ud, struct event *ev)
 {
@@ -65,7 +65,8 @@ static bool on_full(void *ud)
     return false;
 }
 
-/* Fills k with the keys of these numbers, two with "20". Empty: NULL. */
+/* Fills k with the keys of these numbers ("20": keys 2 and 0). NULL if there
+ * are none. */
 static const struct keys *some(struct keys *k, const char *numbers)
 {
     for (uint32_t i = pool.count; i < CONF_KEYS_MAX; i++) {
@@ -140,7 +141,7 @@ static void say_hello(void)
     links_send(b.links, 1, span_of(w.p, w.len), false);
 }
 
-/* Sends a HELLO, which makes the link at the listener. */
+/* Sends a HELLO, with which the listener makes the link. */
 static void greet(void)
 {
     wait_for(&b.up);
@@ -181,11 +182,13 @@ TEST(the_listeners_first_key_is_found)
 
 TEST(a_key_that_only_the_connector_has_left_behind)
 {
-    start("01", "10"); /* moved to the front there, not here yet */
+    /* the connector has moved key 1 to the front, the listener not yet */
+    start("01", "10");
     talk();
 }
 
-/* An encoder that restarts looks the same for a moment. */
+/* Checks that b is refused with this reason, after some seconds: for a moment
+ * an encoder that restarts looks the same. */
 static void guessed(const char *why)
 {
     uint64_t from_ns = uv_hrtime();
@@ -202,7 +205,7 @@ TEST(another_key)
     guessed("key (the other side ends the handshake");
 }
 
-/* A key that is accepted and does not serve is of no use alone. */
+/* A key that is accepted, but does not serve, does not connect. */
 TEST(no_key_is_the_first)
 {
     start("01", "123");
@@ -228,7 +231,7 @@ enum { GREETING = 64, HELLO = 202, WELCOME = 170 };
 
 static uint8_t recorded[GREETING + HELLO];
 
-/* Fills *to with 127.0.0.1 and the port of an address that ends with it. */
+/* Fills *to with 127.0.0.1 and the port at the end of an address. */
 static void port_of(const char *text, struct sockaddr_in *to)
 {
     *to = (struct sockaddr_in){.sin_family = AF_INET};
@@ -256,7 +259,8 @@ static bool came(void *ud)
     return x->ended || x->had == x->wanted;
 }
 
-/* Reads what the other end says, both sides at work. False: it ended. */
+/* Reads what the other end sends while both sides run. False if it has
+ * ended. */
 static bool heard(int fd, uint8_t *to, size_t wanted)
 {
     struct bytes x = {fd, to, 0, wanted, false};
@@ -265,7 +269,7 @@ static bool heard(int fd, uint8_t *to, size_t wanted)
     return !x.ended;
 }
 
-/* Side b connects to a listener of ours, which records how it begins. */
+/* Has side b connect to a listener of ours, which records the first bytes. */
 static void record(void)
 {
     uint8_t hi[GREETING] = {0xff, 0, 0, 0, 0, 0, 0, 0, 1, 0x7f, 3, 1};
@@ -281,7 +285,7 @@ static void record(void)
     T_OK(links_connect(b.links, 1, span_str(text), span_str("")));
     to = accept(fd, NULL, NULL);
     memcpy(hi + 12, "CURVE", 5);
-    hi[32] = 1; /* the server */
+    hi[32] = 1; /* as a server */
     T_TRUE(send(to, hi, sizeof(hi), 0) == GREETING);
     T_TRUE(heard(to, recorded, sizeof(recorded)));
     T_TRUE(memcmp(recorded + GREETING, "\4\310\5HELLO", 8) == 0);
@@ -292,8 +296,8 @@ static void record(void)
 
 #define FLOOD 128 /* more than a has places for, where descriptors are few */
 
-/* Makes a connection to a that the record is said on, and is answered. The one
- * that was made FLOOD before it has been ended by a, and is closed. */
+/* Sends the record to a on a new connection, and reads the answer. The
+ * connection that is FLOOD older has been ended by a, and is closed. */
 static void replay(const struct sockaddr_in *to)
 {
     static int made[FLOOD];
@@ -311,8 +315,8 @@ static void replay(const struct sockaddr_in *to)
     made[n++ % FLOOD] = fd;
 }
 
-/* True if one that says its HELLO behind a flood of others is answered; fails
- * if it is ended before libzmq ends a handshake for being slow, after 3 s. */
+/* True if a peer that sends its HELLO behind a flood of others is answered.
+ * Fails if it is ended before libzmq would end a slow handshake, after 3 s. */
 static bool answered_in_a_flood(const struct sockaddr_in *to)
 {
     uint64_t begun = t_now_ns(), out = links_stats(a.links)->crowded_out;
@@ -331,8 +335,8 @@ static bool answered_in_a_flood(const struct sockaddr_in *to)
     return answered;
 }
 
-/* libzmq answers a recorded HELLO; a flood of those must leave time to a peer
- * that has said nothing yet. */
+/* libzmq answers a recorded HELLO. A flood of these must leave time to a peer
+ * that has sent nothing yet. */
 TEST(a_recorded_hello_pushes_none_out)
 {
     struct sockaddr_in to;
@@ -361,7 +365,7 @@ static enum err rekey(struct side *s, int again, const char *numbers)
     return links_rekey(s->links, some(&s->others[again], numbers));
 }
 
-/* Both sides go on without an interruption. */
+/* Checks that both sides go on without interruption. */
 static void stays(void)
 {
     a.messages = 0;
@@ -371,7 +375,7 @@ static void stays(void)
     stop();
 }
 
-/* The link was made again. */
+/* Checks that the link is made again. */
 static void comes_back(void)
 {
     b.up = a.messages = 0;
@@ -397,7 +401,7 @@ TEST(a_connector_keeps_a_key_that_has_moved)
     start("01", "01");
     greet();
     T_OK(rekey(&b, 0, "210"));
-    T_OK(rekey(&b, 1, "01")); /* its old place is one of a key that is gone */
+    T_OK(rekey(&b, 1, "01")); /* its place of before has no key now */
     stays();
 }
 
@@ -439,7 +443,7 @@ TEST(a_listener_without_the_key_lets_it_in_no_more)
     refused("key");
 }
 
-/* The sockets of the last times are still closing. */
+/* The sockets of earlier changes are still closing. */
 /* RULES 9.7 */
 TEST(keys_that_change_too_often_change_nothing)
 {
@@ -508,7 +512,8 @@ TEST(a_listener_that_is_not_made_again_keeps_its_keys)
     stop();
 }
 
-/* What is no daemon of ours may have another key than the listener's first. */
+/* A program that is no daemon of ours may have a key other than the listener's
+ * first. */
 /* RULES 9.7 */
 TEST(a_listener_ends_links_under_a_second_key_that_is_gone)
 {
@@ -536,7 +541,7 @@ TEST(a_listener_ends_links_under_a_second_key_that_is_gone)
     stop();
 }
 
-/* Its number is another one then. */
+/* The key has another number there. */
 /* RULES 9.7 */
 TEST(a_connector_finds_its_key_where_it_has_moved_to)
 {
@@ -554,7 +559,7 @@ TEST(a_connector_finds_its_key_where_it_has_moved_to)
 
 /* control.identities: a is e, whose key is 0, b is l, whose key is 1 */
 
-/* Makes a side's keys of its own and of lines like "e0 l1". */
+/* Makes a side's keys: its own, and lines like "e0 l1". */
 static const struct keys *known(struct keys *k, const char *own, const char *as)
 {
     struct key_line *to;
@@ -643,7 +648,7 @@ TEST(another_encoder_in_its_place_is_refused)
                   "control.identities has another key of it)");
 }
 
-/* m has the key of a langd, and serves with it. */
+/* m serves with the key of a langd. */
 TEST(a_langd_that_serves_is_no_encoder)
 {
     start_known("m0 l1", "l1 m0", "");
@@ -700,7 +705,7 @@ TEST(an_encoder_whose_line_is_taken_out_is_let_go)
     stop_known();
 }
 
-/* A key is taken out of the file between the handshake and HELLO. */
+/* The key is taken out of the file between the handshake and the HELLO. */
 TEST(a_hello_under_a_key_that_is_gone_makes_no_link)
 {
     start_known("e0 l1", "l1 e0", "e");

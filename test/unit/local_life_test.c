@@ -10,7 +10,8 @@
 #include <sys/resource.h>
 #include <sys/wait.h>
 
-/* A child that connects, sends one frame, closes if told to, and waits. */
+/* Starts a child that connects, sends one frame, closes if told to, and
+ * waits. */
 static pid_t child(bool closes)
 {
     pid_t pid = fork();
@@ -27,7 +28,7 @@ static pid_t child(bool closes)
     return pid;
 }
 
-/* A client that has said who it is, as number n of them. */
+/* Connects a client that has said HELLO, the n-th one. */
 static int known_client(uint32_t n)
 {
     int s = client();
@@ -37,7 +38,7 @@ static int known_client(uint32_t n)
     return s;
 }
 
-/* The one answer to a client that is not served, and the end behind it. */
+/* Checks that a refused client gets one answer, and then the end. */
 static void expect_refusal(int s, enum err err)
 {
     uint8_t p[512];
@@ -140,7 +141,7 @@ TEST(a_process_whose_child_has_its_socket_is_dead_all_the_same)
     stop();
 }
 
-/* What it has sent meanwhile does not cost it the answer. */
+/* Frames that it has sent meanwhile do not cost it the answer. */
 TEST_AROUND(one_client_too_many_is_told, start(), stop())
 {
     struct until refused = {NULL, 1};
@@ -174,7 +175,7 @@ TEST_AROUND(silent_clients_give_way_the_oldest_first, start(), stop())
     T_EQ_U64(seen.ended, first);
     T_EQ_U64(local_stats(server)->gave_way, first);
     T_EQ_U64(local_stats(server)->refused, 0);
-    /* The others are heard. */
+    /* The other clients are still read. */
     seen.messages = 0;
     send_frames(known, 1, 1);
     for (uint32_t i = first; i < ARRAY_LEN(s); i++)
@@ -182,7 +183,7 @@ TEST_AROUND(silent_clients_give_way_the_oldest_first, start(), stop())
     wait_for(&seen.messages, CONNS);
 }
 
-/* The end and its reason wait for the flush when its place is wanted.
+/* If the place is needed, the ended client's last messages are still flushed.
  * RULES 7.7 */
 TEST(a_client_that_is_ended_gives_way_with_what_it_was_told)
 {
@@ -223,7 +224,7 @@ TEST(places_beyond_the_limit_are_for_our_own_user)
     s[CONNS + 2] = client();
     T_WAIT(was_refused, &refused);
     expect_refusal(s[CONNS + 2], ERR_QUOTA);
-    close(s[0]); /* one of the places that all may have */
+    close(s[0]); /* one of the places that every user may take */
     wait_for(&seen.ended, 1);
     local_end(server, 0);
     wait_for(&seen.dead, 1);
@@ -231,7 +232,8 @@ TEST(places_beyond_the_limit_are_for_our_own_user)
     stop();
 }
 
-/* A full table keeps no one from giving orders, be it full of our own user. */
+/* A full table keeps no one from giving orders, even if our own user fills
+ * it. */
 TEST(orders_have_places_of_their_own)
 {
     struct until refused = {NULL, 1};
@@ -302,7 +304,7 @@ TEST(one_user_leaves_places_for_another)
     stop();
 }
 
-/* Receives one packet and the descriptor with it, -1: none. */
+/* Receives one packet and its descriptor; -1: none. */
 static ssize_t receive_fd(int s, uint8_t *p, size_t cap, int *fd)
 {
     union {
@@ -333,7 +335,8 @@ static void send_fd(uint32_t conn, uint32_t seq, int fd)
     local_send_opened(server, conn, span_of(w.p, w.len), fd, false);
 }
 
-/* Takes what is there, seq by seq; closes the descriptors. */
+/* Takes packets that have come, with seqs in order; closes their
+ * descriptors. */
 static uint32_t take_fds(int s, uint32_t next)
 {
     uint8_t p[1024];
@@ -361,7 +364,8 @@ static bool all_taken(void *ud)
     return r->next == r->wanted;
 }
 
-/* What a client does not read is in flight, and that is everybody's. */
+/* Descriptors that a client does not read are in flight, which the system
+ * limits for all. */
 TEST_AROUND(unread_descriptors_are_few_and_the_rest_follows, start(), stop())
 {
     struct reading r;
@@ -380,13 +384,13 @@ TEST_AROUND(unread_descriptors_are_few_and_the_rest_follows, start(), stop())
     r = (struct reading){s, 3, 13};
     T_WAIT(all_taken, &r);
     T_EQ_U64(open_fds(), before);
-    send_frames(s, 1, 1); /* it is heard again */
+    send_frames(s, 1, 1); /* the client is read again */
     wait_for(&seen.messages, 1);
     close(s);
     wait_for(&seen.ended, 1);
 }
 
-/* Puts descriptors in flight until the system lets none pass. */
+/* Puts descriptors in flight until the system allows no more. */
 static bool fill_flight(const int s[2])
 {
     for (int i = 0; i < 10000; i++) {
@@ -408,7 +412,7 @@ static bool fill_flight(const int s[2])
     return false;
 }
 
-/* A limit that others have used up costs a client time, not its connection. */
+/* While others use up that limit a client waits, but keeps its connection. */
 TEST(a_client_waits_for_room_for_its_descriptor)
 {
     struct rlimit few = {60, 60};
@@ -459,7 +463,7 @@ TEST_AROUND(cells_are_shared_and_cannot_be_written, start(), stop())
     }
     answer(0, 3, OK);
     pump();
-    /* Three packets: the one in the middle has the descriptor. */
+    /* Three packets, of which the second one has the descriptor. */
     T_TRUE(receive_fd(s, p, sizeof(p), &got) > 0);
     T_EQ_I64(got, -1);
     T_EQ_I64(receive_fd(s, p, sizeof(p), &got), LOCAL_HEADER);
@@ -477,7 +481,7 @@ TEST_AROUND(cells_are_shared_and_cannot_be_written, start(), stop())
     T_EQ_I64(fd, -1);
     close(s);
     wait_for(&seen.ended, 1);
-    /* Our map outlives the connection; stores go nowhere. */
+    /* The server's map outlives the connection; stores have no effect. */
     local_cell(server, 0, 999, 1);
     T_EQ_U64(atomic_load(&cells[999]), cell_word(3, 0, 5, 77));
 }
@@ -562,7 +566,7 @@ TEST_AROUND(without_descriptors_it_neither_spins_nor_stops, start(), stop())
     setrlimit(RLIMIT_NOFILE, &few);
     for (int i = 0; i < 3; i++)
         T_TRUE(connect(s[i], (struct sockaddr *)&a, sizeof(a)) == 0);
-    /* One is told and let go; the others wait without keeping us busy. */
+    /* One is refused; the others wait, and the loop does not spin. */
     T_WAIT(is_told, &s[0]);
     for (until = t_now_ns() + 80 * NS_PER_MS; t_now_ns() < until; turns++) {
         uv_run(&loop, UV_RUN_ONCE);

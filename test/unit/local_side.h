@@ -1,5 +1,5 @@
-/* local_side.h - a server on a real socket whose loop is turned by hand, and
- * clients of it: what local_test.c and local_life_test.c share. */
+/* local_side.h - a server on a real socket whose loop the test turns by hand,
+ * and clients of it: shared by local_test.c and local_life_test.c. */
 #ifndef MMX_TEST_LOCAL_SIDE_H
 #define MMX_TEST_LOCAL_SIDE_H
 
@@ -10,26 +10,26 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
-#define CONNS 8 /* of the test's user; two more for one who has few */
+#define CONNS 8 /* of the test's user; two more for users with few */
 #define SLOTS (CONNS + 2 + CONNECTIONS_CLOSING)
 #define OTHER 4711
 
 static uv_loop_t loop;
 static struct local *server;
 static char path[108];
-static const char *orders; /* NULL: no socket for them */
+static const char *orders; /* path of the socket for orders, or NULL */
 
-/* What the server was told. */
+/* What the server reported. */
 static struct {
     uint32_t opened, ended, dead, messages, bad, writable;
     uint32_t last_conn, last_seq, uid;
     int32_t pid;
     struct groups groups;
     enum err err;
-    char order[64]; /* o, m, b, e, d */
+    char order[64]; /* one letter for each: open, message, bad, end, dead */
     bool silent;    /* messages get no answer */
     bool full;
-    bool forgets; /* ended connections at once */
+    bool forgets; /* forgets ended connections at once */
 } seen;
 
 static inline void note(char c)
@@ -194,7 +194,7 @@ static inline bool was_refused(void *ud)
     return local_stats(server)->refused >= u->wanted;
 }
 
-/* n BYE frames with seq from first on. */
+/* Writes n BYE frames with seq from `first` on. */
 static inline size_t frames(uint8_t *p, size_t cap, uint32_t first, uint32_t n)
 {
     struct writer w = writer_of(p, cap);
@@ -215,7 +215,7 @@ static inline void send_frames(int s, uint32_t first, uint32_t n)
     T_EQ_I64(send(s, p, len, 0), (ssize_t)len);
 }
 
-/* Reads what is there; counts answers and holds their order. */
+/* Reads what has come; counts answers and checks their order. */
 static inline uint32_t read_answers(int s, uint32_t next)
 {
     static uint8_t p[LOCAL_PACKET_MAX];

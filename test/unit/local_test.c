@@ -1,5 +1,5 @@
-/* local_test.c - the engines' socket: packets, frames, what breaks them, and
- * engines that do not read. */
+/* local_test.c - the engines' socket: packets, frames, what breaks the rules,
+ * and engines that do not read. */
 #include "test/unit/local_side.h"
 
 #include "base/fds.h"
@@ -29,7 +29,7 @@ TEST_AROUND(what_was_sent_before_the_end_is_read, start(), stop())
     int s = client();
 
     send_frames(s, 1, 3);
-    close(s); /* answers stay unread: the server meets a reset */
+    close(s); /* answers are unread: the server gets a reset */
     wait_for(&seen.ended, 1);
     T_EQ_STR(seen.order, "ommme");
 }
@@ -45,8 +45,8 @@ TEST_AROUND(many_small_packets_before_the_end_are_read, start(), stop())
     T_EQ_U64(seen.messages, 150);
 }
 
-/* A packet of thousands of frames is nobody's turn but its own, and all of it
- * is taken although its sender has gone. */
+/* A packet of thousands of frames delays no other connection, and all of its
+ * frames are taken although its sender has gone. */
 /* RULES 7.8 */
 TEST_AROUND(frames_of_one_packet_wait_for_other_connections, start(), stop())
 {
@@ -95,7 +95,7 @@ TEST_AROUND(a_cut_frame_ends_the_connection_after_an_answer, start(), stop())
     int s = client();
     size_t n = frames(p, sizeof(p), 77, 1);
 
-    p[4] = 1; /* one byte of body that is not there */
+    p[4] = 1; /* announces one byte of body that is not there */
     T_EQ_I64(send(s, p, n, 0), (ssize_t)n);
     expect_malformed_end(s, 77);
 }
@@ -167,7 +167,7 @@ static void descriptors(int count)
     wait_for(&seen.opened, 1);
     send_with_fds(s, count);
     expect_malformed_end(s, 5);
-    /* The process lives, and so does its pidfd. */
+    /* The process lives, so its pidfd is open. */
     T_EQ_U64(open_fds(), before + 1);
     stop();
 }
@@ -186,7 +186,7 @@ TEST(an_engine_that_does_not_read_is_not_read_and_not_ended)
     s = client();
     other = client();
     wait_for(&seen.opened, 2);
-    /* Until the socket takes no more: the server has stopped reading. */
+    /* Sends until the socket takes no more: the server has stopped reading. */
     for (unsigned idle = 0; idle < 50;) {
         uint8_t p[12000];
         size_t len = frames(p, sizeof(p), sent + 1, 1000);
@@ -201,13 +201,13 @@ TEST(an_engine_that_does_not_read_is_not_read_and_not_ended)
     }
     T_CHECK(seen.messages < sent, "%u of %u were taken", seen.messages, sent);
     T_EQ_U64(seen.ended, 0);
-    /* Nobody else notices. */
+    /* Other clients are not affected. */
     send_frames(other, 1, 1);
     r = (struct reading){other, 1, 2};
     T_WAIT(all_read, &r);
     other_next = r.next;
     T_EQ_U64(other_next, 2);
-    /* All of it is answered, in order, once the engine reads. */
+    /* Once the engine reads, all frames are answered, in order. */
     r = (struct reading){s, 1, sent + 1};
     T_WAIT(all_read, &r);
     T_EQ_U64(seen.messages, sent + 1);
@@ -233,7 +233,7 @@ TEST_AROUND(a_blocked_engine_that_goes_is_ended, start(), stop())
     }
     close(s);
     wait_for(&seen.ended, 1);
-    /* What it had said before counts. */
+    /* All frames from before its end count. */
     T_EQ_U64(seen.messages, sent);
 }
 
@@ -288,12 +288,13 @@ TEST_AROUND(the_end_comes_after_what_is_queued, start(), stop())
     T_WAIT(all_read, &r);
     wait_for(&seen.ended, 1);
     T_EQ_U64(seen.messages, 5);
-    (void)recv(s, p, sizeof(p), 0); /* a reset: our last frame was not read */
+    /* a reset: the server has not read our last frame */
+    (void)recv(s, p, sizeof(p), 0);
     T_EQ_I64(recv(s, p, sizeof(p), 0), 0);
     close(s);
 }
 
-/* A buffer for one descriptor has room for two. */
+/* A control buffer for one descriptor has space for two. */
 TEST(one_descriptor_of_a_packet_is_taken_and_no_other_kept)
 {
     union {

@@ -1,5 +1,5 @@
-/* log_test.c - log lines and what reads them: a reader that stands still or is
- * gone loses lines and stops nothing. */
+/* log_test.c - log lines and their readers: a reader that hangs or is gone
+ * loses lines, and stops no one. */
 #include "base/log.h"
 #include "test/t.h"
 
@@ -11,7 +11,7 @@
 
 #define LINES 5000 /* more than a pipe or a socket holds */
 
-/* stderr is w from here on; returns the reader's end, r. */
+/* Makes w stderr; returns the reader's end, r. */
 static int redirect(int r, int w)
 {
     T_TRUE(dup2(w, STDERR_FILENO) >= 0);
@@ -36,7 +36,7 @@ static int by_socket(void)
     return redirect(fds[0], fds[1]);
 }
 
-/* Everything that can be read now, as text. */
+/* Returns all that can be read now, as text. */
 static char *all_of(int fd)
 {
     size_t cap = 1u << 22, n = 0;
@@ -70,7 +70,7 @@ static void nobody_reads(int r)
         log_info("line %u of those that are written", i);
     lost = log_unwritten();
     T_CHECK(lost > 0 && lost < LINES, "%lu lines lost", (unsigned long)lost);
-    /* Others who write there find it as it was. */
+    /* The flags are as they were, for other writers. */
     T_EQ_I64(fcntl(STDERR_FILENO, F_GETFL), flags);
     text = all_of(r);
     T_EQ_U64(lines_of(text), LINES - lost);
@@ -91,7 +91,8 @@ static void nobody_reads(int r)
 TEST_IS(a_pipe_that_is_not_read_stops_nothing, nobody_reads(by_pipe()));
 TEST_IS(a_socket_that_is_not_read_stops_nothing, nobody_reads(by_socket()));
 
-/* As a daemon that gave up root: it may write, and not open again. */
+/* As a daemon that has given up root: it may write to the pipe, but not open it
+ * again. */
 TEST(a_pipe_that_cannot_be_opened_again_stops_nothing)
 {
     int r = by_pipe();
@@ -101,7 +102,7 @@ TEST(a_pipe_that_cannot_be_opened_again_stops_nothing)
         T_EQ_I64(seteuid(65534), 0);
     T_TRUE(open("/proc/self/fd/2", O_WRONLY | O_NONBLOCK) < 0);
     nobody_reads(r);
-    if (geteuid() != getuid()) /* a leak is looked for as root, by ptrace */
+    if (geteuid() != getuid()) /* the leak checker uses ptrace, as root */
         T_EQ_I64(seteuid(getuid()) | prctl(PR_SET_DUMPABLE, 1, 0, 0, 0), 0);
 }
 
@@ -118,8 +119,8 @@ TEST(a_reader_that_is_gone_stops_nothing)
     T_EQ_U64(log_unwritten(), 1);
 }
 
-/* systemd names the journal's stream by device and inode; what else stderr is
- * now, the variable may be inherited. */
+/* systemd says the journal's stream by device and inode: the variable may be
+ * inherited while stderr is something else now. */
 TEST(the_journal_gets_priorities_and_all_others_the_time)
 {
     int r = by_pipe();

@@ -1,5 +1,5 @@
-/* map_side.h - words for tests of the encode side about langd daemons that map
- * its pools: what such a one says to get them. */
+/* map_side.h - helpers for tests of the encode side about langd daemons that
+ * map its pools: what such a langd says to get them. */
 #ifndef MMX_TEST_MAP_SIDE_H
 #define MMX_TEST_MAP_SIDE_H
 
@@ -56,7 +56,7 @@ static inline enum err say_map(struct rig *e, uint32_t conn, const char *name,
     return (enum err)brain_answer(e)->err;
 }
 
-/* POOL_INFOs to the connection, each with the pool's descriptor. */
+/* Returns how many POOL_INFOs with a descriptor the connection got. */
 static inline uint32_t pools_given(struct rig *e, uint32_t conn)
 {
     uint32_t n = 0;
@@ -67,7 +67,7 @@ static inline uint32_t pools_given(struct rig *e, uint32_t conn)
     return n;
 }
 
-/* Langd `a` maps over this connection, and has said so. */
+/* Has langd `a` map over this connection, and say so. */
 static inline void maps(struct rig *e, uint32_t conn)
 {
     uint64_t token = token_of(e, 0, hello("a", L_EPOCH, 0));

@@ -1,4 +1,4 @@
-/* memory_test.c - what is remembered, for whom, and what is evicted for it. */
+/* memory_test.c - what is remembered for whom, and what is evicted. */
 #include "core/memory.h"
 
 #include "test/slab.h"
@@ -26,7 +26,7 @@ TEST(the_oldest_of_the_holder_with_most_is_evicted)
 {
     struct memory *m = memory();
 
-    (void)tomb_put(m, 0, 1, 0, 1, 0, 0); /* of holder 1, before all others */
+    (void)tomb_put(m, 0, 1, 0, 1, 0, 0); /* of holder 1, the oldest */
     for (uint64_t id = 2; id <= CAP; id++)
         (void)tomb_put(m, 0, id, 0, 2, 0, 0);
     T_TRUE(has(m, 1) && has(m, 2));

@@ -1,5 +1,5 @@
-/* node_test.c - whole nodes, each in a process of its own, met through their
- * sockets: the opening, reports, signals, restarts, two daemons finding each
+/* node_test.c - whole nodes, each in a process of its own, tested through their
+ * sockets: HELLO, reports, signals, restarts, two daemons that find each
  * other. */
 #include "node/loop/node.h"
 
@@ -17,7 +17,7 @@
 
 static struct conf conf; /* large */
 static char encoded_path[108], langd_path[108], control[64];
-static char orders[SOCKET_PATH_MAX]; /* of langd */
+static char orders[SOCKET_PATH_MAX]; /* langd's socket for orders */
 static const char *drain = "200ms";
 
 static void set(const char *path, const char *value)
@@ -27,8 +27,8 @@ static void set(const char *path, const char *value)
     T_CHECK(conf_set(&conf, path, span_str(value), &e) == OK, "%s", e.text);
 }
 
-/* A free port of an address that no other case of this host has, so that it
- * stays free also while a daemon is started again: loopback has 2^24. */
+/* Picks a port of an address that no other test of this host has, so that it
+ * stays free while a daemon restarts: loopback has 2^24 addresses. */
 static void pick_address(void)
 {
     unsigned pid = (unsigned)getpid();
@@ -69,7 +69,7 @@ static void configure(uint8_t role)
     set("socket.path", paths[role]);
     set("insecure", "true");
     set("timeouts.drain", drain);
-    set("control.heartbeat", "60s"); /* ends are noticed without one */
+    set("control.heartbeat", "60s"); /* ends are noticed without heartbeats */
     set("pools[0].name", "vit");
     set("pools[0].blocks", "16");
     set("pools[0].layout", "embedding:bf16:64");
@@ -82,8 +82,8 @@ static void configure(uint8_t role)
     T_CHECK(conf_finish(&conf, "host", &e) == OK, "%s", e.text);
 }
 
-/* Starts a daemon of this role; the child ends with 0, or 1 if it could not
- * start. */
+/* Starts a daemon of this role; the child ends with 0, or with 1 if it could
+ * not start. */
 static pid_t daemon_start(uint8_t role)
 {
     pid_t pid;
@@ -135,7 +135,7 @@ static int dial(const char *path)
 static uint8_t packet[LOCAL_PACKET_MAX];
 static struct reader unread;
 
-/* The next frame of the socket, and the descriptor of its packet. */
+/* Returns the socket's next frame, and the descriptor of its packet. */
 static struct local_msg next(int s, int *fd)
 {
     union {
@@ -198,7 +198,7 @@ static int engine(const char *path)
     return s;
 }
 
-/* A report's rows as name=value, ours until the next call. */
+/* Returns a report's rows as name=value; valid until the next call. */
 static const char *query(int s, const char *what, unsigned *pieces)
 {
     static uint8_t rows[8u << 20];
@@ -307,7 +307,7 @@ TEST(every_report_is_there)
     gone(pid, 0);
 }
 
-/* Asks for it at langd's socket `path`; returns the reason. */
+/* Gives an order at langd's socket `path`; returns the reason. */
 static enum err order(const char *path, const char *what)
 {
     int s = engine(path);
@@ -328,7 +328,7 @@ static enum err order(const char *path, const char *what)
     return m.report.err;
 }
 
-/* The engines' socket takes no orders, not even of the daemon's own user. */
+/* The engines' socket takes no orders, even of the daemon's own user. */
 TEST(orders_are_taken_at_their_own_socket)
 {
     static const char *const all[] = {
@@ -401,7 +401,7 @@ TEST(a_long_report_comes_in_pieces_and_in_its_turn)
         request(s, i);
     T_HAS(query(s, "rooms", &n), "room=3999 ");
     T_CHECK(n > 5, "%u pieces", n);
-    /* Unread reports and what is said behind them keep their order. */
+    /* Unread reports, and messages behind them, keep their order. */
     for (uint32_t i = 0; i < 3; i++) {
         m.query.what = span_str("rooms");
         say(s, &m);
@@ -439,7 +439,7 @@ TEST(a_signal_in_a_start_that_fails_ends_it)
     int status;
 
     close(engine(langd_path));
-    signal(SIGTERM, SIG_IGN); /* until a handler is there */
+    signal(SIGTERM, SIG_IGN); /* until the daemon has a handler */
     second = daemon_start(ROLE_LANGD);
     signal(SIGTERM, SIG_DFL);
     while (waitpid(second, &status, WNOHANG) == 0)
@@ -483,7 +483,7 @@ TEST(a_second_signal_does_not_wait)
     unsigned n;
     int s;
 
-    drain = "1h"; /* it would be for ever */
+    drain = "1h"; /* longer than the test */
     pid = daemon_start(ROLE_LANGD);
     s = engine(langd_path);
     request(s, 0);

@@ -1,4 +1,5 @@
-/* notify_test.c - the service manager's side, over real sockets. */
+/* notify_test.c - messages to the service manager, and sockets from it, over
+ * real sockets. */
 #include "io/notify.h"
 #include "test/t.h"
 
@@ -6,7 +7,7 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
-/* A bound socket; name is a path or @abstract. */
+/* Returns a bound socket; name is a path or @abstract. */
 static int bound(const char *name, int type)
 {
     struct sockaddr_un a = {.sun_family = AF_UNIX};
@@ -125,8 +126,8 @@ TEST(watchdog)
     T_EQ_U64(notify_watchdog_ns(), 0);
 }
 
-/* Descriptors 3..5: a datagram socket, a SEQPACKET one that does not listen,
- * and the one that is meant. */
+/* Puts into descriptors 3 to 5 a datagram socket, a SEQPACKET socket that does
+ * not listen, and the right one. */
 static void hand_over(pid_t pid)
 {
     char name[300];
