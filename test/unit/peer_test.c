@@ -18,7 +18,8 @@
 
 struct side {
     struct links *links;
-    uint32_t up, down, messages, bad, next, most; /* most: is full then */
+    /* most: so many messages, and the brain is full */
+    uint32_t up, down, messages, bad, next, most;
     uint32_t last_link;
     uint64_t last_epoch;
     enum err err;
@@ -28,11 +29,12 @@ struct side {
 static struct links_opt options = {
     NULL, LINKS, 1000, 5, 60 * NS_PER_S, 1 << 20, NULL};
 static uv_loop_t loop;
-static const struct span any; /* encoder */
+static const struct span any; /* of any encoder */
 static struct side a, b;      /* a binds, b connects */
 static char address[128];
 
-static bool repeats; /* HELLO may come again, and all begins with it */
+/* HELLO may come again; it begins the count of messages anew */
+static bool repeats;
 
 static void on_message(struct side *s, const struct peer_msg *m)
 {
@@ -181,7 +183,7 @@ TEST(a_link_comes_up_at_both_ends_and_carries_frames)
     start_two();
     join(3);
     T_EQ_U64(b.last_link, 3);
-    T_EQ_U64(a.up, 0); /* nobody has spoken */
+    T_EQ_U64(a.up, 0); /* no message has been sent */
     say(&b, 3, 0);
     wait_for(&a.messages, 1);
     T_EQ_U64(a.up, 1);
@@ -203,7 +205,8 @@ TEST_AROUND(frames_of_one_turn_travel_together, start_joined(), stop())
     T_EQ_U64(links_stats(a.links)->packets_in, 1);
 }
 
-/* What may wait goes with the next frame, or with the flush after the next. */
+/* Frames that may wait go with the next frame, or with the flush after the
+ * next. */
 TEST_AROUND(frames_that_may_wait_do, start_joined(), stop())
 {
     say_by(&b, 0, 0, true);
@@ -241,7 +244,8 @@ TEST_AROUND(a_full_owner_gets_the_rest_of_a_packet_later, start_met(), stop())
     wait_for(&a.messages, 10);
     a.most = 20;
     wait_for(&a.messages, 20);
-    links_disconnect(a.links, a.last_link); /* and with it what is left */
+    /* the messages that are left go with the link */
+    links_disconnect(a.links, a.last_link);
     a.most = UINT32_MAX;
     turn(&a);
     T_EQ_U64(a.messages, 20);
@@ -269,10 +273,10 @@ TEST_AROUND(disconnecting_is_seen_at_the_other_end, start_joined(), stop())
     links_disconnect(b.links, 0);
     wait_for(&a.down, 1);
     T_EQ_U64(b.down, 0);
-    /* To nobody. */
+    /* No peer is there. */
     say(&a, 0, 0);
     T_EQ_U64(links_stats(a.links)->dropped_frames, 1);
-    /* And again, at once, under the same number at both ends. */
+    /* And once more, at once, under the same number at both ends. */
     a.next = 0;
     T_OK(links_connect(b.links, 0, span_str(address), any));
     wait_for(&b.up, 2);
@@ -311,8 +315,9 @@ TEST_AROUND(a_restarted_router_is_found_again, start_met(), stop())
     wait_for(&a.messages, 2);
 }
 
-/* A process that connects, speaks once, and waits to be killed. It is this
- * program again: a fork beside ZMQ's threads may find malloc's lock taken. */
+/* A process that connects, sends one message, and waits to be killed. It runs
+ * this program again, since a fork beside ZMQ's threads may find malloc's lock
+ * taken. */
 __attribute__((constructor)) static void be_peer(void)
 {
     const char *to = getenv("PEER_TEST_SPEAKS_TO");
@@ -341,7 +346,7 @@ static pid_t peer_process(void)
     return pid;
 }
 
-/* Not by a heartbeat. */
+/* Without a heartbeat. */
 TEST(a_killed_process_is_noticed_at_once)
 {
     uint64_t killed;
@@ -370,7 +375,8 @@ static bool dropped(void *ud)
     return links_stats(a.links)->dropped_frames > 0;
 }
 
-/* Before the link is known to be down: no route, nothing waits. */
+/* In the time before the link is known to be down: no route, and no frame
+ * waits. */
 TEST_AROUND(frames_for_a_lost_peer_are_dropped, start(), stop())
 {
     pid_t pid = peer_process();
@@ -400,7 +406,7 @@ TEST_AROUND(many_processes_come_and_go, start(), stop())
     T_EQ_U64(links_stats(a.links)->dropped_packets, 0);
 }
 
-/* True if a counter of links, ud, is not 0. */
+/* True if the counter of links, ud, is not 0. */
 static bool is_counted(void *ud)
 {
     pump();
@@ -476,7 +482,7 @@ static bool has_come(void *ud)
     return events & ZMQ_POLLIN;
 }
 
-/* The monitor may tell of the end before the last message is read. */
+/* The monitor may report the end before the last message is read. */
 TEST(what_a_lost_connection_said_is_not_heard_after_its_end)
 {
     start_met();
@@ -493,7 +499,8 @@ TEST(what_a_lost_connection_said_is_not_heard_after_its_end)
     stop();
 }
 
-/* No link without a HELLO, and what is not ours at all is ended. */
+/* Without a HELLO no link is made; a connection of another protocol is
+ * ended. */
 TEST(what_is_not_ours_is_ended)
 {
     void *ctx = zmq_ctx_new(), *s = dealer(ctx), *named = dealer(ctx);
@@ -534,8 +541,8 @@ TEST(a_packet_that_is_too_large_ends_its_link)
     stop_raw(ctx);
 }
 
-/* Repeats HELLO while its connection is up, as a brain does: the connection may
- * be one that made room for the crowd. */
+/* Repeats HELLO while the connection is up, as a brain does: the connection may
+ * have been ended to make room for the crowd. */
 static bool hello_heard(void *ud)
 {
     uint64_t *said_ns = ud, now_ns = t_now_ns();
@@ -548,8 +555,8 @@ static bool hello_heard(void *ud)
     return a.messages > 0;
 }
 
-/* Each HELLO is answered: what the answer goes by may end with the connection
- * by which the one before it came. */
+/* Repeats HELLO until it is answered: an answer may go to a connection that has
+ * just ended. */
 static bool hello_answered(void *ud)
 {
     uint32_t before = a.messages;
@@ -560,7 +567,7 @@ static bool hello_answered(void *ud)
     return b.messages > 0;
 }
 
-/* More than there are places for: the oldest of the silent make room. */
+/* More connections than places: the oldest of the silent ones are ended. */
 TEST(a_crowd_that_says_nothing_makes_nobody_deaf)
 {
     void *ctx = zmq_ctx_new(), *crowd[120];
@@ -568,7 +575,7 @@ TEST(a_crowd_that_says_nothing_makes_nobody_deaf)
     uint64_t said_ns = 0;
     struct rlimit few = {600, 600};
 
-    /* Strangers may have an eighth of the descriptors: 75. */
+    /* Strangers get an eighth of the descriptors: 75. */
     T_EQ_I64(setrlimit(RLIMIT_NOFILE, &few), 0);
     repeats = true;
     start();
@@ -591,7 +598,7 @@ TEST(one_that_says_no_hello_is_ended_in_time)
 {
     void *ctx = zmq_ctx_new(), *s = dealer(ctx);
 
-    options.hello_ns = 3 * NS_PER_S; /* b says it long before */
+    options.hello_ns = 3 * NS_PER_S; /* b's HELLO comes long before */
     start_met();
     T_TRUE(zmq_connect(s, address) == 0);
     T_WAIT(is_counted, (void *)&links_stats(a.links)->silent_ended);
@@ -601,7 +608,7 @@ TEST(one_that_says_no_hello_is_ended_in_time)
     stop_raw(ctx);
 }
 
-/* A peer that asks and does not read. */
+/* A peer that sends PINGs and does not read. */
 TEST(what_waits_to_be_sent_is_bounded)
 {
     void *ctx = zmq_ctx_new(), *s = dealer(ctx);
@@ -628,7 +635,8 @@ static bool first_is_known(void *ud, uint32_t link)
     return link == 0;
 }
 
-/* Hellos that no brain took: the oldest of them makes room, not the known. */
+/* HELLOs that no brain accepted: the oldest of these links is ended, not a
+ * known one. */
 TEST(links_without_a_peer_give_way)
 {
     void *ctx = zmq_ctx_new(), *s[2 * LINKS];
@@ -657,7 +665,7 @@ static void use_up_descriptors(struct rlimit *before)
 
     T_TRUE(getrlimit(RLIMIT_NOFILE, before) == 0);
     low = *before;
-    low.rlim_cur = (rlim_t)fd; /* none below is free */
+    low.rlim_cur = (rlim_t)fd; /* no lower number is free */
     close(fd);
     T_TRUE(setrlimit(RLIMIT_NOFILE, &low) == 0);
 }
@@ -693,7 +701,7 @@ static bool calm(void *ud)
     return cpu_ns() - before < 150 * NS_PER_MS;
 }
 
-/* Connections that wait would keep the listener readable and ZMQ's thread
+/* Connections that wait would keep the listener readable, and so ZMQ's thread
  * awake: they are refused, or accepted and ended. */
 TEST(without_descriptors_connections_do_not_keep_a_thread_busy)
 {

@@ -1,6 +1,6 @@
 /* pool_test.c - which runs of blocks an extent gets, and how much a search
  * looks at: each free run once to see that none is long enough, and once to
- * collect them, however many pieces are taken. */
+ * collect runs, however many are taken. */
 #include "core/move/pool.h"
 #include "test/t.h"
 
@@ -54,7 +54,7 @@ TEST(pieces_cost_one_pass)
     T_EQ_U64(e.runs, 8);
     T_TRUE(p.steps - steps <= 2 * 2048);
     steps = p.steps;
-    e = take(1000); /* none is longer than one: that is known */
+    e = take(1000); /* no run is longer than one block, which is known */
     T_EQ_U64(e.runs, 1000);
     T_TRUE(p.steps - steps <= 2048);
     pool_check(&p);
@@ -78,7 +78,8 @@ TEST(too_scattered_is_known_until_blocks_are_given)
     T_TRUE(!pool_take(&p, &e, POOL_RUNS_MAX + 1, &first));
     T_TRUE(p.steps > steps);
     e = take(POOL_RUNS_MAX);
-    T_TRUE(!pool_take(&p, &e, 1, &first)); /* this one has all its runs */
+    /* this extent has the most runs that it may have */
+    T_TRUE(!pool_take(&p, &e, 1, &first));
     T_EQ_U64(take(1).runs, 1);
     pool_check(&p);
 }
@@ -95,13 +96,13 @@ TEST(the_longest_come_first_and_the_rest_fits_best)
     }
     for (uint32_t i = 0; i < 5; i++)
         pool_give(&p, &gaps[i]);
-    e = take(12); /* 7, and 5 of the run of 5: the run of 6 stays whole */
+    e = take(12); /* the run of 7, and that of 5: the run of 6 stays whole */
     T_EQ_U64(e.runs, 2);
     T_EQ_U64(p.run_len[e.head], 7);
     T_EQ_U64(p.run_len[e.tail], 5);
     e = take(6);
     T_EQ_U64(e.runs, 1);
-    e = take(5); /* all that is left */
+    e = take(5); /* takes all blocks that are left */
     T_EQ_U64(e.runs, 2);
     T_EQ_U64(p.free, 0);
     pool_check(&p);

@@ -1,4 +1,5 @@
-/* Rows of a report: what was written is read, what is cut or unknown is not. */
+/* Rows of a report: a reader gets what was written; rows that are cut or
+ * unknown are refused. */
 #include "wire/rows.h"
 
 #include "test/t.h"

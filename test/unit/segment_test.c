@@ -101,7 +101,7 @@ TEST(refusals)
     refused(b, sizeof(b), payload, ERR_MALFORMED);
 }
 
-/* Sizes that only add up modulo 2^32 do not add up. */
+/* Sizes whose sum is right only modulo 2^32 are refused. */
 TEST(sizes_do_not_wrap)
 {
     uint8_t b[DATA_HEADER_MAX];
@@ -131,7 +131,7 @@ TEST(parts_spread_over_addresses)
 
 /* where the rows lie */
 
-/* The payload of sources does not hold the rows' bytes. */
+/* The payload of sources is not as long as the rows. */
 TEST(kinds_do_not_mix)
 {
     uint8_t b[DATA_HEADER_MAX];
@@ -194,7 +194,7 @@ TEST(sources)
     T_ERR(source_round(in, 0, 0, out), ERR_MALFORMED);
     in[1].rows = 0;
     T_ERR(source_round(in, 2, 4, out), ERR_MALFORMED);
-    in[0].rows = in[1].rows = UINT32_MAX; /* sums do not wrap */
+    in[0].rows = in[1].rows = UINT32_MAX; /* sums must not wrap */
     T_ERR(source_round(in, 2, UINT32_MAX - 1, out), ERR_MALFORMED);
 }
 

@@ -1,5 +1,5 @@
-/* sending_copy_test.c - messages to a peer that maps our pool: where rows lie
- * instead of the rows, in segments of their own size. */
+/* sending_copy_test.c - messages to a peer that maps our pool: they have the
+ * rows' places in place of the rows, in segments of their own size. */
 #include "test/unit/sending_side.h"
 
 static void copy_job(struct sending *d, uint32_t slot, uint64_t g,

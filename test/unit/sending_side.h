@@ -1,5 +1,6 @@
-/* sending_side.h - what the tests of core/move/sending.c share: a sender over
- * one pool with a peer, jobs, and what comes next. Each program has its own. */
+/* sending_side.h - shared by the tests of core/move/sending.c: a sender over
+ * one pool with a peer, jobs, and checks of the next message. Each program has
+ * its own. */
 #ifndef MMX_TEST_SENDING_SIDE_H
 #define MMX_TEST_SENDING_SIDE_H
 
@@ -29,7 +30,7 @@ static inline void on_quiet(void *ud, const struct data_note *n)
 static inline struct sending *make_with(uint32_t shard, uint32_t shards,
     uint32_t window, uint32_t segment, const struct sending_pool *pool)
 {
-    static struct sending *d; /* takes the place of the one before */
+    static struct sending *d; /* a new one replaces the last one */
     struct slab s = {0};
 
     free(d);
@@ -42,7 +43,7 @@ static inline struct sending *make_with(uint32_t shard, uint32_t shards,
     return d;
 }
 
-/* Messages of about 50 rows, a window of four. */
+/* Returns a sender with messages of about 50 rows, and a window of four. */
 static inline struct sending *make(void)
 {
     struct sending *d = make_with(0, 1, 256 * KIB, 52 * KIB, &POOL);
@@ -92,7 +93,7 @@ static inline void limit(
     T_FALSE(give(d, c));
 }
 
-/* A job of its own blocks: rows of slot i begin at block 8 i. */
+/* Opens a job with blocks of its own: rows of slot i begin at block 8 i. */
 static inline void job(struct sending *d, uint32_t slot, uint64_t g,
     uint32_t blocks, uint32_t rows, uint32_t total)
 {
@@ -106,7 +107,8 @@ static inline void done(struct sending *d, uint32_t token)
     sending_done(d, token, on_quiet, NULL);
 }
 
-/* The next message is one segment of these rows; returns the token. */
+/* Checks that the next message is one segment of these rows; returns its
+ * token. */
 static inline uint32_t expect(
     struct sending *d, uint32_t slot, uint32_t first, uint32_t rows)
 {

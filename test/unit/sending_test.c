@@ -43,7 +43,7 @@ TEST_WITH(only_whole_units_until_the_end, struct sending *d, make())
     job(d, 0, 9, 4, 7, ROWS_UNKNOWN);
     done(d, expect(d, 0, 0, 4));
     nothing(d);
-    limit(d, 0, 9, 7, 7); /* now it is known that 7 is the end */
+    limit(d, 0, 9, 7, 7); /* the length, 7, becomes known */
     done(d, expect(d, 0, 4, 3));
     T_EQ_U64(batch.segments[0].total, 7);
     limit(d, 0, 9, 64, 7);
@@ -89,7 +89,8 @@ TEST_WITH(source_runs, struct sending *d, make())
     T_EQ_U64(batch.pieces[0].block, 100);
     T_EQ_U64(batch.pieces[0].at, 8);
     T_EQ_U64(batch.pieces[0].rows, 20);
-    limit(d, 0, 9, 5000, ROWS_UNKNOWN); /* never beyond the blocks held */
+    /* never beyond the blocks that the job has */
+    limit(d, 0, 9, 5000, ROWS_UNKNOWN);
     while (sending_next(d, &batch, &t))
         T_CHECK(batch.segments[batch.count - 1].first +
                         batch.segments[batch.count - 1].rows <=
@@ -97,8 +98,8 @@ TEST_WITH(source_runs, struct sending *d, make())
             "row %u", batch.segments[batch.count - 1].first);
 }
 
-/* Rows in one place are a message of their own; what is less than that, or of
- * several fields, travels together. */
+/* Rows that lie in one place are a message of their own; fewer rows, or rows of
+ * several fields, travel together. */
 TEST(rows_in_one_place_go_alone)
 {
     struct sending_pool pool = POOL;
@@ -113,7 +114,7 @@ TEST(rows_in_one_place_go_alone)
     run(d, 0, 9, 7, 1);
     run(d, 0, 9, 3, 2);
     run(d, 0, 9, 100, 1);
-    job(d, 2, 8, 1, 12, 12); /* fewer rows than a message of their own */
+    job(d, 2, 8, 1, 12, 12); /* too few rows for a message of their own */
     limit(d, 0, 9, 64, 64);
     T_TRUE(sending_next(d, &batch, &t));
     for (uint32_t i = 0; i < 4; i++) {
@@ -125,8 +126,9 @@ TEST(rows_in_one_place_go_alone)
     T_EQ_U64(rows, 64 + 12);
 }
 
-/* Of two peers one is read where the rows lie: messages of their own, in the
- * first window. The other's are copied: together, in the widened window. */
+/* Of two peers one reads rows where they lie: it gets messages of their own, in
+ * the first window. The other one's rows are copied: together, in the widened
+ * window. */
 TEST(peers_are_served_as_their_carriers_read)
 {
     struct sending_pool pool = POOL;
@@ -218,7 +220,8 @@ TEST_WITH(windows_are_per_endpoint, struct sending *d, make())
     T_EQ_U64(batch.peer, 2);
 }
 
-/* One message may always go: a unit beyond every limit, a window too small. */
+/* One message may always go: also with a unit beyond every limit, or a window
+ * that is too small. */
 TEST(a_unit_beyond_the_limits)
 {
     struct sending_pool pool = {16, 100000, 16, 1, 0, 0};
@@ -240,7 +243,7 @@ TEST(a_unit_beyond_the_limits)
     nothing(d);
 }
 
-/* The receiver has to fetch each of them, and has places for a few. */
+/* The receiver fetches each such message, and has places for a few. */
 TEST(units_larger_than_a_message_are_few_at_once)
 {
     struct sending_pool pool = {16, 100000, 16, 1, 0, 0};
@@ -272,8 +275,8 @@ TEST_WITH(peers_message_size_counts, struct sending *d, make())
     done(d, expect(d, 0, 0, 8));
 }
 
-/* A huge room and small ones: each turn of the endpoint has one segment of
- * each, so the small ones are gone after the first message or two. */
+/* A huge room and small ones: each turn of the endpoint has a segment of each,
+ * so that the small ones are done after the first message or two. */
 /* RULES 5.9 */
 TEST_WITH(jobs_take_turns, struct sending *d, make())
 {
@@ -332,7 +335,8 @@ TEST(small_jobs_travel_together)
     nothing(d);
 }
 
-/* The next message has these two slots' rows; NONE: but one. */
+/* Checks that the next message has rows of these two slots; second NONE: of
+ * one. */
 static void expect_slots(struct sending *d, uint32_t first, uint32_t second)
 {
     uint32_t t;
@@ -343,7 +347,7 @@ static void expect_slots(struct sending *d, uint32_t first, uint32_t second)
     T_EQ_U64(batch.from[batch.count - 1].slot, second == NONE ? first : second);
 }
 
-/* So that a carrier can let the small ones overtake. */
+/* So that a carrier can let small messages overtake large ones. */
 TEST(small_jobs_share_no_message_with_large_ones)
 {
     struct sending_pool pool = {256, 2 * ROW, 16, 2, 0, 0};
@@ -361,8 +365,8 @@ TEST(small_jobs_share_no_message_with_large_ones)
     nothing(d);
 }
 
-/* With headers a message never exceeds what both ends agreed on, and its
- * places never the room at either end. */
+/* With its headers a message is never larger than both ends agreed on, and
+ * never has more places than either end can take. */
 TEST(messages_fit)
 {
     struct sending_pool pool = {256, 300, 1, 20, 0, 0};
@@ -416,7 +420,7 @@ TEST(segments_have_few_units)
     run(d, 0, 9, 0, 64);
     limit(d, 0, 9, 4096, 4096);
     T_TRUE(sending_next(d, &batch, &t));
-    T_EQ_U64(batch.count, 8); /* 512 units may be in as many places */
+    T_EQ_U64(batch.count, 8); /* 512 units may lie in as many places */
     for (uint32_t i = 0; i < batch.count; i++)
         T_EQ_U64(batch.segments[i].rows, SEGMENT_UNITS_MAX * 2);
 }
@@ -435,7 +439,7 @@ TEST_WITH(rewind_goes_back, struct sending *d, make())
     done(d, expect(d, 0, 8, 8));
     T_EQ_U64(batch.segments[0].attempt, 1);
     nothing(d);
-    limit(d, 0, 9, 32, ROWS_UNKNOWN); /* of attempt 0 */
+    limit(d, 0, 9, 32, ROWS_UNKNOWN); /* a limit for attempt 0 */
     nothing(d);
     c = cmd_of(SEND_LIMIT, 0, 9);
     c.attempt = 1;
@@ -444,7 +448,7 @@ TEST_WITH(rewind_goes_back, struct sending *d, make())
     done(d, expect(d, 0, 16, 4));
 }
 
-/* The length became known while the peer was away. */
+/* The length becomes known while the peer is away. */
 TEST_WITH(rewind_tells_the_total, struct sending *d, make())
 {
     struct data_cmd c = cmd_of(SEND_REWIND, 0, 9);
@@ -482,14 +486,15 @@ TEST_WITH(close_waits_for_what_is_out, struct sending *d, make())
     nothing(d);
     done(d, b);
     T_EQ_U64(quiets, 0);
-    T_FALSE(give(d, cmd_of(SEND_CLOSE, 0, 9))); /* once more: two answers */
+    /* the second CLOSE is answered, too */
+    T_FALSE(give(d, cmd_of(SEND_CLOSE, 0, 9)));
     done(d, a);
     T_EQ_U64(quiets, 2);
     T_EQ_U64(last_quiet.slot, 0);
     T_EQ_U64(last_quiet.generation, 9);
 }
 
-/* The slot serves another generation before the old messages are done. */
+/* The slot serves another generation while old messages are under way. */
 TEST_WITH(close_of_an_older_generation, struct sending *d, make())
 {
     uint32_t a, b, c;
@@ -533,7 +538,7 @@ TEST_WITH(broken_peer_stands_still, struct sending *d, make())
     c.a = 8;
     T_FALSE(give(d, c));
     done(d, expect(d, 0, 0, 8));
-    job(d, 2, 11, 1, 4, 4); /* what is opened after the break goes */
+    job(d, 2, 11, 1, 4, 4); /* jobs that are opened after the break are sent */
     done(d, expect(d, 2, 0, 4));
 }
 
@@ -559,7 +564,7 @@ TEST_WITH(closed_peer, struct sending *d, make())
     T_EQ_U64(batch.address, 1); /* generation 9, part 0, of two */
 }
 
-/* A peer that asks for nonsense gets nothing, and nobody is hurt. */
+/* A peer whose geometry is nonsense gets no rows; no other peer is affected. */
 TEST_WITH(hostile_geometry, struct sending *d, make())
 {
     static const uint32_t odd[] = {0, 1, 3, 4, 16, 240, 241, 0x7fffffff,
@@ -587,7 +592,7 @@ TEST_WITH(hostile_geometry, struct sending *d, make())
             }
 }
 
-/* More source pieces in a unit than a message may have: it stands still. */
+/* A unit of more source pieces than a message may have is never sent. */
 TEST(units_of_a_pool_that_bounds_them)
 {
     struct sending_pool pool = {256, ROW, 16, 2, 4 * ROW, 0};
@@ -600,7 +605,7 @@ TEST(units_of_a_pool_that_bounds_them)
     run(d, 0, 9, 0, 2);
     limit(d, 0, 9, 32, 32);
     nothing(d);
-    job(d, 1, 10, 2, 32, 32); /* units of 4 */
+    job(d, 1, 10, 2, 32, 32); /* with units of 4 rows */
     done(d, expect(d, 1, 0, 32));
 }
 
@@ -638,7 +643,7 @@ TEST(unit_in_too_many_blocks)
     nothing(d);
 }
 
-/* A job of that peer whose rows spread over all its addresses. */
+/* Opens a job of the peer whose rows spread over all of its addresses. */
 static void wide_job(
     struct sending *d, uint32_t slot, uint32_t peer, uint32_t rows)
 {
@@ -651,8 +656,8 @@ static void wide_job(
     limit(d, slot, 9 + slot, rows, ROWS_UNKNOWN);
 }
 
-/* A peer that takes nothing, by as many addresses as it likes, and one that
- * comes later. */
+/* One peer takes no messages, by any number of addresses; another peer comes
+ * later. */
 TEST(a_stuck_peer_leaves_messages_for_others)
 {
     struct sending *d = make_with(0, 1, 512 << 20, 52 * KIB, &POOL);
@@ -671,7 +676,7 @@ TEST(a_stuck_peer_leaves_messages_for_others)
     T_TRUE(sending_ready(d));
     done(d, expect(d, 100, 0, 16));
     T_FALSE(sending_ready(d));
-    done(d, out[--n]); /* its own again */
+    done(d, out[--n]); /* this peer's own message place is free again */
     T_TRUE(sending_next(d, &batch, &out[n++]));
     T_EQ_U64(batch.peer, 0);
     for (uint32_t peer = 1; peer < PEERS; peer++) {
@@ -680,7 +685,7 @@ TEST(a_stuck_peer_leaves_messages_for_others)
         c.peer = peer;
         T_FALSE(give(d, c));
     }
-    while (sending_next(d, &batch, &t)) /* it is alone */
+    while (sending_next(d, &batch, &t)) /* no other peer is left */
         n++;
     T_EQ_U64(n, SEND_MESSAGES_MAX);
 }

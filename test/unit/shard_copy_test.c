@@ -1,5 +1,6 @@
 /* shard_copy_test.c - whole shards that copy out of a mapped pool: every byte
- * at its place, hostile runs, sources that go, rooms that end in the middle. */
+ * at its place, hostile runs, sources that go away, rooms that end during a
+ * copy. */
 #include "test/unit/shard_side.h"
 
 #include <fcntl.h>
@@ -9,11 +10,13 @@
 #define FIELDS 3
 
 static struct source *source;
-static struct data_calls langds; /* calls of langd's shard, for said_by() */
+/* the real calls of langd's shard, behind said_by() */
+static struct data_calls langds;
 static _Atomic uint32_t who;
-static _Atomic bool holds, held; /* said_by() waits; it has begun to */
+/* holds: said_by() is to wait; held: it waits */
+static _Atomic bool holds, held;
 
-/* What encoded would say of its pool. */
+/* Returns what encoded would say of its pool. */
 static struct local_pool_info info_of(uint8_t fields[FIELDS * 12])
 {
     const struct shard_pool *p = &w.e.pool;
@@ -51,7 +54,7 @@ static void sources(struct source *s)
         T_TRUE(shard_source(w.l.shards[i], 2, 0, s));
 }
 
-/* Encoded's first blocks are mapped. */
+/* Starts shards where only the first blocks of encoded's pool are mapped. */
 static void begin_by(
     const struct data_ops *carrier, uint32_t es, uint32_t ls, uint32_t blocks)
 {
@@ -79,7 +82,7 @@ static bool dropped(const void *ud)
     return SUM(w.l, segments_dropped) >= 1;
 }
 
-/* Room 1 has been looked at, and nothing of it has landed. */
+/* Checks that room 1 was looked at, and that no row of it landed. */
 static void nothing_lands(void)
 {
     wait_for(dropped, NULL, "dropped");
@@ -108,7 +111,7 @@ static void moves(uint32_t es, uint32_t ls)
 TEST_IS(one_to_one, moves(1, 1));
 TEST_IS(two_to_three, moves(2, 3));
 
-/* The same shards take rows of either kind, and small rooms among large. */
+/* The same shards take copied and sent rows, of small rooms and large ones. */
 TEST_AROUND(kinds_side_by_side, begin(1, 1), end())
 {
     for (uint64_t g = 1; g < 30; g++) {
@@ -124,7 +127,7 @@ TEST_AROUND(kinds_side_by_side, begin(1, 1), end())
     T_TRUE(SUM(w.l, segments_copied) < SUM(w.l, segments_landed));
 }
 
-/* Nothing is mapped, or of another peer only: nothing lands. */
+/* No source is mapped, or only that of another peer: no row lands. */
 TEST_AROUND(no_source, begin(1, 1), end())
 {
     sources(NULL);
@@ -134,7 +137,7 @@ TEST_AROUND(no_source, begin(1, 1), end())
     nothing_lands();
 }
 
-/* What comes to langd's shard is from `who`. */
+/* Delivers to langd's shard as if from peer `who`. */
 static bool said_by(void *ud, struct data *d, const struct data_in *in)
 {
     struct data_in m = *in;
@@ -158,8 +161,8 @@ static enum err keyed_open(struct data **out, const struct data_conf *c,
     return data_mem.open(out, c, &own);
 }
 
-/* The source is the room's peer's whichever peer names it: another peer has
- * nothing copied into that room. */
+/* The source is that of the room's peer, whichever peer names the room: no
+ * other peer can have rows copied into it. */
 /* RULES 10.6 */
 TEST(copies_are_ordered_by_the_peer_of_the_room)
 {
@@ -188,8 +191,8 @@ static bool is_held(const void *ud)
     return atomic_load(&held);
 }
 
-/* The peer's place is another's by the time at which a message is looked at
- * that came by the old key. */
+/* A message came under the old key; when it is looked at the peer's place
+ * belongs to another. */
 /* RULES 10.6 */
 TEST(a_key_that_was_replaced_lands_nothing)
 {
@@ -213,7 +216,7 @@ TEST(a_key_that_was_replaced_lands_nothing)
     end();
 }
 
-/* Rows that lie beyond what is mapped. */
+/* Runs beyond the mapped part of the pool. */
 TEST_AROUND(runs_outside, begin_by(&data_mem, 1, 1, 20), end())
 {
     room(1, 17, 100, 40); /* blocks 17, 19 and 21 */
@@ -232,8 +235,8 @@ TEST_AROUND(another_layout, begin(1, 1), end())
     nothing_lands();
 }
 
-/* Takes the pages from this row's on away, as a hole in a file of huge pages
- * does when the system has none to give. Nothing else is in them. */
+/* Takes the pages from this row's on away, as in a file of huge pages when the
+ * system has none to give. The pages have no other rows. */
 static void take_away(const uint8_t *row)
 {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
@@ -246,7 +249,7 @@ static void take_away(const uint8_t *row)
     close(empty);
 }
 
-/* Room 1 has rows in the hole, room 2 has none: the one is told of, the other
+/* Room 1 has rows in the hole, room 2 has none: room 1 is reported, room 2
  * lands. */
 static void a_hole(bool at_source)
 {
@@ -269,21 +272,21 @@ static void a_hole(bool at_source)
 TEST_IS(pages_taken_out_of_the_source_cost_their_room, a_hole(true));
 TEST_IS(pages_taken_out_of_our_pool_cost_their_room, a_hole(false));
 
-/* A source goes while copies out of it wait; those end well. */
+/* A source goes away while copies out of it wait; running ones complete. */
 TEST_AROUND(source_goes, begin(1, 1), end())
 {
     room(1, 3, 400, 1901);
     sources(NULL);
-    /* What came before it went is copied; the rest is refused. */
+    /* Messages from before are copied; later ones are refused. */
     push(&w.e, cmd_of(SEND_CLOSE, 1));
     WAIT(w.seen[1].send_quiet, 1);
     push(&w.l, cmd_of(LAND_CLOSE, 1));
     WAIT(w.seen[1].land_quiet, 1);
-    T_TRUE(source_alone(source)); /* the shard reads it no more */
+    T_TRUE(source_alone(source)); /* the shard does not read it any more */
 }
 
-/* The fence: from the moment a closed room is quiet nothing of its source is
- * read, though messages about it are still on their way. */
+/* Once a closed room is quiet its source is not read any more, though messages
+ * about it are still on their way. */
 TEST(quiet_means_nothing_is_read)
 {
     uint8_t *to, *copy;
@@ -328,7 +331,7 @@ static void refused(struct local_pool_info m, int fd, const char *part)
     refused_in(m, fd, UINT64_MAX, part);
 }
 
-/* Returns a sealed file of that size with `there` bytes of pages. */
+/* Returns a sealed file of `bytes` bytes, of which `there` have pages. */
 static int file_of(uint64_t bytes, uint64_t there)
 {
     int fd = memfd_create("open", MFD_CLOEXEC | MFD_ALLOW_SEALING);

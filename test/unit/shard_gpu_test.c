@@ -1,23 +1,25 @@
 /* shard_gpu_test.c - whole shards over data_mem with pools on a GPU, at either
  * end or both, over the driver's double: every byte of a room at its place,
- * slow copies, messages that are fetched, a GPU that is lost in between. */
+ * slow copies, fetched messages, a GPU that is lost meanwhile. */
 #include "test/gpu.h"
 #include "test/unit/shard_side.h"
 
 #define KIB    1024u
 #define LAYOUT "embedding:bf16:256,ids:i32:1,pos:i32:3"
 
-/* Of the next world. */
+/* Settings for the next start. */
 static struct {
-    /* The first is NULL: data_mem. `by`: of two, which the peer has chosen. */
+    /* The first NULL: data_mem alone. `by`: the carrier that the peer has
+     * chosen of two. */
     const struct data_ops *carriers[2];
     uint8_t by;
     const char *layout; /* NULL: LAYOUT */
     uint32_t window;    /* 0: 16 MiB */
-    bool copy;          /* langd is told where rows lie, and copies them */
+    bool copy;          /* langd gets the rows' places, and copies the rows */
 } how;
 
-static struct data *sender; /* of `remembered` */
+/* the first carrier that was opened, by `remembered` */
+static struct data *sender;
 static struct source *source;
 
 static void make(struct side *s, const char *kind, uint32_t blocks)
@@ -43,7 +45,8 @@ static void conf(void)
     w.sent = !how.copy;
 }
 
-/* The receiver's messages may be smaller than the sender's. */
+/* Opens both sides; the receiver's messages may be smaller than the
+ * sender's. */
 static void open_both(const char *from, uint32_t from_blocks, const char *to,
     uint32_t to_blocks, uint32_t segment, uint32_t receiver_segment)
 {
@@ -71,7 +74,7 @@ static void stop(void)
     T_EQ_I64(gpu_get("created"), 0);
 }
 
-/* The pool's memory as `bytes` has it, or the other way round. */
+/* Writes the pool's memory from `bytes`, or reads it back. */
 static void source_write(void)
 {
     if (w.e.mem.gpu)
@@ -113,7 +116,7 @@ static void moves(const char *from, const char *to, uint32_t segment)
     stop();
 }
 
-/* As langd maps the pool of an encoded on its host. */
+/* Maps encoded's pool as langd does on one host. */
 static void source_tell(const char *to)
 {
     uint32_t gpu = mem_gpu(to), readers = gpu == NONE ? 0 : 1u << gpu;
@@ -197,7 +200,7 @@ TEST(gpu_to_gpu)
 TEST(gpu_to_another_gpu)
 {
     gpu_use();
-    gpu_double_only(); /* not every host has two */
+    gpu_double_only(); /* few hosts have two */
     moves("cuda:0", "cuda:1", 256 * KIB);
 }
 
@@ -228,7 +231,7 @@ static bool have_gone(void *ud)
     return SUM(w.e, bytes_sent) == *(const uint64_t *)ud;
 }
 
-/* A landing is not told before its copy is over. */
+/* A landing is not reported before its copy has ended. */
 TEST_AROUND(nothing_has_landed_before_it_is_on_the_gpu, gpu_use(), stop())
 {
     uint64_t wanted = 500 * 528;
@@ -241,11 +244,11 @@ TEST_AROUND(nothing_has_landed_before_it_is_on_the_gpu, gpu_use(), stop())
     room(1, 0, 0, 500);
     T_WAIT(have_gone, &wanted);
     push(&w.e, cmd_of(SEND_CLOSE, 1));
-    WAIT(w.seen[1].send_quiet, 1); /* all of it has arrived */
+    WAIT(w.seen[1].send_quiet, 1); /* all messages have arrived */
     push(&w.l, cmd_of(LAND_CLOSE, 1));
     drain();
     T_EQ_U64(w.seen[1].landed, 0);
-    T_EQ_U64(w.seen[1].land_quiet, 0); /* the blocks are not free either */
+    T_EQ_U64(w.seen[1].land_quiet, 0); /* nor are the blocks free */
     gpu_set("hold", 0);
     WAIT(w.seen[1].land_quiet, 1);
 }
@@ -273,7 +276,7 @@ static void lose(const char *from, const char *to)
     WAIT(w.lost, 1);
     push(&w.e, cmd_of(SEND_CLOSE, 1));
     push(&w.l, cmd_of(LAND_CLOSE, 1));
-    WAIT(w.seen[1].send_quiet, 1); /* closing ends although copies fail */
+    WAIT(w.seen[1].send_quiet, 1); /* a close ends although copies fail */
     WAIT(w.seen[1].land_quiet, 1);
     T_TRUE(w.seen[1].landed < 2000);
     world_stop();
@@ -295,8 +298,8 @@ TEST(a_gpu_that_is_lost_between_copies)
     lose("host", "cuda:0");
 }
 
-/* The receiver's segments are smaller than the sender's: every message is
- * fetched into pinned memory. */
+/* Opens sides whose receiver has the smaller segments: it fetches every message
+ * into pinned memory. */
 static void fetching(
     const char *from, uint32_t segment, uint32_t receiver_segment)
 {
@@ -322,14 +325,14 @@ TEST(fetched_messages)
     fetches(2001);
 }
 
-/* More of them at once than slots may wait for. */
+/* More fetched messages at once than there are slots. */
 TEST(fetched_messages_beyond_pinned_memory)
 {
     fetching("host", 256 * KIB, 16 * KIB);
     fetches(32768);
 }
 
-/* A carrier that reads and writes memory of GPUs itself. */
+/* A carrier that reads and writes GPU memory itself. */
 static _Atomic uint32_t posted_straight, fetched_straight;
 
 static const struct iovec *on_host(
@@ -383,7 +386,7 @@ static void start_reaching(const char *layout, uint32_t receiver_segment)
     reaching.memory = reaches;
     reaching.gpu = true;
     how.carriers[0] = &reaching;
-    how.window = 512 * KIB; /* no more than may be fetched at once */
+    how.window = 512 * KIB; /* as much as may be fetched at once */
     how.layout = layout;
     fetching("cuda:0", 128 * KIB, receiver_segment);
 }
@@ -400,14 +403,15 @@ TEST(rows_in_one_place_go_straight)
     place_read();
     place_check(1, 7, 0, 8192);
     T_TRUE(posted_straight >= 31 && fetched_straight == posted_straight);
-    T_TRUE(STAGED(w.e) <= 2 && STAGED(w.l) <= 2); /* small ones at the ends */
+    /* only the small pieces at the ends */
+    T_TRUE(STAGED(w.e) <= 2 && STAGED(w.l) <= 2);
     T_EQ_U64((uint64_t)gpu_get("flushes"), fetched_straight);
     close_room(1);
     stop();
 }
 
-/* Several carriers are open, of which one reaches GPUs: how rows go is decided
- * by what the peer has chosen. */
+/* Several carriers are open, one of which reaches GPUs: the peer's choice
+ * decides how rows go. */
 static void of_several_carriers(uint8_t by)
 {
     how.carriers[1] = &staging;
@@ -472,7 +476,7 @@ TEST(a_gpu_that_is_lost_when_rows_came_straight)
     world_stop();
 }
 
-/* data_mem; the first carrier that is opened is encoded's. */
+/* Opens data_mem, and remembers the first, encoded's. */
 static enum err remembered(struct data **out, const struct data_conf *c,
     const struct data_calls *calls)
 {
@@ -483,7 +487,7 @@ static enum err remembered(struct data **out, const struct data_conf *c,
     return e;
 }
 
-/* To peer 2. */
+/* Returns the command for peer 2. */
 static struct data_cmd for_other(uint8_t type, uint64_t g)
 {
     struct data_cmd c = cmd_of(type, g);
@@ -504,7 +508,7 @@ static void to_other(uint64_t g, uint32_t from, uint32_t to, uint32_t rows)
     send_limit(g, rows, rows);
 }
 
-/* Peer 1 takes nothing from its second message on. */
+/* Starts shards where peer 1 takes no message after the first. */
 static void start_stalled(void)
 {
     static struct data_ops ops;
@@ -542,18 +546,18 @@ static bool memory_is_full(void *ud)
     return SUM(w.e, messages_sent) >= 32;
 }
 
-/* All pinned memory is full of what a peer does not take. */
+/* Rows for a peer that takes none fill all pinned memory. */
 TEST(a_peer_that_stands_still_holds_up_nobody)
 {
     start_stalled();
-    room(2, 2, 10, 20000); /* 10 MB, of 8 MiB that are pinned */
+    room(2, 2, 10, 20000); /* 10 MB, more than the 8 MiB that are pinned */
     T_WAIT(memory_is_full, NULL);
     to_other(3, 1300, 5, 4001);
     WAIT(w.seen[3].landed, 4001);
     stop_stalled();
 }
 
-/* One small message in each slot is enough to hold it. */
+/* One small message in each slot is enough to fill it. */
 TEST(nor_does_a_trickle_to_it)
 {
     start_stalled();

@@ -1,6 +1,6 @@
-/* shard_loop_test.c - a shard whose work the loop has, served exactly when
+/* shard_loop_test.c - a shard whose work the loop does, served exactly as
  * node_inline.c serves it: rooms come whole, however small the window or the
- * segments are, and nothing sleeps on what it could send. */
+ * segments are, and a shard does not sleep while it could send. */
 #include "node/shard/shard.h"
 #include "test/data_mem.h"
 #include "test/orders.h"
@@ -22,8 +22,8 @@ struct end {
     struct shard *shard;
     struct shard_pool pool;
     struct mem mem;
-    bool watched;    /* as a poll of the node */
-    uint32_t handed; /* times that its thread took the work over */
+    bool watched;    /* the node's loop polls its descriptor */
+    uint32_t handed; /* how often its thread took the work over */
 };
 
 static struct world {
@@ -32,7 +32,7 @@ static struct world {
     uint32_t landed;
 } w;
 
-static bool alone; /* the thread has the work, always */
+static bool alone; /* the thread always has the work */
 
 static struct shard_conf conf_of(struct end *at, uint8_t role,
     const struct data_ops *first, const struct data_ops *second)
@@ -84,7 +84,7 @@ static void start_conf(struct end *at, const struct shard_conf *c)
     T_OK(shard_start(&at->shard, c));
 }
 
-/* One shard each, or only of the side that has a carrier. */
+/* Starts one shard for each side that has a carrier. */
 static void start(const struct data_ops *e, const struct data_ops *l,
     uint32_t window, uint32_t segment)
 {
@@ -100,7 +100,7 @@ static void start(const struct data_ops *e, const struct data_ops *l,
         start_conf(&w.l, &of_l);
 }
 
-/* Each shard has both carriers. */
+/* Starts one shard for each side, with both carriers. */
 static void start_two(
     const struct data_ops *first, const struct data_ops *second)
 {
@@ -140,7 +140,7 @@ static void push(struct end *to, struct data_cmd c)
     T_TRUE(shard_push(to->shard, &c));
 }
 
-/* number: of the carrier that the peer has chosen. */
+/* Opens the peers; number: of the carrier that they have chosen. */
 static void peer_open(uint32_t segment, uint8_t number)
 {
     uint8_t blob[1024];
@@ -178,7 +178,7 @@ static void room(uint32_t rows)
     push_sends(rows);
 }
 
-/* One turn of the loop for a shard: readable says what its descriptor says. */
+/* One turn of the loop for a shard; readable: its descriptor is. */
 static void serve(struct end *at, bool readable)
 {
     struct data_note n;
@@ -188,19 +188,19 @@ static void serve(struct end *at, bool readable)
         at->handed++;
     }
     if (!at->watched && shard_inline(at->shard))
-        at->watched = readable = true; /* it came back: one call is due */
+        at->watched = readable = true; /* the work came back: one call is due */
     if (readable || shard_busy(at->shard))
         shard_work(at->shard);
     shard_flush(at->shard);
     while (shard_note(at->shard, &n)) {
         if (n.type == NOTE_PEER_BROKEN)
-            continue; /* its addresses changed */
+            continue; /* the peer's addresses have changed */
         T_EQ_U64(n.type, NOTE_LANDED);
         w.landed += n.rows;
     }
 }
 
-/* Waits as the node's loop does, with nothing but descriptors to wake it. */
+/* Waits as the node's loop does: only descriptors wake it. */
 static void wait_for_rows(uint32_t rows)
 {
     struct pollfd fds[3] = {
@@ -254,7 +254,7 @@ MOVES(data_tcp, 64, 64)
 MOVES(data_tcp, 512, 256)
 MOVES(data_tcp, 1024, 256)
 MOVES(data_tcp, 1024, 16)
-MOVES(data_tcp, 1024, 3) /* one unit is more than a segment */
+MOVES(data_tcp, 1024, 3) /* a unit is larger than a segment */
 MOVES(data_mem, 64, 64)
 MOVES(data_mem, 1024, 16)
 
@@ -263,7 +263,7 @@ MOVES(data_mem, 1024, 16)
 /* Moves one row, in a slot of its own generation. */
 static void small_room(void)
 {
-    static uint64_t generation = 101; /* of slot 1 of 4 */
+    static uint64_t generation = 101; /* the next use of slot 1 of 4 */
     const uint32_t before = w.landed;
     uint8_t types[] = {LAND_OPEN, LAND_RUN, SEND_OPEN, SEND_RUN, SEND_LIMIT};
 
@@ -288,7 +288,7 @@ static bool both_are_back(void *ud)
     return shard_inline(w.e.shard) && shard_inline(w.l.shard);
 }
 
-/* Where one of them is UCX the thread has all the work. */
+/* If one of the carriers is UCX the thread does all the work. */
 TEST(a_peer_changes_its_carrier_while_rooms_come_and_go)
 {
     start_two(&data_ucx, &data_tcp);
@@ -302,7 +302,7 @@ TEST(a_peer_changes_its_carrier_while_rooms_come_and_go)
     stop();
 }
 
-/* Of several that any thread may call, the loop has the work, too. */
+/* If any thread may call both carriers the loop does the work, too. */
 TEST(small_rooms_need_no_thread_where_two_carriers_are_open)
 {
     static struct data_ops other;
@@ -324,7 +324,8 @@ static enum err not_opened(struct data **out, const struct data_conf *c,
     return ERR_INTERNAL;
 }
 
-/* A pair falls back to the last, so the others alone are not enough. */
+/* Without the last carrier, to which a pair falls back, the shard does not
+ * start. */
 TEST(a_carrier_that_does_not_open_is_left_out_but_for_the_last)
 {
     static struct data_ops shut;
@@ -370,8 +371,8 @@ TEST(a_peer_whose_carrier_is_not_open_is_broken)
     stop();
 }
 
-/* A carrier whose progress returns only when `stands` is false. A call
- * that waits for it has set is_there. */
+/* A carrier whose progress returns only when `stands` is false. A call that
+ * waits for it sets is_there. */
 static struct data_ops stuck;
 static _Atomic bool stands, is_there;
 
@@ -396,18 +397,19 @@ static bool it_goes_on(void *ud)
     return shard_silent_ns(ud, T0 + 20 * NS_PER_S) == 0;
 }
 
-/* As the watchdog asks: of a thread that sleeps, works, or does neither. */
+/* What the watchdog asks: of a thread that sleeps, works, or hangs. */
 /* RULES 9.6 */
 TEST(a_thread_that_stands_still_hangs)
 {
     stuck = data_mem;
     stuck.progress = no_progress;
     alone = true;
-    stands = true; /* from its first turn on, which no wake-up is needed for */
+    stands = true; /* from its first turn on, for which no wake-up is needed */
     start(NULL, &stuck, 65536, 65536);
     T_WAIT(it_stands, NULL);
     T_EQ_U64(
-        shard_silent_ns(w.l.shard, T0), 0); /* its turn was counted already */
+        /* the turn that hangs was counted when it began */
+        shard_silent_ns(w.l.shard, T0), 0);
     T_EQ_U64(shard_silent_ns(w.l.shard, T0 + NS_PER_S), NS_PER_S);
     T_TRUE(shard_silent_ns(w.l.shard, T0 + 4 * NS_PER_S) > SHARD_HANGS_NS);
     stands = false;
@@ -415,8 +417,8 @@ TEST(a_thread_that_stands_still_hangs)
     stop();
 }
 
-/* A carrier in whose turns a new key and a pool's memory come, before what has
- * arrived. */
+/* A carrier in whose turns a new key and a pool's memory are ordered, before
+ * messages arrive. */
 static struct data_ops keyed;
 static pthread_t loop;
 static bool inside;
@@ -461,7 +463,7 @@ static bool take_memory(
     return data_mem.memory(d, base, bytes, gpu);
 }
 
-/* An order that is found while a message arrives is one, too: its connections
+/* An order may be found while a message arrives. It must wait: its connections
  * would end under the message. */
 TEST(no_key_and_no_pool_reaches_a_carrier_that_delivers)
 {
@@ -476,7 +478,7 @@ TEST(no_key_and_no_pool_reaches_a_carrier_that_delivers)
     room(100);
     wait_for_rows(100);
     T_TRUE(keys > 0);
-    T_TRUE(memories > 1); /* one at the start */
+    T_TRUE(memories > 1); /* the first one came at the start */
     T_WAIT(both_are_back, NULL);
     order_key(1000000);
     shard_flush(w.l.shard);
@@ -484,9 +486,9 @@ TEST(no_key_and_no_pool_reaches_a_carrier_that_delivers)
     stop();
 }
 
-/* More commands than the ring holds: the loop carries the first out itself,
- * till their notes wait, then they pass through the ring while it has places.
- * All are carried out in their order. */
+/* More commands than the ring holds. The loop carries out the first ones
+ * itself, until their notes have to wait; then commands go through the ring
+ * while it has places. All are carried out in order. */
 TEST(orders_that_fill_the_ring_come_in_order)
 {
     const uint32_t orders = 3000;
@@ -495,7 +497,7 @@ TEST(orders_that_fill_the_ring_come_in_order)
     uint32_t seen = 0, full = 0;
 
     start(NULL, &data_mem, 65536, 65536);
-    c = cmd_of(LAND_TRIM, 1); /* is answered */
+    c = cmd_of(LAND_TRIM, 1); /* a command that is answered */
     c.a = ROWS_UNKNOWN;
     for (uint64_t end = t_end_ns(T_WAIT_MS); seen < orders;) {
         T_CHECK(t_now_ns() < end, "%u of %u orders", seen, orders);
@@ -513,7 +515,7 @@ TEST(orders_that_fill_the_ring_come_in_order)
     stop();
 }
 
-/* Orders that no shard carried out give back what they own. */
+/* Orders that no shard has carried out free what they own. */
 TEST(orders_that_still_wait_at_the_end_are_freed)
 {
     uint8_t blob[64] = {0};
@@ -526,7 +528,7 @@ TEST(orders_that_still_wait_at_the_end_are_freed)
 }
 
 /* A peer says addresses that cannot be read while messages wait for it: they
- * are not sent to an address that is no longer there. */
+ * are not sent to its old address. */
 TEST(messages_for_an_address_that_has_gone_are_dropped)
 {
     uint8_t blob[64], bad[] = {9, 0, 'x'};
@@ -543,11 +545,12 @@ TEST(messages_for_an_address_that_has_gone_are_dropped)
     stop();
 }
 
-/* A carrier that always has more, as a large room gives it. */
+/* A carrier that always has more to do, as with a large room. */
 static struct data_ops endless;
 static _Atomic bool came, goes_on;
-static _Atomic uint32_t calls;           /* of progress */
-static _Atomic uint32_t taken, taken_at; /* the last key, and after how many */
+static _Atomic uint32_t calls; /* of progress */
+/* the last key, and the number of calls before it */
+static _Atomic uint32_t taken, taken_at;
 
 static unsigned progress_endless(struct data *d)
 {

@@ -1,6 +1,6 @@
 /* shard_side.h - whole shards of two sides, encoded's and langd's, in threads
- * or served as the loop does it: pools, commands, rows of which each has bytes
- * of its own, and what the shards tell. Each program has its own. */
+ * or served as the loop does: pools, commands, rows with bytes of their own,
+ * and the shards' notes. Each program has its own. */
 #ifndef MMX_TEST_SHARD_SIDE_H
 #define MMX_TEST_SHARD_SIDE_H
 
@@ -16,8 +16,8 @@
 
 #define SHARDS   3
 #define SLOTS    64
-#define FROM     16 /* rows of a block, encoded's pool */
-#define TO       8  /* langd's */
+#define FROM     16 /* rows of a block in encoded's pool */
+#define TO       8  /* rows of a block in langd's pool */
 #define ROWS_MAX 32768
 #define SEGMENT  32768u
 
@@ -26,10 +26,11 @@ struct side {
     uint32_t count;
     struct shard_pool pool;
     struct mem mem;
-    uint8_t *bytes; /* of the pool; a copy of them where a GPU has it */
+    /* the pool's memory, or a copy of it if the pool is on a GPU */
+    uint8_t *bytes;
 };
 
-/* What the brains would know of one room; landed in rows. */
+/* What the brains would know of one room. landed: number of rows. */
 struct seen {
     uint8_t row[ROWS_MAX];
     uint32_t landed, land_quiet, land_bad, send_quiet, gone;
@@ -38,11 +39,11 @@ struct seen {
 static struct world {
     struct wake wake;
     struct side e, l, other; /* other: a second langd */
-    struct shard_conf conf;  /* of the next to start */
+    struct shard_conf conf;  /* for the next start */
     struct seen seen[SLOTS];
     uint32_t broken, lost;
-    bool scattered; /* rows lie in blocks that are no neighbours */
-    bool sent;      /* rows are not copied */
+    bool scattered; /* no two blocks of a room are neighbours */
+    bool sent;      /* rows are sent even if they could be copied */
     bool may_inline;
 } w;
 
@@ -82,8 +83,7 @@ static inline void conf_make(const struct data_ops *carrier)
         .wake = &w.wake};
 }
 
-/* Makes both pools, and w.conf, which the caller may change before the start.
- */
+/* Makes both pools, and w.conf, which may be changed before the start. */
 static inline void world_conf(const struct data_ops *carrier,
     const char *layout, uint32_t e_blocks, uint32_t l_blocks)
 {
@@ -175,7 +175,7 @@ static inline struct shard *shard_of(uint32_t i)
     return sides[i / SHARDS]->shards[i % SHARDS];
 }
 
-/* Does what is ours to do. */
+/* Does the shards' work that is the loop's. */
 static inline void work(void)
 {
     for (uint32_t i = 0; i < 3 * SHARDS; i++)
@@ -255,7 +255,7 @@ static inline void push(struct side *s, struct data_cmd c)
     }
 }
 
-/* Encoded hears of a peer and the addresses of its carrier. */
+/* Says a peer, and its addresses for this carrier, to encoded. */
 static inline void meet(
     uint32_t peer, struct side *s, uint8_t carrier, uint32_t segment)
 {
@@ -275,7 +275,7 @@ static inline void peer_open(void)
     meet(1, &w.l, data_mem.number, SEGMENT);
 }
 
-/* langd is peer 1 of encoded, encoded is peer 2 of langd. */
+/* Returns a command. langd is peer 1 of encoded, encoded is peer 2 of langd. */
 static inline struct data_cmd cmd_of(uint8_t type, uint64_t g)
 {
     const struct layout *l = &w.l.pool.layout;
@@ -293,8 +293,7 @@ static inline struct data_cmd cmd_of(uint8_t type, uint64_t g)
         .reply = true};
 }
 
-/* Gives a side the blocks that rows of a room need, the first of them `block`.
- */
+/* Gives a side the blocks for a room's rows, from `block` on. */
 static inline void runs(
     struct side *s, uint64_t g, uint32_t block, uint32_t rows)
 {
@@ -331,7 +330,7 @@ static inline uint8_t *place_of(
            row_at(s, block, row) * s->pool.layout.fields[f].row_bytes;
 }
 
-/* Every row, field and room has bytes of its own. */
+/* Fills a row with bytes that differ for every row, field and room. */
 static inline void row_fill(
     uint8_t *out, uint32_t bytes, uint64_t g, uint32_t field, uint32_t row)
 {
@@ -349,7 +348,7 @@ static inline void source_fill(uint64_t g, uint32_t block, uint32_t rows)
                 w.e.pool.layout.fields[f].row_bytes, g, f, r);
 }
 
-/* Rows from `first` on are there, the first of them at the block's begin. */
+/* Checks rows from `first` on; the first one is at the begin of `block`. */
 static inline void place_check(
     uint64_t g, uint32_t block, uint32_t first, uint32_t rows)
 {
@@ -398,7 +397,7 @@ static inline void lands(uint64_t g, uint32_t block, uint32_t rows)
     runs(&w.l, g, block, rows);
 }
 
-/* A whole room from source block to destination block. */
+/* Moves a whole room from a source block to a destination block. */
 static inline void room(uint64_t g, uint32_t from, uint32_t to, uint32_t rows)
 {
     lands(g, to, rows);

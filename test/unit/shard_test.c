@@ -1,6 +1,6 @@
-/* shard_test.c - whole shards, threads and rings, over data_mem: every byte
- * of a room at its place, faults of the carrier, a loop that reads late. What
- * is called BOTH runs in threads and, as inline_<case>, also in the loop. */
+/* shard_test.c - whole shards, threads and rings, over data_mem: every byte of
+ * a room at its place, faults of the carrier, a loop that reads late. A case
+ * under BOTH runs in threads and, as inline_<case>, also in the loop. */
 #include "test/unit/shard_side.h"
 
 #include <sched.h>
@@ -21,7 +21,7 @@
     }                                                                          \
     static void id(void)
 
-static struct data_ops ops; /* data_mem, with the carriers remembered */
+static struct data_ops ops; /* data_mem, which remembers its carriers */
 static struct data *carriers[2 * SHARDS];
 static _Atomic uint32_t carriers_count;
 
@@ -53,7 +53,7 @@ static void begin(uint32_t es, uint32_t ls)
     peer_open();
 }
 
-/* Room 1 has come, so that both sides have what they need. */
+/* Moves room 1, after which both sides have what they need. */
 static void begin_with_a_room(uint32_t rows)
 {
     begin(1, 1);
@@ -163,8 +163,8 @@ BOTH(many_rooms_at_once)
     world_stop();
 }
 
-/* The receiver takes small messages only: the rest is fetched, and what it
- * does not want of it goes nowhere. */
+/* The receiver takes only small messages: larger ones are fetched; what it does
+ * not want of them is dropped. */
 BOTH(rendezvous)
 {
     conf();
@@ -175,7 +175,7 @@ BOTH(rendezvous)
     room(1, 0, 7, 1000);
     WAIT(w.seen[1].landed, 1000);
     place_check(1, 7, 0, 1000);
-    sends(2, 100, 100); /* langd has no such room */
+    sends(2, 100, 100); /* langd does not have this room */
     room(3, 200, 300, 900);
     WAIT(w.seen[3].landed, 900);
     place_check(3, 300, 0, 900);
@@ -194,7 +194,7 @@ BOTH(dropped_and_bad_segments)
     c.total = 90;
     push(&w.l, c);
     runs(&w.l, 1, 0, 128);
-    send_open(1, 0, 100); /* says that its total is 100 */
+    send_open(1, 0, 100); /* the sender says another total: 100 */
     send_limit(1, 100, 100);
     WAIT(w.seen[1].land_bad, 1);
     T_EQ_U64(w.seen[1].landed, 0);
@@ -204,7 +204,7 @@ BOTH(dropped_and_bad_segments)
     world_stop();
 }
 
-/* Langd gives a new attempt; encoded starts again, and all of it lands. */
+/* langd gives a new attempt; encoded starts again, and all rows land. */
 static void next_attempt(uint64_t g, uint32_t to, uint32_t rows)
 {
     struct data_cmd c = cmd_of(LAND_OPEN, g);
@@ -265,7 +265,8 @@ BOTH(delayed_messages_overtake)
     world_stop();
 }
 
-/* The receiver dies with everything in flight and comes back elsewhere. */
+/* The receiver dies with everything in flight, and comes back at other
+ * addresses. */
 BOTH(receiver_restarts)
 {
     begin_with_a_room(100);
@@ -283,7 +284,7 @@ BOTH(receiver_restarts)
     world_stop();
 }
 
-/* A HELLO repeated on a living epoch loses nothing. */
+/* A repeated HELLO of a living run loses no rows. */
 TEST_AROUND(peer_says_the_same_again, begin(1, 1), world_stop())
 {
     room(1, 0, 7, 4000);
@@ -336,7 +337,7 @@ BOTH(layout_comes_later)
     world_stop();
 }
 
-/* Commands for a shard whose ring is short. */
+/* Pushes a command to a shard whose ring is short, when it has space. */
 static void push_patiently(struct data_cmd c)
 {
     for (; !shard_push(w.l.shards[0], &c); sched_yield())
@@ -344,7 +345,7 @@ static void push_patiently(struct data_cmd c)
     shard_flush(w.l.shards[0]);
 }
 
-/* Rows are sent eight by eight, so that many notes come of them. */
+/* Sends rows eight by eight, for many notes. */
 static void send_slowly(uint32_t grants)
 {
     uint64_t end = t_end_ns(T_WAIT_MS);
@@ -358,8 +359,8 @@ static void send_slowly(uint32_t grants)
         (unsigned long)SUM(w.l, segments_landed));
 }
 
-/* The loop reads nothing while more happens than its ring can hold: no note
- * is lost, and none comes out of order. */
+/* The loop reads no notes while more come than its ring holds: no note is lost,
+ * and none comes out of order. */
 static void late(uint32_t trims, uint32_t grants)
 {
     struct data_note n, last = {0};
@@ -409,10 +410,11 @@ BOTH(a_loop_that_reads_late)
     late(20, 40);
 }
 
-/* Half the ring is full of notes: the carrier rests until the loop reads. */
+/* The ring is half full of notes: the carrier rests until the loop reads. */
 TEST_IS(a_loop_that_reads_too_late, late(160, 0));
 
-/* True after half a second with 3 wake-ups at most; it looks at 20 of those. */
+/* Looks for half a second, up to 20 times; true after one with 3 wake-ups at
+ * most. */
 static bool they_sleep(void *ud)
 {
     static uint64_t since_ns, before;
@@ -429,7 +431,7 @@ static bool they_sleep(void *ud)
     return woken <= 3 + 2 * (spent_ns / SHARD_SLEEP_NS);
 }
 
-/* What an idle shard costs, once it has come to rest: it does not poll. */
+/* An idle shard does not poll, once it has come to rest. */
 TEST_AROUND(idle_shards_sleep, begin(1, 1), world_stop())
 {
     room(1, 3, 7, 321);

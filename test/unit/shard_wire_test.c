@@ -1,6 +1,6 @@
 /* shard_wire_test.c - a langd shard of TCP, and a peer that is a socket of this
- * test: what it may say without a row landing where none was granted, and what
- * costs it the connection. */
+ * test: what the peer may send without a row landing where none was granted,
+ * and what costs it the connection. */
 #include "core/move/landing.h"
 #include "wire/segment.h"
 #include "io/data/tcp.h"
@@ -18,7 +18,7 @@
 static struct world {
     struct wake wake;
     struct shard *shard;
-    struct shard_pool pools[2]; /* rows of 64 bytes, and huge ones */
+    struct shard_pool pools[2]; /* of 64 bytes a row, and of huge rows */
     struct mem mems[2];
     int fd; /* of the peer */
 } w;
@@ -95,7 +95,7 @@ static void stop(void)
     wake_fini(&w.wake);
 }
 
-/* The room's first rows are granted; it is of peer 1. */
+/* Grants the first rows of a room of peer 1. */
 static void grant(void)
 {
     struct data_cmd c = {.type = LAND_OPEN,
@@ -112,7 +112,7 @@ static void grant(void)
     shard_flush(w.shard);
 }
 
-/* All rows that are granted. */
+/* Returns a segment of all granted rows. */
 static struct segment good(void)
 {
     return (struct segment){.room = 6,
@@ -123,7 +123,7 @@ static struct segment good(void)
         .fields = SEGMENT_ALL};
 }
 
-/* No room has these rows. */
+/* Returns a segment of a room that does not exist. */
 static struct segment bogus(uint32_t bytes)
 {
     return (struct segment){.room = 7,
@@ -175,7 +175,7 @@ static bool told(void *ud)
     return shard_note(w.shard, ud);
 }
 
-/* The shard says so; from then on its rows may be looked at. */
+/* Waits until the shard reports the landing; then the rows may be read. */
 static void expect_landed(void)
 {
     struct data_note n;
@@ -186,8 +186,8 @@ static void expect_landed(void)
     T_EQ_U64(w.mems[0].base[0], 7);
 }
 
-/* One segment says so many bytes that frame and sum wrap to few; the other
- * has a grant. Nothing of what was never sent may land. */
+/* One segment announces so many bytes that frame and sum wrap to few; the other
+ * one has a grant. No byte that was not sent may land. */
 static void wrapped(bool bogus_first)
 {
     struct segment s[2] = {good(), good()};
@@ -201,7 +201,7 @@ static void wrapped(bool bogus_first)
     T_TRUE(closed());
     T_EQ_U64(atomic_load(&shard_stats(w.shard)->segments_landed), 0);
     close(w.fd);
-    dial(); /* and the next one is served */
+    dial(); /* the next connection is served */
     s[0] = good();
     send_head(s, 1, s[0].bytes);
     send_bytes(s[0].bytes);
@@ -212,7 +212,7 @@ static void wrapped(bool bogus_first)
 TEST_IS(a_length_that_wraps_before_rows_ends_the_connection, wrapped(true));
 TEST_IS(a_length_that_wraps_behind_rows_ends_the_connection, wrapped(false));
 
-/* However large it is: the connection has other messages, too. */
+/* However large the segment is: the connection has other messages, too. */
 /* RULES 3.3 */
 TEST_AROUND(a_refused_segment_alone_is_only_dropped, start(), stop())
 {
@@ -243,7 +243,7 @@ static void on_broken(void *ud, uint32_t ep)
     T_FAIL("endpoint %u broke", ep);
 }
 
-/* Opens a sender that has the key which peer `who` was given. */
+/* Opens a sender that has the key of peer `who`. */
 static void sender_open(struct sender *s, uint32_t who)
 {
     struct data_conf c = {.tls = "",
@@ -260,7 +260,7 @@ static void sender_open(struct sender *s, uint32_t who)
     uint8_t key[DATA_KEY_BYTES];
 
     memset(key, 20 + (int)who, sizeof(key));
-    key[0] = 0; /* proved */
+    key[0] = 0; /* the proof is done */
     T_TRUE(shard_key(w.shard, who, span_of(key, sizeof(key))));
     shard_flush(w.shard);
     T_OK(data_tcp.open(&s->d, &c, &calls));
@@ -268,7 +268,7 @@ static void sender_open(struct sender *s, uint32_t who)
         span_of(key, sizeof(key))));
 }
 
-/* Sends all rows of the room, each byte of them `byte`. */
+/* Sends all rows of the room, with each byte `byte`. */
 static void sender_send(struct sender *s, int byte)
 {
     struct segment seg = good();
@@ -296,8 +296,8 @@ static bool is_landed(void *ud)
     return atomic_load(&shard_stats(w.shard)->segments_landed) == 1;
 }
 
-/* A peer that has a key, and knows all of another's room, writes nothing into
- * it, and keeps no place from the rows that belong there. */
+/* A peer with a key of its own knows all of another peer's room: it can neither
+ * write into the room nor keep the right rows from landing. */
 /* RULES 10.6 */
 TEST(a_key_opens_rooms_of_its_own_peer_alone)
 {
