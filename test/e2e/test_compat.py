@@ -4,6 +4,7 @@ folder in which each daemon is of either day."""
 
 import os
 import re
+import shutil
 import subprocess
 import tempfile
 import unittest
@@ -13,6 +14,16 @@ from pair import BUILD, ROOT, Case, eventually, sanitized
 OFF = {"transfer": {"same_host": "off"}}
 # Seconds for all the tests that one test here runs, and for a build.
 LIMIT = 600
+# To abidiff the types of others are private; it takes no path.
+PUBLIC = ("--drop-private-types", *(
+    word for side in (1, 2) for name in ("mmx.h", "mmx_aux.h")
+    for word in (f"--hf{side}", name)))
+# What may become of structs that begin with their size.
+GROW = """[suppress_type]
+type_kind = struct
+name_regexp = ^(%s)$
+has_data_member_inserted_at = end
+"""
 
 
 def base():
@@ -99,6 +110,61 @@ class Beside(Case):
         for name in ("better", "plain", "old"):
             self.assertEqual(fleet[name].show("peers")[0]["carrier"],
                              got[name][1])
+
+
+    def test_upgraded_and_taken_back_with_rooms_open(self):
+        """A daemon at a time, of the release, then of today, then back. While
+        it drains one of its rooms completes; the other fails. The engines stay."""
+        drain = {"drain": "2s"}
+        e = self.old(self.world.encoded(start=False, timeouts=drain))
+        d = self.old(self.world.langd([e], start=False, timeouts=drain))
+        enc, lm = self.engines(e, d)
+        room = 1
+        for folder in (BUILD, os.path.join(self.base, "build")):
+            for daemon, engine in ((d, lm), (e, enc)):
+                self.halfway(enc, lm, room)
+                self.halfway(enc, lm, room + 1)
+                epoch = engine.conn.epoch
+                daemon.process.terminate()
+                eventually(lambda x=daemon: x.show("status")[0]["draining"],
+                           f"{daemon.name} drains")
+                enc.write(room, 640, 2000)
+                enc.commit(room, 640, 2000, final=True)
+                self.comes(enc, lm, room, 2000)
+                for x in (enc, lm):
+                    self.assertEqual(x.failed(room + 1), "daemon-lost" if
+                                     x is engine else "peer-lost")
+                    x.release(room + 1)
+                self.assertEqual(daemon.process.wait(LIMIT), 0)
+                daemon.of_base(folder).start()
+                engine.conn.wait(lambda c=engine.conn, was=epoch: c.connected
+                                 and c.epoch != was, 10)
+                engine.map_pool()
+                self.deliver(enc, lm, room + 2, 1500)
+                room += 3
+
+
+class Library(unittest.TestCase):
+    limit_s = LIMIT
+
+    def test_no_program_of_the_release_breaks(self):
+        """Functions, structs and enums of mmx.h, as abidiff sees them."""
+        if not shutil.which("abidiff"):
+            self.skipTest("no abidiff: Debian's abigail-tools")
+        tree = base()
+        with open(os.path.join(tree, "lib/client/mmx.h"),
+                  encoding="utf-8") as f:
+            sized = re.findall(r"^struct (\w+) \{\n +size_t size;", f.read(),
+                               re.M)
+        with tempfile.NamedTemporaryFile("w", suffix=".ini") as f:
+            f.write(GROW % "|".join(sized))
+            f.flush()
+            got = subprocess.run(
+                ["abidiff", "--no-added-syms", *PUBLIC, "--suppressions",
+                 f.name, os.path.join(tree, "build/libmmx.so.0"),
+                 os.path.join(BUILD, "libmmx.so.0")],
+                capture_output=True, text=True)
+        self.assertEqual(got.returncode, 0, got.stdout + got.stderr)
 
 
 class Tests(unittest.TestCase):
