@@ -1,7 +1,11 @@
 /* langd_queue_test.c - who gets blocks of langd's pool, from whom they are
  * taken (RULES 5), and what happens when tables are full. As in langd_test.c:
  * blocks of 8 rows, 16 of them, a default grant is 2. */
+#include "core/lang/lang.h"
 #include "test/there.h"
+
+#include <sys/mman.h>
+#include <sys/resource.h>
 
 /* RULES 5.1; F16 */
 TEST_LANGD(head_only_no_overtaking, DEFAULT_BLOCKS(0))
@@ -762,4 +766,23 @@ TEST_LANGD(drain_takes_no_new_rooms)
     T_EQ_U64(brain_open_rooms(l->is), 1);
     brain_hear(l, 0, acked(&t));
     T_EQ_U64(brain_open_rooms(l->is), 0);
+}
+
+#define PAGE 65536 /* the largest there is */
+
+/* At each turn of a drain langd counts its open rooms. */
+TEST_LANGD(a_drain_reads_no_room_that_was_never_used, "limits.rooms=100000")
+{
+    const struct langd *d = (const struct langd *)l->is;
+    char *first =
+        (char *)(((uintptr_t)d->rooms + PAGE - 1) & ~(uintptr_t)(PAGE - 1));
+    struct rusage before, after;
+
+    brain_is(l, EV_DRAIN);
+    T_EQ_U64((uint64_t)madvise(first, 500 * PAGE, MADV_DONTNEED), 0);
+    getrusage(RUSAGE_SELF, &before);
+    T_EQ_U64(brain_open_rooms(l->is), 0);
+    getrusage(RUSAGE_SELF, &after);
+    T_CHECK(after.ru_minflt - before.ru_minflt < 10, "%ld pages were read",
+        after.ru_minflt - before.ru_minflt);
 }

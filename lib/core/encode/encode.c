@@ -188,7 +188,7 @@ static void on_conf(struct encoded *e)
  * destinations to end. */
 static void kill_rooms(struct encoded *e, const struct event *ev)
 {
-    for (uint32_t i = 0; i < e->rooms_max; i++) {
+    for (uint32_t i = 0; i < e->room_slots.fresh; i++) {
         struct eroom *m = &e->rooms[i];
 
         if (!m->r.used || !room_killed(&e->b.engines, &m->r, ev))
@@ -207,7 +207,7 @@ static void kill_rooms(struct encoded *e, const struct event *ev)
  * already asked complete; a new announce does not find the rows. */
 static void drop(struct encoded *e, const struct event *ev)
 {
-    for (uint32_t i = 0; i < e->rooms_max; i++) {
+    for (uint32_t i = 0; i < e->item_slots.fresh; i++) {
         struct item *it = &e->items[i];
 
         if (it->life == ITEM_FREE ||
@@ -292,14 +292,10 @@ static uint64_t deadline(const void *brain)
 static uint32_t open_rooms(const void *brain)
 {
     const struct encoded *e = brain;
-    uint32_t n = e->open, used = e->b.draining ? e->rooms_used : 0;
+    uint32_t n = e->open;
 
-    /* Stops at the last record ever used: the others are not in memory. */
-    for (uint32_t i = 0; used > 0; i++) {
-        CHECK(i < e->rooms_max, "%u rooms more than there are", used);
-        used -= e->rooms[i].life != EROOM_FREE;
+    for (uint32_t i = 0; e->b.draining && i < e->room_slots.fresh; i++)
         n += eroom_awaited(&e->rooms[i]);
-    }
     return n;
 }
 

@@ -156,7 +156,7 @@ void reader_gone(struct encoded *e, uint32_t conn)
 
     CHECK(conn < e->b.engines.conns_max, "reader %u is gone", conn);
     e->readers[conn] = (struct ereader){0};
-    for (uint32_t i = 0; run && e->fenced > 0 && i < e->rooms_max; i++) {
+    for (uint32_t i = 0; run && e->fenced > 0 && i < e->dst_slots.fresh; i++) {
         struct edst *d = &e->dsts[i];
 
         if (d->state != DST_FREE && d->map == MAP_ORPHAN && d->run == run &&

@@ -206,7 +206,7 @@ static void work(void *brain, struct out *out)
 
 static void kill_rooms(struct langd *l, const struct event *ev)
 {
-    for (uint32_t i = 0; i < l->rooms_max; i++) {
+    for (uint32_t i = 0; i < l->slots.fresh; i++) {
         struct lroom *m = &l->rooms[i];
 
         if (!m->r.used || !room_killed(&l->b.engines, &m->r, ev) ||
@@ -279,7 +279,7 @@ static uint32_t open_rooms(const void *brain)
     const struct langd *l = brain;
     uint32_t n = l->open;
 
-    for (uint32_t i = 0; l->b.draining && i < l->rooms_max; i++) {
+    for (uint32_t i = 0; l->b.draining && i < l->slots.fresh; i++) {
         const struct lroom *m = &l->rooms[i];
         const struct peer *p = m->r.used ? lroom_peer(l, m) : NULL;
 
