@@ -1,4 +1,4 @@
-/* share_test.c - what one user may have of a table, and what is kept for
+/* share_test.c - how much of a table one user may have, and what is kept for
  * others. */
 #include "core/flow.h"
 #include "core/share.h"
@@ -48,12 +48,14 @@ TEST_WITH(users_take_turns, struct share *s, make(100))
         a[i] = share_turn(s, 1, i ? a[0] : TURN_NONE);
     for (uint32_t i = 1; i < n; i++)
         T_TRUE(a[i - 1] < a[i]);
-    b[0] = share_turn(s, 2, a[0]); /* while the first of user 1 waits */
+    /* user 2 asks while user 1's first request waits */
+    b[0] = share_turn(s, 2, a[0]);
     T_TRUE(a[1] < b[0] && b[0] < a[2]);
     share_served(s, a[0]);
     b[1] = share_turn(s, 2, a[1]);
     T_TRUE(a[2] < b[1] && b[1] < a[3]);
-    share_served(s, b[1]); /* what waited elsewhere is no measure here */
+    /* a turn that waits at another langd does not count here */
+    share_served(s, b[1]);
     share_served(s, b[0]);
     c = share_turn(s, 3, TURN_NONE);
     T_TRUE(b[1] < c && c < a[4]);
@@ -80,7 +82,7 @@ TEST(a_users_requests_stay_in_order_for_ever)
 /* RULES 7.6 */
 TEST(others_get_half_of_what_is_left)
 {
-    struct share *s = make(128); /* 32 more */
+    struct share *s = make(128); /* and 32 in reserve */
 
     T_EQ_U64(all(s, 1), 128);
     T_EQ_U64(all(s, 2), 16);
@@ -89,7 +91,7 @@ TEST(others_get_half_of_what_is_left)
     T_EQ_U64(all(s, SHARE_PEER(4)), 2);
     T_EQ_U64(all(s, 1), 0);
     T_EQ_U64(s->used, 158);
-    share_give(s, 2, 16); /* below the limit it is anybody's again */
+    share_give(s, 2, 16); /* what is free below the limit any user may take */
     share_give(s, 1, 100);
     T_EQ_U64(all(s, 2), 86);
 }
@@ -100,14 +102,14 @@ TEST(a_user_that_has_something_gets_more_beside_a_hog)
 
     T_TRUE(share_take(s, 2, 10));
     T_EQ_U64(all(s, 1), 118);
-    T_EQ_U64(all(s, 2), 11); /* 21 of his are as many as are left */
+    T_EQ_U64(all(s, 2), 11); /* it has 21, as many as are left */
 }
 
 TEST_WITH(amounts_are_taken_whole, struct share *s, make(100))
 {
     T_TRUE(!share_take(s, 1, 101));
     T_TRUE(share_take(s, 1, 100));
-    T_TRUE(!share_take(s, 2, 13)); /* 12 would be left */
+    T_TRUE(!share_take(s, 2, 13)); /* only 12 would be left */
     T_TRUE(share_take(s, 2, 12));
     T_TRUE(share_may(s, 3, 6) && !share_may(s, 3, 7));
     T_TRUE(!share_take(s, 3, UINT32_MAX));

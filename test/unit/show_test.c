@@ -1,5 +1,5 @@
-/* show_test.c - what a brain shows in slices is what it shows at once: every
- * place is looked at once, none twice, and a slice has its bound. */
+/* show_test.c - what a brain shows in slices equals what it shows at once:
+ * every place is looked at once, and a slice has its limit. */
 #include "test/here.h"
 
 struct shown {
@@ -75,7 +75,7 @@ static void all_the_same(struct rig *b)
             same(b, whats[i], places);
 }
 
-/* Announces and releases n rooms from this one on. */
+/* Announces and releases n rooms from `room` on. */
 static void come_and_go(struct rig *e, uint64_t room, uint32_t n)
 {
     for (uint64_t end = room + n; room < end; room++)
@@ -129,7 +129,8 @@ TEST(langd_shows_the_same_in_slices)
     same(l, "sequences", 2);
 }
 
-/* Rows that were overwritten between two slices are left out, not repeated. */
+/* Rows that were overwritten between two slices are left out, and none comes
+ * twice. */
 TEST(a_history_that_goes_on_is_shown_from_what_is_left)
 {
     struct rig *e = encoded("limits.rooms=64", NULL);
@@ -144,5 +145,5 @@ TEST(a_history_that_goes_on_is_shown_from_what_is_left)
     at.places = 100 + HISTORY_ROOMS;
     T_TRUE(brain_show(e->is, "rooms", e->now_ns, &at, &k.s));
     T_TRUE(at.over);
-    T_EQ_U64(k.rows, 2 + HISTORY_ROOMS); /* 1, 2; then 4 to 259 */
+    T_EQ_U64(k.rows, 2 + HISTORY_ROOMS); /* rooms 1 and 2, then 4 to 259 */
 }

@@ -1,5 +1,5 @@
 /* slow_test.c - the slowest rooms and the last that failed: which are kept, in
- * what order, and what took most of their time. */
+ * what order, and which phase took the longest. */
 #include "core/slow.h"
 #include "test/here.h"
 
@@ -16,7 +16,7 @@ TEST(the_slowest_are_kept_in_order)
     static struct slow s;
     struct ended e;
 
-    /* 7 and 40 share no factor: all of 0 to 39 come, mixed. */
+    /* 7 and 40 share no factor: so all numbers from 0 to 39 come, mixed. */
     for (uint32_t i = 0; i < 40; i++) {
         e = ended_of(i, ROOM_SUCCESS, i * 7 % 40);
         slow_take(&s, &e);
@@ -51,7 +51,7 @@ TEST(the_longest_part_is_named)
     e.of.granted_ns = e.of.opened_ns + 1 * NS_PER_MS;
     e.of.committed_ns = e.of.opened_ns + 8 * NS_PER_MS;
     e.of.init_ns =
-        e.of.opened_ns + 3 * NS_PER_MS; /* the order is that of times */
+        e.of.opened_ns + 3 * NS_PER_MS; /* phases are ordered by their times */
     e.of.first_ns = e.of.opened_ns + 9 * NS_PER_MS;
     T_EQ_STR(
         slow_longest(ROLE_ENCODED, &e, &us), "until all rows were written");
@@ -64,7 +64,7 @@ TEST(the_longest_part_is_named)
     T_EQ_U64(us, 8000);
 }
 
-/* Ids are as in `rooms`: of the reader's own rooms alone. */
+/* As in `rooms`, a reader sees the ids of its own rooms only. */
 TEST(a_brain_shows_them)
 {
     struct rig *e = BRAIN(ROLE_ENCODED, NULL);

@@ -1,4 +1,4 @@
-/* spans_test.c - which spans mmx-otel makes of a daemon's happenings. */
+/* spans_test.c - which spans mmx-otel makes of a daemon's recorder. */
 #include "cmd/otel/otel.h"
 #include "test/t.h"
 
@@ -7,7 +7,7 @@
 
 static struct lives lives;
 
-/* Takes a happening of room 1; a, b: ROWS_UNKNOWN: not given. */
+/* Takes an event of room 1; a, b: ROWS_UNKNOWN: not given. */
 static void at(int64_t ns, enum happening_kind kind, uint32_t a, uint32_t b)
 {
     struct happening h = {.room = 1,
@@ -74,8 +74,8 @@ static const char *spans(void)
     return text;
 }
 
-/* A room at langd that is asked for at 10 and READY at 70; first: blocks that
- * its first INIT brings; length: its length, told at 30. */
+/* A room at langd, requested at 10 and READY at 70. first: blocks that its
+ * first INIT has; length: its length, told at 30. */
 static void at_langd(const char *context, uint32_t first, uint32_t length)
 {
     at(10, HAPPENED_REQUESTED, ROWS_UNKNOWN, 0);
@@ -132,7 +132,7 @@ TEST(a_room_at_langd_waits_for_the_blocks_of_its_length)
 {
     anew("lang0");
     at_langd(CONTEXT, 8, 20);
-    told(35, HAPPENED_LENGTH, PEER_LENGTH, 20); /* said again */
+    told(35, HAPPENED_LENGTH, PEER_LENGTH, 20); /* the same length again */
     at(40, HAPPENED_GRANTED, 20, 1);
     ends_well();
     T_EQ_STR(spans(), "request 10-70, wait 30-40, transfer 60-70, ready 70-90");
@@ -146,7 +146,7 @@ TEST(each_want_of_a_room_at_langd_is_a_wait)
     told(41, HAPPENED_GOT, PEER_WANT, ROWS_UNKNOWN);
     at(45, HAPPENED_GRANTED, 16, 1);
     told(50, HAPPENED_GOT, PEER_WANT, ROWS_UNKNOWN);
-    at(50, HAPPENED_GRANTED, 20, 1); /* at once: no wait */
+    at(50, HAPPENED_GRANTED, 20, 1); /* granted at once: no wait */
     told(52, HAPPENED_GOT, PEER_WANT, ROWS_UNKNOWN);
     at(55, HAPPENED_GRANTED, 24, 1);
     ends_well();
@@ -187,7 +187,7 @@ TEST(a_room_at_encoded_is_encoded_and_sent)
 {
     anew("enc0");
     at_encoded(1);
-    said(38, HAPPENED_CONTEXT, CONTEXT); /* of the peer, late */
+    said(38, HAPPENED_CONTEXT, CONTEXT); /* the peer's context comes late */
     said(40, HAPPENED_ENDED, "ok");
     at(50, HAPPENED_FREED, 1, 0);
     T_EQ_STR(spans(), "request 10-40, encode 10-30, transfer 25-40");
@@ -196,7 +196,8 @@ TEST(a_room_at_encoded_is_encoded_and_sent)
 TEST(a_room_at_encoded_waits_for_its_source_blocks)
 {
     anew("enc0");
-    said(5, HAPPENED_CONTEXT, CONTEXT); /* with an INIT before the announce */
+    /* comes with an INIT, before the announce */
+    said(5, HAPPENED_CONTEXT, CONTEXT);
     at_encoded(0);
     said(40, HAPPENED_ENDED, "ok");
     T_EQ_STR(
@@ -222,7 +223,7 @@ TEST(a_life_begins_anew_with_its_request)
     at_langd(NULL, 20, 20);
     ends_well();
     T_EQ_STR(spans(), "");
-    at(10, HAPPENED_FREED, 1, 0); /* of a room that began unseen */
+    at(10, HAPPENED_FREED, 1, 0); /* of a room whose begin was not seen */
     said(70, HAPPENED_ENDED, "ok");
     T_EQ_STR(spans(), "");
 }
@@ -265,7 +266,8 @@ TEST(what_finds_no_place_is_counted)
         spans_take(&lives, &traced);
     }
     T_TRUE(lives.forgotten >= places);
-    for (uint64_t i = 0; i < 2 * places; i++) { /* the newest are there */
+    /* the newest rooms are remembered */
+    for (uint64_t i = 0; i < 2 * places; i++) {
         struct happening ends = {.of_room = true,
             .room = 2 * places - 1 - i,
             .kind = HAPPENED_ENDED,

@@ -1,4 +1,4 @@
-/* stage_test.c - pinned slots over the driver's double: what is told, when,
+/* stage_test.c - pinned slots over the driver's double: what is reported, when,
  * and in which order; slow copies, failing copies, bytes that come late. */
 #include "node/shard/stage.h"
 #include "test/gpu.h"
@@ -82,7 +82,7 @@ static void *device(uint32_t gpu, uint32_t at)
     return (void *)(uintptr_t)(w.mem[gpu].device + at);
 }
 
-/* Sends n bytes of a value to a place on a GPU. */
+/* Copies n bytes of a value to a place on a GPU. */
 static void in(
     uint64_t cookie, uint32_t gpu, uint32_t at, uint8_t value, uint32_t n)
 {
@@ -146,8 +146,8 @@ TEST(neighbours_become_one_copy)
     stop();
 }
 
-/* Slots go round: while one is copied the next is filled, and when all are
- * under way there is no room until the oldest is over. */
+/* Slots are used in turn: while one is copied the next is filled. When all are
+ * under way there is no space until the oldest has been copied. */
 TEST_AROUND(a_ring_of_slow_copies, start(3), stop())
 {
     gpu_set("delay_us", 2000);
@@ -185,7 +185,7 @@ TEST_AROUND(no_room_while_all_slots_are_held, start(2), stop())
     stage_push(w.s);
     wait_for(3);
     check(0, 100, 7, SLOT);
-    T_FALSE(stage_grow(w.s)); /* one more was all */
+    T_FALSE(stage_grow(w.s)); /* one more slot is the limit */
     stage_drop(w.s, a);
     T_TRUE(stage_room(w.s, 10, 1));
     stage_drop(w.s, b);
@@ -218,7 +218,7 @@ TEST_AROUND(bytes_that_come_late_hold_their_slot_only, start(3), stop())
     T_EQ_U64(stage_fill(w.s), slot);
     stage_push(w.s);
     T_EQ_U64(stage_copying(w.s), 0);
-    in(3, 0, 200, 7, 100); /* overtakes */
+    in(3, 0, 200, 7, 100); /* overtakes the bytes that are late */
     stage_push(w.s);
     wait_for(1);
     T_EQ_U64(w.told[0], 3);
@@ -234,7 +234,7 @@ TEST_AROUND(bytes_that_come_late_hold_their_slot_only, start(3), stop())
     check(0, 0, 9, 100);
 }
 
-/* Bytes of 4 KiB that are still to come; their slot. */
+/* Opens a slot for bytes of 4 KiB that are still to come; returns it. */
 static uint32_t awaited(uint64_t cookie)
 {
     uint8_t *p;
@@ -254,10 +254,10 @@ TEST_AROUND(one_slot_never_waits_for_bytes, start(3), stop())
     b = awaited(2);
     T_TRUE(a != b);
     T_FALSE(stage_room_fill(w.s, 10, 1));
-    in(3, 0, 0, 5, 100); /* in a slot of its own */
+    in(3, 0, 0, 5, 100); /* goes to another slot */
     T_TRUE(stage_filling(w.s) != a && stage_filling(w.s) != b);
     T_FALSE(stage_room_fill(w.s, 10, 1));
-    in(4, 0, 200, 5, SLOT); /* waits for a copy at most */
+    in(4, 0, 200, 5, SLOT); /* waits at most for a copy */
     stage_push(w.s);
     wait_for(2);
     T_EQ_U64(w.told[0], 3);
@@ -284,7 +284,7 @@ TEST(a_failed_copy_fails_its_slot_and_what_follows)
     wait_for(2);
     T_TRUE(!w.ok[0] && !w.ok[1]);
     T_HAS(cuda_lost(w.mem[0].gpu), "cuda:0 is lost");
-    for (uint64_t i = 0; i < 20; i++) { /* quick, and never stuck */
+    for (uint64_t i = 0; i < 20; i++) { /* each fails quickly */
         in(3 + i, 0, 0, 1, 100);
         stage_push(w.s);
         wait_for(3 + (uint32_t)i);
@@ -301,14 +301,14 @@ TEST_AROUND(a_lost_gpu_takes_only_its_own_entries_along, start(3), stop())
     in(1, 0, 0, 1, 100);
     in(2, 1, 0, 2, 100);
     in(3, 1, 200, 3, 100);
-    gpu_set("fail_cuEventRecord", 1); /* the first one's */
+    gpu_set("fail_cuEventRecord", 1); /* on the first GPU */
     stage_push(w.s);
     wait_for(3);
     T_TRUE(!w.ok[0] && w.ok[1] && w.ok[2]);
     T_TRUE(cuda_lost(w.mem[0].gpu) && !cuda_lost(w.mem[1].gpu));
     check(1, 0, 2, 100);
     check(1, 200, 3, 100);
-    in(4, 0, 0, 1, 100); /* from now on, too */
+    in(4, 0, 0, 1, 100); /* the lost GPU stays lost */
     in(5, 1, 0, 4, 100);
     stage_push(w.s);
     wait_for(5);
@@ -316,7 +316,7 @@ TEST_AROUND(a_lost_gpu_takes_only_its_own_entries_along, start(3), stop())
     check(1, 0, 4, 100);
 }
 
-/* While two slots are under way small things gather in the third. */
+/* While two slots are copied, small pieces gather in the third. */
 TEST_AROUND(small_things_gather_behind_large_ones, start(4), stop())
 {
     gpu_set("hold", 1);
@@ -338,7 +338,8 @@ TEST_AROUND(small_things_gather_behind_large_ones, start(4), stop())
     in(9, 0, 6000, 1, 100);
     stage_push_due(w.s);
     T_EQ_U64(stage_copying(w.s), 3);
-    for (uint32_t i = 0; stage_copying(w.s) < 4; i++) { /* not for ever */
+    /* but they do not wait for ever */
+    for (uint32_t i = 0; stage_copying(w.s) < 4; i++) {
         T_TRUE(i < 100);
         stage_push_due(w.s);
     }
@@ -370,8 +371,8 @@ TEST(a_gpu_that_goes_while_nothing_is_copied_is_noticed)
     }
     T_TRUE(!cuda_lost(w.mem[0].gpu) && !cuda_lost(w.mem[1].gpu));
     gpu_set("fail_cuEventRecord", 1);
-    T_WAIT(one_is_lost, &now); /* the last answer may be to come */
-    /* One of the two, whichever was asked first. */
+    T_WAIT(one_is_lost, &now); /* the last answer may still be due */
+    /* The failing call was for one of the two GPUs. */
     T_TRUE(!cuda_lost(w.mem[0].gpu) != !cuda_lost(w.mem[1].gpu));
     T_TRUE(stage_probe(w.s, now));
     stop();
@@ -392,7 +393,7 @@ TEST(no_pinned_memory_is_an_error)
     T_ERR(stage_gpu(s, gpu), ERR_NO_BLOCKS);
     gpu_set("fail_cuEventCreate", 2);
     T_ERR(stage_gpu(s, gpu), ERR_INTERNAL);
-    T_OK(stage_gpu(s, gpu)); /* the failure left nothing behind */
+    T_OK(stage_gpu(s, gpu)); /* works: the failed calls left nothing behind */
     stage_free(&s);
     cuda_close(&gpu);
     T_EQ_I64(gpu_get("streams"), 0);

@@ -1,7 +1,7 @@
 /* tcp_records_test.c - the records that carry encrypted rows. Each of our ends
- * against OpenSSL's of TLS 1.3, which knows nothing of us: with each suite,
- * and keys that change. Then invalid records, which this file makes with keys
- * that OpenSSL derives. */
+ * runs against OpenSSL's TLS 1.3, which knows nothing of ours: with each suite,
+ * and with keys that change. Then invalid records, which this file makes with
+ * keys that OpenSSL derives. */
 #include "io/data/tcp_safe.h"
 #include "test/t.h"
 
@@ -23,7 +23,7 @@ static struct tcp_key key = {
 static const char *const suites[] = {"TLS_AES_128_GCM_SHA256",
     "TLS_CHACHA20_POLY1305_SHA256", "TLS_AES_256_GCM_SHA384"};
 
-/* what is sent: byte i is as i says */
+/* Returns byte i of what is sent. */
 
 static uint8_t byte_of(size_t i)
 {
@@ -174,7 +174,7 @@ static void both_close(struct both *b)
 
 /* our sender */
 
-/* Cuts rows into pieces of any size, many small and some large. */
+/* Cuts rows into pieces of any size, many small ones and some large. */
 static unsigned cut(
     uint8_t *p, size_t n, struct iovec *iov, unsigned most, uint64_t *seed)
 {
@@ -191,7 +191,7 @@ static unsigned cut(
     return k;
 }
 
-/* Has OpenSSL read what has come; returns how much. */
+/* Has OpenSSL read what has come; returns the number of bytes. */
 static size_t theirs_reads(struct both *b, size_t at)
 {
     static uint8_t some[20000];
@@ -235,7 +235,8 @@ TEST(openssl_reads_what_ours_sends)
 
 /* our receiver */
 
-/* Opens all that has come, into pieces of any size; returns how much. */
+/* Opens all records that have come, into pieces of any size; returns the number
+ * of bytes. */
 static size_t ours_opens(struct both *b, size_t at, uint64_t *seed, int *end)
 {
     static uint8_t place[200 * KIB];
@@ -262,7 +263,7 @@ static size_t ours_opens(struct both *b, size_t at, uint64_t *seed, int *end)
     }
 }
 
-/* The rows come right behind the client's last word of the handshake. */
+/* The rows come right behind the client's last handshake message. */
 TEST(ours_reads_what_openssl_sends)
 {
     for (size_t i = 0; i < 2 * ARRAY_LEN(suites); i++) {
@@ -311,7 +312,7 @@ struct maker {
     int fds[2];
 };
 
-/* By OpenSSL's own derivation. */
+/* Derives a key with OpenSSL's own derivation. */
 static void expand(struct maker *m, const char *label, uint8_t *out, size_t n)
 {
     int mode = EVP_KDF_HKDF_MODE_EXPAND_ONLY;
@@ -354,7 +355,7 @@ static void maker_close(struct maker *m)
     close(m->fds[1]);
 }
 
-/* Makes a record of what is inside; returns its bytes. */
+/* Makes a record around `inside`; returns its bytes. */
 static size_t make(struct maker *m, uint8_t *out, const void *inside, size_t n)
 {
     EVP_CIPHER_CTX *c = EVP_CIPHER_CTX_new();
@@ -375,7 +376,7 @@ static size_t make(struct maker *m, uint8_t *out, const void *inside, size_t n)
     return 5 + n + 16;
 }
 
-/* Makes one of `n` bytes of rows from `at` on. */
+/* Makes a record of `n` bytes of rows from `at` on. */
 static size_t make_rows(struct maker *m, uint8_t *out, size_t at, size_t n)
 {
     uint8_t *inside = malloc(n + 1);
@@ -388,8 +389,8 @@ static size_t make_rows(struct maker *m, uint8_t *out, size_t at, size_t n)
     return n;
 }
 
-/* Gives these bytes to the receiver, which opens one record; returns as that,
- * or -errno. */
+/* Gives these bytes to the receiver, which opens one record; returns its
+ * result, or -errno. */
 static ssize_t given(struct maker *m, const uint8_t *p, size_t n)
 {
     static uint8_t place[RECORD_MAX + 1];
@@ -427,7 +428,7 @@ TEST(a_record_with_a_bit_changed_is_none)
             T_EQ_U64(make_rows(&m, p, 0, lengths[i]), all);
             p[at] ^= 1;
             got = given(&m, p, all);
-            if (at < 5 && got == -EAGAIN) /* it waits for more bytes */
+            if (at < 5 && got == -EAGAIN) /* the receiver expects more bytes */
                 got = given(&m, p, 256);
             T_CHECK(got == -EPROTO, "%zu bytes, changed at %zu: %zd",
                 lengths[i], at, got);
@@ -467,7 +468,7 @@ TEST(a_record_is_good_once_and_in_its_turn)
     T_EQ_I64(given(&m, first, n), 1000);
     T_EQ_I64(given(&m, first, n), -EPROTO);
     maker_close(&m);
-    maker_open(&m); /* the second before the first */
+    maker_open(&m); /* the second record before the first */
     n = make_rows(&m, first, 0, 1000);
     T_EQ_U64(make_rows(&m, second, 0, 1000), n);
     T_EQ_I64(given(&m, second, n), -EPROTO);
@@ -481,7 +482,7 @@ TEST(headers_that_cannot_be_are_refused_before_their_record_comes)
         int gives;
     } cases[] = {
         {{23, 3, 3, 0, 0}, EPROTO},
-        {{23, 3, 3, 0, 16}, EPROTO}, /* a tag, and no type */
+        {{23, 3, 3, 0, 16}, EPROTO}, /* a tag, but no type */
         {{23, 3, 3, 0, 17}, EAGAIN},
         {{23, 3, 3, 0x40, 0x11}, EAGAIN}, /* RECORD_MAX, type, tag */
         {{23, 3, 3, 0x40, 0x12}, EPROTO},
@@ -503,18 +504,18 @@ TEST(headers_that_cannot_be_are_refused_before_their_record_comes)
     }
 }
 
-/* What is inside is from one that has the keys. */
+/* Content other than rows, from a peer that has the keys. */
 TEST(what_is_no_row_of_a_record_is_understood_or_ends_it)
 {
     static const struct {
         uint8_t inside[12];
-        size_t n, zeros; /* behind it */
+        size_t n, zeros; /* padding behind it */
         ssize_t gives;
     } cases[] = {
         {{0, 23}, 2, 0, 1},    /* a row */
-        {{0, 23}, 2, 9, 1},    /* padded */
-        {{0, 23}, 2, 5000, 1}, /* and more than fits a small record */
-        {{23}, 1, 0, -EAGAIN}, /* none */
+        {{0, 23}, 2, 9, 1},    /* a padded row */
+        {{0, 23}, 2, 5000, 1}, /* a padded row larger than a small record */
+        {{23}, 1, 0, -EAGAIN}, /* no row */
         {{23}, 1, 5000, -EAGAIN},
         {{0}, 1, 0, -EPROTO}, /* no type */
         {{0}, 1, 5000, -EPROTO},
@@ -528,7 +529,7 @@ TEST(what_is_no_row_of_a_record_is_understood_or_ends_it)
         {{24, 0, 0, 1, 2, 22}, 6, 0, -EPROTO},
         {{24, 0, 0, 0, 22}, 5, 0, -EPROTO},
         {{24, 0, 0, 1, 0, 0, 22}, 7, 0, -EPROTO},
-        {{24, 22}, 2, 0, -EPROTO}, /* a part of one */
+        {{24, 22}, 2, 0, -EPROTO}, /* a part of a KeyUpdate */
         {{4, 0, 0, 1, 0, 22}, 6, 0, -EPROTO},
         {{22}, 1, 0, -EPROTO},
         {{1, 20}, 2, 0, -EPROTO}, /* ChangeCipherSpec */
@@ -555,7 +556,7 @@ TEST(what_is_no_row_of_a_record_is_understood_or_ends_it)
     }
 }
 
-/* A whole record of something else is decrypted into its place first. */
+/* A whole record of another type is first decrypted into the rows' place. */
 TEST(a_long_record_of_another_type_ends_the_connection)
 {
     static uint8_t p[20 * 1024], inside[5000];

@@ -1,9 +1,9 @@
-/* text_test.c - texts of other programs, held against a second decoder that
- * goes by the table of the Unicode standard (3-7). */
+/* text_test.c - texts of other programs, against a second decoder that follows
+ * the table of the Unicode standard (3-7). */
 #include "base/text.h"
 #include "test/t.h"
 
-/* Rows of that table: bounds of each byte of a well-formed character. */
+/* Rows of that table: the bounds of each byte of a well-formed character. */
 static const struct {
     unsigned len;
     uint8_t from[4], to[4];
@@ -40,7 +40,7 @@ TEST(characters)
     uint64_t seed = 3;
     uint8_t p[4];
 
-    for (unsigned i = 0; i < 1u << 16; i++) { /* all beginnings */
+    for (unsigned i = 0; i < 1u << 16; i++) { /* all pairs of first bytes */
         p[0] = (uint8_t)(i >> 8);
         p[1] = (uint8_t)i;
         for (unsigned k = 0; k < 16; k++) {
@@ -80,9 +80,9 @@ TEST(copies_are_clean_and_cut_before_a_character)
         "?(?"
         "?z?"
         "??");
-    copies("\xc2\x9bx", 3, 60, "??x"); /* CSI in one character */
+    copies("\xc2\x9bx", 3, 60, "??x"); /* the control character CSI */
     copies("\xed\xa0\x80\xc0\x80", 5, 60, "?????");
-    copies("\xe2\x82", 2, 60, "??"); /* it ends inside of one */
+    copies("\xe2\x82", 2, 60, "??"); /* the text ends inside of a character */
 }
 
 TEST(noise_becomes_clean_in_place)

@@ -1,5 +1,5 @@
-/* ticket_test.c - sequence ids leased to requests: who gets which id when,
- * who waits, and that an id is never held twice. */
+/* ticket_test.c - sequence ids leased to requests: who gets which id when, who
+ * waits, and that no id is ever held twice. */
 #include "core/lang/ticket.h"
 #include "test/slab.h"
 #include "test/t.h"
@@ -7,7 +7,7 @@
 #define CONNS 8
 #define TOLD  64
 
-/* What connections were told, in order. */
+/* The events that connections got, in order. */
 static struct {
     uint32_t conn, space, state, reason, seq, generation;
     char request[64];
@@ -86,7 +86,7 @@ static enum err query(struct tickets *t, uint32_t space, const char *request,
     return ticket_query(t, 5, &m, out, &why);
 }
 
-/* Takes what there is to tell; how much it was. */
+/* Takes all events; returns their number. */
 static uint32_t listen(struct tickets *t)
 {
     uint8_t bytes[256];
@@ -125,7 +125,7 @@ TEST(one)
     struct ticket_state a = ask(t, s, "a"), again;
 
     T_TRUE(a.held);
-    again = ask(t, s, "a"); /* asking again changes nothing */
+    again = ask(t, s, "a"); /* a second ask changes nothing */
     T_EQ_U64(again.seq, a.seq);
     T_EQ_U64(again.generation, a.generation);
     T_EQ_U64(t->spaces[s].held, 1);
@@ -153,7 +153,7 @@ TEST(spaces)
     T_ERR(space_open(t, 5, 5, span_str("x"), 1025, &n, &why), ERR_MALFORMED);
     T_ERR(space_open(t, 5, 5, span_str("x"), 1, &n, &why), ERR_QUOTA);
     T_EQ_U64(n, 77);
-    /* A space is its session's alone. */
+    /* A space belongs to its session. */
     m = ask_of(b, "r");
     T_ERR(ticket_acquire(t, 5, 1, &m, NULL, &s, &why), ERR_NOT_OWNER);
     m = ask_of(9, "r");
@@ -211,7 +211,7 @@ TEST_WITH(exhaustion_and_fifo, struct tickets *t, make(1, 16))
     T_TRUE(a.held && b.held && a.seq != b.seq);
     T_FALSE(ask(t, s, "c").held);
     T_FALSE(ask(t, s, "d").held);
-    T_FALSE(ask(t, s, "c").held); /* keeps its place */
+    T_FALSE(ask(t, s, "c").held); /* keeps its place in the queue */
     T_EQ_U64(t->spaces[s].waiting_count, 2);
     T_OK(query(t, s, "d", &q));
     T_FALSE(q.held);
@@ -226,7 +226,7 @@ TEST_WITH(exhaustion_and_fifo, struct tickets *t, make(1, 16))
     T_EQ_U64(listen(t), 0);
     c = ask(t, s, "c");
     T_EQ_U64(c.generation, told[0].generation);
-    /* Out of the queue. */
+    /* Leaves the queue. */
     T_ERR(release(t, s, "d", 0), ERR_STALE);
     T_OK(release(t, s, "d", NONE));
     T_OK(release(t, s, "c", c.generation));
@@ -271,7 +271,7 @@ TEST_WITH(late_release, struct tickets *t, make(1, 16))
     T_TRUE(ask(t, s, "b").held);
     T_ERR(release(t, s, "a", now.generation), ERR_UNKNOWN_ROOM);
     T_OK(query(t, s, "b", &old));
-    /* Nor does one from a space that has ended. */
+    /* A generation from a space that has ended is stale, too. */
     tickets_session_end(t, 5);
     T_EQ_U64(space(t, 5, "ctx", 1), s);
     T_TRUE(ask(t, s, "b").generation > old.generation);
@@ -297,10 +297,10 @@ TEST_WITH(deadline, struct tickets *t, make(1, 16))
     struct local_ticket m = ask_of(s, "b");
 
     T_TRUE(a.held);
-    T_TRUE(heap_first(&t->timers) == NULL); /* no lease */
+    T_TRUE(heap_first(&t->timers) == NULL); /* it has no lease */
     m.wait_ms = 100;
     T_OK(ticket_acquire(t, 5, 2, &m, NULL, &q, &why));
-    T_FALSE(ask(t, s, "c").held); /* as configured */
+    T_FALSE(ask(t, s, "c").held); /* waits for the configured time */
     T_EQ_U64(heap_first(&t->timers)->key, 100 * NS_PER_MS);
     tickets_expire(t, 100 * NS_PER_MS - 1);
     T_EQ_U64(listen(t), 0);
@@ -313,7 +313,7 @@ TEST_WITH(deadline, struct tickets *t, make(1, 16))
     T_EQ_U64(told[0].reason, ERR_TIMEOUT);
     T_ERR(query(t, s, "b", &q), ERR_UNKNOWN_ROOM);
     T_EQ_U64(heap_first(&t->timers)->key, t->conf->timeout_total);
-    T_OK(release(t, s, "a", a.generation)); /* c has waited in time */
+    T_OK(release(t, s, "a", a.generation)); /* c has not timed out yet */
     T_EQ_U64(listen(t), 1);
     T_TRUE(heap_first(&t->timers) == NULL);
     T_EQ_U64(t->expired, 1);
@@ -328,7 +328,7 @@ TEST_WITH(lease, struct tickets *t, make(1, 16))
     m.hold_ms = 50;
     T_OK(ticket_acquire(t, 5, 1, &m, NULL, &a, &why));
     m = ask_of(s, "b");
-    m.hold_ms = 30; /* counts from its turn on */
+    m.hold_ms = 30; /* counts from the moment that it is held */
     T_OK(ticket_acquire(t, 5, 2, &m, NULL, &a, &why));
     now_ns = 50 * NS_PER_MS;
     tickets_expire(t, now_ns);
@@ -368,7 +368,7 @@ TEST_WITH(room, struct tickets *t, make(1, 16))
     T_EQ_U64(told[1].reason, ERR_PEER_LOST);
     T_EQ_STR(told[2].request, "d");
     T_EQ_U64(told[2].state, 1);
-    /* A room that is over takes nothing with it. */
+    /* A room that has ended does not end its tickets. */
     tickets_room_over(&other);
     T_OK(query(t, s, "b", &out));
     T_TRUE(out.held);
@@ -407,7 +407,8 @@ TEST_WITH(conn_end, struct tickets *t, make(1, 16))
     T_FALSE(ask(t, s, "c").held);
     m = ask_of(s, "gone-2");
     T_OK(ticket_acquire(t, 5, 2, &m, NULL, &out, &why));
-    /* "gone" has its id, but nobody was left to hear it: c's turn. */
+    /* "gone" was given the id, but no connection is left to hear it: c's
+     * turn. */
     T_OK(release(t, s, "a", a.generation));
     tickets_conn_end(t, 2);
     tickets_check(t);
@@ -416,7 +417,7 @@ TEST_WITH(conn_end, struct tickets *t, make(1, 16))
     T_EQ_STR(told[0].request, "c");
     T_ERR(query(t, s, "gone", &out), ERR_UNKNOWN_ROOM);
     T_ERR(query(t, s, "gone-2", &out), ERR_UNKNOWN_ROOM);
-    /* What is held belongs to the session. */
+    /* Ids that are held belong to the session. */
     tickets_conn_end(t, 1);
     tickets_check(t);
     T_OK(query(t, s, "b", &out));
@@ -438,9 +439,10 @@ TEST_WITH(asked_by_two, struct tickets *t, make(1, 16))
     T_OK(ticket_acquire(t, 5, 2, &m, NULL, &out, &why));
     T_OK(release(t, s, "a", a.generation));
     T_EQ_U64(listen(t), 1);
-    T_EQ_U64(told[0].conn, 2); /* who asked last hears it */
+    /* the connection that asked last gets the event */
+    T_EQ_U64(told[0].conn, 2);
     T_ERR(release(t, s, "b", NONE), ERR_STALE);
-    /* An answer that has told takes the event back. */
+    /* If an ask is answered with the id, the event is taken back. */
     T_FALSE(ask(t, s, "c").held);
     T_OK(release(t, s, "b", told[0].generation));
     m = ask_of(s, "c");
@@ -464,7 +466,7 @@ TEST_WITH(asked_again_before_the_loss_was_heard, struct tickets *t, make(1, 16))
     T_EQ_STR(told[0].request, "c");
 }
 
-/* The turn has come, but who waits has not heard it and goes away. */
+/* The id was given, and before its event was taken the connection went away. */
 TEST_WITH(given_up_before_the_grant_was_heard, struct tickets *t, make(1, 16))
 {
     uint32_t s = space(t, 5, "ctx", 1);
@@ -491,7 +493,7 @@ TEST(caps)
     T_HAS(why, "sequence requests");
     T_EQ_U64(out.seq, 9);
     (void)ask(t, s, "c");
-    /* A loss keeps its place until it is told. */
+    /* A loss keeps its place until its event is taken. */
     tickets_expire(t, t->conf->timeout_total);
     T_ERR(ticket_acquire(t, 5, 1, &m, NULL, &out, &why), ERR_QUOTA);
     T_EQ_U64(listen(t), 1);
@@ -499,7 +501,8 @@ TEST(caps)
     T_OK(release(t, s, "a", a.generation));
 }
 
-/* The seed's hang: the ninth to eleventh request of eight ids. */
+/* What hung before there were tickets: the ninth to eleventh request of eight
+ * ids. */
 TEST_WITH(eleven_requests_on_eight_ids, struct tickets *t, make(1, 16))
 {
     uint32_t s = space(t, 5, "ctx", 8), done = 0, waiting = 0;

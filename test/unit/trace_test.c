@@ -1,5 +1,5 @@
-/* trace_test.c - what the flight recorder shows to whom, and which peers hear
- * a trace context. */
+/* trace_test.c - what the flight recorder shows to whom, and which peers get a
+ * trace context. */
 #include "core/trace/trace.h"
 #include "test/here.h"
 
@@ -49,7 +49,7 @@ static const char *seen_by(struct rig *b, uint32_t uid, uint64_t from)
 
 TEST_ENCODED(a_user_sees_the_ids_of_his_own_rooms)
 {
-    brain_hear(e, 0, init(e, 99, 5, 8)); /* of no user here */
+    brain_hear(e, 0, init(e, 99, 5, 8)); /* a room of no user on this host */
     T_OK(brain_say(e, 0, announce(4660, 0, 8, 8)));
     T_TRUE(strstr(seen_by(e, 7, 0), "room=4660 ") != NULL);
     T_TRUE(strstr(seen_by(e, 7, 0), "room=99 ") == NULL);
@@ -103,7 +103,7 @@ TEST_ENCODED(an_engine_s_bad_context_is_refused)
     T_EQ_U64(brain_say(e, 0, m), ERR_MALFORMED);
 }
 
-/* One of a peer that breaks the form is left out, the room goes on. */
+/* A malformed context of a peer is left out, and the room goes on. */
 TEST_ENCODED(a_peer_s_bad_context_is_left)
 {
     struct peer_msg m = init(e, 1, 5, 8);

@@ -1,5 +1,5 @@
-/* window_random_test.c - random prompts against an oracle that looks at every
- * position by itself; conservation over all windows of a prompt. */
+/* window_random_test.c - random prompts against an oracle that looks at each
+ * position by itself; over all windows of a prompt each row is used once. */
 #include "test/t.h"
 #include "test/unit/window_side.h"
 
@@ -25,8 +25,8 @@
 #define TAKEN(s)  ((s) >> 16)
 #define NO_SOURCE 0
 
-/* One random prompt. source[i]: room + 1 in the high half, row in the low
- * one; who[i] the span. */
+/* One random prompt. source[i]: room + 1 in the high half, row in the low half;
+ * who[i]: the span. */
 struct prompt {
     uint64_t seed;
     uint32_t length, count, computed, shift;
@@ -35,7 +35,7 @@ struct prompt {
     uint64_t words[SPANS][WORDS];
     uint32_t source[PROMPT + 2];
     uint8_t who[PROMPT + 2];
-    uint8_t used[PROMPT + 2]; /* how often windows have used it */
+    uint8_t used[PROMPT + 2]; /* how many windows have used it */
 };
 
 static uint32_t below(struct prompt *r, uint32_t n)
@@ -43,7 +43,8 @@ static uint32_t below(struct prompt *r, uint32_t n)
     return (uint32_t)t_rand_below(&r->seed, n);
 }
 
-/* Rows of its own for each span, or an item's second place. */
+/* Draws rows for the span: its own, or those of an item that is in the prompt
+ * already. */
 static void draw_rows(struct prompt *r, uint32_t i)
 {
     static const uint8_t storages[] = {
@@ -70,14 +71,14 @@ static void draw_mask(struct prompt *r, uint32_t i)
     for (uint32_t j = 0; j < p->length; j++) {
         bool one = kind == 0 || (kind == 1 ? j % gap : below(r, kind) > 0);
 
-        /* Spans overlap, ones must not. */
+        /* Spans may overlap, but not in positions that take a row. */
         r->embed[i][j] = one && r->source[p->offset + j] == NO_SOURCE;
     }
     window_pack(r->embed[i], p->length, r->words[i]);
     p->embed = r->words[i];
 }
 
-/* What each position of a span takes: the oracle's only arithmetic. */
+/* Records what each position of a span takes: the oracle's only arithmetic. */
 static void note(struct prompt *r, uint32_t i)
 {
     const struct mmx_placeholder *p = &r->p[i];
@@ -111,7 +112,7 @@ static void draw(struct prompt *r)
         bool over = r->count && below(r, 5) == 0;
 
         *p = (struct mmx_placeholder){.offset = offset};
-        if (over) /* somewhere in what has been */
+        if (over) /* somewhere before this position */
             p->offset = below(r, offset + 1);
         p->length = below(r, min_u32(r->length - p->offset, size / 2) + 1);
         draw_rows(r, r->count);
@@ -120,7 +121,7 @@ static void draw(struct prompt *r)
         else
             for (uint32_t j = 0; j < p->length; j++)
                 if (r->source[p->offset + j] != NO_SOURCE)
-                    p->length = j; /* ends before it */
+                    p->length = j; /* ends before that position */
         note(r, r->count++);
         at = max_u32(at, p->offset + p->length);
     }
@@ -133,8 +134,8 @@ static void draw(struct prompt *r)
             r->p[i].flags = MMX_INDIVISIBLE;
 }
 
-/* Where a window that may not cut must end: by trying every end. NONE: no end
- * will do. */
+/* Returns where a window that may not cut a span must end, by trying every end,
+ * or NONE. */
 static uint32_t whole_end(const struct prompt *r, uint32_t c, uint32_t n)
 {
     for (uint32_t end = c + n; end > c || n == 0; end--) {
@@ -152,7 +153,7 @@ static uint32_t whole_end(const struct prompt *r, uint32_t c, uint32_t n)
     return NONE;
 }
 
-/* What position at takes in a window with such a real end. */
+/* Returns what position `at` takes in a window with this real end. */
 static uint32_t wanted(const struct prompt *r, uint32_t at, uint32_t real_end)
 {
     const struct mmx_placeholder *p = &r->p[r->who[at]];
@@ -217,8 +218,8 @@ static void check_needs(const struct prompt *r, const struct mmx_plan *p,
         T_EQ_U64(n->state, state);
         T_EQ_U64(n->first, hi ? lo : 0);
         T_EQ_U64(n->end, hi);
-        /* Where only separators follow it may ask to keep what nobody uses,
-         * never the other way round. */
+        /* If only separators follow, it may keep rows that no window needs, but
+         * never give up rows that are needed. */
         T_CHECK(n->keep <= keep, "keep %u, wanted %u", n->keep, keep);
         T_CHECK(state != MMX_SKIP || n->keep == NONE, "keep %u", n->keep);
     }
@@ -230,7 +231,7 @@ static enum err find(void *ud, uint32_t room, struct window_source *out)
     return OK;
 }
 
-/* Copies the rows: what arrives names its room and row. */
+/* Copies the rows: each row has its room and number in it. */
 static void check_bytes(struct prompt *r, const struct mmx_plan *p)
 {
     static uint32_t pool[ROOMS][ROWS], out[PROMPT + 2];
@@ -273,7 +274,8 @@ static void check_bytes(struct prompt *r, const struct mmx_plan *p)
             T_FAIL("position %u: %x", i, out[i]);
 }
 
-/* One window from c; returns where the next one begins, c when none can. */
+/* Plans one window from c; returns where the next one begins, or c if none is
+ * possible. */
 static uint32_t step(struct prompt *r, uint32_t c, uint32_t n)
 {
     uint64_t mem[2048];
@@ -312,7 +314,7 @@ static void walk(uint64_t seed)
         uint32_t n = below(&r, 4) ? budget : below(&r, budget + 1);
         uint32_t next = step(&r, c, min_u32(n, r.length - c));
 
-        if (next == c && n == budget) /* a span is larger than windows are */
+        if (next == c && n == budget) /* a span is larger than a window */
             budget *= 2;
         c = next;
     }
@@ -322,7 +324,7 @@ static void walk(uint64_t seed)
         if (r.shift == 0)
             T_CHECK(
                 r.used[at] == in, "position %u used %u times", at, r.used[at]);
-        else /* left out where the target has not been yet */
+        else /* a draft model leaves out what the target has not seen yet */
             T_CHECK(
                 r.used[at] <= 1, "position %u used %u times", at, r.used[at]);
     }

@@ -1,11 +1,11 @@
-/* window_side.h - what the tests of client/window.h share: a whole run, as
+/* window_side.h - shared by the tests of client/window.h: a whole run, as
  * mmx_plan_run does it under its lock. */
 #ifndef MMX_TEST_WINDOW_SIDE_H
 #define MMX_TEST_WINDOW_SIDE_H
 
 #include "client/window.h"
 
-/* Checks, then copies; few pieces at a time, so that the cursor is used. */
+/* Checks, then copies in small steps, so that the cursor is used. */
 static inline enum err window_run(const struct mmx_plan *plan,
     const struct window_sources *from, const struct mmx_tensor *to,
     struct mmx_trouble *trouble)

@@ -1,5 +1,5 @@
 /* window_test.c - the window planner: the cases that broke engines, each by
- * name. The random test against an oracle is in window_random_test.c. */
+ * name. The random test against an oracle is window_random_test.c. */
 #include "test/t.h"
 #include "test/unit/window_side.h"
 
@@ -22,8 +22,8 @@ static void *take(size_t bytes)
     return kept[count++];
 }
 
-/* Rows of four rooms in one small pool, each room in runs of its own. A row's
- * elements are room * 10000 + row, modulo 2^16. */
+/* Rows of four rooms in one small pool, each room in runs of its own. Elements
+ * of a row are room * 10000 + row, modulo 2^16. */
 struct world {
     uint16_t *pool;
     uint32_t elements;
@@ -53,7 +53,7 @@ static uint16_t value(uint32_t room, uint32_t row)
     return (uint16_t)(room * 10000 + row);
 }
 
-/* Room r of so many rows, in up to three runs that stand in odd order. */
+/* Fills room r with rows, in up to three runs whose order is mixed. */
 static void fill(struct world *w, uint32_t r, uint32_t rows, uint32_t block)
 {
     struct window_source *s = &w->rooms[r];
@@ -97,7 +97,7 @@ static struct mmx_placeholder place(
         .storage = STORAGE_COMPACT};
 }
 
-/* A mask from text: '1' takes a row. */
+/* Returns a mask from text: '1' takes a row. */
 static const uint64_t *mask_of(const char *text)
 {
     uint32_t n = (uint32_t)strlen(text);
@@ -156,7 +156,7 @@ static enum err refused(struct mmx_window w, const struct mmx_placeholder *p,
     return e;
 }
 
-/* The segments as text: "room:row+rows@at ...". */
+/* Returns the segments as text: "room:row+rows@at ...". */
 static const char *text(const struct mmx_plan *p)
 {
     static char out[1024];
@@ -276,7 +276,7 @@ TEST(window_only_on_separators_needs_nothing)
     struct window_sources s = from(&w);
     struct mmx_trouble trouble;
 
-    world_init(&w, 2, 1); /* no room is there */
+    world_init(&w, 2, 1); /* no room exists */
     p = PLAN(4, 3, sep);
     T_EQ_U64(p->rows, 0);
     T_EQ_U64(p->needs[0].state, MMX_LATER);
@@ -295,7 +295,7 @@ TEST(two_spans_cannot_claim_one_position)
     T_ERR(refused((struct mmx_window){.length = 10}, items, 2, &at),
         ERR_MALFORMED);
     T_EQ_U64(at, 1);
-    /* Outside of the window it harms nobody. */
+    /* Outside of the window it does no harm. */
     T_OK(refused((struct mmx_window){.length = 3}, items, 2, &at));
 }
 
@@ -458,7 +458,7 @@ TEST(f32_from_bf16_and_f16)
         .data = out, .rows = 4, .elements = 16384, .dtype = "f32"};
 
     world_init(&w, 16384, 2);
-    fill(&w, 0, 4, 0); /* in block 1 */
+    fill(&w, 0, 4, 0); /* the rows are in block 1 */
     for (uint32_t i = 0; i < 65536; i++)
         w.pool[65536 + i] = (uint16_t)i;
     p = PLAN(0, 4, place(0, 0, 4));
@@ -495,7 +495,7 @@ TEST(strided_rows_leave_what_is_between)
     uint8_t out[5 * 13 + 1];
     struct mmx_tensor t = {.data = out + 1,
         .rows = 5,
-        .stride = 13, /* not even aligned */
+        .stride = 13, /* not aligned at all */
         .elements = 4,
         .dtype = "bf16"};
 
@@ -533,7 +533,7 @@ TEST(packed_rows_touch)
     T_ERR(window_run(p, &s, &t, &trouble), ERR_MALFORMED);
 }
 
-/* Every reason there is, and not a byte is written. */
+/* Each reason for a refusal; no byte is written. */
 struct bad {
     struct world w;
     const struct mmx_plan *plan;
@@ -586,7 +586,7 @@ TEST(rows_that_have_not_landed_are_named)
     bad_run(&b, ERR_NOT_READY, 1, 4, 2);
     b.w.rooms[1].readable = 0;
     bad_run(&b, ERR_NOT_READY, 1, 0, 6);
-    /* The cell knows of more rows than the last event told places of. */
+    /* The cell says more rows than the last event told places of. */
     b.w.rooms[1].readable = 30;
     b.w.rooms[1].runs_count = 0;
     bad_run(&b, ERR_NOT_READY, 1, 0, 6);

@@ -1,6 +1,6 @@
-/* wire_frames_test.c - the bytes of version 1, and frames that are cut. Those
- * of frames.def are what foreign programs write; a second rule for what each
- * byte means is held against them here, in words of its own. */
+/* wire_frames_test.c - the bytes of version 1, and frames that are cut.
+ * frames.def has what foreign programs write. It is held against a second rule
+ * for what each byte means. */
 #include "test/unit/wire_side.h"
 
 static uint8_t packet[4096];
@@ -82,7 +82,8 @@ TEST(frames_of_version_1_are_read_and_written)
     }
 }
 
-/* Cut off anywhere; and the same with a frame length that fits the cut. */
+/* Cuts the frame at each byte; then does so with a frame length that fits the
+ * cut. */
 static void cut(struct msg *m)
 {
     struct msg back = *m;

@@ -1,6 +1,6 @@
 /* wire_side.h - both wires as tables: what each message has, by local.def and
- * peer.def, and a second encoder without limits, which says in code what
- * PROTOCOL.md says in words. */
+ * peer.def, and a second encoder without limits, which is PROTOCOL.md in
+ * code. */
 #ifndef MMX_TEST_WIRE_SIDE_H
 #define MMX_TEST_WIRE_SIDE_H
 
@@ -9,10 +9,11 @@
 
 struct field {
     const char *name;
-    size_t at, bytes; /* in the struct of its message */
-    uint64_t known;   /* bits of flags */
-    uint32_t max;     /* bytes of a text or blob */
-    unsigned width;   /* of its length; 0: neither of them */
+    size_t at, bytes; /* offset in the struct of its message, and size */
+    uint64_t known;   /* the bits of flags that exist */
+    uint32_t max;     /* most bytes of a text or blob */
+    /* bytes of a text's or blob's length; 0: any other field */
+    unsigned width;
 };
 
 struct row {
@@ -26,7 +27,8 @@ struct wire {
     unsigned count;
     bool (*put)(struct writer *w, const void *m);
     enum err (*get)(struct reader *r, void *m);
-    size_t header, length_at; /* of a frame, and of the length in it */
+    /* bytes of a frame's header; where the length is in it */
+    size_t header, length_at;
 };
 
 /* A message of either wire. */
@@ -136,7 +138,7 @@ static inline const struct wire *wire_of(unsigned which)
     return &wires[which];
 }
 
-/* An empty message of the row. */
+/* Returns an empty message of the row. */
 static inline struct msg msg_of(const struct wire *wire, const struct row *row)
 {
     struct msg m;
@@ -166,7 +168,7 @@ static inline bool msg_put(struct writer *w, const struct msg *m)
     return m->wire->put(w, &m->local);
 }
 
-/* Reads into m, whose wire and row are known; what it was is overwritten. */
+/* Reads into m, whose wire and row are set; the rest is overwritten. */
 static inline enum err msg_get(struct reader *r, struct msg *m)
 {
     memset(&m->peer, 0xee, sizeof(m->peer));
@@ -206,7 +208,7 @@ static inline struct span *msg_span(struct msg *m, const struct field *f)
     return (struct span *)(void *)msg_at(m, f);
 }
 
-/* The frame as PROTOCOL.md has it. */
+/* Writes the frame as PROTOCOL.md says. */
 static inline void msg_raw(struct writer *w, struct msg *m)
 {
     static uint8_t bytes[PEER_PACKET_MAX];
@@ -218,7 +220,7 @@ static inline void msg_raw(struct writer *w, struct msg *m)
         if (f->width > 0) {
             put_uint(&body, msg_span(m, f)->len, f->width);
             put_bytes(&body, msg_span(m, f)->p, msg_span(m, f)->len);
-        } else /* numbers lie in memory as on the wire */
+        } else /* numbers are in memory as they are on the wire */
             put_bytes(&body, msg_at(m, f), f->bytes);
     }
     T_FALSE(body.failed);
@@ -242,7 +244,7 @@ static inline void msg_raw(struct writer *w, struct msg *m)
     T_FALSE(w->failed);
 }
 
-/* Fails unless both say the same. */
+/* Fails unless both messages are equal. */
 static inline void msg_same(struct msg *a, struct msg *b)
 {
     T_EQ_U64(msg_type(a), msg_type(b));
@@ -263,8 +265,8 @@ static inline void msg_same(struct msg *a, struct msg *b)
     }
 }
 
-/* The first n bytes of a packet in memory of their own, so that a sanitizer
- * sees a step beyond them. */
+/* Returns the first n bytes of a packet in memory of their own, so that a
+ * sanitizer sees an access beyond them. */
 static inline uint8_t *exact(const uint8_t *packet, size_t n)
 {
     uint8_t *p = malloc(n ? n : 1);

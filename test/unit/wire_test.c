@@ -1,5 +1,5 @@
 /* wire_test.c - both wires, every message of both tables: random messages, and
- * the encoder of wire_side.h held against the real one. */
+ * the encoder of wire_side.h against the real one. */
 #include "test/unit/wire_side.h"
 
 static uint8_t packet[PEER_PACKET_MAX], other[PEER_PACKET_MAX];
@@ -61,7 +61,7 @@ static struct msg any_msg(
     return m;
 }
 
-/* A message of the wire whatever is in it; they come in turn. */
+/* Returns a message of the wire with any content; types come in turn. */
 static struct msg next_msg(unsigned which, unsigned turn, struct fill *f)
 {
     const struct wire *wire = wire_of(which);
@@ -120,7 +120,7 @@ TEST(many_frames_in_one_packet)
 
 /* limits */
 
-/* Every span in turn one byte too long: neither written nor read. */
+/* Makes each span in turn one byte too long: it is neither written nor read. */
 static void limits(const struct wire *wire, const struct row *row)
 {
     struct fill f = {8, 20, 0, 0};
@@ -192,7 +192,7 @@ TEST(unknown_types_are_not_written)
 
 /* what is broken is refused */
 
-/* A newer version's fields at the end of a message do not disturb us. */
+/* Fields of a newer version at the end of a message are ignored. */
 /* RULES 2.3 */
 TEST(trailing_fields_are_ignored)
 {
@@ -254,7 +254,7 @@ static enum err read_back(const struct writer *w, struct msg *back)
     return e;
 }
 
-/* Every bit of a message's flags alone. */
+/* Tries every bit of a message's flags by itself. */
 static void one_bit(unsigned which, unsigned type, unsigned known)
 {
     struct msg m = msg_of_type(which, type), back = m;
@@ -276,7 +276,7 @@ static void one_bit(unsigned which, unsigned type, unsigned known)
         T_EQ_STR(fault->field, "flags");
         T_EQ_U64(fault->value, 1u << bit);
         T_EQ_U64(fault->known, known);
-        /* A cut frame is just that. */
+        /* A frame that is cut is refused as cut. */
         packet[m.wire->length_at]--;
         w.len--;
         T_ERR(read_back(&w, &back), ERR_MALFORMED);
@@ -302,7 +302,7 @@ TEST(unknown_bits_are_refused)
         one_bit(flags[i].wire, flags[i].type, flags[i].known);
 }
 
-/* Neither wire's header may have bits where it says zero. */
+/* Neither wire's header may have bits where it must be zero. */
 /* RULES 2.3 */
 TEST(the_headers_zero_is_zero)
 {
@@ -353,7 +353,7 @@ TEST(wrong_magic_and_version)
     }
 }
 
-/* Bytes of a stranger: every call moves on or is at the end, spans stay
+/* Bytes of a stranger: every call makes progress or is at the end; spans stay
  * inside the buffer. */
 TEST(noise_is_survived)
 {

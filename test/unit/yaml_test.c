@@ -1,12 +1,12 @@
-/* yaml_test.c - reading files: shapes, and the exact place of everything that
- * is refused. */
+/* yaml_test.c - reading files: their shapes, and the exact place of everything
+ * that is refused. */
 #include "wire/wire.h"
 #include "io/yaml.h"
 #include "test/t.h"
 
 #include <sys/stat.h>
 
-static struct conf conf, defaults; /* large; a process per case */
+static struct conf conf, defaults; /* large; each case is a process */
 static struct conf_error error;
 static char path[512];
 
@@ -27,7 +27,7 @@ static void good(const char *text)
         error.text, text);
 }
 
-/* Refused at line:column with this text. */
+/* Checks that the file is refused at line:column with this text. */
 static void bad_bytes(const void *bytes, size_t len, unsigned line,
     unsigned column, const char *text)
 {
@@ -105,11 +105,11 @@ TEST(place_of_a_key)
     T_EQ_STR(error.text, wanted);
     T_EQ_U64(error.line, 4);
     snprintf(error.text, sizeof(error.text), "control.keys[2]: is none");
-    yaml_place(path, &conf, "control.keys[2]", &error); /* by --set */
+    yaml_place(path, &conf, "control.keys[2]", &error); /* given by --set */
     T_EQ_STR(error.text, "control.keys[2]: is none");
 }
 
-/* Returns the line and column that an error about the key is given. */
+/* Returns the line and column of an error about the key. */
 static const char *placed(const char *key)
 {
     static char text[64];
@@ -129,7 +129,8 @@ TEST(place_of_lists_and_items)
     T_EQ_STR(placed("transfer.cpus"), "2:9");
     T_EQ_STR(placed("pools"), "5:1");
     T_EQ_STR(placed("pools[1].blocks"), "7:11");
-    T_EQ_STR(placed("pools[0].blocks"), "5:3"); /* of the item without it */
+    /* of the pool without that key */
+    T_EQ_STR(placed("pools[0].blocks"), "5:3");
     T_EQ_STR(placed("transfer.ports"), "0:0");
     T_EQ_STR(placed("pools[2].blocks"), "0:0");
     T_EQ_STR(placed("peers[0].name"), "0:0");
@@ -265,7 +266,8 @@ TEST(what_of_yaml_is_not_taken)
     bad("name: a\n...\n---\n", 3, 1, "one document only");
 }
 
-/* The words are libyaml's and change with its version; the place is ours. */
+/* The words are libyaml's and change with its version; only the place is
+ * checked. */
 static void broken(const char *yaml, unsigned line, unsigned column)
 {
     char place[32];
@@ -359,8 +361,8 @@ TEST(files_that_cannot_be_read)
     T_EQ_STR(error.text, wanted);
 }
 
-/* Whatever is cut off or changed in a good file, the reader comes back, and
- * with a place whenever it refuses. */
+/* However a good file is cut or changed, the reader returns, with a place
+ * whenever it refuses. */
 TEST(damaged_files)
 {
     static const char text[] = "name: a\ntransfer:\n  cpus: [1, 2]\npools:\n"
