@@ -192,13 +192,12 @@ class Connection:
             cells=self._want_cells, name=self.name, session=self.session,
             abilities=wire.ABLE_LEND if self._lends else 0)
 
-    def _welcome(self, values: Dict[str, Any], fd: int) -> None:
-        size = values["cells"] * 8
-        try:
-            cells = mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ)
-        finally:
-            os.close(fd)
-        self.cells = memoryview(cells).cast("Q")
+    def _welcome(self, values: Dict[str, Any], fds: List[int]) -> None:
+        if not fds:  # of a process at its limit the kernel drops it
+            raise OSError("WELCOME came without its descriptor")
+        self.cells = memoryview(mmap.mmap(
+            fds[0], values["cells"] * 8, mmap.MAP_SHARED,
+            mmap.PROT_READ)).cast("Q")
         self._free = collections.deque(range(values["cells"]))
         self.info, self.epoch = values, values["epoch"]
         self._retry = _RETRY_FIRST
@@ -221,7 +220,7 @@ class Connection:
                 return  # lost again
             try:
                 self._map(name, reply)
-            except (errors.MmxError, OSError) as e:
+            except Exception as e:  # a GPU has errors of its own
                 log.warning("%s: pool %s: %s", self.path, name, e)
                 del self._pools[name]
             self._following -= 1
@@ -385,8 +384,8 @@ class Connection:
         try:
             for frame in wire.frames(packet):
                 self._frame(frame, fds)
-        except wire.BadFrame as e:
-            self._lost(f"broken frame: {e}")
+        except (ValueError, OSError) as e:  # a broken frame, no cells
+            self._lost(str(e))
         finally:
             for fd in fds:  # not taken
                 os.close(fd)
@@ -421,8 +420,8 @@ class Connection:
         del self._replies[frame.seq]
         reply.values = values
         number = values.get("err", 0)
-        if message is wire.WELCOME and fds:
-            self._welcome(values, fds.pop())
+        if message is wire.WELCOME:
+            self._welcome(values, fds)
         elif message is wire.POOL_INFO:  # of a GPU it may have a handle alone
             reply.fd, reply.epoch = fds.pop() if fds else -1, self.epoch
         reply._finish(errors.error(number, _text(values), values.get("a", 0),

@@ -1,0 +1,147 @@
+"""A connection of the Python package to a daemon that is played here: it says
+what a real one says in bad moments only."""
+
+import errno
+import mmap
+import os
+import socket
+import struct
+import sys
+import tempfile
+import time
+import unittest
+from unittest import mock
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+sys.path.insert(0, os.path.join(ROOT, "lib/client/python"))
+
+import mmx  # noqa: E402
+from mmx import wire  # noqa: E402
+
+CELLS, LIMIT = 8, 60
+POOL = dict(name="vit", block_rows=4, blocks=2, bytes=64, memory="host",
+            layout="a:u8:8", fields=struct.pack("<QI", 0, 8))
+
+
+class Daemon:
+    def __init__(self, path):
+        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.listener.setblocking(False)
+        self.listener.bind(path)
+        self.listener.listen()
+        self.run, self.peer = 0, None
+
+    def memory(self, size):
+        fd = os.memfd_create("link")
+        os.truncate(fd, size)
+        return fd
+
+    def say(self, message, seq=0, fd=-1, **values):
+        packet = message.encode(seq, **values)
+        if fd < 0:
+            self.peer.send(packet)
+            return
+        socket.send_fds(self.peer, [packet], [fd])
+        os.close(fd)
+
+    def hear(self, message):
+        """Returns the next frame of the engine, of this message."""
+        frame, = wire.frames(self.peer.recv(wire.PACKET_MAX))
+        assert frame.message is message, frame
+        return frame
+
+    def reached(self):
+        """True once there is a connection, which it takes."""
+        try:
+            self.peer, _ = self.listener.accept()
+        except BlockingIOError:
+            return False
+        self.peer.settimeout(LIMIT)
+        return True
+
+    def welcome(self, cells):
+        self.run += 1
+        self.say(wire.WELCOME, self.hear(wire.HELLO).seq, self.memory(
+            8 * CELLS) if cells else -1, epoch=self.run, cells=CELLS)
+
+    def pool(self, **how):
+        seq = self.hear(wire.POOL).seq
+        self.say(wire.POOL_INFO, seq, self.memory(64), **{**POOL, **how})
+
+    def leave(self):
+        if self.peer:
+            self.peer.close()
+
+    def close(self):
+        self.leave()
+        self.listener.close()
+
+
+class LinkCase(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        path = os.path.join(folder.name, "s")
+        self.daemon = Daemon(path)
+        self.addCleanup(self.daemon.close)
+        self.conn = mmx.connect("encoded", path, timeout=0)
+        self.addCleanup(self.conn.close, 0)
+
+    def until(self, condition):
+        """Returns the events that come until it holds."""
+        end, events = time.monotonic() + LIMIT, []
+        while not condition():
+            self.assertLess(time.monotonic(), end)
+            mmx.wait_any([self.conn], 0.1)
+            events += self.conn.step()
+        return events
+
+    def welcome(self, cells=True):
+        """Has the daemon end, if it runs, and another run answer HELLO.
+        cells: with their descriptor."""
+        self.daemon.leave()
+        self.until(self.daemon.reached)
+        self.daemon.welcome(cells)
+
+    def up(self):
+        self.welcome()
+        self.until(lambda: self.conn.connected)
+
+    def mapped(self):
+        """Returns the pool of this run."""
+        reply = self.conn.send(wire.POOL, name="vit")
+        self.daemon.pool()
+        self.until(lambda: reply.done)
+        return self.conn._map("vit", reply)
+
+
+class Begins(LinkCase):
+    def test_a_welcome_without_its_descriptor_is_asked_for_again(self):
+        """The kernel drops it where a process has no number free for it."""
+        self.welcome(cells=False)
+        self.until(lambda: not self.conn._socket)
+        self.assertIsNone(self.conn.refused)
+        self.up()
+
+    def test_cells_that_cannot_be_mapped_are_asked_for_again(self):
+        self.welcome()
+        with mock.patch.object(mmap, "mmap", side_effect=OSError(
+                errno.EMFILE, "Too many open files")):
+            self.until(lambda: not self.conn._socket)
+        self.up()
+
+    def test_a_pool_that_cannot_be_mapped_anew_is_left_out(self):
+        self.up()
+        self.mapped()
+        self.welcome()
+        self.until(lambda: self.conn._following)
+        self.daemon.pool(share="none", memory="cuda:0")
+        with self.assertLogs("mmx", "WARNING") as said:
+            self.until(lambda: self.conn.connected)
+        self.assertIn("pool vit: ", said.output[0])
+        self.assertEqual(self.mapped().epoch, 2)
+
+
+if __name__ == "__main__":
+    unittest.main()
