@@ -17,7 +17,7 @@ ROOT = os.path.dirname(os.path.dirname(HERE))
 sys.path.insert(0, os.path.join(ROOT, "lib/client/python"))
 
 import mmx  # noqa: E402
-from mmx import wire  # noqa: E402
+from mmx import due, wire  # noqa: E402
 
 CELLS, LIMIT = 8, 60
 POOL = dict(name="vit", block_rows=4, blocks=2, bytes=64, memory="host",
@@ -141,6 +141,21 @@ class Begins(LinkCase):
             self.until(lambda: self.conn.connected)
         self.assertIn("pool vit: ", said.output[0])
         self.assertEqual(self.mapped().epoch, 2)
+
+
+class Rooms(LinkCase):
+    def setUp(self):
+        super().setUp()
+        self.up()
+        self.pool = self.mapped()
+
+    def test_a_room_is_opened_where_no_descriptor_is_free(self):
+        """Else the daemon had a room that its engine does not know."""
+        with mock.patch.object(due, "Timer", side_effect=OSError(
+                errno.EMFILE, "timerfd_create")):
+            source = self.conn.announce(7, self.pool, 4, 4, deadline=5)
+        self.assertEqual(self.daemon.hear(wire.ANNOUNCE).values["room"],
+                         source.room)
 
 
 if __name__ == "__main__":

@@ -54,7 +54,8 @@ class Dues:
     def __init__(self, conn: "Connection") -> None:
         self._conn = conn
         self._next = inf  # no room is due before
-        self._timer: Optional[Timer] = None  # made for the first deadline
+        # Made before a room is asked for: it may fail.
+        self._timer = conn._new_timer()
         self._doubt: "Optional[Reply]" = None
 
     def add(self, room: "Shown", seconds: float) -> None:
@@ -69,10 +70,6 @@ class Dues:
 
     def _arm(self, due: float) -> None:
         self._next = due
-        if not self._timer:
-            if due == inf:
-                return
-            self._timer = self._conn._new_timer()
         left = due - time.monotonic()
         self._timer.set(0 if due == inf else max(left, 1e-6))
 
