@@ -157,6 +157,16 @@ class Rooms(LinkCase):
         self.assertEqual(self.daemon.hear(wire.ANNOUNCE).values["room"],
                          source.room)
 
+    def test_each_room_that_ends_with_the_link_is_said_to_fail_once(self):
+        sources = [self.conn.announce(n, self.pool, 4, 4) for n in (1, 2)]
+        # The second is not answered.
+        self.daemon.say(wire.ANSWER, self.daemon.hear(wire.ANNOUNCE).seq)
+        self.until(lambda: sources[0].opened.done)
+        self.daemon.leave()
+        events = self.until(lambda: not self.conn.connected)
+        self.assertCountEqual([e.room for e in events
+                               if e.what & mmx.FAILED], sources)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -249,7 +249,7 @@ class Connection:
         self._out.clear()
         error = errors.DaemonLost(f"{self.path}: {why}")
         was_up, self._up, self._writing = self._up, False, False
-        rooms, self._rooms = list(self._rooms.values()), {}
+        rooms = self._shown()
         maps = {id(p): copy.copy(p) for p in self._pools.values()}
         for room in rooms:  # rows that are there stay readable
             room._pool = maps.get(id(room._pool), room._pool)
@@ -257,14 +257,15 @@ class Connection:
         for reply in list(self._replies.values()):
             reply._finish(error)
         self._replies.clear()
+        self._rooms.clear()
         self._free.clear()
         spaces, self._spaces = list(self._spaces.values()), {}
         for space in spaces:
             space._lost(error)
         for room in rooms:
-            if room.state in (State.FAILED, State.SUCCESS):
-                continue  # has ended; its rows stay readable
-            self._fail(room, error)
+            # Of one that has ended the rows stay readable.
+            if room.state not in (State.FAILED, State.SUCCESS):
+                self._fail(room, error)
         if was_up:
             self._events.append(Event(None, 0, Link.DOWN))
         if not self._closed:
