@@ -103,7 +103,6 @@ WATCH := $(patsubst %.c,$(B)/%.so,$(wildcard test/preload/*.c))
 BENCH := $(B)/mmx-bench
 SIM := $(if $(wildcard test/sim/*.c),$(B)/test/sim/sim)
 COUNTED := $(B)/test/sim/counted
-SAMPLE := $(B)/test/sample/consumer
 EACH := $(B)/test/each/room
 FUZZERS := $(patsubst %.c,$(B)/%,$(wildcard test/fuzz/*_fuzz.c))
 
@@ -206,9 +205,7 @@ $(WATCH) $(B)/test/arm64/madvise.so: %.so: %.o
 	$(CC) $(LDFLAGS) -shared $^ -o $@
 
 # As a user of the library: nothing of ours but libmmx.
-$(SAMPLE): $(call src,test/sample/*.c)
-$(EACH): $(call src,test/each/*.c)
-$(SAMPLE) $(EACH): $(B)/libmmx.a
+$(EACH): $(call src,test/each/*.c) $(B)/libmmx.a
 	$(CC) $(LDFLAGS) $(filter %.o,$^) $(filter %.a,$^) -o $@ -lpthread
 
 $(SIM): $(call src,test/sim/*.c) $(BASE) $(WIRE) $(CORE)
@@ -351,8 +348,7 @@ bench: all $(BENCH)
 # What CI adds.
 .PHONY: lint format fuzz fuzzers tests mutants models rdma arm64 cover
 tests: all $(if $(SAN),,$(WHEEL)) $(BENCH) $(WATCH) $(UNIT) $(CONTRACT) $(SIM) \
-	$(COUNTED) $(DOUBLE) $(SAMPLE) $(EACH) \
-	$(LLAMA_TEST)
+	$(COUNTED) $(DOUBLE) $(EACH) $(LLAMA_TEST)
 
 fuzzers: $(FUZZERS)
 

@@ -193,7 +193,7 @@ class Tests(unittest.TestCase):
             self.fail(said)
 
     def test_its_engines_in_c(self):
-        self.run_base("", "test_sample", "test_tickets", "test_plan")
+        self.run_base("", "test_llama.Split", "test_tickets", "test_plan")
 
     def test_its_engines_in_python(self):
         self.run_base("", "test_rooms", "test_python", "test_shares")
