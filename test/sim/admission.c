@@ -1,5 +1,5 @@
-/* admission.c - scenarios of RULES 5: who gets blocks, where something is held
- * while something else is waited for. */
+/* admission.c - scenarios of RULES 5: who gets blocks where one thing is held
+ * while another is waited for. */
 #include "test/sim/admission.h"
 
 /* firm grants */
@@ -21,7 +21,7 @@ static void in_four_pieces(uint64_t room, uint64_t when_ms)
     p->pace_ns = 3 * MS;
 }
 
-/* A firm grant whose endpoint breaks while a younger room waits. */
+/* A firm grant's endpoint breaks while a younger room waits. */
 void broken_order(void)
 {
     const struct ended *h;
@@ -41,8 +41,8 @@ void broken_order(void)
         (unsigned long long)(h ? h->room : 0));
 }
 
-/* An engine whose ranks sit at two langds goes on when both are READY: that is
- * what the order of asking is for. */
+/* An engine whose ranks belong to two langds continues when both have the rows:
+ * this is why destinations are asked in one order. */
 static void to_both_coupled(uint64_t room, uint64_t when_ms)
 {
     struct prod *p = announce(e0, room, 64, when_ms);
@@ -89,8 +89,8 @@ static void restart(void *p, uint64_t up, uint64_t b)
     (up ? daemon_start : daemon_crash)(p);
 }
 
-/* The first langd restarts, and is asked for the second room first: what the
- * first has at the other one goes back. */
+/* The first langd restarts, and is then asked for the second room first: what
+ * the first room has at the other langd goes back. */
 void coupled_restarts(void)
 {
     coupled_world();
@@ -122,7 +122,7 @@ static void in_group(
     c->group_size = size;
 }
 
-/* Two groups whose members want one source pool, announced in turns. */
+/* Two groups whose members need one source pool, announced alternately. */
 void group_source(void)
 {
     quiet_pair(2, 16, 16, 2);
@@ -144,8 +144,8 @@ void group_larger(void)
     all_succeed(2);
 }
 
-/* Two groups over two encoders, each of which has room for one item. Each
- * engine announces one item at a time: no batch could help. */
+/* Two groups over two encoders, each of which has space for one item. Each
+ * engine announces one item at a time, so no batch can help. */
 void group_two_encoders(void)
 {
     struct daemon *of[5];
@@ -173,12 +173,12 @@ static void end_of_twins(void *p, uint64_t a, uint64_t b)
     HOLDS(W.succeeded == 1 && W.failed == 0 && !c->over && !c->twin->over,
         "the rooms of one engine wait for each other", "%u succeeded, %u not",
         W.succeeded, W.failed);
-    c->twin->twin = NULL; /* now it consumes what is READY */
+    c->twin->twin = NULL; /* from now on it consumes each READY room */
     c->twin = NULL;
 }
 
-/* An engine that consumes two rooms together, and said nothing of it: the pool
- * holds one. It waits for itself, and goes on in READY order. */
+/* An engine consumes two rooms together without having said so, and the pool
+ * holds one: it waits for itself. Later it consumes them in READY order. */
 void consumed_together(void)
 {
     struct cons *c, *d;
@@ -196,8 +196,8 @@ void consumed_together(void)
 
 /* what is taken back for a head */
 
-/* An encoder that writes its rows bit by bit, and says how many when it has
- * written them all: some 100 ms later. */
+/* An encoder writes its rows bit by bit, and says their number when all are
+ * written, some 100 ms later. */
 static void bit_by_bit(
     uint64_t room, uint32_t rows, uint32_t max_rows, uint64_t when_ms)
 {
@@ -208,8 +208,8 @@ static void bit_by_bit(
     p->pieces = 16;
 }
 
-/* The oldest room lacks blocks while rows land into a firm grant: what landed
- * of a younger one stays, since the other one will end. */
+/* The oldest room lacks blocks while rows land into a firm grant. Landed rows
+ * of a younger room are not taken back, since the firm grant will end. */
 void rows_are_spared(void)
 {
     quiet_pair(64, 8, 16, 1);
@@ -225,9 +225,9 @@ void rows_are_spared(void)
         (unsigned long long)daemon_number(l0, "stats", "revokes"));
 }
 
-/* A group keeps blocks for rows that it may have. The oldest of the others
- * lacks six: those of both rooms that have none are taken back at once, since
- * what the group keeps is not for it. */
+/* A group keeps blocks for rows that it may have. The oldest other room lacks
+ * six. Those of both rooms without landed rows are taken back at once, since
+ * the group's blocks are not for it. */
 void spare_is_kept(void)
 {
     quiet_world(1, 1);
@@ -277,8 +277,8 @@ static void must_all_succeed(uint32_t rooms, uint64_t least, uint64_t most)
     all_succeed(rooms);
 }
 
-/* Rooms 1 and 2, a group, hold langd's pool from 41 ms on. Room 1 waits for the
- * source of room 3, which waits for langd's pool. */
+/* Rooms 1 and 2, a group, hold langd's pool from 41 ms on. Room 1 waits for
+ * source blocks that room 3 holds; room 3 waits for langd's pool. */
 static struct prod *circle_of_three(uint32_t source_blocks, uint64_t asked_ms)
 {
     struct prod *p;
@@ -299,7 +299,8 @@ void victim(void)
     must_all_succeed(3, 1, 1);
 }
 
-/* Its encoder is at work when its turn to be ended has come: until 90 ms. */
+/* The victim's engine still encodes when its turn to be ended comes: until 90
+ * ms. */
 void victim_at_work(void)
 {
     circle_of_three(1, 50)->pieces = 16;
@@ -313,7 +314,7 @@ static void cut(void *p, uint64_t from_langd, uint64_t for_ms)
         from_langd ? l0 : e0, from_langd ? e0 : l0, for_ms * MS, false);
 }
 
-/* Langd has not heard that its rows are there. */
+/* The victim's langd does not know yet that the rows are written. */
 void victim_unheard(void)
 {
     circle_of_three(1, 60)->must_succeed = true;
@@ -322,7 +323,8 @@ void victim_unheard(void)
     must_all_succeed(3, 1, 1);
 }
 
-/* Another room, 4, has ended: its blocks come back when langd answers. */
+/* Another room, 4, has ended before: its blocks come back when langd
+ * answers. */
 void victim_in_time(void)
 {
     struct prod *p;
@@ -342,8 +344,8 @@ void victim_in_time(void)
     world_finish(LIMIT);
 }
 
-/* A kept room that another langd asks for again, whose pool is full until room
- * 1, which is older there, lacks only its source. */
+/* Another langd, whose pool is full, asks again for a kept room. The older room
+ * 1 has the grants there and lacks only source blocks. */
 void victim_kept(void)
 {
     struct daemon *l2;
@@ -363,8 +365,8 @@ void victim_kept(void)
     must_all_succeed(3, 1, 1);
 }
 
-/* Two rooms with one item, or two items of one batch, each a group of its own:
- * langd's pool holds one, and what that one waits for is held by room 3. */
+/* Two rooms of one item, or two items of one batch, are each a group. langd's
+ * pool holds one of them; what that one needs is held by room 3. */
 static void full_by_one(uint64_t key)
 {
     struct prod *a, *b;
@@ -402,8 +404,8 @@ void full_by_one_item(void)
     full_by_one(0);
 }
 
-/* The same with a room that has granted blocks at one langd and waits for
- * those of the next: what it has at the first goes back, too. */
+/* The same for a room that has its grant at one langd and waits for that of the
+ * next: its blocks at the first go back, too. */
 void victim_of_two(void)
 {
     quiet_world(1, 2);
@@ -421,8 +423,8 @@ void victim_of_two(void)
     must_all_succeed(3, 1, 1);
 }
 
-/* Asks for an open room (1) and one of two destinations (2), in opposite orders
- * at both langds, and announces them. */
+/* Requests an open room (1) and one of two destinations (2), in opposite orders
+ * at the two langds, and announces them. */
 static void open_and_coupled(uint64_t when_ms, bool must_succeed)
 {
     struct cons *c[4];
@@ -443,14 +445,16 @@ static void open_and_coupled(uint64_t when_ms, bool must_succeed)
     p[0]->must_succeed = p[1]->must_succeed = must_succeed;
 }
 
-/* Both were ended for a full item, and come again while READY rooms leave
- * langds' pools: each holds what the other waits for, and no source blocks. */
+/* Both rooms were ended for a full item. They come again while READY rooms
+ * leave langds' pools: each holds what the other needs there, and neither has
+ * source blocks. */
 void open_victim(void)
 {
     struct daemon *l2;
 
     quiet_world(1, 3);
-    W.is.calm = true; /* an open room is released when its rows are there */
+    /* the engine releases an open room once its rows are there */
+    W.is.calm = true;
     e0 = make(ROLE_ENCODED, "e0", ROW_4K, 5, 16, 0);
     l0 = make(ROLE_LANGD, "l0", ROW_4K, 4, 16, 1);
     l1 = make(ROLE_LANGD, "l1", ROW_4K, 4, 16, 1);
@@ -476,7 +480,7 @@ void open_victim(void)
     world_finish(LIMIT);
 }
 
-/* Items of a batch, one of which is shared by two rooms. */
+/* Items of a batch, one of them shared by two rooms. */
 void victims_in_a_batch(void)
 {
     struct prod *a, *b, *c;
@@ -502,7 +506,7 @@ void victims_in_a_batch(void)
     must_all_succeed(5, 1, 2);
 }
 
-/* A source pool full of rooms whose rows go out, slowly: it empties. */
+/* A source pool is full of rooms that are sent slowly: it empties. */
 void overload_drains(void)
 {
     quiet_world(1, 1);
@@ -520,9 +524,9 @@ void overload_drains(void)
     must_all_succeed(12, 0, 0);
 }
 
-/* One user has asked for 150 rooms at once, another asks for one every now and
- * then: it waits for what holds blocks, and for one more of the first at each
- * side, not for all. */
+/* One user requests 150 rooms at once, another one a room now and then. The
+ * latter waits for rooms that hold blocks, and at each side for one more of the
+ * first user's, not for all. */
 void users_take_turns(void)
 {
     quiet_world(1, 1);
@@ -552,8 +556,8 @@ void users_take_turns(void)
     all_succeed(155);
 }
 
-/* Two users ask for more than there is, half of it in groups. Both sides give
- * their blocks in one order, so few rooms are encoded twice. */
+/* Two users request more than there is, half of it in groups. Both sides give
+ * blocks in one order, so few rooms are encoded twice. */
 void two_users_in_groups(void)
 {
     uint32_t left = 0, group = 0;
@@ -592,9 +596,9 @@ void two_users_in_groups(void)
     must_all_succeed(240, 0, 5);
 }
 
-/* Groups of three over two encoders beside rooms that come alone, in pools of
- * one and two items: all are served, and no room is ended twice: alone it comes
- * again once, in a group at most once for each member. */
+/* Groups of three over two encoders beside single rooms, in pools of one and
+ * two items. All are served. A single room comes again at most once, a room of
+ * a group at most once for each member. */
 void groups_of_three(void)
 {
     uint64_t room = 0;

@@ -1,16 +1,16 @@
-/* calm.c - a world in which nothing goes wrong. Deadlines are the default ones
- * but TOTAL_CALM, and all work is done before them. So a room that fails by one
- * was forgotten: every room has to succeed, or to end with the one reason that
- * its engines asked for.
+/* calm.c - a world in which nothing goes wrong. Deadlines have their defaults,
+ * but for TOTAL_CALM, and all work is done before them: a room that fails by a
+ * deadline was forgotten. So every room has to succeed, or to end with the one
+ * reason that its engines asked for.
  *
  * A room also ends in time: it waits for what an engine does, or for messages,
  * rows and copies that are under way, and never for a timer (waits.c). */
 #include "test/sim/sim.h"
 
-/* Before its rooms would end by their total time. */
+/* The world is done before rooms would end by their total time. */
 #define FULL_NS (TOTAL_CALM - 20 * NS_PER_S)
 
-/* Each was answered as it had to be, not only given up. */
+/* Checks that each room ended as its engines asked for. */
 static void look_at_ends(void)
 {
     for (const struct prod *p = prods_all(); p; p = p->next)
@@ -25,15 +25,16 @@ static void look_at_ends(void)
             c->d->conf->name, (unsigned long long)c->room);
 }
 
-/* Nothing is lost and nobody is slow: nothing has to be said twice, but what
- * was said about a grant that is being taken back, or aux that waits. */
+/* Nothing is lost or slow, so no message is repeated, except those about a
+ * grant that is taken back, and about aux that waits. */
 static void look_at_messages(void)
 {
     uint64_t revokes = 0;
 
     if (W.is.ring) /* answers wait for shards that lag */
         return;
-    if (W.is.hosts && W.is.pools > 1) /* requests wait for users to be shown */
+    /* requests wait until langds have shown their users */
+    if (W.is.hosts && W.is.pools > 1)
         return;
     for (uint32_t i = 0; i < W.daemons_count; i++)
         revokes += daemon_number(W.daemons[i], "stats", "revokes") +
@@ -48,8 +49,8 @@ static void look_at_messages(void)
     }
 }
 
-/* Rooms of one destination that come alone wait in no circle: no encode is
- * lost for another room. */
+/* Single rooms of one destination cannot wait in a circle: no encode is lost
+ * for another room. */
 static void look_at_victims(void)
 {
     for (const struct cons *c = cons_all(); c; c = c->next)

@@ -1,5 +1,5 @@
-/* carriers.c - what rows can go by between daemons: drawn for each life, taken
- * away at a moment, and held against what langd chooses. */
+/* carriers.c - which carriers daemons have: drawn for each life, taken away at
+ * some moment, and compared with what langd chooses. */
 #include "test/sim/stage.h"
 
 #include "base/check.h"
@@ -43,8 +43,8 @@ void carrier_shut(struct daemon *from, const struct daemon *to, uint8_t carrier)
         }
 }
 
-/* langd chooses the best of those that both have, less what has broken there in
- * the encoder's run: see PROTOCOL.md, data messages. */
+/* langd chooses the best carrier that both have and that has not broken in the
+ * encoder's run: see PROTOCOL.md, data messages. */
 /* RULES 3.3 */
 static void see_choice(const struct daemon *d, const struct peer *p)
 {
@@ -81,8 +81,8 @@ bool carriers_refused(const struct cons *c)
     return h && h->seen_failed;
 }
 
-/* Four pairs: UCX and TCP in common, one of them, nothing. Who is refused is no
- * destination: the room stays for one that can have its rows. */
+/* Four pairs: both carriers in common, one of them, or none. A langd that is
+ * refused is no destination: the room stays for one that can get its rows. */
 void carriers_differ(void)
 {
     struct prod *p;
@@ -100,7 +100,7 @@ void carriers_differ(void)
         p = announce(r < 4 ? e0 : e1, 1 + r, 100, r == 8 ? 30 : 3 + r);
         p->known = r % 2;
         p->must_succeed = true;
-        if (r >= 6) { /* announced first, asked for first */
+        if (r >= 6) { /* the refused langd asks first */
             c[r - 6] = request(l1, e1, 1 + r, 20);
             c[r - 6]->must_succeed = false;
             request(l0, e1, 1 + r, 60);

@@ -1,13 +1,13 @@
-/* check_debts.c - what the encode side has to say and has not been answered:
- * it must still owe it, and be about to say it again. A message that is said
- * once only, or is never thought of, would be missed by luck alone. Looks into
- * the brain, changes nothing of it. */
+/* check_debts.c - messages of the encode side that are not answered: it must
+ * still owe them, and be about to repeat them. A message that is sent only
+ * once, or forgotten, would be missed only by luck. Reads the brain, changes
+ * nothing. */
 #include "test/sim/sim.h"
 
 #include "core/encode/encode.h"
 
-/* With several destinations they are asked in order of name, each when those
- * before it hold all. */
+/* Several destinations are asked in the order of their names, each when those
+ * before it have all their grants. */
 static bool may_be_asked(const struct encoded *e, const struct edst *d)
 {
     const struct eroom *m = d->room;
@@ -28,14 +28,15 @@ static bool may_be_asked(const struct encoded *e, const struct edst *d)
     return true;
 }
 
-/* Rows are ready that only a larger grant can move. */
+/* True if rows are ready that only a larger grant lets go. */
 static bool starved(const struct encoded *e, const struct edst *d)
 {
     const struct eroom *m = d->room;
     uint32_t unit = d->unit_rows, usable = d->granted - d->granted % unit;
 
     if (!eroom_announced(m) || !item_held(m->item) || d->flags & FLAG_LEND)
-        return false; /* what hopes for a lend needs no grant: see below */
+        /* a room that hopes to be lent needs no grant: see below */
+        return false;
     if (m->required > 1 && d->granted == 0)
         return may_be_asked(e, d);
     if (m->item->total != ROWS_UNKNOWN && d->granted >= m->item->total)
@@ -87,7 +88,7 @@ void debts_watch(const struct daemon *d, uint32_t i)
         o);
 }
 
-/* A peer that was not told the latest of us will be. */
+/* A peer that has not been told our latest state will be. */
 void news_watch(const struct daemon *d, const struct brain *b)
 {
     PEERS_FOREACH (p, &b->peers)

@@ -1,11 +1,11 @@
-/* check_encoded.c - what must hold of an encode side after every step. Looks
- * into the brain, changes nothing of it. */
+/* check_encoded.c - what must hold of an encode side after every step. Reads
+ * the brain, changes nothing. */
 #include "test/sim/sim.h"
 
 #include "core/encode/encode.h"
 
 struct watch {
-    /* By block: the item that has it, + 1; 0: free. */
+    /* By block: 1 + the item that has it; 0: free. */
     uint32_t *owner[CONF_POOLS_MAX], *now[CONF_POOLS_MAX];
     uint64_t *opened_ns; /* by slot */
     uint8_t *state;
@@ -33,14 +33,14 @@ void encoded_unwatch(struct daemon *d)
     d->watch = NULL;
 }
 
-/* L alone decides Success. What E calls failed, for another reason than a
- * peer that is lost, did not succeed at L. */
+/* langd alone decides Success. A generation that encoded ends as failed did not
+ * succeed at langd, unless the peer was lost. */
 /* RULES 4.6 */
 static void see_outcomes(struct daemon *d, const struct encoded *e)
 {
     const struct memory *ended = &e->ended_gens;
 
-    if (W.is.ghost_ms) /* ghosts name what they like */
+    if (W.is.ghost_ms) /* ghosts may name any generation */
         return;
     for (uint32_t i = 0; i < ended->slots.max; i++) {
         const struct tomb *t = memory_at(ended, i);
@@ -64,7 +64,7 @@ static void see_outcomes(struct daemon *d, const struct encoded *e)
     }
 }
 
-/* What the state of a room says agrees with what it has. */
+/* Checks that a room's state agrees with its fields. */
 static void see_life(
     const struct daemon *d, const struct encoded *e, uint32_t i)
 {
@@ -126,7 +126,7 @@ static void see_dst(const struct daemon *d, const struct encoded *e, uint32_t i)
         o->closing_left, o->map);
 }
 
-/* What a batch counts is what its items are. */
+/* Checks that a batch's sums are those of its items. */
 static void see_batch(
     const struct daemon *d, const struct encoded *e, const struct item *first)
 {
@@ -187,7 +187,7 @@ static void see_item(
         i, it->life, it->src.blocks, it->total, list_linked(&it->in_batch));
 }
 
-/* What is at a place of the tables. */
+/* Checks what is at place i of the tables. */
 /* RULES 4.7 */
 static void see_place(
     struct daemon *d, const struct encoded *e, struct watch *w, uint32_t i)
@@ -211,7 +211,8 @@ static void see_place(
     w->state[i] = m->r.state;
 }
 
-/* A source block changes hands only when nobody reads or may write it. */
+/* A source block goes to another item only when no process reads it or may
+ * write it. */
 static void see_change(
     struct daemon *d, uint32_t pool, uint32_t block, uint32_t was, uint32_t now)
 {
@@ -308,7 +309,7 @@ void encoded_watch_copy(
                           : "gave the block away");
 }
 
-/* All connections have ended but those of langds that map. */
+/* Only connections of langds that still map are left. */
 static void see_conns(const struct daemon *d, const struct encoded *e)
 {
     for (uint32_t i = 0; i < e->b.engines.conns_max; i++)
@@ -330,7 +331,7 @@ void encoded_watch(struct daemon *d)
     for (uint32_t i = 0; i < e->rooms_max; i++)
         see_place(d, e, w, i);
     see_blocks(d, e, w);
-    if (!W.sparse) { /* it compares with the step before */
+    if (!W.sparse) { /* these compare with the step before */
         order_encoded(d);
         news_watch(d, &e->b);
     }
@@ -385,7 +386,7 @@ void encoded_watch_end(struct daemon *d)
             e->pools[i].p.blocks);
     HOLDS(!brain_pending(&e->b), "nothing is left", "%s is pending",
         d->conf->name);
-    PEERS_FOREACH (p, &e->b.peers) /* a path that is shut is tried for ever */
+    PEERS_FOREACH (p, &e->b.peers) /* a shut path is tried again for ever */
         if (p->path == PATH_SHUT && p->e.try_ns == due)
             due = TIME_NEVER;
     HOLDS(due == TIME_NEVER, "nothing is left",

@@ -1,10 +1,11 @@
-/* check_fair.c - how often a turn that waits for source blocks is passed by
- * those with more right: at most once for each that is older and waits, since
+/* check_fair.c - how often a turn that waits for source blocks is overtaken by
+ * others with more right: at most once for each older turn that waits, since
  * each time the oldest begins to ask ahead (RULES 5.14). A turn may go from one
- * item to another of the same langd (5.11): it is the turn that is followed. */
+ * item to another of the same langd (5.11), so turns are followed, not
+ * items. */
 #include "test/sim/reference.h"
 
-/* Returns the item that waited at this turn before the step; NULL: none. */
+/* Returns the item that waited with this turn before the step, or NULL. */
 static struct efact *before(const struct eorder *k, uint32_t i)
 {
     const struct efact *f = &k->now[i];
@@ -24,9 +25,9 @@ static bool fresh(const struct eorder *k, uint32_t i)
     return k->now[i].plain && !before(k, i);
 }
 
-/* An item that waited as full may have been plain for an instant of this step,
- * been passed, and have begun to ask ahead or have gone: it was before those
- * that are younger, too. */
+/* An item that waited as full may have been plain for a moment within the step,
+ * been overtaken, and then have begun to ask ahead, or have gone. It was older
+ * than younger plain items, too. */
 static void count_short(struct eorder *k, uint32_t n)
 {
     const struct efact *b = &k->was[n], *f = &k->now[n];
@@ -55,8 +56,8 @@ static void see_passed(struct eorder *k, const struct efact *by)
     }
 }
 
-/* Counts, for each that does not ask ahead, those before it in the queue that
- * do not either, each once: f began to be one of them. */
+/* f began to be plain, that is, not full and not asking ahead. Counts it once
+ * as older by plain items behind it, and those before it as older by f. */
 static void count_fresh(struct eorder *k, struct efact *f)
 {
     for (uint32_t i = 0; i < k->e->rooms_max; i++) {

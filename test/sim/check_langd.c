@@ -1,28 +1,30 @@
-/* check_langd.c - what must hold of a language side after every step. Looks
- * into the brain, changes nothing of it. */
+/* check_langd.c - what must hold of a language side after every step. Reads the
+ * brain, changes nothing. */
 #include "test/sim/sim.h"
 
 #include "core/lang/lang.h"
 
-#define OUTCOMES 65536 /* at first */
+#define OUTCOMES 65536 /* places at first */
 
 struct watch {
     uint64_t *owner[CONF_POOLS_MAX]; /* by block: generation; 0: free */
     uint64_t *now[CONF_POOLS_MAX];
-    uint64_t *generation; /* by slot */
+    uint64_t *generation; /* by slot: generation of its room */
     uint64_t *open;       /* by slot: generation that shards have; 0: none */
     uint8_t *state;
     uint64_t ended;
-    /* By slot: how long rows are ready and none come, and what was shown. */
+    /* By slot: how long rows have been ready without one landing, and how many
+     * rows were shown. */
     struct still {
         uint64_t since_ns, generation;
         uint32_t landed, attempt, exposed;
         bool due;
     } * still;
-    uint64_t most_ns; /* a room keeps the deadlines that it began with */
+    /* the longest so far: a room keeps the deadlines that it began with */
+    uint64_t most_ns;
 };
 
-/* What became of a generation, at either side. */
+/* How a generation ended, at either side. */
 struct outcome {
     uint64_t generation;
     uint8_t state;
@@ -111,8 +113,8 @@ static void see_ended(const struct langd *l, struct watch *w)
     }
 }
 
-/* Every row of a room that succeeded: the tags are read through the brain's
- * own extents, before any engine hears of it. */
+/* Checks every row of a room that succeeded: its tags are read through the
+ * brain's own extents, before an engine hears of the room. */
 /* RULES 3.1 */
 static void see_rows(
     const struct daemon *d, const struct langd *l, const struct lroom *m)
@@ -184,7 +186,7 @@ void langd_watch_cmd(struct daemon *d, const struct data_cmd *c)
         w->open[c->slot] = 0;
 }
 
-/* True if the room's life is what its fields say. */
+/* True if the room's life agrees with its fields. */
 static bool life_fits(const struct lroom *m)
 {
     bool asked = m->closing_left > 0;
@@ -255,7 +257,7 @@ static void see_handle(const struct econn *c, const struct handle *h,
     const struct watch *w, uint32_t pool)
 {
     if (pool >= CONF_POOLS_MAX)
-        return; /* the encoder's: encoded_watch */
+        return; /* the encoder's pool: see encoded_watch */
     for (uint32_t r = h->given; r < h->shown; r += handle_block_rows(h)) {
         uint64_t block = handle_row(h, r) / handle_block_rows(h);
 
@@ -267,7 +269,8 @@ static void see_handle(const struct econn *c, const struct handle *h,
     }
 }
 
-/* What a living process was shown and has not released stays its. */
+/* Blocks that a living process was shown, and has not released, stay the
+ * room's. */
 /* RULES 6.1 */
 static void see_shown(const struct daemon *d, const struct watch *w)
 {
@@ -282,13 +285,14 @@ static void see_shown(const struct daemon *d, const struct watch *w)
     }
 }
 
-/* What people are shown of a pool adds up: what is not free is of living rooms,
- * READY, or quarantined. */
+/* Reports of a pool add up: blocks that are not free belong to living rooms,
+ * are READY, or are quarantined. */
 static void see_shown_numbers(struct daemon *d, const struct langd *l)
 {
     uint64_t ready, kept, alive = 0;
 
-    if (l->b.pools_count != 1) /* the numbers are those of the last */
+    /* with several pools the report's numbers are the last one's */
+    if (l->b.pools_count != 1)
         return;
     for (uint32_t i = 0; i < l->rooms_max; i++)
         if (l->rooms[i].r.used && lroom_alive(&l->rooms[i]))
@@ -412,7 +416,7 @@ static void see_deadlines(const struct daemon *d, const struct lroom *m)
         (unsigned long long)m->r.id);
 }
 
-/* Rows that are ready, and have a place, come or the room ends. */
+/* Rows that are ready and have a place land, or the room ends. */
 /* RULES 8.3 */
 static void see_progress(const struct daemon *d, const struct langd *l,
     struct watch *w, const struct lroom *m)
@@ -438,8 +442,8 @@ static void see_progress(const struct daemon *d, const struct langd *l,
         (unsigned long long)((d->now_ns - s->since_ns) / MS));
 }
 
-/* Rows that landed in order are shown at once where the promise is kept, and
- * only when the stream's blocks are there, which then stay. */
+/* Rows that landed in order are shown at once if the stream has the blocks that
+ * it was promised; without these no more rows are shown. */
 /* RULES 5.20 */
 static void see_stream(const struct daemon *d, const struct langd *l,
     const struct lroom *m, const struct still *s)
@@ -474,7 +478,7 @@ static void see_times(struct daemon *d, const struct langd *l, struct watch *w)
 
         if (!m->r.used || !lroom_alive(m))
             continue;
-        if (d->last == EV_TIME) /* a late loop hears of them then */
+        if (d->last == EV_TIME) /* a loop that is late notices deadlines then */
             see_deadlines(d, m);
         see_progress(d, l, w, m);
         see_stream(d, l, m, s);
@@ -485,7 +489,8 @@ static void see_times(struct daemon *d, const struct langd *l, struct watch *w)
     }
 }
 
-/* What a group counts is what its members are, once they are sorted. */
+/* Checks that a group's sums are those of its members, once none of them has
+ * work left. */
 static void see_group(
     const struct daemon *d, struct langd *l, const struct lgroup *g)
 {
@@ -532,7 +537,7 @@ void langd_watch(struct daemon *d)
             see_group(d, l, &l->groups[i]);
     see_blocks(d, l, w);
     see_cells(d, l);
-    if (!W.sparse) { /* they compare with the step before */
+    if (!W.sparse) { /* these compare with the step before */
         see_times(d, l, w);
         order_langd(d);
         tickets_watch(d, &l->tickets);

@@ -1,9 +1,9 @@
-/* check_spare.c - what a group of unknown totals keeps free for members that
- * grow, and that it can be had: RULES 5.6. */
+/* check_spare.c - blocks that a group of unknown totals keeps for members that
+ * grow, and that these blocks can be had: RULES 5.6. */
 #include "test/sim/reference.h"
 
-/* All that the group may hold, less what its members have, until all totals are
- * known. */
+/* Returns what the group may still take: all that it may hold, less what its
+ * members have, until all totals are known. */
 /* RULES 5.6 */
 static uint32_t kept(const struct lorder *k, const struct lgroup *g)
 {

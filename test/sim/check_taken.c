@@ -1,18 +1,19 @@
-/* check_taken.c - what a langd takes back for the head of a queue, of blocks
- * (RULES 5.2, 5.4) and of space for aux (5.8): no more than is needed, in
- * order, and all that may be taken while the head does not fit. Who the head is
- * says reference.c. */
+/* check_taken.c - what langd takes back for the head of a queue: blocks (RULES
+ * 5.2, 5.4) and space for aux (5.8). It takes no more than is needed, in order,
+ * and all that it may as long as the head does not fit. reference.c says which
+ * room the head is. */
 #include "test/sim/reference.h"
 
-/* Of a pool, in this step. */
+/* What happened in a pool in this step. */
 struct taken {
-    uint32_t lost;   /* the most that one room lost */
-    uint32_t supply; /* free blocks, and those to come */
-    uint64_t until;  /* rows of younger rooms are spared until then; 0: not */
+    uint32_t lost;   /* most blocks that one room lost */
+    uint32_t supply; /* free blocks, and those that will come back */
+    /* rows of younger rooms are spared until then; 0: no longer */
+    uint64_t until;
 };
 
-/* True if rows land into a firm grant, or a READY room has blocks: they will
- * come back. */
+/* True if the room's blocks will come back: it is READY, or rows land into its
+ * firm grant. */
 static bool gives_back(const struct lfact *f)
 {
     const struct lroom *m = f->m;
@@ -23,8 +24,8 @@ static bool gives_back(const struct lfact *f)
 }
 
 /* Sets the head's clock, and what may be taken back of each room: a default
- * grant into which nothing landed, but not of one that was the head; rows that
- * landed and are not shown, of one that waits. */
+ * grant into which no row has landed, unless the room was the head; landed rows
+ * that are not shown, if the room waits. */
 /* RULES 5.3, 5.4 */
 static void see_all(struct lorder *k, struct taken *t)
 {
@@ -56,7 +57,8 @@ static void see_all(struct lorder *k, struct taken *t)
     }
 }
 
-/* The head does not fit: whatever may be taken for it is. */
+/* Checks that as long as the head does not fit, all that may be taken for it
+ * is. */
 /* RULES 5.4 */
 static void see_giving(
     const struct lorder *k, const struct lfact *f, const struct taken *t)
@@ -74,8 +76,8 @@ static void see_giving(
         "patience ends in time", "%s room %llu waits", NAMED(head->m->r.id));
 }
 
-/* True if o stood before the step and stands, and was to give way before f.
- * landed: rows of f had. */
+/* True if o kept its blocks in this step although it had to give way before f.
+ * landed: f lost landed rows. */
 static bool spared(const struct lorder *k, const struct lfact *f, bool landed,
     const struct lfact *o)
 {

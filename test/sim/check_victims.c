@@ -2,8 +2,8 @@
  * blocks, and when: RULES 5.12. */
 #include "test/sim/reference.h"
 
-/* True if the langd of one of the room's destinations has it in its queue, or
- * one has not asked. */
+/* True if one of the room's destinations waits in its langd's queue, or has not
+ * asked yet. */
 static bool room_lacks(const struct eroom *m)
 {
     LIST_FOREACH (n, &m->dsts) {
@@ -31,21 +31,22 @@ void victims_see(const struct item *it, struct efact *f)
     }
 }
 
-/* True if neither blocks nor rows moved for long. */
+/* True if the item's blocks and rows have not moved for timeouts.progress. */
 static bool rested(const struct eorder *k, const struct efact *f)
 {
     return k->d->now_ns - f->moved_ns >= k->e->b.c.conf->timeout_progress;
 }
 
-/* True if it stands, by what it was and the time that it is. */
+/* True if the item makes no progress: it lacks grants, and its rows are written
+ * or do not move. */
 static bool stands(const struct eorder *k, const struct efact *f)
 {
     return f->age && f->blocks > 0 && f->lacks_grants && !f->ends &&
            !f->own_full && (f->complete || rested(k, f));
 }
 
-/* The item was ended for the full head: it had waited, and this was the
- * youngest that stood. */
+/* Checks that the item was ended for a full head that had waited long enough,
+ * and was the youngest that made no progress. */
 /* RULES 5.12 */
 static void see_ended(struct eorder *k, const struct efact *b)
 {
@@ -69,7 +70,7 @@ static void see_ended(struct eorder *k, const struct efact *b)
     }
 }
 
-/* True if item i had blocks, and its record has gone. */
+/* True if item i had blocks, and is gone. */
 static bool went(const struct eorder *k, uint32_t i)
 {
     const struct efact *b = &k->was[i];
@@ -77,8 +78,8 @@ static bool went(const struct eorder *k, uint32_t i)
     return b->age && !b->waits && !b->ended && !efact_same(b, &k->now[i]);
 }
 
-/* Looks at what was ended in this step, `left` of them: those that are gone
- * already are these if there are no more of them. */
+/* Checks the items that were ended in this step, `left` of them. Items that are
+ * gone were ended if there are no more of them than that. */
 static void see_all_ended(struct eorder *k, uint64_t left)
 {
     uint32_t gone = 0, here = 0;
@@ -97,8 +98,8 @@ static void see_all_ended(struct eorder *k, uint64_t left)
             see_ended(k, &k->was[i]);
 }
 
-/* The full head waits: the youngest is ended in time, unless blocks come back
- * by themselves. */
+/* A full head waits: the youngest item is ended in time, unless blocks come
+ * back by themselves. */
 /* RULES 5.11, 5.12 */
 static void see_head(struct eorder *k, uint32_t pool)
 {

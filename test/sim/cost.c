@@ -1,17 +1,18 @@
-/* cost.c - what a step of a brain costs, whatever there is: blocks of code that
- * it runs, counted in objects that are built so (Makefile, COUNTED). Time was
- * rejected: it depends on the machine, and on what else runs there. */
+/* cost.c - what a step of a brain costs, as the number of blocks of code that
+ * it runs, in objects that are built to count them (Makefile, COUNTED). Time
+ * was rejected: it depends on the machine, and on what else runs there. */
 #include "test/sim/stage.h"
 
 #include "base/check.h"
 
 #define KINDS 160
-#define LOCAL 32 /* kinds of local messages begin, then those of peers */
+#define LOCAL 32 /* kinds of local messages begin; those of peers: PEER */
 #define PEER  96
 
 static uint64_t blocks_run, before;
-static uint32_t kind;               /* EV_MORE goes on with it */
-static struct cost kinds[2][KINDS]; /* by role */
+/* of the last event; EV_MORE continues it */
+static uint32_t kind;
+static struct cost kinds[2][KINDS]; /* by role and kind */
 
 /* The compiler's own name: it calls this at the begin of each block.
  * NOLINTBEGIN(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
@@ -124,7 +125,7 @@ static void make_both(uint32_t n, uint32_t sources, uint32_t blocks)
     }
 }
 
-/* All wait for blocks at both sides. */
+/* All rooms wait for blocks, at both sides. */
 static void rooms_wait(uint32_t n)
 {
     make_both(n, n / 8 + 1, n / 16 + 1);
@@ -135,7 +136,7 @@ static void rooms_wait(uint32_t n)
     }
 }
 
-/* They are kept when they have ended, and others need their blocks. */
+/* Rooms are kept after their end, and others need their blocks. */
 static void rooms_kept(uint32_t n)
 {
     make_both(2 * n, n, n);
@@ -149,8 +150,8 @@ static void rooms_kept(uint32_t n)
     }
 }
 
-/* A group of n rooms, in a langd pool of `blocks` blocks; max_rows is what they
- * announce, known: their length as well. */
+/* A group of n rooms over a langd pool of `blocks` blocks. They announce
+ * max_rows; known: that is their length, too. */
 static void group_in(uint32_t n, uint32_t blocks, uint32_t max_rows, bool known)
 {
     make_both(n, n / 2 + 1, blocks);
@@ -174,19 +175,20 @@ static void one_group(uint32_t n)
     group_in(n, n, 16, true);
 }
 
-/* Its max_rows are more than the pool: members get blocks as they have rows. */
+/* The group's max_rows are more than the pool holds: members get blocks for
+ * rows that are committed. */
 static void group_spares(uint32_t n)
 {
     group_in(n, n, 32, false);
 }
 
-/* It is too large, and fails as a whole. */
+/* The group is too large, and fails as a whole. */
 static void group_fails(uint32_t n)
 {
     group_in(n, n / 2, 16, true);
 }
 
-/* One batch, and rooms beside it. */
+/* One batch, beside single rooms. */
 static void one_batch(uint32_t n)
 {
     struct prod *last = NULL;
@@ -208,7 +210,7 @@ static void one_batch(uint32_t n)
     }
 }
 
-/* One host: rows are copied, and fences are up meanwhile. */
+/* One host: rows are copied, with fences meanwhile. */
 static void rooms_copied(uint32_t n)
 {
     make_both(n, 2 * n, n);
@@ -225,14 +227,14 @@ static const struct {
     const char *name;
     void (*make)(uint32_t n);
     uint32_t most;
-    double growth; /* of what a step costs; heaps are deeper in larger worlds */
-    /* The longest step may count `longest` blocks of code, and `each` more for
-     * every room. */
+    double growth; /* of a step's cost; heaps are deeper in larger worlds */
+    /* The longest step may run `longest` blocks of code, and `each` for every
+     * room. */
     uint32_t longest, each;
 } worlds[] = {{"rooms that wait", rooms_wait, 10000, 1.2, 2000, 0},
     {"rooms that are kept", rooms_kept, 10000, 1.2, 2000, 0},
     {"rooms that are copied", rooms_copied, 10000, 1.3, 2000, 0},
-    /* They are admitted, served and ended as one. */
+    /* Groups and batches are admitted, served and ended in one step. */
     {"a group", one_group, 1000, 1.2, 2000, 450},
     {"a group that is larger", group_spares, 1000, 1.2, 2000, 450},
     {"a group that fails", group_fails, 1000, 1.2, 2000, 450},
@@ -240,7 +242,7 @@ static const struct {
 
 static const uint32_t sizes[] = {10, 100, 1000, 10000};
 static uint32_t world, size;
-static struct cost *found; /* of the child */
+static struct cost *found; /* counted in the child process */
 
 static void run_world(void)
 {

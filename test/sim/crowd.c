@@ -1,13 +1,13 @@
-/* crowd.c - a user that asks for more than there is, at every limit at once,
- * and another that asks for a room now and then (RULES 7.6): the first waits
- * for places, the second finds one each time. */
+/* crowd.c - one user requests more than there is, at every limit at once, and
+ * another requests a room now and then (RULES 7.6): the first waits for places,
+ * the second finds one each time. */
 #include "test/sim/admission.h"
 
-#define CROWD  48 /* rooms of the first user, at once */
-#define OTHERS 8  /* of the second, one after the other */
-#define ROOMS  16 /* places; with the reserve 20 */
+#define CROWD  48 /* rooms that the first user has at once */
+#define OTHERS 8  /* rooms of the second user, one after the other */
+#define ROOMS  16 /* places; 20 with the reserve */
 
-/* What a room of the crowd has much of. */
+/* Which table a room of the crowd fills. */
 enum much { MUCH_ROOMS, MUCH_ATTACHMENTS, MUCH_AUX, MUCH_END };
 
 static struct daemon *small(uint8_t role, const char *name)
@@ -58,7 +58,8 @@ static void crowd_comes(uint64_t from, enum much much)
     }
 }
 
-/* How many rooms of the user, from this one on, were refused a place so. */
+/* Returns how many of the user's rooms, from `from` on, were refused for one of
+ * these reasons. */
 static uint32_t refusals(uint64_t from, uint32_t user, uint32_t reasons)
 {
     uint32_t n = 0;
@@ -87,8 +88,8 @@ static void others_come(uint64_t from)
         "%u rooms were refused one", refusals(from, 1, UINT32_MAX));
 }
 
-/* Each kind of room meets a limit of its own at both sides; what ended leaves
- * all places to those that come after it. */
+/* Each kind of room meets a limit of its own at both sides. Afterwards all
+ * places are free for later rooms. */
 void crowd_at_limits(void)
 {
     static const enum err why[] = {ERR_BUSY, ERR_QUOTA, ERR_NO_BLOCKS};

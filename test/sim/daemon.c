@@ -1,10 +1,10 @@
-/* daemon.c - one daemon: the real brain, carried out as lib/node does it, with
- * the real halves of shards behind queues that take their time.
+/* daemon.c - one daemon: the real brain, whose actions are carried out as
+ * lib/node does, with the real halves of shards behind queues that take time.
  *
- * Invariants: carrying out never steps the brain; commands reach each shard in
- * order, notes come back in order; a daemon's life number voids all that was
- * under way when it died. Rejected: shards that answer at once. The brain is
- * ahead of its shards in truth, and that is where races are. */
+ * Invariants: carrying out actions never steps the brain; commands reach each
+ * shard in order, notes come back in order; the life number of a daemon voids
+ * all that was under way when it died. Rejected: shards that answer at once. A
+ * real brain is ahead of its shards, and there the races are. */
 #include "test/sim/sim.h"
 
 #include "base/check.h"
@@ -15,7 +15,8 @@
 #define ACTIONS_CAP 8192
 #define BYTES_CAP   (1u << 20)
 #define MORE_MAX    10000
-#define BACKLOG_US  20000 /* until a shard that lags takes more */
+/* after so long a shard that lags takes more commands */
+#define BACKLOG_US 20000
 
 /* configuration */
 
@@ -64,7 +65,7 @@ struct daemon *daemon_new(uint8_t role, struct conf *conf, uint32_t shards)
 
 static void quiet_step(struct daemon *d, struct event *ev);
 
-/* The addresses of one carrier, which is in each. */
+/* Has the addresses of one carrier, each of which names it. */
 static void addresses_say(struct daemon *d, uint8_t carrier)
 {
     uint8_t blob[64];
@@ -97,7 +98,7 @@ static const struct layout *layout_of(const struct daemon *d, uint32_t i)
 
 static void brain_make(struct daemon *d)
 {
-    static struct recorder recorder; /* of the whole world */
+    static struct recorder recorder; /* shared by all daemons */
     struct slab s = {0};
 
     d->bc.recorder = &recorder;
@@ -162,7 +163,7 @@ static void shard_make(struct daemon *d, uint32_t k)
     }
 }
 
-/* True if the memory of the pool can be had, by chance. */
+/* True if the pool's memory can be had; drawn. */
 static bool has_memory(struct daemon *d, uint32_t i)
 {
     uint64_t *from = W.from;
@@ -202,8 +203,8 @@ static void pool_fix(struct daemon *d, uint32_t i, bool start)
     quiet_step(d, &ev);
 }
 
-/* Of an older life; what is on its way may still read it in worlds that are
- * looked at whole. */
+/* Frees the memory of an older life. Not called in worlds that are watched
+ * whole, where messages under way may still read it. */
 static void memory_free(struct daemon *d)
 {
     free(d->memory);
@@ -422,8 +423,8 @@ static void shard_give(struct shard *s, const struct order *o)
             s->k);
 }
 
-/* Commands that found the ring full wait with the loop, in order; no message
- * to a peer passes them. */
+/* Commands that find a shard's ring full wait with the loop, in order; no
+ * message to a peer overtakes them. */
 static void backlog_moves(void *p, uint64_t life, uint64_t k)
 {
     struct daemon *d = p;
@@ -559,7 +560,7 @@ static void act(struct daemon *d, const struct action *a)
     case ACT_PEER_DATA:
         give_address(d, a);
         return;
-    case ACT_PEER_KEY: /* of connections, which are none here */
+    case ACT_PEER_KEY: /* connections have no keys here */
         return;
     case ACT_DATA:
         daemon_touches(d, a->cmd.slot);
@@ -583,7 +584,7 @@ static void act(struct daemon *d, const struct action *a)
     CHECK(false, "action %u", a->type);
 }
 
-/* Takes a step of the body's own, at its full size. */
+/* Takes a step for an event of the body's own, whatever its list may hold. */
 static void quiet_step(struct daemon *d, struct event *ev)
 {
     struct out *o = &d->out;
@@ -634,7 +635,7 @@ void daemon_touches(struct daemon *d, uint32_t slot)
         d->touched[d->touched_count++] = slot;
 }
 
-/* All of it, or the rooms that the step was about. */
+/* Checks the whole brain, or the rooms that the step touched. */
 static void watch(struct daemon *d)
 {
     bool all = !W.sparse || d->steps++ % W.sparse == 0;
@@ -659,13 +660,13 @@ static void time_comes(void *p, uint64_t life, uint64_t no)
         return;
     if (!d->alive || d->life != life || d->timer_no != no)
         return;
-    if (clock_of(d, W.now_ns) < d->timer_ns) { /* the clock is stopped */
+    if (clock_of(d, W.now_ns) < d->timer_ns) { /* the clock stands still */
         at_leisure(clock_shows(d, d->timer_ns), time_comes, d, life, no);
         return;
     }
     d->timer_ns = TIME_NEVER;
     if (W.sparse && brain_deadline(d->brain) > clock_of(d, W.now_ns))
-        arm(d); /* it was moved */
+        arm(d); /* the deadline has moved */
     else
         daemon_step(d, &ev);
 }
