@@ -1,9 +1,11 @@
 """A connection of the Python package to a daemon that is played here: it says
 what a real one says in bad moments only."""
 
+import asyncio
 import errno
 import mmap
 import os
+import select
 import socket
 import struct
 import sys
@@ -166,6 +168,29 @@ class Rooms(LinkCase):
         events = self.until(lambda: not self.conn.connected)
         self.assertCountEqual([e.room for e in events
                                if e.what & mmx.FAILED], sources)
+
+
+class Ends(LinkCase):
+    """The daemon does not answer BYE."""
+
+    def setUp(self):
+        super().setUp()
+        self.up()
+
+    def test_a_close_that_is_cancelled_ends_the_connection(self):
+        async def main():
+            closing = asyncio.ensure_future(self.conn.aclose())
+            await asyncio.sleep(0)
+            closing.cancel()
+            with self.assertRaises(asyncio.CancelledError):
+                await closing
+        asyncio.run(main())
+        self.assertTrue(self.conn.closed)
+
+    def test_a_close_that_is_interrupted_ends_the_connection(self):
+        with mock.patch.object(select, "poll", side_effect=KeyboardInterrupt):
+            self.assertRaises(KeyboardInterrupt, self.conn.close)
+        self.assertTrue(self.conn.closed)
 
 
 if __name__ == "__main__":

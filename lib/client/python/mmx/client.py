@@ -771,10 +771,13 @@ class Connection:
         if self._closed:
             return
         self._closed = True
-        if os.getpid() == self._pid and self._up:  # before, there is nothing to end
-            with contextlib.suppress(errors.MmxError, TimeoutError):
-                self.wait(self.send(wire.BYE), timeout)
-        self._end()
+        try:
+            # Before it is up, there is nothing to end.
+            if os.getpid() == self._pid and self._up:
+                with contextlib.suppress(errors.MmxError, TimeoutError):
+                    self.wait(self.send(wire.BYE), timeout)
+        finally:
+            self._end()
 
     async def aclose(self, timeout: float = 5) -> None:
         """Closes the connection, as close(), without blocking the loop."""
@@ -782,10 +785,12 @@ class Connection:
             return
         self._here()
         self._closed = True
-        if self._up:
-            with contextlib.suppress(errors.MmxError, TimeoutError):
-                await self.until(self.send(wire.BYE), timeout)
-        self._end()
+        try:
+            if self._up:
+                with contextlib.suppress(errors.MmxError, TimeoutError):
+                    await self.until(self.send(wire.BYE), timeout)
+        finally:
+            self._end()
 
     def _end(self) -> None:
         if os.getpid() == self._pid:
