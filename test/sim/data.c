@@ -1,24 +1,25 @@
-/* data.c - rows on their way. A row is a tag that says whose it is; a message
- * carries the tags that its memory held when it was read, and a landing copies
- * them in two halves with time between, so that what goes on is seen.
+/* data.c - rows on their way. A row is a tag that says whose row it is. A
+ * message carries the tags that its memory held when it was read; a landing
+ * copies them in two halves with time between, so that changes meanwhile are
+ * seen.
  *
- * Eager: the tags are read soon after the message was handed over, then the
- * sender is told, and they arrive whenever they arrive, even if the endpoint
- * is lost meanwhile. Rendezvous: they are read while they land; the sender is
- * told after that. Nothing is lost but with its endpoint. */
+ * Eager: the tags are read soon after the message was posted, then the sender
+ * is told, and they arrive at any time, even if the endpoint is lost meanwhile.
+ * Rendezvous: they are read while they land; the sender is told after that. A
+ * message is lost only with its endpoint. */
 #include "test/sim/sim.h"
 
 #include "base/check.h"
 #include "core/share.h"
 
-/* A daemon that is not there is noticed by then. */
+/* How long it takes to notice that a daemon is gone. */
 #define LOST_AFTER (400 * MS)
 
 struct place {
     uint32_t segment, row, token, pool, n;
     struct piece pieces[PIECES_MAX];
     bool open;
-    /* A copy: from where. One that a GPU makes is not given up. */
+    /* For a copy: its source. A copy by a GPU is not given up. */
     struct foreign *foreign;
     uint32_t from_pool, from_n;
     struct piece from[PIECES_MAX];
@@ -29,16 +30,16 @@ struct message {
     struct daemon *from, *to;
     uint32_t from_life, to_life, k, to_k, token;
     bool rendezvous, read, done, lost, arrived;
-    bool again; /* not for the first time */
+    bool again; /* a repetition */
     uint32_t rows;
     struct send_batch b;
     uint8_t header[DATA_HEADER_MAX];
     uint32_t header_len;
-    uint8_t *said; /* where rows lie, when they are copied */
+    uint8_t *said; /* for a copy: the rows' places */
     uint64_t *tags;
     struct place *places;
     uint32_t places_count;
-    uint32_t refs; /* happenings to come */
+    uint32_t refs; /* entries of the queue that name the message */
     struct message *next, **before;
 };
 
@@ -102,13 +103,13 @@ static void later(struct message *m, uint64_t ns, happening fn)
 
 static void done_later(void *p, uint64_t a, uint64_t b);
 
-/* A happening of m is over. */
+/* An entry of the queue for m is over. */
 static void message_put(struct message *m)
 {
     if (--m->refs > 0)
         return;
     if (!m->done && from_lives(m)) {
-        /* Nobody is there any more to take it: the carrier notices. */
+        /* Nobody is left to receive it: the carrier notices. */
         m->lost = true;
         later(m, between(1, LOST_AFTER), done_later);
         return;
@@ -179,9 +180,8 @@ static void copy_reads(struct place *pl, uint16_t n)
     }
 }
 
-/* Reads rows [first, first + rows) of the segment where its encoder has them.
- * That must still keep them for this; what is left of a dead one may be read.
- */
+/* Reads rows [first, first + rows) of the segment in its encoder's memory. The
+ * encoder must still keep them for this, unless it is dead. */
 static void copy_read(
     struct message *m, const struct place *pl, uint32_t first, uint32_t rows)
 {
@@ -197,7 +197,8 @@ static void copy_read(
 
             if (row < first || row >= first + rows)
                 continue;
-            /* What an older run of it said lands in rooms that have failed. */
+            /* What an older run of the encoder sent lands in failed rooms
+             * only. */
             if (m->from_life != f->life)
                 HOLDS(!langd_room_lives(m->to, &m->b.segments[pl->segment]),
                     "rows of another run do not land", "block %u", block);
@@ -225,7 +226,7 @@ static void done(struct message *m)
     m->done = true;
     if (!from_lives(m))
         return;
-    reads_add(m, UINT16_MAX); /* one less */
+    reads_add(m, UINT16_MAX); /* one reader less */
     sending_done(s->sending, m->token, told_quiet, s);
     data_pump(s);
 }
@@ -273,14 +274,14 @@ static void place_end(struct message *m, struct place *pl, bool ok)
 
     pl->open = false;
     if (pl->foreign)
-        copy_reads(pl, UINT16_MAX); /* one less */
+        copy_reads(pl, UINT16_MAX); /* one reader less */
     if (landing_end(s->landing, pl->token, ok, &note, &quiets, &quiet))
         shard_note(s, &note);
     for (; quiets > 0; quiets--)
         shard_note(s, &quiet);
 }
 
-/* Can the source still be read? */
+/* True if the source can still be read. */
 static bool readable(const struct message *m)
 {
     return !m->rendezvous || (from_lives(m) && !m->done);
@@ -343,7 +344,7 @@ static void half_one(struct message *m, uint32_t i)
         half_two(m, i, 0);
 }
 
-/* The place that it has now; NULL: it may not land. */
+/* Returns the segment's place at the receiver, or NULL if it may not land. */
 static struct place *segment_comes(
     struct message *m, uint32_t i, uint32_t row, const struct segment *seg)
 {
@@ -375,7 +376,7 @@ static struct place *segment_comes(
     return pl;
 }
 
-/* What the mapped pool is, if the rows are all there. */
+/* Returns the mapped pool, if it has all of the rows, or NULL. */
 static struct foreign *foreign_of(const struct message *m,
     const struct segment *seg, uint32_t from, const struct piece *pieces,
     uint32_t n)
@@ -395,7 +396,7 @@ static struct foreign *foreign_of(const struct message *m,
     return f;
 }
 
-/* A message that says where rows lie. */
+/* A message with the rows' places arrives. */
 static void sources_come(struct message *m, const struct segment *segs)
 {
     struct reader r = reader_of(m->said, m->b.bytes);
@@ -441,7 +442,7 @@ void data_purge(const struct shard *s)
 
 static void arrives(void *p, uint64_t a, uint64_t b);
 
-/* A segment that names what it must not land in. */
+/* Makes a segment name what it must not land in. */
 static void forge(struct message *m)
 {
     for (uint32_t i = 0; i < m->b.count; i++) {
@@ -459,7 +460,8 @@ static void forge(struct message *m)
         segments_put(m->header, m->b.segments, m->b.count, SEGMENTS_BYTES);
 }
 
-/* The carrier, or a stranger, brings it once more, some time later. */
+/* The carrier, or a stranger, delivers the message once more, some time
+ * later. */
 static void comes_again(const struct message *of, bool forged)
 {
     struct message *m = must_alloc(1, sizeof(*m));
@@ -479,7 +481,7 @@ static void comes_again(const struct message *of, bool forged)
     later(m, between(0, chance(300) ? 5000 : 50) * MS, arrives);
 }
 
-/* The message is at the other side. */
+/* The message arrives. */
 static void arrives(void *p, uint64_t a, uint64_t b)
 {
     struct message *m = p;
@@ -494,11 +496,11 @@ static void arrives(void *p, uint64_t a, uint64_t b)
         return;
     }
     if (W.cut[m->from->index][m->to->index]) {
-        later(m, 50 * MS, arrives); /* TCP says it again */
+        later(m, 50 * MS, arrives); /* TCP sends it again */
         message_put(m);
         return;
     }
-    /* A shard hears its loop before it looks at what came. */
+    /* A shard takes its loop's commands before it looks at a message. */
     shard_drain(&m->to->shards[m->to_k]);
     CHECK(segments_get(span_of(m->header, m->header_len), m->b.bytes, &kind,
               segs, &count) == OK &&
@@ -524,7 +526,7 @@ static void arrives(void *p, uint64_t a, uint64_t b)
     message_put(m);
 }
 
-/* Eager: the carrier has its own copy now. */
+/* Eager: from now on the carrier has a copy. */
 static void eager_read(void *p, uint64_t a, uint64_t b)
 {
     struct message *m = p;
@@ -608,7 +610,7 @@ static void peer_not_there(void *p, uint64_t life, uint64_t what)
         data_break(s, peer);
 }
 
-/* A connection that is tried is made, or refused, some time later. */
+/* A connection that is tried is made or refused, some time later. */
 static void try_ends(void *p, uint64_t life, uint64_t what)
 {
     struct shard *s = p;
@@ -648,8 +650,8 @@ void data_pump(struct shard *s)
 
 /* what goes wrong */
 
-/* The endpoint of a shard to a peer is lost: what was read may still arrive,
- * what was not never will, and all is told to the sender, before long. */
+/* A shard's endpoint to a peer is lost: messages that were read may still
+ * arrive, others never will; the sender is soon told of all. */
 void data_break(struct shard *s, uint32_t peer)
 {
     struct data_note note = {
@@ -695,8 +697,8 @@ static void daemon_lost(void *p, uint64_t life, uint64_t index)
         }
 }
 
-/* Endpoints to a daemon that died are lost; what it read from its own memory
- * may still land elsewhere. */
+/* Endpoints to a daemon that died are lost; messages that were read from its
+ * memory may still land elsewhere. */
 void data_daemon_gone(struct daemon *gone)
 {
     for (struct message *m = messages; m; m = m->next)

@@ -1,13 +1,13 @@
-/* draw.c - what a seed's world is made of: delays and rates, daemons with their
- * pools, and deliveries with their engines. The swarm draws whatever a
- * configuration may say; a calm world has the default deadlines but one,
- * engines that behave, and only rooms whose numbers fit. */
+/* draw.c - what a seed's world consists of: delays and rates, daemons with
+ * their pools, and deliveries with their engines. The swarm draws whatever a
+ * configuration may say; a calm world has the default deadlines but for one,
+ * engines that behave, and only rooms whose sizes fit. */
 #include "test/sim/sim.h"
 
 #include "base/check.h"
 #include "core/move/sending.h"
 
-#define STREAM_BLOCKS 3 /* a stream needs */
+#define STREAM_BLOCKS 3 /* least blocks of a stream */
 
 static uint64_t rooms;
 
@@ -21,7 +21,7 @@ uint64_t room_next(void)
     return ++rooms;
 }
 
-/* A rate up to max, zero every other time. */
+/* Returns a rate up to max, and zero every other time. */
 static uint32_t rate(uint32_t max)
 {
     return chance(500) ? 0 : (uint32_t)between(1, max);
@@ -82,12 +82,12 @@ static void draw_swarm(struct nature *n)
     n->secrets = rate(1000);
     n->thieves = rate(500);
     n->pool_lost = 50;
-    /* In every fourth world configurations change. */
+    /* Configurations change in every fourth world. */
     n->reload_ms = W.seed % 4 == 3 ? 100 + (uint32_t)(W.seed * 7 % 1900) : 0;
     n->lend = n->hosts > 0 && W.seed % 2;
 }
 
-/* What came later, so that older seeds stay what they are. */
+/* Draws what was added later, so that older seeds keep their worlds. */
 static void draw_more(struct nature *n)
 {
     uint64_t *from = W.from;
@@ -109,7 +109,7 @@ void draw_nature(void)
     options_apply(&W.is);
 }
 
-/* Faults: none. Engines do what they said that they would. */
+/* Draws a world without faults, whose engines do what they promised. */
 void draw_calm(void)
 {
     struct nature *n = &W.is;
@@ -131,7 +131,7 @@ void draw_calm(void)
 
 void draw_times(struct conf *c)
 {
-    if (W.is.calm) { /* places for all, and time for all their work */
+    if (W.is.calm) { /* places for all rooms, and time for all work */
         c->limit_rooms = 256;
         c->limit_attachments = 400;
         W.cells = CELLS_CALM;
@@ -150,7 +150,8 @@ void draw_times(struct conf *c)
     c->control_lost_after = between(50, 1000) * MS;
     c->limit_tombstones = chance(200) ? 16 : 256;
     c->limit_rooms = chance(200) ? between(1, 4) : between(8, 48);
-    c->timeout_hello = 200 * MS; /* a langd that never maps is waited for */
+    /* a langd that never maps is waited for so long */
+    c->timeout_hello = 200 * MS;
     c->limit_attachments = chance(100) ? between(4, 12) : 160;
 }
 
@@ -180,7 +181,7 @@ static void draw_pool(
         if (p->default_blocks > p->blocks)
             p->default_blocks = p->blocks;
     }
-    /* Units of any other pool of the world fit into its blocks. */
+    /* A block holds at least a unit of any other pool in the world. */
     if (W.is.calm && !langd)
         p->block_rows = p->block_rows < 16 ? 16 : p->block_rows;
 }
@@ -241,7 +242,7 @@ void draw_daemons(void)
 
 /* deliveries */
 
-/* Rows that the pool holds, or in a calm world, up to `most`. */
+/* Draws rows that the pool holds; in a calm world at most `most`. */
 static uint32_t draw_rows(const struct daemon *d, uint32_t pool, uint64_t most)
 {
     const struct conf_pool *p = &d->conf->pools[pool];
@@ -263,7 +264,7 @@ static uint64_t stream_blocks(const struct cons *c)
     return p->max_room_blocks ? p->max_room_blocks : p->blocks / 2;
 }
 
-/* Rows that a whole room may have there. */
+/* Returns how many rows a whole room may have there. */
 static uint64_t whole_rows(const struct cons *c)
 {
     const struct conf_pool *p = &c->d->conf->pools[c->pool];
@@ -288,7 +289,7 @@ static struct prod *draw_prod(
     p->known = !chance(W.is.unknown);
     p->required = chance(200) ? 0 : dsts;
     p->conns = 1 + (chance(W.is.readers) ? (uint32_t)between(1, 2) : 0);
-    if (W.is.again) /* which announce an attach means must be clear */
+    if (W.is.again) /* it must be clear which announce an attach means */
         p->conns = 1;
     p->early = chance(300);
     p->pieces = (uint32_t)between(1, min_u32(8, max_u32(1, p->total)));
@@ -301,7 +302,7 @@ static struct prod *draw_prod(
         }
     p->separate_final = chance(300);
     p->aux = chance(400) ? (uint32_t)between(1, 600) : 0;
-    if (W.seed % 4 == 1) /* langd's space is for four of them */
+    if (W.seed % 4 == 1) /* langd has space for four of them */
         p->aux *= 27;
     p->storage = STORAGE_COMPACT;
     p->aborts = chance(W.is.abort);
@@ -352,14 +353,15 @@ static struct cons *draw_cons(
     return c;
 }
 
-/* A room with as many destinations, its engines not started. */
+/* A room with all of its destinations; its engines have not started. */
 struct delivery {
-    struct prod *p; /* NULL: nobody announces it */
+    struct prod *p; /* NULL: the room is never announced */
     struct cons *c[DAEMONS_MAX];
     uint32_t dsts;
 };
 
-/* What a calm world's engines do not combine: it could not succeed. */
+/* Takes back what engines of a calm world must not combine, since the room
+ * could not succeed. */
 static void make_sense(struct delivery *v)
 {
     bool declines = false;
@@ -368,7 +370,7 @@ static void make_sense(struct delivery *v)
         struct cons *c = v->c[i];
         if (v->dsts > 1 || c->group)
             c->null = false;
-        /* Another user's word is not heard on one host. */
+        /* On one host a decline of another user is ignored. */
         c->declines &=
             !c->null && !c->group && c->session % 2 == v->p->session % 2;
         declines |= c->declines;
@@ -377,7 +379,7 @@ static void make_sense(struct delivery *v)
         return;
     if (declines) {
         v->p->expected = ERR_DECLINED;
-        v->p->required = v->dsts; /* else the first to decline ends it */
+        v->p->required = v->dsts; /* otherwise the first decline would end it */
         v->p->flags &= (uint8_t)~FLAG_OPEN;
     }
 }
@@ -407,8 +409,8 @@ static struct prod *draw_source(
     return v->p;
 }
 
-/* An engine that knows the room's id, and not its secret: it asks, or says that
- * it does not want it. */
+/* Adds an engine that knows the room's id, but not its secret: it requests the
+ * room, or declines it. */
 static void draw_thief(const struct delivery *v)
 {
     const struct cons *c = v->c[0];
@@ -425,8 +427,8 @@ static void draw_thief(const struct delivery *v)
     cons_start(t, W.now_ns + between(0, 50) * MS);
 }
 
-/* Gives the room a secret, by chance, and to its engines; from another host it
- * is needed where the pool is for some users. */
+/* Gives the room and its engines a secret, by chance; always if engines of
+ * another host need one for a pool that is for some users. */
 static void draw_secret(const struct delivery *v)
 {
     const struct conf_pool *p = &v->p->d->conf->pools[v->p->pool];
@@ -444,12 +446,12 @@ static void start_all(struct delivery *v, uint64_t spread_ms)
     if (v->p && !(W.is.calm && v->c[0]->null))
         prod_start(v->p, W.now_ns + between(0, spread_ms) * MS);
     else if (v->p)
-        v->p->over = true; /* a null encoder's rows are announced by nobody */
+        v->p->over = true; /* a null encoder's rows are never announced */
     for (uint32_t i = 0; i < v->dsts; i++)
         cons_start(v->c[i], W.now_ns + between(0, spread_ms) * MS);
 }
 
-/* Rows that one of n rooms may have, if all are to be there at once. */
+/* Returns the rows that each of n rooms may have, if all are to fit at once. */
 static uint64_t share_of(const struct cons *c, uint32_t n)
 {
     uint32_t rows = (uint32_t)c->d->conf->pools[c->pool].block_rows;
@@ -464,8 +466,8 @@ static uint64_t share_of_source(const struct prod *p, uint32_t n)
     return c->blocks / n * c->block_rows;
 }
 
-/* Rooms that are admitted together, announced together by chance; the last
- * one may never be asked for. */
+/* Draws rooms that are admitted together, and perhaps announced together; the
+ * last one may never be requested. */
 static void deliver_group(void)
 {
     static uint64_t groups;
@@ -506,8 +508,9 @@ static void deliver_group(void)
     }
 }
 
-/* Engines of two places that need both, and say so (an open room has no order
- * of its destinations); an encoder that goes on when its rows are consumed. */
+/* Draws engines at two langds that need each other's rooms, and say so (an open
+ * room's destinations have no order); also an encoder that continues when its
+ * rows are consumed. */
 static void couple(struct delivery *v)
 {
     struct cons *c = v->c[0], *d = v->dsts == 2 ? v->c[1] : NULL;
@@ -556,11 +559,11 @@ void deliver(void *ptr, uint64_t again, uint64_t same)
     draw_secret(&v);
     if (W.is.calm)
         couple(&v);
-    if (lonely && chance(500)) { /* nobody asks for it */
+    if (lonely && chance(500)) { /* never requested */
         for (uint32_t i = 0; i < v.dsts; i++)
             v.c[i]->over = true;
         v.dsts = 0;
-    } else if (lonely) { /* nobody announces it */
+    } else if (lonely) { /* never announced */
         v.p->over = true;
         v.p = NULL;
     }

@@ -1,5 +1,5 @@
-/* encode.c - encode engines: announce, write rows as tags, commit them in
- * pieces, and all the ways of not doing so. A script is a prod: one announce
+/* encode.c - encode engines: they announce, write rows as tags, commit them in
+ * pieces, and fail to do so in every way. A script is a prod: one announce
  * instance with up to three connections of one session. */
 #include "test/sim/sim.h"
 
@@ -36,7 +36,7 @@ const struct prod *prod_of(uint32_t instance, uint64_t room)
     return NULL;
 }
 
-/* What a key names has one content, whoever announces it. */
+/* All announces of a key have the same content. */
 bool prod_key(struct prod *p, uint64_t key, uint64_t most)
 {
     const struct conf_pool *c = &p->d->conf->pools[p->pool];
@@ -70,7 +70,7 @@ static bool usable(const struct handle *h)
     return h && !h->refused && !h->released && econn_usable(h->c);
 }
 
-/* Rows of piece i of the plan. */
+/* Gives the rows of piece i of the plan. */
 static void piece_of(
     const struct prod *p, uint32_t i, uint32_t *first, uint32_t *rows)
 {
@@ -92,8 +92,8 @@ static bool committed(const struct prod *p, uint32_t row)
     return false;
 }
 
-/* A process that is not dead writes where it may, also what nobody wants:
- * rows that were never committed, until it has let go of them. */
+/* A process that lives writes wherever it may, also rows that will never be
+ * committed, until it has released them. */
 static void scribble(struct prod *p)
 {
     for (uint32_t i = 0; i < p->conns; i++) {
@@ -245,7 +245,7 @@ static void bind_first(struct prod *p)
     announce(p, h);
     if (!p->mate || p->mate->h[0])
         return;
-    p->mate->led = NULL; /* should it find no place now */
+    p->mate->led = NULL; /* it may find no place now */
     p->mate->life = p->life;
     bind_first(p->mate);
 }
@@ -305,7 +305,8 @@ static void give_up(struct prod *p)
     }
 }
 
-/* Its owner may hear of it last, and is the one to announce it again. */
+/* True if a connection has seen the end. If the owner has to announce again
+ * only its own view counts. */
 static bool saw_end(const struct prod *p)
 {
     for (uint32_t i = 0; i < (p->must_succeed ? 1 : p->conns); i++)
@@ -322,8 +323,8 @@ bool prod_saw_done(const struct prod *p)
     return false;
 }
 
-/* Rows that were committed have not been consumed, but for those that need
- * not be: a unit that is not full is not sent, a block is released whole. */
+/* True if committed rows have not been consumed. A unit that is not full is not
+ * sent, and a block is released as a whole, so some rows do not count. */
 static bool waits_for_consumer(const struct prod *p)
 {
     const struct cons *c = p->paced;
@@ -351,7 +352,7 @@ static void prod_acts(struct prod *p)
         return;
     }
     if (h->refused || saw_end(p) || gone(h)) {
-        /* Without its owner nobody goes on with the room. */
+        /* Without its owner the room is not continued. */
         if (W.healing || chance(400))
             let_go(p);
         return;
@@ -402,7 +403,7 @@ void prod_start(struct prod *p, uint64_t when_ns)
     at_leisure(when_ns, prod_tick, p, 0, 0);
 }
 
-/* True if it announces once more. */
+/* True if the engine announces once more. */
 static bool comes_again(struct prod *p, enum err e)
 {
     bool place = e == ERR_BUSY || e == ERR_QUOTA || e == ERR_NO_BLOCKS;
@@ -423,7 +424,7 @@ void prod_answer(struct handle *h, uint32_t type, const struct local_answer *a)
         local_name((enum local_type)type), (int)a->text.len,
         (const char *)a->text.p);
     if (type == LOCAL_ANNOUNCE && comes_again(h->prod, a->err)) {
-        h->prod->h[0] = NULL; /* once more */
+        h->prod->h[0] = NULL; /* tries once more */
         h->prod->announced = false;
     }
     if (a->err && (type == LOCAL_ANNOUNCE || type == LOCAL_ATTACH)) {
@@ -434,7 +435,7 @@ void prod_answer(struct handle *h, uint32_t type, const struct local_answer *a)
     }
 }
 
-/* What the reason advises: the rows are encoded again. */
+/* Does what the reason advises: encodes the rows again. */
 static void announce_again(struct prod *p)
 {
     struct prod *n = prod_new(p->d, p->room), *next = n->next;
@@ -468,7 +469,8 @@ void prod_event(struct handle *h, const struct local_event *e)
         return;
     }
     if (e->what & EVENT_HAVE)
-        stop_writing(h->prod); /* somebody else did, or does */
+        /* another room of the key has the rows, or writes them */
+        stop_writing(h->prod);
     if (e->what & EVENT_FAILED)
         HOLDS(!h->prod->must_succeed || e->reason == h->prod->expected ||
                   e->reason == ERR_NO_BLOCKS,

@@ -1,14 +1,14 @@
-/* engines.c - connections of engines as their sockets see them: frames in
- * order both ways, engines that read late, processes that end.
+/* engines.c - connections of engines as their sockets see them: frames in order
+ * both ways, engines that read late, processes that end.
  *
- * Two moments are kept apart for every event: when it is in the socket (from
- * then on the engine may act on it, so fences count from there) and when it
- * was read (from then on the script knows). */
+ * Every event has two moments: when it is in the socket (from then on the
+ * engine may act on it, so fences count from there), and when it was read (from
+ * then on the script knows of it). */
 #include "test/sim/sim.h"
 
 #include "base/check.h"
 
-#define DOWN_FRAMES 6 /* in a socket that nobody reads */
+#define DOWN_FRAMES 6 /* so many fit into a socket that is not read */
 #define SENT_KEPT   1024
 
 struct sent {
@@ -158,7 +158,8 @@ static void up_comes(void *p, uint64_t a, uint64_t b)
     if (!lives(c) || c->dead_told || c->state == EC_OVER || c->up.len == 0)
         return;
     if (c->down.len > DOWN_FRAMES && !c->dead && !c->ended) {
-        c->up.busy = true; /* who does not read is not read */
+        /* a daemon does not read from an engine that does not read */
+        c->up.busy = true;
         at(W.now_ns + between(1, 5) * MS, up_comes, c, 0, 0);
         return;
     }
@@ -265,7 +266,7 @@ uint64_t handle_row(const struct handle *h, uint32_t row)
         h->runs, h->first);
 }
 
-/* The event is in the socket. */
+/* An event is in the socket now. */
 static void in_socket(struct econn *c, const struct local_event *e)
 {
     struct handle *h = handle_of(c, e->cell, e->tag);
@@ -291,7 +292,7 @@ static void in_socket(struct econn *c, const struct local_event *e)
         HOLDS(h->shown == 0 || e->first <= h->given,
             "runs begin where rows may be read", "first %u, %u released",
             e->first, h->given);
-        if (h->shown == 0) /* who comes late sees what is left */
+        if (h->shown == 0) /* a late connection sees only what is left */
             h->given = max_u32(h->given, e->first);
         h->generation = e->generation;
         h->first = e->first;
@@ -335,7 +336,7 @@ static void pull(void *p, uint64_t a, uint64_t b)
 
         if (!brain_next_event(c->d->brain, c->number, &w)) {
             if (w.cap < sizeof(bytes))
-                continue; /* it may not have fitted */
+                continue; /* there may be more: the event did not fit */
             c->notified = false;
             return;
         }
@@ -372,7 +373,7 @@ void econn_deliver(struct econn *c, struct span frame)
     HOLDS(e == OK, "answers can be read", "%s", err_name(e));
     if (m.type == LOCAL_ANSWER && m.seq == 0 && m.answer.err == ERR_TIMEOUT &&
         c->state == EC_HELLO)
-        return; /* its hello was too late: it is closed */
+        return; /* its HELLO came too late: the connection is closed */
     HOLDS(c->waiting_len > 0 && c->waiting[0].seq == m.seq,
         "answers come in order, one each", "%s with seq %u, %u expected",
         local_name(m.type), m.seq, c->waiting_len ? c->waiting[0].seq : 0);
@@ -416,7 +417,7 @@ static void answered(struct econn *c, const struct local_msg *m)
         c->block_rows[c->pools] = m->pool_info.block_rows;
         next_pool(c);
     } else if (m->type == LOCAL_ANSWER && s->type == LOCAL_POOL) {
-        next_pool(c); /* it is for other users, or has no memory */
+        next_pool(c); /* the pool is for other users, or has no memory */
     } else if (m->type == LOCAL_ANSWER && s->h) {
         if (m->answer.err)
             trace("%s/%u: %s refused, %s: %.*s", c->d->conf->name, c->number,

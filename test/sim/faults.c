@@ -1,9 +1,10 @@
 /* faults.c - small worlds in which one thing goes wrong, at every moment in
  * turn: the k-th message of a type is lost, doubled or late; the endpoints
- * break; a daemon crashes. Enumerated, not drawn: what is said once only, or
- * what is forgotten in one moment only, fails every time.
+ * break; a daemon crashes. Faults are enumerated, not drawn: a message that is
+ * sent only once, or a case that is forgotten at one moment only, fails every
+ * time.
  *
- * One message less costs one repetition, never a room, and no deadline. */
+ * A lost message costs one repetition, never a room, and no deadline. */
 #include "test/sim/stage.h"
 
 #include "base/check.h"
@@ -11,11 +12,12 @@
 
 #include <stdarg.h>
 
-#define MESSAGES 6              /* of each type, in turn */
+#define MESSAGES 6              /* so many of each type, in turn */
 #define SOON     (8 * NS_PER_S) /* a few repetitions, of 2 s at most */
 #define LATE_MS  330            /* what a fault of a DECLINE may cost */
 #define STILL_MS 20             /* how long a stopped clock stands */
-#define JUMP_NS  (4 * NS_PER_S) /* short of timeouts.unreachable and such */
+/* shorter than timeouts.unreachable and the like */
+#define JUMP_NS (4 * NS_PER_S)
 
 static uint32_t rooms_wanted;
 
@@ -30,7 +32,8 @@ static void good(uint64_t room, uint32_t rows, bool known, uint64_t when_ms)
     rooms_wanted++;
 }
 
-/* Unknown lengths, grants used up, rows before and after their request. */
+/* Unknown lengths, grants used up, rows that come before and after their
+ * request. */
 static void plain(void)
 {
     e0 = make(ROLE_ENCODED, "e0", ROW_4K, 64, 16, 0);
@@ -45,7 +48,7 @@ static void plain(void)
     request(l0, e0, 4, 30)->rows = 16;
 }
 
-/* Rooms of another pool beside those. */
+/* Rooms of a second pool beside plain ones. */
 static void pools(void)
 {
     struct daemon *of[2];
@@ -66,7 +69,7 @@ static void pools(void)
     }
 }
 
-/* More than the pool holds: queues, grants taken back. */
+/* More rows than the pool holds: queues, and grants that are taken back. */
 static void pressure(void)
 {
     e0 = make(ROLE_ENCODED, "e0", ROW_4K, 64, 8, 0);
@@ -114,7 +117,7 @@ static void grouped(void)
     }
 }
 
-/* Either side gives up, and a room beside them goes on. */
+/* Either side gives rooms up, and another room goes on. */
 /* F32 */
 static void ends(void)
 {
@@ -133,7 +136,8 @@ static void ends(void)
     c->must_succeed = false;
     c->aborts = true;
     c->abort_ns = 20 * MS;
-    p = announce(e0, 8, 300, 1); /* two rooms of one key, and their writer */
+    /* with room 9 of the same key; its engine aborts */
+    p = announce(e0, 8, 300, 1);
     p->key = 5;
     p->aborts = true;
     p->abort_ns = 14 * MS;
@@ -148,7 +152,7 @@ static void ends(void)
     c->must_succeed = false;
     announce(e0, 7, 10, 30);
     c = cons_new(l0, e0->index, 7);
-    c->session = 1; /* of the same user, whose word is heard */
+    c->session = 1; /* of the announcing user, whose decline counts */
     c->declines = c->must_succeed = true;
     cons_start(c, 40 * MS);
 }
@@ -169,7 +173,7 @@ static void breaking(void)
     at(24 * MS, all_break, NULL, 0, 0);
 }
 
-/* A room is ended for a group that holds what it waits for, and comes again. */
+/* A room is ended for a group that needs its blocks, and comes again. */
 static void ended_for_others(void)
 {
     e0 = make(ROLE_ENCODED, "e0", ROW_4K, 1, 32, 0);
@@ -179,7 +183,8 @@ static void ended_for_others(void)
         struct cons *c = request(l0, e0, r, r);
 
         good(r, 16, true, 6 + r);
-        prods_all()->deadline_ms = 2000; /* a langd that was lost asks not */
+        /* a langd that was lost does not ask again */
+        prods_all()->deadline_ms = 2000;
         c->session = 1;
         c->group = 1;
         c->group_size = 2;
@@ -189,7 +194,7 @@ static void ended_for_others(void)
     request(l0, e0, 3, 10);
 }
 
-/* What l0 is told of the encoder's drain is so within 700 ms. */
+/* 700 ms after the encoder's drain langd must know of it. */
 static void drain_is_known(void *p, uint64_t a, uint64_t b)
 {
     if (e0->alive && l0->alive)
@@ -206,7 +211,7 @@ static void order(void *p, uint64_t type, uint64_t b)
     daemon_step(e0, &ev);
 }
 
-/* A room of before the drain, and one of afterwards. */
+/* One room from before the drain, and one from afterwards. */
 static void drained(void)
 {
     e0 = make(ROLE_ENCODED, "e0", ROW_4K, 64, 16, 0);
@@ -237,7 +242,7 @@ static const struct {
     /* RULES 6.6 */
     {"pools", pools, 1, 110}};
 
-/* The first of them: no room in them needs another. */
+/* The first worlds: no room in them needs another one. */
 #define PLAIN_WORLDS 4
 
 /* what goes wrong */
@@ -257,8 +262,8 @@ enum fault_how fault_of(struct span frame)
     return f->how;
 }
 
-/* Runs until every room has ended: the time of the world without a fault, and
- * costs_ns more. */
+/* Runs until every room has ended, at most costs_ns longer than without the
+ * fault. */
 static void run_to_end(uint64_t costs_ns)
 {
     uint64_t end = worlds[W.fault.world].ends_ms * MS + costs_ns;
@@ -269,13 +274,14 @@ static void run_to_end(uint64_t costs_ns)
         prods_left(), cons_left());
 }
 
-/* What is never repeated may be missed. */
+/* A message that is never repeated may be missed. */
 static bool repeated(uint8_t type)
 {
     return type != PEER_DECLINE;
 }
 
-/* RULES 2.1: until it is repeated, which a HELLO is after five times that. */
+/* How long a message is missing: until it is repeated (RULES 2.1), which takes
+ * five times as long for a HELLO. */
 static uint64_t message_costs(void)
 {
     uint64_t retry = e0->conf->timeout_retry;
@@ -316,14 +322,14 @@ static void break_fault(void)
     W.is.rendezvous = 500;
     at(W.fault.when_ns, all_break, NULL, 0, 0);
     run_to_end(e0->conf->timeout_retry);
-    /* Who gives up may come too late for it. */
+    /* An engine that gives up may be too late for it. */
     HOLDS(W.succeeded >= rooms_wanted, "one lost endpoint costs no room",
         "%u of %u rooms succeeded", W.succeeded, rooms_wanted);
     world_finish(LIMIT);
 }
 
-/* The carrier that all have chosen works no more. Its second outage, which is
- * one only after transfer.stall, gives it up for the other one. */
+/* The carrier that all have chosen breaks for good. At its second outage (at
+ * earliest transfer.stall later) the other one is chosen. */
 /* RULES 3.3 */
 static void shut_comes(void *p, uint64_t a, uint64_t b)
 {
@@ -352,7 +358,7 @@ static void crashes(void *p, uint64_t a, uint64_t b)
     daemon_crash(p);
 }
 
-/* What it took along fails as RULES 9.1 says, what comes later is served. */
+/* Rooms that the crash ends fail as RULES 9.1 says, later ones are served. */
 /* F02, F03, F04 */
 static void crash_fault(void)
 {
@@ -388,8 +394,8 @@ static bool knows(const struct cons *c)
            (c->h[0] && (c->h[0]->seen_failed || c->h[0]->seen_ready));
 }
 
-/* The encoder's daemon goes and does not come back: every room that was or is
- * requested ends when that is known, no deadline is waited for. */
+/* The encoder's daemon ends and does not come back: every room ends when that
+ * is known, without waiting for a deadline. */
 /* F01 */
 static void gone_fault(void)
 {
@@ -405,7 +411,8 @@ static void gone_fault(void)
         c->must_succeed = false;
         c->lost_with_daemon = true;
     }
-    (void)run_until(W.fault.when_ns + 6 * NS_PER_S); /* unreachable: 5 s */
+    /* timeouts.unreachable is 5 s */
+    (void)run_until(W.fault.when_ns + 6 * NS_PER_S);
     for (struct cons *c = cons_all(); c; c = c->next)
         HOLDS(knows(c), "what is gone is not waited for", "room %llu waits",
             (unsigned long long)c->room);
@@ -413,7 +420,7 @@ static void gone_fault(void)
     world_finish(LIMIT);
 }
 
-/* Stops the clock of one host, then lets it jump forward: no room may fail. */
+/* Stops the clock of a host, then lets it jump forward: no room may fail. */
 static void clock_stops(void *p, uint64_t a, uint64_t b)
 {
     clock_stands(p, STILL_MS * MS, JUMP_NS);
@@ -445,8 +452,7 @@ static bool refused(const struct handle *h)
     return h && h->refused;
 }
 
-/* Each room has ended, unless the engine at its other end was refused the pool.
- */
+/* Each room has ended, unless the engine at its other end got no pool. */
 static void look_at_pools(void)
 {
     for (const struct cons *c = cons_all(); c; c = c->next)
@@ -457,7 +463,7 @@ static void look_at_pools(void)
                 (unsigned long long)c->room);
 }
 
-/* The first pool's memory works no more: its rooms end, others succeed. */
+/* The first pool's memory is lost: its rooms end, others succeed. */
 static void pool_fault(void)
 {
     struct daemon *d;
@@ -490,7 +496,7 @@ static void engine_dies(void *p, uint64_t session, uint64_t b)
         econn_die(of->h[0]->c);
 }
 
-/* The engine that encodes room 1 dies: its rooms end at once, all others
+/* The engine that encodes room 1 dies: its rooms end at once, others
  * succeed. */
 /* F06 */
 static void engine_fault(void)

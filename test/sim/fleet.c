@@ -1,10 +1,10 @@
-/* fleet.c - many daemons, as a cluster has them: every langd asks every
- * encoded, rooms of several users come all the time, keys by a law of Zipf,
- * many at once at one encoder for a while; each daemon is reloaded, and in turn
- * drained and started anew. Nothing else goes wrong, so no room may be lost.
+/* fleet.c - as many daemons as a cluster has: every langd asks every encoded,
+ * rooms of several users come all the time, with keys by a law of Zipf, many at
+ * once at one encoder for a while; each daemon is reloaded, and in turn drained
+ * and restarted. There is no fault, so no room may be lost.
  *
- * Worlds of this size are not looked at whole after each step (W.sparse). What
- * a room costs the brains must not depend on how many daemons there are. */
+ * Worlds of this size are not checked whole after each step (W.sparse). What a
+ * room costs the brains must not depend on the number of daemons. */
 #include "test/sim/stage.h"
 
 #include "base/check.h"
@@ -18,16 +18,19 @@
 #define KEY_ROOMS   UINT32_C(0x40000000) /* instances that keys name */
 #define FIRST_ROOM  2000000
 #define PAIR_RATE   UINT64_C(40) /* rooms a second of each encoded */
-#define CROWD       60           /* times PAIR_RATE: the last user's burst */
+/* rate of the last user's burst, in PAIR_RATEs */
+#define CROWD       60
 #define LOOK_ALL    10000
 #define SWEEP_ROOMS 10000
-#define ENDS_NS     (200 * MS) /* routers know that a daemon leaves */
-#define OLD_NS      (2 * NS_PER_S)
+/* after so long routers know that a daemon drains */
+#define ENDS_NS (200 * MS)
+#define OLD_NS  (2 * NS_PER_S)
 
 static uint32_t pairs;
-static double *work; /* of a room; of the child */
+static double *work; /* cost of a room; written by the child process */
 static uint64_t rooms, started, ended, length_ns;
-static uint32_t leaves[DAEMONS_MAX]; /* the life that takes no new rooms */
+/* the daemon's life that takes no new rooms */
+static uint32_t leaves[DAEMONS_MAX];
 static double zipf[KEYS];
 static struct waits {
     uint32_t *us, count, cap;
@@ -64,7 +67,7 @@ static void starts_anew(void *p, uint64_t a, uint64_t b)
     daemon_start(p);
 }
 
-/* It goes when all have been told how its rooms ended. */
+/* The daemon ends when all langds know how its rooms ended. */
 static void goes(void *p, uint64_t a, uint64_t b)
 {
     struct daemon *d = p;

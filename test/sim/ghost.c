@@ -1,8 +1,8 @@
-/* ghost.c - programs that mean no good, or are broken: a langd, an encoded and
- * an engine that send valid frames in any order, with any numbers, about rooms
- * of their own and of others. The brains keep their invariants, and nobody else
- * is told a lie. What ghosts announce and ask for has rooms of its own, whose
- * rows nobody looks at.
+/* ghost.c - hostile or broken programs: a langd, an encoded and an engine that
+ * send valid frames in any order, with any numbers, about their own rooms and
+ * those of others. The brains keep their invariants, and no other peer is told
+ * a lie. What ghosts announce and request has rooms of its own, which no one
+ * looks at.
  *
  * Ghosts know epochs and generations by looking into the brains: a stranger
  * would have to guess them. */
@@ -12,18 +12,18 @@
 #include "core/encode/encode.h"
 #include "core/lang/lang.h"
 
-#define GHOST_LINK  11 /* no real langd comes as far */
+#define GHOST_LINK  11 /* above the link numbers of real langds */
 #define GENERATIONS UINT64_C(0xfeed000000000000)
 #define CELLS_USED  6
 
 static uint64_t epoch = 0x60057;
-static uint32_t wanted[DAEMONS_MAX]; /* links of langds, to the ghost; + 1 */
-static uint32_t links[DAEMONS_MAX];  /* those that stand */
+static uint32_t wanted[DAEMONS_MAX]; /* by langd: 1 + its link to the ghost */
+static uint32_t links[DAEMONS_MAX];  /* by langd: its link, if it is up */
 static uint32_t lives[DAEMONS_MAX];
 static struct econn *conns[DAEMONS_MAX];
 static uint32_t tag = 1;
 
-/* numbers that something may depend on */
+/* Returns a number that some code may depend on. */
 
 static uint64_t odd(void)
 {
@@ -143,7 +143,7 @@ static void hello(const struct daemon *to, struct peer_msg *m)
     m->hello.socket = m->hello.pools = span_of(NULL, 0);
     m->hello.token = 0;
     put_u16(&w, 9);
-    put_u32(&w, 0); /* a data address where nobody is */
+    put_u32(&w, 0); /* a data address where no one listens */
     put_u32(&w, 0xffff);
     put_u8(&w, CARRIER_TCP << 4);
     m->hello.carriers = span_str("tcp");
@@ -151,7 +151,7 @@ static void hello(const struct daemon *to, struct peer_msg *m)
     m->hello.addresses = langd ? span_of(blob, w.len) : span_of(NULL, 0);
 }
 
-/* An INIT that could be meant. */
+/* Makes an INIT that could be meant. */
 static void init(const struct daemon *to, struct peer_msg *m)
 {
     m->init.unit_rows = 1u << between(0, 3);
@@ -272,7 +272,7 @@ static bool for_role(uint8_t role, uint32_t type)
     }
 }
 
-/* A message that names a cell, most often one that was used. */
+/* Sends a message that names a cell, most often one that was used. */
 static void engine_speaks(struct econn *c)
 {
     struct local_msg m = {.type = LOCAL_POOL};

@@ -1,6 +1,6 @@
-/* language.c - language engines: request, read, release, and all the ways of
- * not doing so. What is read is compared with what must be there: every row
- * of the room, all of one announce instance, at its place. */
+/* language.c - language engines: they request, read and release rooms, and fail
+ * to do so in every way. What they read is compared with what must be there:
+ * every row of the room, all of one announce instance, each at its place. */
 #include "test/sim/sim.h"
 
 #include "base/check.h"
@@ -50,7 +50,7 @@ struct secret secret_of(uint64_t number)
     return s;
 }
 
-/* True if the pool's list has the user of the session. */
+/* True if the pool's list has the session's user. */
 static bool names(const struct conf_pool *p, uint32_t session)
 {
     char uid[16];
@@ -76,7 +76,8 @@ static struct span encoder_name(const struct cons *c)
 {
     if (c->ghost)
         return span_str("g0");
-    if (W.is.reload_ms && !c->null && c->room % 4 == 1) /* by its address */
+    /* names the encoder by its address */
+    if (W.is.reload_ms && !c->null && c->room % 4 == 1)
         return span_str(W.daemons[c->encoder]->conf->control_listen);
     return c->null ? span_str("null")
                    : span_str(W.daemons[c->encoder]->conf->name);
@@ -112,7 +113,7 @@ static void decline(struct cons *c)
     m.decline.room = c->room;
     m.decline.encoder = encoder_name(c);
     m.decline.secret = secret_of(c->secret);
-    if (!c->must_succeed) { /* no matter what becomes of it */
+    if (!c->must_succeed) { /* whatever becomes of the decline */
         econn_send(e, &m, NULL);
         c->over = true;
     } else if (!c->asked) {
@@ -208,7 +209,7 @@ static void give_up(struct cons *c)
     }
 }
 
-/* Rows of a stream: reads what is there, gives a prefix back. */
+/* A stream: reads the rows that are there, and releases a prefix. */
 static void consume(struct cons *c, struct handle *h)
 {
     uint32_t seen = min_u32(h->seen_rows, h->shown);
@@ -221,7 +222,8 @@ static void consume(struct cons *c, struct handle *h)
     handle_release(h, W.healing ? seen : (uint32_t)between(h->given + 1, seen));
 }
 
-/* True if the room that is consumed with this one is ready, if there is one. */
+/* True if the room that is consumed together with this one, if any, is
+ * ready. */
 static bool twin_ready(const struct cons *c)
 {
     const struct cons *t = c->twin;
@@ -231,8 +233,8 @@ static bool twin_ready(const struct cons *c)
     return !t || t->ready_ns;
 }
 
-/* True if every room of the group is ready, for an engine that needs all: also
- * those that were asked for again, in a group of their own. */
+/* True if every room of the group is ready, for an engine that needs all; also
+ * rooms that were requested again, in a group of their own. */
 static bool group_ready(const struct cons *c)
 {
     uint32_t rooms = 0;
@@ -260,8 +262,8 @@ static void handle_acts(struct cons *c, struct handle *h)
     if (!twin_ready(c) || (c->together && !group_ready(c)))
         return;
     if (h->seen_ready && W.now_ns >= c->ready_ns + c->hold_ns) {
-        /* A reader of the room before may be one more than were declared: it
-         * is not waited for. */
+        /* A reader of an earlier room of this id may be one more than were
+         * declared: it is not waited for. */
         HOLDS(h->shown == h->total || (W.is.again && !h->owner && !h->runs),
             "ready shows all", "%s room %llu: %u of %u rows", c->d->conf->name,
             (unsigned long long)c->room, h->shown, h->total);
@@ -276,11 +278,12 @@ static void cons_acts(struct cons *c)
 {
     struct handle *h = c->h[0];
 
-    /* A reader that died before it attached is missed: another one comes. */
+    /* If a reader died before it attached another one comes. */
     for (uint32_t i = 1; i < c->conns; i++)
         if (c->h[i] && !c->h[i]->released && !c->h[i]->refused && gone(c->h[i]))
             c->h[i] = NULL;
-    /* So is one that waited for the room too early, and too long. */
+    /* So it does for a reader that waited for the room too early, and too
+     * long. */
     for (uint32_t i = 1; h && h->seen_ready && i < c->conns; i++)
         if (c->h[i] && c->h[i]->released && c->h[i]->seen_failed &&
             c->tries++ < 4)
@@ -308,7 +311,7 @@ static void cons_acts(struct cons *c)
             handle_acts(c, c->h[i]);
     if (!gone(h))
         return;
-    /* Readers go when the owner went. */
+    /* Readers end when the owner has ended. */
     for (uint32_t i = 1; i < c->conns; i++)
         if (usable(c->h[i]) &&
             (c->h[i]->ended || h->refused || h->reason || !h->seen_ready))
@@ -320,7 +323,7 @@ static void cons_acts(struct cons *c)
             }
     for (uint32_t i = 1; i < c->conns && !h->refused && !h->seen_failed; i++)
         if (!c->h[i])
-            return; /* a reader was announced and has still to come */
+            return; /* a reader was announced and has not come yet */
     c->over = all_gone(c);
 }
 
@@ -352,14 +355,14 @@ void cons_answer(struct handle *h, uint32_t type, const struct local_answer *a)
     W.from = h->cons->draws;
     if (type == LOCAL_DECLINE) {
         h->cons->over = a->err == OK;
-        h->cons->asked = false; /* once more */
+        h->cons->asked = false; /* tries once more */
         return;
     }
     h->cons->refused |= a->err ? UINT32_C(1) << a->err : 0;
     if (h->owner &&
         (h->cons->insists ? a->err == ERR_BUSY || a->err == ERR_QUOTA
                           : a->err == ERR_BUSY && h->cons->must_succeed)) {
-        h->cons->h[0] = NULL; /* once more */
+        h->cons->h[0] = NULL; /* tries once more */
         h->refused = true;
         h->c->handles[h->cell] = NULL;
         return;
@@ -367,7 +370,7 @@ void cons_answer(struct handle *h, uint32_t type, const struct local_answer *a)
     if (a->err == ERR_QUOTA && type == LOCAL_ATTACH)
         for (uint32_t i = 1; i < h->cons->conns; i++)
             if (h->cons->h[i] == h)
-                h->cons->h[i] = NULL; /* once more */
+                h->cons->h[i] = NULL; /* tries once more */
     if (a->err && (type == LOCAL_REQUEST || type == LOCAL_ATTACH)) {
         HOLDS(!h->cons->must_succeed || type == LOCAL_ATTACH,
             "a healed world serves", "room %llu refused: %.*s",
@@ -405,8 +408,8 @@ static struct cons *ask_again(struct cons *c)
     return n;
 }
 
-/* What the reason advises: the whole request is made again, but for rooms of it
- * that are there, once it is known of each. */
+/* Does what the reason advises: requests again the rooms that are not READY,
+ * once it is known of each. */
 static void group_again(const struct cons *c)
 {
     uint32_t lost = 0, there = 0;
@@ -426,9 +429,9 @@ static void group_again(const struct cons *c)
         }
 }
 
-/* True if the room was announced there with this length and aux. Rooms without
- * rows, and those whose rows have not been looked at, show no more of which
- * announce they are. */
+/* True if the room was announced with this length and aux. Rooms without rows,
+ * and those whose rows were not read, do not show more of which announce they
+ * are. */
 static bool announced_so(const struct cons *c, const struct local_event *e)
 {
     for (const struct prod *p = prods_of_room(c->room); p; p = p->in_room)
@@ -439,7 +442,7 @@ static bool announced_so(const struct cons *c, const struct local_event *e)
     return false;
 }
 
-/* True if some announce of the room is for this engine. */
+/* True if this engine may have some announce of the room. */
 static bool has_right(const struct cons *c)
 {
     for (const struct prod *p = prods_of_room(c->room); p; p = p->in_room)
