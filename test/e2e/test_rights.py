@@ -86,26 +86,17 @@ class Secrets(Case):
 
 @unittest.skipIf(os.geteuid(), "to be another user takes root")
 class Users(Case):
-    def fenced(self, **conf):
-        """Starts a pair whose encoder's pool is for one user and one group,
-        and engines of the named user."""
-        os.chmod(self.world.dir, 0o755)
-        mode = {"socket": {"mode": "0666"}}
-        pool = {"name": "vit", "blocks": 64, "block_rows": 128,
-                "layout": "embedding:u8:64", "uids": [NAMED], "gids": [GROUP]}
-        e, d = self.pair(encoded={"pools": [pool], **mode, **COPY},
-                         langd={**mode, **COPY, **conf})
-        with user(NAMED):
-            return (e, d, *self.engines(e, d))
-
-    def other(self, daemon, groups=()):
-        with user(OTHER, groups):
-            return self.world.engine(daemon)
-
     # RULES 10.2
     def test_rows_are_for_those_that_the_pool_names(self):
-        e, d, enc, lm = self.fenced()
-        other = self.other(d)
+        os.chmod(self.world.dir, 0o755)
+        mode = {"socket": {"mode": "0666"}, **COPY}
+        e, d = self.pair(langd=mode, encoded={**mode, "pools": [
+            {"name": "vit", "blocks": 64, "block_rows": 128,
+             "layout": "embedding:u8:64", "uids": [NAMED], "gids": [GROUP]}]})
+        with user(NAMED):
+            enc, lm = self.engines(e, d)
+        with user(OTHER):
+            other = self.world.engine(d)
         enc.announce(7, 500, 500, aux="grid")
         other.request(7, "enc0")
         self.assertEqual(other.failed(7), "not-owner")
@@ -118,30 +109,6 @@ class Users(Case):
         self.good(lm, 7)
         self.over(enc, lm, 7)
         self.assertEqual(e.stats()["rights_refused"], 1)
-
-    # RULES 10.2
-    def test_a_group_is_enough(self):
-        _, d, enc, _ = self.fenced()
-        self.deliver(enc, self.other(d, [1, GROUP]), 7, 500)
-
-    # RULES 10.2
-    def test_another_host_needs_the_secret(self):
-        # A langd that maps no pool says no user of its engines, as on another
-        # host.
-        e, d, enc, lm = self.fenced(
-            transfer={"same_host": "off"}, timeouts={"drain": "1s"})
-        enc.announce(7, 500, 500)
-        lm.request(7, "enc0")
-        self.assertEqual(lm.failed(7), "not-owner")
-        lm.release(7)
-        enc.release(7)
-        key = mmx.secret()
-        lm.request(8, "enc0", secret=key)
-        enc.encode(8, 500, secret=key)
-        lm.ready(8)
-        self.good(lm, 8)
-        self.over(enc, lm, 8)
-        self.assertEqual([r["path"] for r in e.show("peers")], ["sent"])
 
 
 class Copies(Case):
