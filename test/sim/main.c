@@ -1,5 +1,5 @@
 /* main.c - the simulator's command line. Every seed and every scenario runs in
- * a process of its own, so that a crash of one says which one it was. Threads
+ * a process of its own, so that a crash names the one that crashed. Threads
  * were rejected: a world is one process's globals. */
 #include "test/sim/sim.h"
 
@@ -9,15 +9,16 @@
 
 #define FULL_TRACES 3
 #define JOBS_MAX    64
-#define CALM_CANARY 8 /* seen only where all must succeed */
+#define CALM_CANARY 8 /* this canary shows only where all must succeed */
 
 /* One world to run. */
 struct job {
-    const char *option; /* --option name says which one it is */
+    const char *option; /* runs the world again: --option name */
     char name[48];
     void (*run)(void);
     uint64_t seed;
-    const char *words; /* what is set and left out; NULL: as given */
+    /* words of --set and --only; NULL: those of the command line */
+    const char *words;
     bool muted, told;
 };
 
@@ -50,7 +51,7 @@ static void on_check(void)
     trace_print();
 }
 
-/* What happened in a seed, in numbers. */
+/* Prints the numbers of a seed's world. */
 static void show_steps(uint64_t seed)
 {
     static const char *const names[] = {"rooms_succeeded", "rooms_failed",
@@ -110,7 +111,7 @@ static void tell_end(const struct job *j, int status)
             j->option ? j->option : "", j->name[0] ? " " : "", j->name);
 }
 
-/* Waits until one of the worlds is over. */
+/* Waits until one of the worlds has ended. */
 static void reap(void)
 {
     int status = 0;
@@ -131,13 +132,13 @@ static void reap_all(void)
         reap();
 }
 
-/* True if no more worlds are to be started. */
+/* True if no further worlds are to be started. */
 static bool enough(void)
 {
     return opt.stop && failed > 0;
 }
 
-/* Of builds for scripts/cover: writes what this process has reached. */
+/* In builds for scripts/cover: writes what this process has reached. */
 extern void __gcov_dump(void) __attribute__((weak));
 
 static void start(struct job j)
@@ -163,7 +164,7 @@ static void start(struct job j)
     running[running_count++].job = j;
 }
 
-/* The tests' test: every rule that is broken on purpose must be noticed. */
+/* Tests the tests: every rule that is broken on purpose must be noticed. */
 static void run_canaries(void)
 {
     static const char *const names[] = {"attempt", "landing-fence",
@@ -223,7 +224,7 @@ static void run_pinned(void)
             .words = pinned[i].words});
 }
 
-/* The seed's world, without its words. */
+/* True if the seed's world fails, with the present words. */
 static bool seed_fails(void)
 {
     failed = 0;
@@ -268,7 +269,7 @@ static void run_seeds(const char *option, void (*run)(void))
             (struct job){.option = option, .run = run, .seed = opt.first + i});
 }
 
-/* All that was not left out by naming something. */
+/* Runs all kinds of worlds, or those that were named. */
 static void run_all(void)
 {
     bool named = opt.scenario || opt.fault || opt.calm || opt.swarm;
@@ -287,7 +288,7 @@ static void run_all(void)
     reap_all();
 }
 
-/* True if a world of that passes, in a process of its own. */
+/* True if a world that run() makes passes, in a process of its own. */
 static bool in_child(void (*run)(void))
 {
     start((struct job){.run = run, .seed = opt.seed});

@@ -1,13 +1,12 @@
 /* map.c - daemons of one host: a langd that maps an encoder's pools over its
- * Unix socket, as lib/node does it, and everything that can come in between.
+ * Unix socket, as lib/node does, and everything that can happen meanwhile.
  *
- * A mapping is two ends that learn of each other late: the langd's is over
+ * A mapping has two ends that learn of each other late: the langd's is over
  * when it says so, the encoder's connection ends after that, and the langd's
- * process may be gone later still, or never. What a langd has mapped stays
- * readable whatever happens to the encoder. An engine's process that a langd
- * told of the encoder maps it in the same way, and is its reader: its rows stay
- * readable whatever happens to the langd, until the process says BYE or ends.
- */
+ * process may end later still, or never. What a langd has mapped can be read
+ * whatever happens to the encoder. An engine's process that a langd told of the
+ * encoder maps the pool in the same way, and is its reader: it can read its
+ * rows whatever happens to the langd, until the process says BYE or ends. */
 #include "test/sim/sim.h"
 
 #include "base/check.h"
@@ -18,14 +17,14 @@
 struct mapping {
     struct daemon *l, *e;
     uint32_t l_life, e_life, peer, conn, uid;
-    uint64_t token, heard_ns; /* frames in order */
+    uint64_t token, heard_ns; /* heard_ns: keeps frames in order */
     bool false_token, connected, ended, dead_told;
-    bool over; /* at the langd */
+    bool over; /* the langd's end is */
     struct foreign *pools[CONF_POOLS_MAX];
-    uint32_t mapped;      /* bits of those that the shards know */
+    uint32_t mapped;      /* bits of pools that the shards know */
     struct econn *reader; /* the engine's process that maps; NULL: the langd */
-    bool dead, bye;       /* the process has ended; it reads nothing more */
-    bool parting;         /* it has connected again, to say BYE */
+    bool dead, bye;       /* the process has ended; it will read no more */
+    bool parting;         /* it has connected again to say BYE */
     uint16_t lender;
     uint64_t epoch; /* of the langd */
     struct mapping *next;
@@ -102,7 +101,7 @@ static void map_fail(struct mapping *m, const char *why)
     if (m->over || !l_lives(m))
         return;
     trace("%s: no mapping of %s: %s", m->l->conf->name, m->e->conf->name, why);
-    if (m->reader) { /* what it has mapped it reads on */
+    if (m->reader) { /* pools that are mapped can still be read */
         m->over = true;
         return;
     }
@@ -138,7 +137,7 @@ static void mapped(void *p, uint64_t pool, uint64_t b)
             econn_send(m->reader, &say, NULL);
         return;
     }
-    if (!e_lives(m) && chance(500)) { /* its end is seen first, or not */
+    if (!e_lives(m) && chance(500)) { /* its end may be seen before the map */
         map_fail(m, "gone");
         return;
     }
@@ -153,14 +152,15 @@ static void hear_pool(struct mapping *m, const struct local_pool_info *n)
 {
     struct foreign *f;
 
-    if (!e_lives(m)) /* the memfd came with it, but here memory is a life's */
+    /* a memfd would have come along, but here memory belongs to a life */
+    if (!e_lives(m))
         return;
     HOLDS(!m->pools[n->pool], "a pool is offered once", "%s: pool %u",
         m->l->conf->name, n->pool);
     if (!m->reader && !W.healing && chance(W.is.wrong)) {
         if (chance(500))
             map_fail(m, "a pool that cannot be mapped");
-        return; /* or one that does not fit: only its rows are sent */
+        return; /* or one that does not fit, whose rows are sent */
     }
     m->pools[n->pool] = f = must_alloc(1, sizeof(*f));
     *f = (struct foreign){.of = m->e,
@@ -207,7 +207,8 @@ void map_deliver(struct mapping *m, struct span frame)
     at(m->heard_ns, hears, h, 0, 0);
 }
 
-/* ACT_CONN_CLOSE: hangs up, or forgets whose end it has seen. */
+/* Carries out ACT_CONN_CLOSE: hangs up, or forgets a process whose end was
+ * seen. */
 void map_close(struct mapping *m)
 {
     if (m->ended) {
@@ -231,7 +232,7 @@ static void says_map(void *p, uint64_t a, uint64_t b)
     if (!e_lives(m) || m->ended)
         return;
     msg.map.token = m->token;
-    /* A langd's of a later life is refused. */
+    /* The MAP of a langd's later life is refused. */
     msg.map.epoch = m->reader ? m->epoch : m->l->bc.epoch;
     msg.map.name = span_str(m->l->conf->name);
     msg.map.parting = m->parting;
@@ -288,7 +289,7 @@ void map_start(
     m->token = token;
     m->uid = uids[W.is.wrong ? between(0, ARRAY_LEN(uids) - 1) : 0];
     if (!W.healing && chance(W.is.wrong))
-        m->uid = 4242; /* may map what is for all */
+        m->uid = 4242; /* may map only a pool for all users */
     if (!W.healing && chance(W.is.wrong)) {
         m->false_token = true;
         m->token ^= 2;
@@ -336,7 +337,7 @@ const struct foreign *map_pool(const struct econn *c, uint16_t pool)
     return m->pools[pool % CONF_POOLS_MAX];
 }
 
-/* True if the handle shows rows of that block to a program. */
+/* True if the handle shows rows of this block to a program. */
 static bool shows(const struct handle *h, uint16_t pool, uint32_t block)
 {
     if (!h->cons || h->released || h->pool != pool)
@@ -363,7 +364,7 @@ const struct handle *map_reader(
     return NULL;
 }
 
-/* Its connection has ended: it comes once more. */
+/* Connects once more for a reader whose connection has ended. */
 static void part(const struct mapping *before)
 {
     struct mapping *m = must_alloc(1, sizeof(*m));
@@ -395,7 +396,7 @@ static void says_bye(void *p, uint64_t a, uint64_t b)
         daemon_step(m->e, &ev);
 }
 
-/* The langd is dead: what was shown is read to its end, then released. */
+/* The langd is dead: the reader reads what it was shown, then releases it. */
 static void reads_out(void *p, uint64_t a, uint64_t b)
 {
     struct econn *c = ((struct mapping *)p)->reader;
@@ -454,7 +455,7 @@ void map_lose_reader(void)
     at(W.now_ns, ends, m, 0, 0);
 }
 
-/* Its process has ended, with all its connections. */
+/* The daemon's process has ended, with all of its connections. */
 void map_daemon_gone(struct daemon *d)
 {
     for (struct mapping *m = mappings; m; m = m->next) {
@@ -472,7 +473,7 @@ void map_daemon_gone(struct daemon *d)
     }
 }
 
-/* Is it a connection whose langd still maps? */
+/* True if the connection's langd still maps. */
 bool map_stands(const struct mapping *m)
 {
     return !m->reader && !m->over && !m->ended && l_lives(m);

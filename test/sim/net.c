@@ -1,6 +1,6 @@
 /* net.c - control frames between daemons: connections that are made, cut and
- * made again, and frames that get lost, doubled or late. A frame of a
- * connection that has ended never arrives. */
+ * made again, and frames that are lost, doubled or late. A frame whose
+ * connection has ended never arrives. */
 #include "test/sim/sim.h"
 
 #include "base/check.h"
@@ -12,13 +12,13 @@ struct ctl {
     struct daemon *l, *e;
     uint32_t l_life, e_life, l_link, e_link;
     bool over;
-    uint64_t last_ns[2]; /* frames in order, while nothing is wrong */
+    uint64_t last_ns[2]; /* keeps frames in order, while nothing is wrong */
     struct ctl *next;
 };
 
 struct wire {
     struct ctl *c;
-    bool up; /* langd to encoded */
+    bool up; /* from langd to encoded */
     uint32_t len;
     uint8_t bytes[];
 };
@@ -130,7 +130,7 @@ void net_daemon_gone(struct daemon *d)
 
 /* frames */
 
-/* The accepting side's number of the connection; false: none is free. */
+/* True if the accepting side has a link for the connection, or a free one. */
 static bool accepted(struct ctl *c)
 {
     struct event ev = {.type = EV_LINK_UP};

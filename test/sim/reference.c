@@ -1,15 +1,15 @@
-/* reference.c - who is to get blocks and space for aux now, and in which order:
- * RULES 5.1 to 5.3, 5.5, 5.8, 5.11 and 5.13 in the plainest words, held against
- * every step of both brains. To be read beside that page.
+/* reference.c - who should get blocks and space for aux now, and in which
+ * order: RULES 5.1 to 5.3, 5.5, 5.8, 5.11 and 5.13 in the plainest code,
+ * compared with every step of both brains. To be read beside that page.
  *
- * Its own are what a room wants, which rooms wait and in which order, and what
- * is full. It takes the brain's word for what came from outside (requests,
- * lengths, WANTs, rows, grants), for ages (7.6), for the lives of rooms, and
- * for three things of long ago: that a group was admitted, that an item is a
- * victim, that it asks ahead.
+ * It works out by itself what a room wants, which rooms wait and in which
+ * order, and what is full. It believes the brain about what came from outside
+ * (requests, lengths, WANTs, rows, grants), about ages (7.6), about the lives
+ * of rooms, and about three things of long ago: that a group was admitted, that
+ * an item is a victim, that it asks ahead.
  *
- * A second brain that is stepped beside the first was rejected: it would have
- * to be told the same messages, and what it said would be as hard to read. */
+ * A second brain that is stepped beside the first was rejected: it would need
+ * the same messages, and what it said would be as hard to read. */
 #include "test/sim/reference.h"
 
 /* blocks of a langd */
@@ -23,18 +23,20 @@ uint32_t blocks_most(const struct lpool *p, uint8_t mode)
     return min_u32(max_u32(p->p.blocks / 2, STREAM_MIN), p->p.blocks);
 }
 
-/* Blocks for the rows that the room is to have places for (4.1, 4.3, 5.1, 5.6),
- * as far as one room may hold them. */
+/* Returns the blocks for the rows for which the room should have places (4.1,
+ * 4.3, 5.1, 5.6), as far as one room may hold them. */
 static uint32_t needs(const struct lorder *k, const struct lroom *m)
 {
     const struct lpool *p = &k->l->pools[m->pool];
     uint64_t rows = m->expected, hold;
 
     if (m->hopes)
-        return 0; /* its encoder lends its rows (6.7), or asks for a grant */
+        /* a room that hopes: its rows are lent (6.7), or a grant is asked
+         * for */
+        return 0;
     if (!rows)
         rows = p->meta->conf->default_blocks * p->block_rows;
-    if (m->mode == MODE_STREAM) { /* what it was promised (5.20) */
+    if (m->mode == MODE_STREAM) { /* what the stream was promised (5.20) */
         hold = max_u64(STREAM_MIN, min_u64(p->meta->conf->default_blocks,
                                        blocks_most(p, MODE_STREAM)));
         rows = max_u64(rows, m->base + hold * p->block_rows);
@@ -69,8 +71,8 @@ struct gfact group_of(const struct lorder *k, const struct lgroup *g)
     return of;
 }
 
-/* A group waits as one, by its first member, when all lengths are known: for
- * aux, then for blocks. */
+/* A group waits as one, in place of its first member, when all lengths are
+ * known: for aux, then for blocks. */
 /* RULES 5.5 */
 static void see_group(const struct lorder *k, struct lfact *f)
 {
@@ -101,8 +103,8 @@ void reference_room(
         see_group(k, f);
 }
 
-/* Blocks came, or became firm: no room with as much right is older and waits.
- */
+/* A room got blocks, or its blocks became firm: no older room with as much
+ * right waits. */
 /* RULES 5.1, 5.2, 5.3 */
 static void see_given(struct lorder *k, const struct lfact *f)
 {
@@ -111,9 +113,9 @@ static void see_given(struct lorder *k, const struct lfact *f)
 
     if (!lfact_same(b, f) || f->attempt != b->attempt || f->base != b->base ||
         (f->held <= b->held && f->firm <= b->firm))
-        return; /* a stream gets again what it gave back (5.20) */
+        return; /* a stream gets blocks for those that it released (5.20) */
     if (b->admitted)
-        return; /* what was kept for it (5.6) */
+        return; /* blocks that were kept for its group (5.6) */
     if (f->firm)
         line->served = min_u64(line->served, f->age);
     HOLDS(!f->firm || f->group || f->lacks == 0, "firm is all that is needed",
@@ -174,8 +176,8 @@ static bool comes_before(const struct lroom *a, const struct lroom *b)
     return x != y ? x < y : a->age < b->age;
 }
 
-/* The room got space: none that comes before it waits, but of a user whose
- * queue is not its own. */
+/* A room got aux space: no room that comes before it waits, except another
+ * user's while the room's own user has little. */
 /* RULES 5.8 */
 static void see_got(
     const struct lorder *k, const struct lfact *f, const struct lroom *head)
@@ -212,8 +214,8 @@ void reference_space(struct lorder *k)
 
 /* source blocks of an encoded */
 
-/* True if all destinations of the room have granted firmly; one is enough of an
- * open room. */
+/* True if all destinations of the room have granted firmly; of an open room one
+ * is enough. */
 static bool room_full(const struct eroom *m)
 {
     uint32_t firm = 0, lacking = 0;
@@ -238,7 +240,7 @@ static bool item_full(const struct item *it)
     return false;
 }
 
-/* Who asked first for one of the item's rooms, and at which turn. */
+/* Finds who asked first for one of the item's rooms, and with which turn. */
 static void see_asked(const struct item *it, struct efact *f)
 {
     LIST_FOREACH (n, &it->rooms)
@@ -252,7 +254,7 @@ static void see_asked(const struct item *it, struct efact *f)
         }
 }
 
-/* What waits for blocks waits as one, by its first item: all of a batch. */
+/* A batch waits for blocks as one, in place of its first item. */
 void reference_item(
     const struct eorder *k, const struct item *it, struct efact *f)
 {
@@ -280,8 +282,8 @@ void reference_item(
     f->plain = !f->full && !victim && !ahead;
 }
 
-/* True if f comes before one of that turn: full ones by turn, then the others
- * by turn. */
+/* True if f comes before an item of that turn: full ones by turn, then the
+ * others by turn. */
 /* RULES 5.11 */
 static bool earlier(const struct efact *f, bool full, uint64_t turn)
 {
@@ -333,8 +335,8 @@ static void see_batch(const struct eorder *k, const struct efact *by)
     }
 }
 
-/* The lowest turn of a langd's items that wait alike is of the one that is
- * first there. */
+/* Of a langd's items that wait alike, the one that is first at that langd has
+ * the lowest turn. */
 /* RULES 5.11 */
 static void see_ticket(const struct eorder *k, const struct efact *head)
 {
@@ -351,7 +353,8 @@ static void see_ticket(const struct eorder *k, const struct efact *head)
     }
 }
 
-/* The item has another turn than before: one of the same langd's had it. */
+/* The item has another turn than before: one that an item of the same langd
+ * had. */
 /* RULES 5.11 */
 static void see_moved(const struct eorder *k, uint32_t i)
 {
@@ -379,7 +382,7 @@ void reference_sources(struct eorder *k)
         if (!f->got)
             continue;
         for (uint32_t n = i + 1; n < k->e->rooms_max; n++)
-            k->now[n].got &= k->now[n].turn != f->turn; /* one for a batch */
+            k->now[n].got &= k->now[n].turn != f->turn; /* once for a batch */
         see_batch(k, f);
         see_served(k, f);
     }

@@ -1,12 +1,12 @@
-/* reference.h - what the rules of order (RULES 5) read of a brain, once a step,
- * and the oracles that read it. reference_step.c looks at the brain; then come
- * reference.c (who is to get what now, and in which order), and what follows
- * from it, each an oracle of its own: check_taken.c (what langd takes back for
+/* reference.h - what the rules of order (RULES 5) read of a brain, once for
+ * each step, and the oracles that read it. reference_step.c looks at the brain;
+ * reference.c says who should get what now, and in which order. What follows
+ * from that has oracles of its own: check_taken.c (what langd takes back for
  * the head), check_spare.c (what a group keeps free), check_victims.c (which
- * item is ended for another), check_fair.c (how often one is passed),
- * check_kept.c (rows that none asks for give way).
+ * item is ended for another), check_fair.c (how often an item is overtaken),
+ * check_kept.c (rows that no langd asks for give way).
  *
- * Facts of the step before are values; pointers of theirs may be stale. */
+ * Facts of the step before are values; pointers in them may be stale. */
 #ifndef MMX_SIM_REFERENCE_H
 #define MMX_SIM_REFERENCE_H
 
@@ -22,14 +22,15 @@ struct lfact {
     const struct lgroup *group;
     uint64_t generation, age, broken_ns;
     uint32_t pool, attempt, held, base, landed;
-    uint32_t lacks, chunks; /* blocks; chunks of aux: as its group, if first */
-    bool alive, firm, aux, plays; /* aux: it has space for it; plays: it may get
-                                     blocks */
-    /* Its group was admitted. It waits for blocks; it could use some, without
+    /* blocks; chunks of aux. Those of its group, if it is the first member */
+    uint32_t lacks, chunks;
+    /* aux: it has space for its aux; plays: it may get blocks */
+    bool alive, firm, aux, plays;
+    /* Its group was admitted; it waits for blocks; it could use some, without
      * rows. */
     bool admitted, queued, idle;
-    /* check_taken.c: it was the head and kept its blocks; what may be taken
-     * back of it: a default grant, rows that landed. */
+    /* check_taken.c: it was the head and kept its blocks. What may be taken
+     * back of it: a default grant (spec), rows that landed. */
     bool led, spec, rows;
 };
 
@@ -37,26 +38,30 @@ struct lorder {
     uint32_t life, count;
     const struct daemon *d;
     struct langd *l;
-    struct lfact *now, *was; /* by slot: after the step, and before it */
-    struct lfact **live;     /* rooms that there are now */
+    struct lfact *now, *was; /* by slot: after the step and before it */
+    struct lfact **live;     /* rooms that exist now */
     struct lline {
-        const struct lfact *head, *idle; /* the oldest of either */
-        uint32_t lacks;                  /* blocks, of the head, else of idle */
-        uint64_t served; /* age of the oldest that got firm blocks now */
-        /* check_taken.c. Before the step a room was READY, or landing into a
-         * firm grant. */
+        /* the oldest that waits, and the oldest idle one */
+        const struct lfact *head, *idle;
+        /* blocks that the head lacks, or without a head the idle one */
+        uint32_t lacks;
+        /* age of the oldest room that got firm blocks in this step */
+        uint64_t served;
+        /* check_taken.c: before the step a room was READY, or rows landed into
+         * a firm grant. */
         bool spares;
-        uint64_t head_age, head_ns; /* age + 1 of the head; since when it is */
+        /* age + 1 of the head; since when it is the head */
+        uint64_t head_age, head_ns;
     } line[CONF_POOLS_MAX];
     const struct lroom *aux_head;
     struct spare { /* check_spare.c, by group */
         uint64_t age;
-        uint32_t gone; /* blocks of members that are READY */
+        uint32_t gone; /* blocks of members that are READY already */
         bool capped, admitted;
     } * groups;
 };
 
-/* True if the slot has the room that it had before, alive then and now. */
+/* True if the slot has the same room as before, alive then and now. */
 static inline bool lfact_same(const struct lfact *was, const struct lfact *f)
 {
     return was->generation == f->generation && was->alive && f->alive;
@@ -69,28 +74,30 @@ static inline bool lfact_same(const struct lfact *was, const struct lfact *f)
 
 struct efact {
     const struct item *it; /* NULL: no item has the slot */
-    uint64_t age, turn;    /* age: of no other item; 0: no item */
+    uint64_t age, turn;    /* age: different for each item; 0: no item */
     uint64_t moved_ns;
     uint32_t pool, blocks;
-    bool leaves;     /* all of its rooms do: its blocks come back */
-    bool waits, got; /* for blocks; got: some in this step */
-    bool own_full, complete, ahead; /* by itself */
-    /* While it waits at the head of its batch, all of that: blocks that it is
-     * to get; one is full; one is a victim, none full; none is either, or asks
-     * for its grants early. */
+    bool leaves;     /* all of its rooms do: its blocks will come back */
+    bool waits, got; /* waits for blocks; got some in this step */
+    bool own_full, complete, ahead; /* of the item alone, without its batch */
+    /* If it waits at the head of its batch, of the whole batch: blocks that it
+     * needs; one item is full; one is a victim and none full; none is either,
+     * or one asks ahead for its grants. */
     uint32_t lacks;
     bool queued, full, barred, plain;
-    const struct ebatch *batch; /* in which it waits; NULL: it does not */
-    uint64_t langd, there;      /* who asked first for one of its rooms, + 1; 0:
-                                   none. Its turn there */
-    uint32_t passed, older;     /* check_fair.c, of its turn */
-    /* check_victims.c, of its rooms: one lacks a grant, is read, was ended for
-     * another item; all end. */
+    /* in which the item waits; NULL: it does not wait */
+    const struct ebatch *batch;
+    /* who asked first for one of its rooms, + 1; 0: no langd did. Its turn at
+     * that langd */
+    uint64_t langd, there;
+    uint32_t passed, older; /* check_fair.c, of this turn */
+    /* check_victims.c, of its rooms: one lacks a grant; one is read; one was
+     * ended for another item; all are ending. */
     bool lacks_grants, active, ended, ends;
-    /* check_kept.c, of its rooms: none is asked for or read; one is, or is read
-     * elsewhere; all are kept. */
+    /* check_kept.c, of its rooms: none is asked for or read; one is asked for,
+     * or read elsewhere; all are kept. */
     bool bare, held, kept;
-    uint64_t kept_ns, room; /* until when; the last of its rooms */
+    uint64_t kept_ns, room; /* until when it is kept; id of its last room */
     uint32_t name;
 };
 
@@ -100,20 +107,24 @@ struct eorder {
     struct encoded *e;
     struct efact *now, *was;
     struct eline {
-        const struct efact *head; /* the first that may have blocks */
-        uint32_t lacks;           /* blocks, of the head */
+        const struct efact *head; /* the first item that may have blocks */
+        uint32_t lacks;           /* blocks that the head lacks */
         /* check_victims.c */
-        uint64_t turn, head_ns; /* the full head's turn + 1, since when */
-        uint64_t least_ns;      /* timeouts.revoke_after, least since then:
-                                   reloads leave a clock that runs */
-        uint64_t stuck_ns;      /* since when an item is to be ended; 0: none */
-        uint64_t lacks_ns; /* from when on the head lacks blocks, and none come;
-                              TIME_NEVER: not by time alone */
+        /* 1 + turn of the full head; since when it is the head */
+        uint64_t turn, head_ns;
+        /* the least timeouts.revoke_after since then: a reload does not change
+         * a clock that runs */
+        uint64_t least_ns;
+        /* since when an item should have been ended; 0: none */
+        uint64_t stuck_ns;
+        /* since when the head lacks blocks and none will come back; TIME_NEVER:
+         * not by time alone */
+        uint64_t lacks_ns;
     } line[CONF_POOLS_MAX];
     uint64_t revoked, after_ns; /* check_victims.c */
     uint64_t unclaimed, others; /* check_kept.c */
-    /* By room: since when no langd asks for its rows, and for none of its
-     * item's; 0: one does. */
+    /* By room: since when no langd asks for its rows, and for no rows of its
+     * item; 0: one does. */
     struct bare {
         uint64_t opened_ns, room_ns, item_ns, age; /* age of its item */
         uint32_t item;
@@ -129,24 +140,26 @@ static inline bool efact_same(const struct efact *was, const struct efact *f)
 
 /* Blocks that a room may hold at most (5.9). */
 uint32_t blocks_most(const struct lpool *p, uint8_t mode);
-/* What follows from the present room, or item, alone. */
+/* Sets the facts that follow from this room, or item, alone. */
 void reference_room(
     const struct lorder *k, const struct lroom *m, struct lfact *f);
 void reference_item(
     const struct eorder *k, const struct item *it, struct efact *f);
-/* Who was to get blocks, and aux, in this step, and who is to have them now. */
+/* Checks who got blocks and aux in this step, and finds who should have them
+ * now. */
 void reference_blocks(struct lorder *k);
 void reference_space(struct lorder *k);
 void reference_sources(struct eorder *k);
 
-/* What all members of a group add up to. */
+/* Sums over all members of a group. */
 struct gfact {
-    bool known, lacks_aux, closing; /* known: all lengths are */
-    uint32_t needs, held, chunks;   /* blocks; chunks: of aux, lacking */
+    bool known, lacks_aux, closing; /* known: all lengths are known */
+    /* blocks; chunks: of aux that members lack */
+    uint32_t needs, held, chunks;
 };
 struct gfact group_of(const struct lorder *k, const struct lgroup *g);
 
-/* Who comes first for aux (5.8). */
+/* Order in which rooms get space for aux (5.8). */
 enum aux_class { AUX_FIRST, AUX_ROWS, AUX_BARE };
 enum aux_class aux_class_of(const struct lroom *m);
 

@@ -1,5 +1,6 @@
 /* reference_step.c - looks at a brain after each step, for the reference and
- * the oracles of order (reference.h), and keeps what was so before it. */
+ * the oracles of order (reference.h), and keeps the facts of the step
+ * before. */
 #include "test/sim/reference.h"
 
 static void see_room(

@@ -1,7 +1,7 @@
 /* reload.c - configurations that change while rooms are open: deadlines,
- * limits, who is a peer and by which name, and addresses that are allowed. What
- * a restart would take is drawn, too, and has to stay as it is (core/conf). In
- * a calm world rooms notice nothing.
+ * limits, which peers there are and their names, and addresses that are
+ * allowed. Values that need a restart are drawn, too, and must not change
+ * (core/conf). In a calm world a reload does not affect rooms.
  *
  * A reload is one step. It ends no room, except those of an encoder that was
  * removed at once, and moves no deadline. Afterwards each encoder is what the
@@ -25,7 +25,7 @@ struct left {
     uint64_t since_ns;
 };
 
-static struct conf *first[DAEMONS_MAX]; /* as it was drawn */
+static struct conf *first[DAEMONS_MAX]; /* the configuration as it was drawn */
 static struct left lefts[DAEMONS_MAX][LINKS_MAX];
 
 /* other configurations */
@@ -68,7 +68,7 @@ static void change(const struct daemon *d, struct conf *next)
         longer(next);
     else
         draw_times(next);
-    next->transfer_shards++; /* takes a restart */
+    next->transfer_shards++; /* needs a restart */
     next->limit_inbox = between(1, 64) << 20;
     if (d->role == ROLE_LANGD)
         name_some(next, was);
@@ -160,7 +160,7 @@ static void reload_comes(void *p, uint64_t a, uint64_t b)
         p, a, b);
 }
 
-/* As the body does, for those that have left. */
+/* Looks for encoders that have left, as the body does. */
 static void seek_comes(void *p, uint64_t a, uint64_t b)
 {
     struct daemon *d = p;
@@ -200,7 +200,7 @@ void reloads_end(void)
 
 /* what holds after each step */
 
-/* One that leaves has no room that was asked for afterwards. */
+/* An encoder that is leaving has no room that was requested afterwards. */
 static void see_left(const struct daemon *d, const struct langd *l, uint32_t i)
 {
     const struct peer *p = &l->b.peers.peers[i];

@@ -1,13 +1,13 @@
-/* scenarios.c - worlds that have to go exactly so: what the design promises in
- * so many words, and the counterexamples that shaped its rules. Nothing is
- * lost or late in them but what the story asks for. */
+/* scenarios.c - worlds that must go exactly so: what the design promises, and
+ * the counterexamples that shaped its rules. No message is lost or late in
+ * them, unless the story asks for it. */
 #include "test/sim/admission.h"
 
 #include "base/check.h"
 
 /* what the design promises */
 
-/* 64 rooms of 16,336 rows through 64 blocks of 8,192 rows all end. */
+/* 64 rooms of 16,336 rows, through 64 blocks of 8,192 rows, all end. */
 static void many_large(void)
 {
     quiet_pair(64, 64, 8192, 1);
@@ -18,8 +18,8 @@ static void many_large(void)
     all_succeed(64);
 }
 
-/* langd is full of first grants of rooms that wait for a source, encoded is
- * full of rows that wait for a grant. Also C4 of the first draft's
+/* langd is full of first grants for rooms that wait for source blocks; encoded
+ * is full of rows that wait for a grant. Also C4 of the first draft's
  * counterexamples. */
 static void both_full(void)
 {
@@ -45,7 +45,8 @@ static void to_both(struct daemon *e, uint64_t room, uint64_t when_ms,
     request(second, e, room, when_ms + 3)->required = 2;
 }
 
-/* Two rooms, two langd that each hold one of them, opposite orders (C5-C8). */
+/* Two rooms and two langds that each hold one of them, asked in opposite orders
+ * (C5-C8). */
 static void opposite_orders(void)
 {
     quiet_world(1, 2);
@@ -132,7 +133,7 @@ static void resumes_at_commit(void)
 
 /* counterexamples to the first draft */
 
-/* C1-C3: rooms that fill the pool each, landed in part, taken back in turn. */
+/* C1-C3: each room fills the pool, lands in part, and is taken back in turn. */
 static void taken_back(void)
 {
     quiet_world(1, 1);
@@ -165,9 +166,9 @@ static void done_engine_dies(void *p, uint64_t a, uint64_t b)
         engine_dies(p, a, b);
 }
 
-/* C9, C10, C12: the encode engine dies with rows on their way; its id is
- * announced again, its blocks are wanted by another room; the langd's first
- * generation fails, the next one has the new rows only. */
+/* C9, C10, C12: the encode engine dies while rows are on their way. Its id is
+ * announced again, and its blocks are needed by another room. langd's first
+ * generation fails, the next one gets the new rows only. */
 static void announced_again(void)
 {
     struct prod *first, *next;
@@ -204,7 +205,8 @@ static void start(void *p, uint64_t a, uint64_t b)
     daemon_start(p);
 }
 
-/* C11: encoded restarts under a room; nothing of it reaches the new run. */
+/* C11: encoded restarts during a room; nothing of the room reaches the new
+ * run. */
 static void restarted(void)
 {
     quiet_world(1, 1);
@@ -223,7 +225,8 @@ static void restarted(void)
     world_finish(LIMIT);
 }
 
-/* C13: all has landed, then the encode engine dies: both sides say success. */
+/* C13: all rows have landed, then the encode engine dies: both sides say
+ * success. */
 static void early_fail(void)
 {
     struct prod *p;
@@ -240,7 +243,7 @@ static void early_fail(void)
     world_finish(LIMIT);
 }
 
-/* An encode engine that ends after its final commit; langd asks later. */
+/* An encode engine ends after its final commit; langd asks later. */
 static void rows_outlive(void)
 {
     struct cons *c;
@@ -273,7 +276,8 @@ static void unclaimed(void)
     world_finish(LIMIT);
 }
 
-/* C14: a stream's exposed rows stay while an older room wants the pool. */
+/* C14: rows of a stream that are shown stay, though an older room needs the
+ * pool. */
 static void exposed_stays(void)
 {
     struct cons *c;
@@ -302,7 +306,7 @@ static void one_host(uint32_t source_blocks)
     start_all();
 }
 
-/* Rows are copied, none are sent. */
+/* Rows are copied, and none are sent. */
 static void same_host(void)
 {
     one_host(32);
@@ -322,7 +326,7 @@ static void dies_copying(void *p, uint64_t a, uint64_t b)
     daemon_crash(p);
 }
 
-/* Asks for a room that two of the engine's connections read. */
+/* Requests a room that two of the engine's connections read. */
 static struct cons *two_read(uint64_t room, uint64_t when_ms)
 {
     struct cons *c = request(l0, e0, room, when_ms);
@@ -333,14 +337,15 @@ static struct cons *two_read(uint64_t room, uint64_t when_ms)
     return c;
 }
 
-/* Rows that engines read where they are: nothing is copied. */
+/* Engines read rows where they are: no row is copied. */
 static void lent(void)
 {
     one_host(8);
     W.is.lend = 1;
     e0->conf->transfer_same_host = l0->conf->transfer_same_host =
         SAME_HOST_LEND;
-    for (uint64_t r = 1; r <= 9; r++) { /* the first opens the connections */
+    /* the first room opens the connections */
+    for (uint64_t r = 1; r <= 9; r++) {
         announce(e0, r, 60, 50 + r * 100);
         two_read(r, 50 + r * 100);
     }
@@ -349,8 +354,8 @@ static void lent(void)
         "%u rooms were lent, %u copies", W.lent, W.copies);
 }
 
-/* langd, or a reader's process, is killed while a lent room is read, after the
- * connection of another reader has ended. A second room needs some of those
+/* langd, or a reader's process, is killed while a lent room is read, after
+ * another reader's connection has ended. A second room needs some of the
  * blocks: it gets them when no process can read them any more. */
 static void killed_lent(bool language)
 {
@@ -362,7 +367,7 @@ static void killed_lent(bool language)
     W.is.lend = 1;
     e0->conf->transfer_same_host = l0->conf->transfer_same_host =
         SAME_HOST_LEND;
-    announce(e0, 1, 8, 50); /* opens the connections */
+    announce(e0, 1, 8, 50); /* this room opens the connections */
     two_read(1, 50);
     announce(e0, 2, 64, now);
     c = two_read(2, now);
@@ -399,8 +404,8 @@ static void reader_killed(void)
     killed_lent(false);
 }
 
-/* One of the two is killed while rows are copied. Another room waits for the
- * source blocks: it gets them when nobody can be reading them. */
+/* One of the two daemons is killed while rows are copied. Another room needs
+ * the source blocks: it gets them when no process can be reading them. */
 static void killed_copying(bool language)
 {
     struct daemon *d;

@@ -1,7 +1,7 @@
-/* shrink.c - what of a seed's world is set otherwise or left out: by the words
- * of a command line, which are the world as data, or by looking for a small
- * world that still fails. Since each part draws from a stream of its own, what
- * is left stays as it was. */
+/* shrink.c - which parts of a seed's world are set otherwise, or left out: by
+ * the words of a command line, which are the world as data, or by a search for
+ * a small world that still fails. Each part draws from a stream of its own, so
+ * the other parts stay as they are. */
 #include "test/sim/sim.h"
 
 #include "base/check.h"
@@ -20,8 +20,9 @@ static const struct {
 };
 
 static struct {
-    uint32_t set[ARRAY_LEN(fields)], count; /* count 0: nothing is set */
-    uint64_t only;                          /* bit i: delivery i comes */
+    /* fields with a value of --set; count 0: none */
+    uint32_t set[ARRAY_LEN(fields)], count;
+    uint64_t only; /* bit i: delivery i comes */
 } given;
 
 static uint32_t *field(struct nature *n, size_t i)
@@ -53,7 +54,7 @@ static bool set_one(const char *text)
     return false;
 }
 
-/* Takes the number of a delivery that comes. */
+/* Takes the number of a delivery that is not left out. */
 static bool only_one(const char *text)
 {
     unsigned long i = strtoul(text, NULL, 0);
@@ -135,7 +136,7 @@ void options_words(char *out, size_t size)
 
 /* shrinking */
 
-/* What a field may be at least. */
+/* Returns the least value of a field. */
 static uint32_t least(const char *name)
 {
     static const char *const ones[] = {"encodeds", "langds", "pools", "net_us",

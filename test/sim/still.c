@@ -1,6 +1,7 @@
 /* still.c - a daemon's loop, or one shard, that is not scheduled for a while:
- * its links stay up, and what would have happened there happens when it goes
- * on, in the same order. And commands that a full ring keeps with the loop. */
+ * its links stay up, and what would have happened meanwhile happens when it
+ * continues, in the same order. Also commands that the loop keeps while a ring
+ * is full. */
 #include "test/sim/sim.h"
 
 struct later {
@@ -78,7 +79,7 @@ static void goes_on(void *p, uint64_t index, uint64_t part)
     struct waiting was = *w;
 
     if (W.now_ns < w->until_ns)
-        return; /* it was told to stand longer */
+        return; /* it was told to stand still for longer */
     *w = (struct waiting){NULL, 0, 0, 0};
     for (uint32_t i = 0; i < was.len; i++)
         was.items[i].fn(was.items[i].p, was.items[i].a, was.items[i].b);
@@ -109,7 +110,7 @@ void all_go_on(void)
             }
 }
 
-/* One daemon, or one shard of one. */
+/* Has one daemon, or one shard of one, stand still for a while. */
 void stand_one_still(void)
 {
     struct daemon *d = W.daemons[between(0, W.daemons_count - 1)];

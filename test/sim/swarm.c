@@ -1,6 +1,6 @@
-/* swarm.c - a seed's world: it draws what daemons, pools, engines and faults
- * there are, many rates being zero; lets them happen; heals; and wants
- * everything to end and nothing to be left. */
+/* swarm.c - a seed's world: draws daemons, pools, engines and faults, with many
+ * rates zero; runs them; ends all faults; then everything must end, and nothing
+ * may be left. */
 #include "test/sim/sim.h"
 
 #include "base/check.h"
@@ -99,7 +99,7 @@ static void shut_comes(void *p, uint64_t a, uint64_t b)
     at(in_about(W.is.shut_ms), shut_comes, NULL, 0, 0);
 }
 
-/* A pool's memory works no more, for the rest of the daemon's life. */
+/* A pool's memory is lost, for the rest of the daemon's life. */
 static void pool_is_lost(void *p, uint64_t a, uint64_t b)
 {
     struct daemon *d = W.daemons[between(0, W.daemons_count - 1)];
@@ -109,7 +109,7 @@ static void pool_is_lost(void *p, uint64_t a, uint64_t b)
         return;
     ev.note.first = (uint32_t)between(0, d->conf->pools_count - 1);
     trace("%s: pool %u is lost", d->conf->name, ev.note.first);
-    d->spoilt = d->draining = true; /* it is started anew when all heals */
+    d->spoilt = d->draining = true; /* restarted when faults end */
     daemon_step(d, &ev);
 }
 
@@ -127,11 +127,12 @@ void ticket_comes(void *p, uint64_t a, uint64_t b)
 
     if (!W.healing)
         ask_start(W.daemons[W.is.encodeds + between(0, W.is.langds - 1)]);
-    if (a < 3 && chance(500)) /* several at once: some wait */
+    if (a < 3 && chance(500)) /* several at once, so that some wait */
         at(when, ticket_comes, NULL, a + 1, 0);
 }
 
-/* Who drains goes when its rooms have ended, or when that takes too long. */
+/* A daemon that drains ends when its rooms have ended, or when that takes too
+ * long. */
 static void drained(void *p, uint64_t life, uint64_t until_ns)
 {
     struct daemon *d = p;
@@ -257,7 +258,7 @@ static void heal(void)
     reloads_end();
 }
 
-/* One room for every pair of daemons, which must succeed. */
+/* One room for every pair of daemons, each of which must succeed. */
 static void prove_service(void)
 {
     draw_from(PART_PROOF, 0);
@@ -314,7 +315,7 @@ void world_finish(uint64_t limit_ns)
     for (uint32_t i = 0; i < econns_count(); i++)
         if (econn_at(i)->ended)
             econn_die(econn_at(i));
-    /* What is owed to a peer that never comes back is kept for 120 s. */
+    /* Answers owed to a peer that never comes back are kept for 120 s. */
     (void)run_until(W.now_ns + (W.is.ghost_ms ? 130 : 10) * NS_PER_S);
     if (!W.sparse)
         prove_service();

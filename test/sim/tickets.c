@@ -1,6 +1,6 @@
-/* tickets.c - sequence ids: engines that ask for one, wait, hold it, ask
- * again, release it late or never, or lose it with a room or a lease. What an
- * engine was given and has not lost is its alone. */
+/* tickets.c - sequence ids: engines that ask for one, wait, hold it, ask again,
+ * release it late or never, or lose it with a room or a lease. An id that an
+ * engine was given, and has not lost, is its own alone. */
 #include "test/sim/sim.h"
 
 #include "base/check.h"
@@ -11,7 +11,7 @@
 enum ask_state { ASK_NEW, ASK_SPACE, ASK_READY, ASK_WAITS, ASK_HELD, ASK_OVER };
 
 struct ask {
-    struct handle h; /* for its answers; of no cell */
+    struct handle h; /* gets the answers; has no cell */
     struct daemon *d;
     struct econn *c;
     uint32_t session, space, seq, generation, wait_ms, hold_ms;
@@ -25,7 +25,8 @@ struct ask {
 static struct ask *asks;
 static uint32_t asks_count;
 
-/* It believes to have the id, and nothing can have taken it meanwhile. */
+/* True if the engine believes that it holds the id, and nothing can have taken
+ * it. */
 static bool has(const struct ask *k)
 {
     return k->state == ASK_HELD && !k->may_lose && !k->releasing &&
@@ -197,7 +198,7 @@ void tickets_watch(const struct daemon *d, const void *tickets)
         for (uint32_t k = 0; k < t->tickets_max && since[i] &&
                              t->tickets[i].used && t->tickets[i].held;
              k++)
-            /* Whose time ended in this step waits no more. */
+            /* A ticket whose time ended in this step does not wait any more. */
             HOLDS(!list_linked(&t->tickets[k].in_space) ||
                       !t->tickets[k].used || t->tickets[k].held ||
                       t->tickets[k].space != t->tickets[i].space ||

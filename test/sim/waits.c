@@ -1,31 +1,32 @@
-/* waits.c - who waits for whom. At a quiet instant, when no message, row, copy,
- * command or call is under way, a room that is not over waits for an engine
+/* waits.c - who waits for whom. At a quiet moment, when no message, row, copy,
+ * command or call is under way, a room that has not ended waits for an engine
  * that acts in its own time, for a message that is repeated, or for another
- * room. What waits for none of these, or only for rooms that do not move,
- * waits for ever: it is red at once, whatever deadline would end it.
+ * room. A room that waits for none of these, or only for rooms that do not
+ * move, waits for ever: the world fails at once, whatever deadline would end
+ * the room.
  *
- * Nodes are the rooms of langds and the items of encodeds. Looked for is the
- * least set of nodes that move: those that wait for time alone, and those that
- * wait for some that move. One holder of a pool's blocks is enough, all
- * destinations of an item are needed. Where a rule is told too simply here a
- * node may be in the set that is not: that hides a circle, it invents none. */
+ * Nodes are the rooms of langds and the items of encodeds. Sought is the least
+ * set of nodes that move: those that wait for time alone, and those that wait
+ * for some that move. Of the holders of a pool's blocks one is enough; of an
+ * item's destinations all are needed. If a rule is simplified here, a node may
+ * be in the set by mistake: that can hide a circle, but not invent one. */
 #include "test/sim/sim.h"
 
 #include "core/encode/encode.h"
 #include "core/lang/lang.h"
 
-/* By daemon, and slot of a room (langd) or item (encoded): it moves. */
+/* By daemon, and by slot of a room (langd) or item (encoded): whether it
+ * moves. */
 static bool *moving[DAEMONS_MAX];
 
-/* Looked for are those that move although no daemon says anything again, and no
- * deadline comes: in a calm world nothing is lost. */
+/* Sought are nodes that move without a further message of any daemon, and
+ * without a deadline: in a calm world nothing is lost. */
 static bool at_once;
 
 #define LOOKS_NS  (20 * MS)
-#define STANDS_NS (50 * MS) /* less than the first repetition takes */
+#define STANDS_NS (50 * MS) /* shorter than the first repetition */
 
-/* A room of a langd that does not move at once: what it has, and how long it
- * was seen so. */
+/* A langd's room that does not move at once: what it has, and for how long. */
 struct standing {
     uint64_t mark, for_ns;
 };
@@ -47,8 +48,8 @@ static bool item_moves(const struct daemon *d, const struct item *it)
 
 /* engines */
 
-/* The engine that has the room now; NULL: none, or one that is not meant to
- * see the end of it. */
+/* Returns the engine that has the room now, or NULL: none has, or it is not
+ * meant to see the room's end. */
 static struct cons *asker_of(const struct daemon *d, const struct lroom *m)
 {
     for (struct cons *c = cons_all(); c; c = c->next) {
@@ -62,8 +63,8 @@ static struct cons *asker_of(const struct daemon *d, const struct lroom *m)
     return NULL;
 }
 
-/* True if an engine will announce the room, or go on with it, in its own
- * time. held: the room has its blocks, which the engine knows by now. */
+/* True if an engine will announce the room, or continue it, in its own time.
+ * held: the room has its blocks, which the engine must know. */
 static bool will_write(const struct daemon *d, uint64_t room, bool held)
 {
     for (struct prod *p = prods_all(); p; p = p->next)
@@ -83,8 +84,8 @@ static const struct lroom *lroom_of_id(const struct daemon *d, uint64_t room)
     return NULL;
 }
 
-/* True if an engine will ask for the room in its own time, or has, and a langd
- * says so again: its INIT was refused as busy. */
+/* True if an engine will ask for the room in its own time, or has asked, and
+ * its langd repeats the INIT, which was refused as busy. */
 static bool will_ask(uint64_t room)
 {
     for (struct cons *c = cons_all(); c; c = c->next) {
@@ -100,7 +101,7 @@ static bool will_ask(uint64_t room)
     return false;
 }
 
-/* True if the room of another engine's request comes to its end. */
+/* True if the room of another engine's request will end. */
 static bool other_comes(const struct cons *c)
 {
     const struct lroom *m;
@@ -113,8 +114,8 @@ static bool other_comes(const struct cons *c)
     return !m || lroom_moves(c->d, m);
 }
 
-/* True if the engine reads and releases the READY room: those that consume
- * several together wait for all of them. */
+/* True if the engine will read and release the READY room. An engine that
+ * consumes several rooms together waits for all of them. */
 static bool reader_moves(const struct cons *c)
 {
     if (c->twin && !other_comes(c->twin))
@@ -128,7 +129,7 @@ static bool reader_moves(const struct cons *c)
 
 /* blocks of a langd's pool */
 
-/* True if blocks that the room has come back. */
+/* True if the room's blocks will come back. */
 static bool gives_back(const struct daemon *d, const struct lroom *m)
 {
     const struct langd *l = d->brain;
@@ -143,11 +144,11 @@ static bool gives_back(const struct daemon *d, const struct lroom *m)
         return !c || reader_moves(c);
     if (!lroom_firm(m) && m->exposed == 0 && p->ready_rooms == 0 &&
         p->landing_rooms == 0)
-        return true; /* it is taken back (RULES 5.4) */
+        return true; /* taken back for the head (RULES 5.4) */
     return lroom_moves(d, m);
 }
 
-/* True if the room, which waits in its pool's queue, comes to its blocks. */
+/* True if the room, which waits in its pool's queue, will get its blocks. */
 static bool queue_moves(const struct daemon *d, const struct lroom *m)
 {
     struct langd *l = d->brain;
@@ -159,7 +160,7 @@ static bool queue_moves(const struct daemon *d, const struct lroom *m)
     if (head && head != m && !(m->group && head->group == m->group))
         return lroom_moves(d, head);
     if (m->exposed > m->released)
-        return true; /* a stream's reader gives its own blocks back */
+        return true; /* the stream's reader will release blocks of its own */
     for (uint32_t i = 0; i < l->rooms_max; i++) {
         const struct lroom *o = &l->rooms[i];
 
@@ -171,7 +172,7 @@ static bool queue_moves(const struct daemon *d, const struct lroom *m)
     return false;
 }
 
-/* True if all members of the group come to their lengths. */
+/* True if the lengths of all members of the group will be known. */
 static bool group_moves(const struct daemon *d, const struct lroom *m)
 {
     if (lgroup_known(m->group))
@@ -207,7 +208,7 @@ static bool aux_moves(const struct daemon *d, const struct lroom *m)
 
 /* a room of a langd */
 
-/* Returns the destination that the room is at its encoder, NULL: none. */
+/* Returns the room's destination at its encoder, or NULL. */
 static const struct edst *dst_of(
     const struct lroom *m, const struct daemon **encoder)
 {
@@ -227,7 +228,7 @@ static const struct edst *dst_of(
     return NULL;
 }
 
-/* True if the room has, or comes to, all blocks that it needs. */
+/* True if the room has all blocks that it needs, or will get them. */
 static bool grant_comes(const struct daemon *d, const struct lroom *m)
 {
     return m->group && !m->group->admitted ? group_moves(d, m)
@@ -247,7 +248,7 @@ static bool lroom_would(const struct daemon *d, const struct lroom *m)
     const struct cons *c = asker_of(d, m);
 
     if (!c)
-        return true; /* it ends by a deadline */
+        return true; /* a deadline ends it */
     if (!n)          /* or its user has not been shown yet (RULES 10.2) */
         return !at_once || (W.is.hosts && W.is.pools > 1);
     if (lroom_closing(m))
@@ -263,7 +264,7 @@ static bool lroom_would(const struct daemon *d, const struct lroom *m)
     if (lroom_lacks_aux(m))
         return aux_moves(d, m);
     if (m->hopes && item_done(n->room->item))
-        return true; /* they are lent, or asked to be granted */
+        return true; /* its rows are lent, or a grant is asked for */
     if (is_queued(m) && grant_comes(d, m))
         return true;
     return (!is_queued(m) || m->from + m->landed < m->granted) &&
@@ -298,7 +299,7 @@ static bool room_of_dst_moves(const struct edst *n)
     return m && lroom_moves(d, m);
 }
 
-/* True if another destination of its room comes first, or has still to ask
+/* True if another destination of the room is asked first, or has not asked yet
  * (RULES 5.16). */
 static bool others_come(const struct edst *n)
 {
@@ -315,7 +316,7 @@ static bool others_come(const struct edst *n)
     return false;
 }
 
-/* True if the destination comes to all its rows. */
+/* True if the destination will get all its rows. */
 static bool dst_moves(const struct edst *n)
 {
     const struct daemon *d = NULL;
@@ -327,8 +328,8 @@ static bool dst_moves(const struct edst *n)
     return !m || m->debt.owe || !is_queued(m) || grant_comes(d, m);
 }
 
-/* True if all that the complete item is for comes to its end: then its blocks
- * come back. */
+/* True if all rooms of the complete item will end: then its blocks come
+ * back. */
 static bool item_drains(const struct item *it)
 {
     LIST_FOREACH (r, &it->rooms) {
@@ -348,8 +349,8 @@ static bool item_drains(const struct item *it)
     return true;
 }
 
-/* True if one of the rooms comes to all its grants, which makes the item
- * full. An open room that has one is full already. */
+/* True if one of the rooms will get all its grants, which makes the item full.
+ * An open room with one grant is full already. */
 static bool item_fills(const struct item *it)
 {
     LIST_FOREACH (r, &it->rooms) {
@@ -375,7 +376,7 @@ static bool item_fills(const struct item *it)
     return false;
 }
 
-/* True if the item is ended for a full one that waits (RULES 5.12). */
+/* True if the item will be ended for a full one that waits (RULES 5.12). */
 static bool is_prey(const struct item *it)
 {
     if (item_firm(it) || !item_complete(it))
@@ -395,12 +396,13 @@ static bool is_prey(const struct item *it)
     return false;
 }
 
-/* True if blocks come back for the batch, which is the first of the queue. */
+/* True if blocks will come back for the batch, which is the first of the
+ * queue. */
 static bool head_moves(
     const struct daemon *d, const struct epool *p, const struct item *head)
 {
     if (head->batch->blocks <= p->p.free)
-        return false; /* it should have them */
+        return false; /* it would have been served */
     LIST_FOREACH (n, &p->held) {
         const struct item *it = LIST_ENTRY(n, struct item, in_held);
 
@@ -428,7 +430,7 @@ static bool item_would(const struct daemon *d, struct item *it)
         if (LIST_ENTRY(n, struct item, in_batch)->life == ITEM_QUEUED)
             first = LIST_ENTRY(n, struct item, in_batch);
     if (first->life != ITEM_QUEUED)
-        return true; /* its engine has not closed the batch */
+        return true; /* its engine has still to close the batch */
     for (uint32_t q = 0; q < QUEUES; q++) {
         struct heap_node *n = heap_first(&p->queues[q]);
         struct item *o = n ? CONTAINER_OF(n, struct item, in_queue) : NULL;
@@ -441,7 +443,8 @@ static bool item_would(const struct daemon *d, struct item *it)
         return true;
     if (item_firm(first))
         return false;
-    if (item_fills(first)) /* then it is full, and others give way */
+    /* then it is full, and another item is ended for it */
+    if (item_fills(first))
         return true;
     LIST_FOREACH (n, &first->in_batch)
         if (item_fills(LIST_ENTRY(n, struct item, in_batch)))
@@ -457,8 +460,7 @@ static uint32_t places(const struct daemon *d)
                                  : ((struct encoded *)d->brain)->rooms_max;
 }
 
-/* Adds the nodes of a daemon that move as the others do; true: there are any.
- */
+/* Adds nodes of a daemon that move since others do. True if there are any. */
 static bool add_moving(const struct daemon *d)
 {
     bool any = false, *to = moving[d->index];
@@ -504,8 +506,8 @@ static const char *waits_for(const struct lroom *m)
     return lroom_lacks_aux(m) ? "aux" : is_queued(m) ? "blocks" : "rows";
 }
 
-/* No room of a calm world waits for a repetition. Returns how many do not move
- * at once. */
+/* No room of a calm world waits for a repetition. Returns the number of rooms
+ * that do not move at once. */
 static uint32_t look_at_standing(const struct daemon *d, uint64_t ago_ns)
 {
     const struct langd *l = d->brain;

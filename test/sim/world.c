@@ -1,6 +1,6 @@
-/* world.c - virtual time, seeded chance, the queue of what will happen, and
- * the trace of what did. One thread. A wheel of timers was rejected: a binary
- * heap orders by time and by a seeded tie-break in one comparison. */
+/* world.c - virtual time, seeded chance, the queue of what will happen, and the
+ * trace of what has happened. One thread. A wheel of timers was rejected: a
+ * binary heap orders by time and by a seeded tie-break in one comparison. */
 #include "test/sim/sim.h"
 
 #include "base/check.h"
@@ -10,15 +10,16 @@
 
 #define TRACE_LINES 200
 #define TRACE_WIDTH 200
-#define STILL_MAX   200000 /* happenings without time moving: a busy loop */
+#define STILL_MAX   200000 /* so many entries at one time: a busy loop */
 
 struct entry {
     uint64_t when_ns, order;
     happening fn;
     void *p;
     uint64_t a, b;
-    bool leisure;   /* nothing is under way by it */
-    uint64_t *from; /* the stream of who has asked for it */
+    /* a step at leisure: no message or call is under way because of it */
+    bool leisure;
+    uint64_t *from; /* the stream from which it draws */
 };
 
 struct world W;
