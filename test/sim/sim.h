@@ -1,9 +1,9 @@
-/* sim.h - a seeded world with virtual time around the real brains: daemons
- * with their shards, the networks between them, engines with their scripts,
- * and what must always hold. One world per process; one thread.
+/* sim.h - a seeded world with virtual time around the real brains: daemons with
+ * their shards, the networks between them, engines with their scripts, and what
+ * must always hold. One world per process; one thread.
  *
- * Everything that happens is an entry of one queue, ordered by virtual time
- * with a seeded tie-break. Nothing here is random but by the seed. */
+ * Whatever happens is an entry of one queue, ordered by virtual time with a
+ * seeded tie-break. All chance comes from the seed. */
 #ifndef MMX_SIM_H
 #define MMX_SIM_H
 
@@ -24,8 +24,8 @@
 #define CONNS_MAX   16
 #define CELLS       16
 #define CELLS_CALM  256
-/* timeouts.total of a calm world: twice the default, since the sheer work of
- * one in 20,000 takes longer than that. */
+/* timeouts.total of a calm world: twice the default, since the work of one
+ * world in 20,000 takes longer than that. */
 #define TOTAL_CALM  (2 * 300 * NS_PER_S)
 #define LINKS_MAX   520
 #define READERS_MAX 2
@@ -42,7 +42,7 @@ struct cons;
 
 typedef void (*happening)(void *p, uint64_t a, uint64_t b);
 
-/* What this seed's world is like. */
+/* The kind of world that the seed makes. */
 struct nature {
 #define IS(name, meaning) uint32_t name;
 #include "test/sim/nature.def"
@@ -50,49 +50,50 @@ struct nature {
     bool calm;
 };
 
-/* faults.c: what goes wrong in a world of one fault. */
+/* faults.c: what goes wrong in a world with one fault. */
 enum fault_how { FAULT_NONE, FAULT_LOST, FAULT_TWICE, FAULT_LATE };
 
 struct fault {
     uint32_t world;
-    uint8_t how, type; /* type 0: no message */
+    uint8_t how, type; /* type 0: none is concerned */
     uint32_t k, seen;
     uint64_t when_ns;
-    bool both; /* all daemons have two carriers */
+    bool both; /* all daemons have both carriers */
 };
 
 struct world {
     uint64_t seed, now_ns, steps, still;
-    uint64_t moves; /* the stream of delays, ties, and what daemons cause */
-    uint64_t *from; /* the stream that is drawn from */
+    uint64_t moves; /* the stream for delays, ties, and what daemons cause */
+    uint64_t *from; /* the stream from which is drawn now */
     struct nature is;
     struct fault fault;
     struct daemon *daemons[DAEMONS_MAX];
     uint32_t daemons_count;
     uint32_t instances; /* announces so far */
-    uint32_t cells;     /* that an engine asks for */
-    bool healing;       /* no more faults; everybody behaves */
-    bool loud;          /* every trace line to stdout */
-    bool quiet;         /* no trace at all after a failure */
+    uint32_t cells;     /* cells that an engine asks for */
+    bool healing;       /* no more faults; engines behave */
+    bool loud;          /* prints every trace line */
+    bool quiet;         /* prints no trace after a failure */
     bool show_steps;
-    uint32_t sparse; /* steps between two looks at everything; 0: each step */
+    /* steps between two checks of everything; 0: at each step */
+    uint32_t sparse;
     const char *canary;
-    char replay[1000];                  /* options that run this world again */
-    bool cut[DAEMONS_MAX][DAEMONS_MAX]; /* nothing passes from, to */
-    /* Bits of carriers from, to: by which rows do not pass; which have broken
-     * in this life of from. */
+    char replay[1000];                  /* options that make this world again */
+    bool cut[DAEMONS_MAX][DAEMONS_MAX]; /* [from][to]: no message passes */
+    /* [from][to], bits of carriers: by which no rows pass; which have broken in
+     * this life of `from`. */
     uint8_t shut[DAEMONS_MAX][DAEMONS_MAX], broke[DAEMONS_MAX][DAEMONS_MAX];
-    uint32_t succeeded, failed; /* rooms, as engines saw them */
+    uint32_t succeeded, failed; /* rooms, as engines saw their ends */
     uint32_t copies, copying;   /* between daemons of one host */
     uint32_t lent;              /* rooms that were read where they were */
 };
 extern struct world W;
 
-/* Each part of a world draws from a stream of its own, which what it schedules
- * goes on with: one draw more there moves nothing elsewhere. */
+/* Each part of a world draws from a stream of its own, as does what it
+ * schedules: one more draw in one part changes no other part. */
 enum part {
     PART_NATURE,
-    PART_DAEMON, /* by number, as those below */
+    PART_DAEMON, /* numbered, as the parts below */
     PART_DELIVERY,
     PART_TICKET,
     PART_FAULT,
@@ -101,46 +102,46 @@ enum part {
     PART_PROOF,
     PART_LEAVE,
     PART_CLOCK,
-    PART_MEMORY, /* by daemon, life and pool */
+    PART_MEMORY, /* numbered by daemon, life and pool */
     PART_CARRIER /* from 2 on: by daemon and life */
 };
 
-/* From now on it is drawn from this one. */
+/* Draws from this stream from now on. */
 void draw_from(enum part part, uint64_t number);
 uint64_t draw(void);
-/* A number in [lo, hi]. */
+/* Returns a number in [lo, hi]. */
 uint64_t between(uint64_t lo, uint64_t hi);
 bool chance(uint32_t per_thousand);
-/* A delay up to `us`, seldom much longer; of the stream of moves. */
+/* Returns a delay up to `us`, seldom much longer, from the stream of moves. */
 uint64_t delay_us(uint32_t us);
 
 void at(uint64_t when_ns, happening fn, void *p, uint64_t a, uint64_t b);
-/* The same, of what goes on by itself: engines' and daemons' clocks. */
+/* The same for what happens by itself: clocks of engines and daemons. */
 void at_leisure(
     uint64_t when_ns, happening fn, void *p, uint64_t a, uint64_t b);
-/* True if nothing else is to come. */
+/* True if only entries of at_leisure() are left. */
 bool world_quiet(void);
-/* Runs what is due until that time; false: nothing is left at all. */
+/* Runs entries up to that time. False: no entry is left. */
 bool run_until(uint64_t when_ns);
 
 void trace(const char *fmt, ...) PRINTF_LIKE(1, 2);
 void trace_print(void);
-/* A property does not hold. */
+/* Ends the world: a property does not hold. */
 NORETURN void broken(const char *property, const char *fmt, ...)
     PRINTF_LIKE(2, 3);
 #define HOLDS(expr, property, ...)                                             \
     ((expr) ? (void)0 : broken(property, __VA_ARGS__))
 
-/* Is this rule to be broken on purpose? */
+/* True if this rule is to be broken on purpose. */
 bool canary(const char *name);
 
 void *must_alloc(size_t n, size_t size);
-/* The same, of children as well. */
+/* The same, shared with child processes. */
 void *shared_alloc(size_t size);
 
 /* daemon.c: a brain and its shards */
 
-/* A pool of another daemon of the host, as long as somebody has it mapped. */
+/* A pool of another daemon of the host, while it is mapped. */
 struct foreign {
     struct daemon *of;
     uint32_t life, blocks, block_rows;
@@ -151,8 +152,8 @@ struct foreign {
 
 struct order {
     struct data_cmd cmd;
-    bool address; /* not a command: the peer's data addresses */
-    bool source;  /* nor this: the peer's pool, mapped or no longer */
+    bool address; /* not a command, but the peer's data addresses */
+    bool source;  /* not a command, but the peer's pool: mapped, or no longer */
     uint8_t carrier;
     uint32_t pool;
     struct foreign *foreign;
@@ -186,10 +187,10 @@ struct backlog {
 struct daemon {
     uint8_t role;
     uint32_t index; /* in W.daemons */
-    uint32_t life;  /* counts starts; what is of an older life is void */
+    uint32_t life;  /* counts starts; what belongs to an older life is void */
     uint32_t host;
     bool alive, draining;
-    uint8_t carriers;  /* bits of those for rows; 0: not drawn yet */
+    uint8_t carriers;  /* bits of its carriers; 0: not drawn yet */
     bool spoilt;       /* for this life: a pool has no memory, or lost it */
     struct conf *conf; /* shared by lives */
     struct brain_conf bc;
@@ -199,23 +200,28 @@ struct daemon {
     struct shard shards[SHARDS_MAX];
     struct backlog backlog[SHARDS_MAX];
     struct landing_pool lpools[CONF_POOLS_MAX];
-    uint64_t *tags[CONF_POOLS_MAX];  /* by row: what lies there */
-    uint16_t *reads[CONF_POOLS_MAX]; /* by block: sends and copies of it */
-    uint64_t now_ns;                 /* by its clock, at its last step */
+    uint64_t *tags[CONF_POOLS_MAX]; /* by row: the tag that lies there */
+    /* by block: sends and copies that read it */
+    uint16_t *reads[CONF_POOLS_MAX];
+    /* of the last step, by the daemon's clock */
+    uint64_t now_ns;
     uint64_t timer_ns;
     uint32_t timer_no;
     uint8_t last; /* event of the last step */
-    uint32_t steps, touched[TOUCHED_MAX], touched_count; /* slots, in it */
-    bool full; /* it left something undone: its list of actions is full */
-    uint64_t asked_of, landed_of; /* langd: it was a WANT, or said that rows
-                                     landed, of this generation */
+    /* slots that the last step touched */
+    uint32_t steps, touched[TOUCHED_MAX], touched_count;
+    bool full; /* the last step filled its list of actions, and left work */
+    /* langd: generation of which the last step heard a WANT, or of which rows
+     * landed */
+    uint64_t asked_of, landed_of;
     struct econn *conns[CONNS_MAX];
     struct mapping *mappers[CONNS_MAX]; /* encoded, by connection */
     struct mapping *maps[LINKS_MAX];    /* langd, by peer */
     struct ctl *links[LINKS_MAX]; /* encoded: accepted; langd: connected */
-    uint32_t wants[LINKS_MAX];    /* langd: encoded of a link; NONE */
-    void *watch;                  /* of the checks */
-    uint32_t fixing;              /* bit i: the memory of pool i is asked for */
+    /* langd: encoded that the link is to reach; NONE */
+    uint32_t wants[LINKS_MAX];
+    void *watch;     /* state of the checks */
+    uint32_t fixing; /* bit i: memory of pool i was ordered */
     struct out out;
 };
 
@@ -223,19 +229,19 @@ struct daemon *daemon_new(uint8_t role, struct conf *conf, uint32_t shards);
 void daemon_start(struct daemon *d);
 void daemon_crash(struct daemon *d);
 void daemon_step(struct daemon *d, struct event *ev);
-/* Its clock has jumped. */
+/* The daemon's clock has jumped. */
 void daemon_clocked(struct daemon *d);
-/* The step is about this slot, too. */
+/* Notes that the step touches this slot, too. */
 void daemon_touches(struct daemon *d, uint32_t slot);
 uint64_t daemon_number(struct daemon *d, const char *what, const char *name);
 struct conf *conf_make(uint8_t role, const char *name);
-/* What they show, to stderr. */
+/* Prints the daemons' reports to stderr. */
 void daemons_print(void);
 void conf_give(struct conf *c, const char *assignment);
 void shard_drain(struct shard *s);
-/* True if a shard has not got all its commands: messages to peers wait. */
+/* True if a shard lacks commands: messages to peers have to wait. */
 bool daemon_lags(const struct daemon *d);
-/* The peer's pool can be read from now on; NULL: no longer. */
+/* Gives shards the peer's pool to read, or with NULL takes it away. */
 void shards_source(
     struct daemon *d, uint32_t peer, uint32_t pool, struct foreign *f);
 void shard_note(struct shard *s, const struct data_note *n);
@@ -244,17 +250,17 @@ void shard_note(struct shard *s, const struct data_note *n);
 
 #define LOOP     0u
 #define SHARD(k) (1 + (k))
-/* True if that part of the daemon stands still: then the call comes later. */
+/* True if that part of the daemon stands still; then fn is called later. */
 bool stands_still(struct daemon *d, uint32_t part, happening fn, void *p,
     uint64_t a, uint64_t b);
 void stand_still(struct daemon *d, uint32_t part, uint64_t for_ns);
 void stand_one_still(void);
 void all_go_on(void);
 /* The monotonic clock of the daemon's host: what it shows at a time of the
- * world, and at which time of the world it shows when_ns. */
+ * world, and when in the world it shows when_ns. */
 uint64_t clock_of(const struct daemon *d, uint64_t world_ns);
 uint64_t clock_shows(const struct daemon *d, uint64_t when_ns);
-/* Stops that clock for for_ns; then it jumps forward by by_ns. */
+/* Stops that clock for for_ns; then it jumps by by_ns. */
 void clock_stands(const struct daemon *d, uint64_t for_ns, uint64_t by_ns);
 
 /* net.c: between daemons */
@@ -262,11 +268,12 @@ void clock_stands(const struct daemon *d, uint64_t for_ns, uint64_t by_ns);
 void net_connect(struct daemon *l, uint32_t link, struct span address);
 void net_disconnect(struct daemon *d, uint32_t link);
 void net_send(struct daemon *d, uint32_t link, struct span frame);
-/* What was kept back until the shards had their commands. */
+/* Sends messages that waited until the shards had their commands. */
 void net_flush(struct daemon *d);
 void net_daemon_gone(struct daemon *d);
 void net_cut_one(void);
-/* Nothing passes between two daemons for a while; both: in either direction. */
+/* No message passes between two daemons for a while; both: in neither
+ * direction. */
 void net_partition(
     struct daemon *a, struct daemon *b, uint64_t for_ns, bool both);
 void net_heal(void);
@@ -280,18 +287,19 @@ void map_deliver(struct mapping *m, struct span frame);
 void map_close(struct mapping *m);
 void map_daemon_gone(struct daemon *d);
 void map_lose_one(void);
-/* The connection of an engine that maps ends, and its process lives. */
+/* Ends the connection of an engine that maps; its process lives on. */
 void map_lose_reader(void);
 bool map_stands(const struct mapping *m);
-/* An engine was told of a lender: its process maps the pools. */
+/* The engine was told of a lender: its process maps the pools. */
 void map_lender(struct econn *c, const struct local_lender *n);
-/* The pool that the engine knows under this number. */
+/* Returns the pool that the engine has under this number. */
 const struct foreign *map_pool(const struct econn *c, uint16_t pool);
-/* By which an engine may read that block of an encoder's; NULL: none does. */
+/* Returns a handle by which an engine may read that block of an encoder's pool,
+ * or NULL. */
 const struct handle *map_reader(
     const struct daemon *e, uint32_t pool, uint32_t block);
-/* The process of c has ended, has said BYE to its langd, or has seen that die.
- */
+/* How an engine's process left a langd: it died, it said BYE, or it saw the
+ * langd die. */
 enum gone_how { GONE_DIES, GONE_BYE, GONE_LANGD };
 void map_reader_gone(struct econn *c, enum gone_how how);
 
@@ -302,7 +310,7 @@ void data_pump(struct shard *s);
 void data_daemon_gone(struct daemon *d);
 void data_break(struct shard *s, uint32_t peer);
 void data_break_one(void);
-/* Somebody waits for what is not wanted now: copies of it end. */
+/* Ends copies that are not wanted any more, for which someone waits. */
 void data_purge(const struct shard *s);
 uint32_t data_on_the_way(void);
 uint64_t tag_of(uint32_t instance, uint32_t row);
@@ -312,12 +320,12 @@ uint32_t tag_row(uint64_t tag);
 /* carriers.c: what rows can go by */
 
 void carriers_draw(struct daemon *d);
-/* Rows pass no more by that carrier; connections of it end. */
+/* Rows cannot pass by that carrier any more; its connections end. */
 void carrier_shut(
     struct daemon *from, const struct daemon *to, uint8_t carrier);
-/* What holds after each step of a langd. */
+/* Checks a langd's choices of carriers, after each step. */
 void carriers_watch(const struct daemon *d);
-/* True if the room has failed, since its daemons have nothing in common. */
+/* True if the room has failed because its daemons have no carrier in common. */
 bool carriers_refused(const struct cons *c);
 void carriers_differ(void);
 
@@ -331,8 +339,8 @@ struct frame {
 struct fifo {
     struct frame *frames;
     uint32_t head, len, cap;
-    uint64_t next_ns; /* not before: order is kept */
-    bool busy;        /* a delivery is under way */
+    uint64_t next_ns; /* earliest time of the next delivery: keeps the order */
+    bool busy;        /* a delivery is on its way */
 };
 
 struct pending_answer {
@@ -349,7 +357,7 @@ struct econn {
     bool ended; /* the socket is closed */
     bool dead;  /* the process is gone */
     bool bye, notified, dead_told;
-    bool ghost; /* nobody looks at what it is answered */
+    bool ghost; /* nobody looks at the answers */
     uint32_t uid;
     char session[16];
     uint32_t seq, tags_used, cells;
@@ -358,12 +366,12 @@ struct econn {
     struct fifo up, down;
     struct pending_answer *waiting;
     uint32_t waiting_head, waiting_len, waiting_cap;
-    uint64_t stalled_ns; /* reads nothing until then */
+    uint64_t stalled_ns; /* reads nothing before that time */
     uint32_t block_rows[CONF_POOLS_MAX];
-    uint32_t pools; /* asked for */
+    uint32_t pools; /* pools asked for so far */
 };
 
-/* What an engine's connection has of a room. */
+/* What an engine's connection knows of a room. */
 struct handle {
     struct econn *c;
     uint32_t cell, tag;
@@ -371,10 +379,10 @@ struct handle {
     struct cons *cons;
     struct ask *ask;
     uint8_t rights;
-    uint16_t pool; /* the room's, as the last runs said */
+    uint16_t pool; /* of the room, as the last event with runs said */
     bool owner, bound, refused, released;
     uint8_t err;
-    /* From the moment when an event is in the socket: */
+    /* From when the event is in the socket: */
     bool may_write;
     uint64_t generation;
     uint32_t first, shown, given; /* rows [given, shown) may be read */
@@ -382,30 +390,31 @@ struct handle {
     struct {
         uint32_t block, blocks;
     } run[128];
-    /* From the moment when it was read: */
+    /* From when the event was read: */
     bool seen_granted, seen_ready, seen_failed, seen_done, ended;
-    uint32_t seen_rows, total, instance; /* instance: whose rows were read */
+    uint32_t seen_rows, total, instance; /* instance: whose rows they were */
     uint8_t reason;
 };
 
 struct econn *econn_open(struct daemon *d, const char *session, uint32_t uid);
 bool econn_usable(const struct econn *c);
-/* Sends; the answer goes to h. */
+/* Sends m; h gets the answer. */
 void econn_send(struct econn *c, struct local_msg *m, struct handle *h);
 void econn_bye(struct econn *c);
-/* The socket is closed, the process lives on. */
+/* Closes the socket; the process lives on. */
 void econn_close(struct econn *c);
-/* The process ends (and its socket with it). */
+/* Ends the process, and so its socket. */
 void econn_die(struct econn *c);
 void econn_daemon_gone(struct daemon *d);
 void econn_pull(struct econn *c);
 void econn_deliver(struct econn *c, struct span frame);
 void econn_cell(struct econn *c, uint32_t cell, uint64_t word);
-/* A cell of the connection bound to a new handle; NULL: all are in use. */
+/* Binds a cell of the connection to a new handle. NULL: all cells are in
+ * use. */
 struct handle *handle_new(struct econn *c);
 void handle_release(struct handle *h, uint32_t rows);
 uint32_t handle_block_rows(const struct handle *h);
-/* Index of row in the pool, by the runs that were shown. */
+/* Returns where a row is in the pool, by the runs that were shown. */
 uint64_t handle_row(const struct handle *h, uint32_t row);
 uint32_t econns_open(void);
 struct econn *econn_at(uint32_t i);
@@ -415,7 +424,7 @@ uint32_t econns_count(void);
 
 struct prod {
     struct daemon *d;
-    uint64_t *draws; /* its delivery's stream */
+    uint64_t *draws; /* the stream of its delivery */
     uint32_t life, instance, pool, session;
     uint64_t room;
     struct handle *h[1 + READERS_MAX];
@@ -425,73 +434,73 @@ struct prod {
     bool known, shuffled, separate_final, final_sent, aborts, silent, early;
     bool commit_wrong, over, announced, patient, must_succeed;
     bool insists;     /* asks for a place until it gets one */
-    uint32_t refused; /* for these reasons, a bit each */
-    uint8_t expected; /* the reason with which it has to fail; OK: none */
+    uint32_t refused; /* reasons of refusals, a bit each */
+    uint8_t expected; /* the reason with which it must fail; OK: none */
     uint64_t key, secret, abort_ns, start_ns, end_ns;
     uint32_t order[16];
     uint32_t deadline_ms;
     uint64_t pace_ns;
-    struct prod *mate;  /* announced together with this one */
-    struct prod *led;   /* by whom this one is announced; NULL: itself */
-    struct prod *again; /* announced again as this one */
-    struct cons *paced; /* what it has consumed sets the pace */
+    struct prod *mate;  /* is announced together with this one */
+    struct prod *led;   /* the one that announces this one, too; NULL: none */
+    struct prod *again; /* the one that announces the room again */
+    struct cons *paced; /* the engine whose consumption sets the pace */
     struct prod *next, *in_room;
 };
 
 struct cons {
     struct daemon *d;
-    uint64_t *draws; /* its delivery's stream */
+    uint64_t *draws; /* the stream of its delivery */
     uint32_t life, encoder, pool, session;
     uint64_t room;
     struct handle *h[1 + READERS_MAX];
     uint32_t conns, readers;
     uint8_t mode, storage, tries;
     bool null, aborts, silent, over, requested, must_succeed, declines, asked;
-    bool lost_with_daemon; /* a daemon of its room has crashed */
+    bool lost_with_daemon; /* a daemon of its room crashed */
     bool insists;          /* asks for a place until it gets one */
-    uint32_t refused;      /* for these reasons, a bit each */
+    uint32_t refused;      /* reasons of refusals, a bit each */
     uint64_t key, secret, hold_ns, abort_ns, ready_ns, start_ns, end_ns;
     uint32_t rows, required, window, deadline_ms;
     uint64_t group;
     uint16_t group_size;
-    struct cons *twin;  /* consumed together with this one */
-    bool ghost;         /* asks a ghost */
+    struct cons *twin;  /* is consumed together with this one */
+    bool ghost;         /* requests a ghost's room */
     bool thief;         /* does not have the room's secret */
-    bool together;      /* with all of its group */
-    bool eager;         /* releases what it sees at once */
-    bool lost;          /* ended with no-blocks; not asked for again so far */
-    struct cons *again; /* asked for again as this one */
+    bool together;      /* consumes its group as a whole */
+    bool eager;         /* releases rows as soon as they are shown */
+    bool lost;          /* ended with no-blocks, and was not requested again */
+    struct cons *again; /* the one that requests the room again */
     struct cons *next;
 };
 
-/* A usable connection number i of one of the daemon's sessions, opened when
- * there is none; NULL: not now. */
+/* Returns a usable connection, number i of the daemon's session; opens it if
+ * there is none. NULL: impossible now. */
 struct econn *session_conn(struct daemon *d, uint32_t session, uint32_t i);
 struct prod *prod_new(struct daemon *d, uint64_t room);
 struct cons *cons_new(struct daemon *d, uint32_t encoder, uint64_t room);
 struct prod *prods_all(void);
 struct cons *cons_all(void);
-/* Those of a room, and others: by in_room. */
+/* Returns those of the room, and by chance others; linked by in_room. */
 struct prod *prods_of_room(uint64_t room);
 /* Forgets those that have been over for that long. */
 void prods_forget(uint64_t for_ns);
 void cons_forget(uint64_t for_ns);
 void prod_start(struct prod *p, uint64_t when_ns);
 void cons_start(struct cons *c, uint64_t when_ns);
-/* The announce of a room that has these rows; NULL: none has. */
+/* Returns the room's announce that has these rows, or NULL. */
 const struct prod *prod_of(uint32_t instance, uint64_t room);
-/* Gives it a key, and the content that the key has; false: it would have more
- * rows than `most`. */
+/* Gives p a key and the key's content. False: that has more than `most`
+ * rows. */
 bool prod_key(struct prod *p, uint64_t key, uint64_t most);
-/* True if one of its connections was told so. */
+/* True if one of its connections saw DONE. */
 bool prod_saw_done(const struct prod *p);
 bool prods_over(void);
 bool cons_over(void);
-/* The bytes of a secret; 0: none. */
+/* Returns the bytes of a secret; of 0: no secret. */
 struct secret secret_of(uint64_t number);
-/* True if the engine's user and secret open the room of this announce. */
+/* True if the engine has a right to this announce, by its user and secret. */
 bool cons_may(const struct cons *c, const struct prod *p);
-/* True if all who asked for the room have its rows, or want none. */
+/* True if all engines that asked for the room have its rows, or want none. */
 bool cons_room_served(uint64_t room);
 const char *prods_left(void);
 const char *cons_left(void);
@@ -501,24 +510,25 @@ void prod_answer(struct handle *h, uint32_t type, const struct local_answer *a);
 void cons_answer(struct handle *h, uint32_t type, const struct local_answer *a);
 void prod_event(struct handle *h, const struct local_event *e);
 void cons_event(struct handle *h, const struct local_event *e);
-/* Reads rows [from, to) and looks whether they are what they must be. */
+/* Reads rows [from, to) and checks them. */
 void cons_read(
     const struct handle *h, uint32_t from, uint32_t to, const char *when);
-/* Engines use what they were granted as they like until they commit. */
+/* Writes rows that were granted, until they are committed. */
 void prod_granted(struct prod *p, const struct handle *h);
-/* A living engine that still believes that it may write the block. */
+/* Returns the handle of a living engine that believes it may write the
+ * block. */
 struct handle *prod_writer(struct daemon *d, uint32_t pool, uint32_t block);
 
 /* waits.c */
 
-/* At a quiet instant: every room that waits, waits for something that moves. */
+/* At a quiet moment: every room that waits, waits for something that moves. */
 void waits_look(void);
 
 /* tickets.c: sequence ids */
 
-/* An engine of the langd asks for one. */
+/* Has an engine of the langd ask for a sequence id. */
 void ask_start(struct daemon *d);
-/* The first that waits for an id gets it first. */
+/* Checks that the first that waits for an id gets it first. */
 void tickets_watch(const struct daemon *d, const void *tickets);
 bool asks_over(void);
 void ask_answer(struct handle *h, uint32_t type, const struct local_answer *a);
@@ -528,43 +538,43 @@ void ask_event(struct econn *c, const struct local_ticket_event *e);
 
 void encoded_watch(struct daemon *d);
 void langd_watch(struct daemon *d);
-/* The same of the rooms that the last step touched. */
+/* The same for the rooms that the last step touched. */
 void encoded_watch_step(struct daemon *d);
 void langd_watch_step(struct daemon *d);
-/* check_debts.c: what it has to say. */
+/* check_debts.c: what encoded owes this destination. */
 void debts_watch(const struct daemon *d, uint32_t dst);
 /* reference_step.c: who gets blocks and aux, in which order, and from whom. */
 void order_langd(struct daemon *d);
 void order_encoded(struct daemon *d);
-/* check_debts.c: what it has to say. */
+/* check_debts.c: news for peers. */
 void news_watch(const struct daemon *d, const struct brain *b);
-/* No user holds anything of these. */
+/* Checks that no user holds entries of these. */
 void shares_watch_end(
     const struct daemon *d, const struct share *const *shares, uint32_t n);
 void encoded_unwatch(struct daemon *d);
 void langd_unwatch(struct daemon *d);
-/* A command that the brain gave to its shards. */
+/* Notes a command that the brain gave to its shards. */
 void langd_watch_cmd(struct daemon *d, const struct data_cmd *c);
-/* A langd copies from this block. */
+/* Notes that a langd copies from this block. */
 void encoded_watch_copy(
     struct daemon *d, uint32_t pool, uint32_t block, const struct segment *s);
-/* All is over: nothing may be left. */
+/* Checks at the end that nothing is left. */
 void encoded_watch_end(struct daemon *d);
 void langd_watch_end(struct daemon *d);
-/* Where they are connected, the langd knows whether the encoder drains. */
+/* If both are connected, checks that langd knows whether the encoder drains. */
 void langd_knows_drain(const struct daemon *d, const struct daemon *encoder);
-/* A landing copies into this block. */
+/* Checks a landing that copies into this block. */
 void langd_watch_landing(
     struct daemon *d, uint32_t pool, uint32_t block, const struct segment *s);
 /* True if the segment is of a room that has not ended. */
 bool langd_room_lives(const struct daemon *d, const struct segment *s);
-/* The canary `attempt`: as if segments carried none. */
+/* For the canary `attempt`: gives the segment the attempt in force. */
 void langd_any_attempt(struct daemon *d, struct segment *s);
 /* Outcome of a generation at its langd: ROOM_SUCCESS, ROOM_FAILED, or
  * UINT8_MAX while it has none. */
 uint8_t langd_outcome(uint64_t generation);
 void langd_outcome_set(uint64_t generation, uint8_t state);
-/* The state goes on from what it was (RULES 4.7). */
+/* Checks that a state may follow the one before (RULES 4.7). */
 struct room;
 void see_forward(const struct daemon *d, const struct room *r, uint8_t before);
 
@@ -574,9 +584,9 @@ void see_forward(const struct daemon *d, const struct room *r, uint8_t before);
 #define GHOST_ROOMS   900000
 
 void ghosts_start(void);
-/* They leave for good. */
+/* Ends the ghosts for good. */
 void ghosts_go(void);
-/* True if that is where a ghost listens. */
+/* True if a ghost listens at the address. */
 bool ghost_connects(struct daemon *l, uint32_t link, const char *address);
 void ghost_disconnects(struct daemon *l, uint32_t link);
 
@@ -584,13 +594,13 @@ void ghost_disconnects(struct daemon *l, uint32_t link);
 
 /* Begins where there are any. */
 void reloads_start(void);
-/* All are again as they were drawn. */
+/* Puts all configurations back as they were drawn. */
 void reloads_end(void);
 void reloads_watch(const struct daemon *d);
 
 /* draw.c: what there is, by chance */
 
-/* Deadlines and limits. */
+/* Draws deadlines and limits. */
 void draw_times(struct conf *c);
 
 void draw_nature(void);
@@ -604,53 +614,55 @@ void deliver(void *p, uint64_t again, uint64_t room);
  */
 
 #define WORDS_MAX 900
-/* Takes --set NAME=NUMBER,... of NATURES, or --only DELIVERY,... False: it is
- * neither. */
+/* Takes --set NAME=NUMBER,... of NATURES, or --only DELIVERY,... False: another
+ * option. */
 bool option_read(const char *option, const char *value);
-/* Takes such words, as options_words writes them. */
+/* Takes words as options_words() writes them. */
 bool options_read(const char *words);
 void options_apply(struct nature *n);
 bool option_skips(uint32_t delivery);
-/* Writes what is set and left out as words of a command line. */
+/* Writes what is set and left out, as words of a command line. */
 void options_words(char *out, size_t size);
-/* Sets and leaves out what it can while the world fails. drawn: its nature. */
+/* Sets and leaves out what it can while the world still fails. drawn: the
+ * nature without words. */
 void shrink(bool (*fails)(void), const struct nature *drawn);
 
 /* faults.c */
 
-/* What happens to this frame, the k-th of its type. */
+/* Returns what happens to this frame, the k-th of its type. */
 enum fault_how fault_of(struct span frame);
 typedef void (*fault_runner)(const char *name, void (*run)(void));
-/* Calls start for every fault there is, with W.fault set to it. */
+/* Calls start for each fault, with W.fault set to it. */
 void faults_list(fault_runner start);
 
 /* swarm.c, calm.c, scenarios.c */
 
 void swarm_run(void);
 void swarm_of_reloads(void);
-/* Has the deliveries and tickets of the world come, each at its time. */
+/* Starts the world's deliveries and tickets, each at its time. */
 void deliveries_start(
     void (*later)(uint64_t when_ns, happening, void *, uint64_t, uint64_t));
 void calm_run(void);
-/* Runs a calm world to its end and looks at what became of its rooms. */
+/* Runs a calm world to its end, and checks how its rooms ended. */
 void calm_finish(void);
 void ticket_comes(void *p, uint64_t a, uint64_t b);
-/* Runs until all is over and looks that nothing is left. */
+/* Runs until all is over, and checks that nothing is left. */
 void world_finish(uint64_t limit_ns);
 bool world_over(void);
 /* cost.c: what a step of a brain costs, in blocks of code */
 
 void cost_begin(void);
 void cost_end(const struct daemon *d, const struct event *ev);
-/* What was counted: of events about rooms, or about links and daemons. */
+/* Counts for events about rooms, or about links and daemons. */
 struct cost {
     uint64_t steps, work, most;
-    uint32_t kind; /* of the longest */
+    uint32_t kind; /* of the longest step */
 };
 struct cost cost_of(bool rooms);
-/* The costly kinds of events, one a line. */
+/* Prints the costly kinds of events, one a line. */
 void cost_print(void);
-/* Worlds of more and more rooms; false: one of them costs more for each. */
+/* Runs worlds of more and more rooms. False: in one of them a room costs
+ * more. */
 bool cost_run(bool (*in_child)(void (*run)(void)));
 /* fleet.c: runs three fleets. The largest has `most` pairs of daemons and
  * `rooms` rooms. False: a room was lost, or costs more in a larger fleet. */

@@ -1,5 +1,5 @@
-/* stage.c - what scenarios are told with: a quiet world, daemons of a few
- * words, engines that announce and ask when they are told to. */
+/* stage.c - helpers of scenarios: a quiet world, daemons in few words, engines
+ * that announce and request when they are told to. */
 #include "test/sim/stage.h"
 
 #include "base/check.h"
@@ -14,7 +14,7 @@ void quiet_world(uint32_t encodeds, uint32_t langds)
         .data_us = 300,
         .local_us = 50,
         .shard_us = 20};
-    W.healing = true; /* everybody behaves */
+    W.healing = true; /* engines behave */
 }
 
 struct daemon *make(uint8_t role, const char *name, const char *layout,
@@ -87,7 +87,7 @@ struct cons *request(
     return c;
 }
 
-/* All that was announced has succeeded, and nothing is left. */
+/* Runs until all is over: all announces succeed, and nothing is left. */
 void all_succeed(uint32_t rooms)
 {
     uint64_t end = W.now_ns + LIMIT;

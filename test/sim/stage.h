@@ -1,4 +1,4 @@
-/* stage.h - worlds that have to go exactly so: see stage.c. */
+/* stage.h - worlds that must go exactly so: see stage.c. */
 #ifndef MMX_SIM_STAGE_H
 #define MMX_SIM_STAGE_H
 
@@ -9,25 +9,26 @@
 
 extern struct daemon *e0, *e1, *l0, *l1;
 
-/* Nothing is lost or late, and engines behave. */
+/* Makes a world in which no message is lost or late, and engines behave. */
 void quiet_world(uint32_t encodeds, uint32_t langds);
-/* A daemon with one pool; encoded first, they are named e0, e1, l0, l1. */
+/* Makes a daemon with one pool. Encoded comes first; names are e0, e1, l0,
+ * l1. */
 struct daemon *make(uint8_t role, const char *name, const char *layout,
     uint32_t blocks, uint32_t block_rows, uint32_t first_blocks);
 void start_all(void);
-/* e0 and l0 over one pool of these blocks, which have started. */
+/* Makes and starts e0 and l0, each with one pool of so many blocks. */
 void pair(uint32_t e_blocks, uint32_t l_blocks, uint32_t block_rows,
     uint32_t first_blocks);
-/* The same in a quiet world of its own. */
+/* The same in a new quiet world. */
 void quiet_pair(uint32_t e_blocks, uint32_t l_blocks, uint32_t block_rows,
     uint32_t first_blocks);
 struct prod *announce(
     struct daemon *e, uint64_t room, uint32_t rows, uint64_t when_ms);
-/* The room has to succeed. */
+/* Requests a room that must succeed. */
 struct cons *request(
     struct daemon *l, struct daemon *e, uint64_t room, uint64_t when_ms);
-/* Runs until all is over: so many rooms succeed, none fails, nothing is left.
- */
+/* Runs until all is over: `rooms` rooms succeed, none fails, nothing is
+ * left. */
 void all_succeed(uint32_t rooms);
 
 #endif
