@@ -22,7 +22,7 @@ import numpy as np
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ENGINES = os.path.join(HERE, "engines")
-sys.path.append(ENGINES)  # last: an engine that is installed comes first
+sys.path.append(ENGINES)  # last, so that an installed engine comes first
 
 from vllm.distributed.ec_transfer.ec_connector import (  # noqa: E402
     base as vllm_base)
@@ -61,7 +61,7 @@ def host_pool(rows, wide=4, epoch=1):
 
 
 class Pools(unittest.TestCase):
-    """An engine whose daemon has no pool for it."""
+    """An engine whose daemon does not have its pool."""
 
     def setUp(self):
         self.now, self.answer, self.conn = 1e6, None, unittest.mock.Mock(
@@ -91,7 +91,8 @@ class Pools(unittest.TestCase):
             yield "sglang", _sglang_language.Lang()
 
     def test_one_that_cannot_be_had_is_asked_for_once_a_second(self):
-        """Engines look in each turn, and SGLang's scheduler never sleeps."""
+        """Engines ask for the pool in each turn, and SGLang's scheduler never
+        sleeps."""
         for answer, lines in ((errors.Malformed("no pool `vat`"), 1),
                               (errors.NotReady("it has no layout"), 0),
                               ("other:bf16:4", 1)):
@@ -109,7 +110,8 @@ class Pools(unittest.TestCase):
                     engine._log.warning("end")
                     self.assertEqual(len(said.output) - 1, lines)
                     self.now += 1
-                    self.answer = "embedding:bf16:4"  # it was mended
+                    # the daemon's pool is mended
+                    self.answer = "embedding:bf16:4"
                     self.assertTrue(engine.step())
                     self.assertFalse(engine.is_refused)
 
@@ -155,7 +157,8 @@ class Pools(unittest.TestCase):
                              list(range(5, _common.UNWANTED_MAX + 5)))
 
     def test_a_decline_that_langd_refuses_is_said_once_a_second(self):
-        """For a minute: it may never reach this encoder."""
+        """The decline is tried for a minute: langd may never reach this
+        encoder."""
         for name, engine in self.engines():
             said = []
 
@@ -198,7 +201,7 @@ class Vllm(unittest.TestCase):
             with self.subTest(call=name):
                 self.assertEqual([(p.name, p.kind) for p in want],
                                  [(p.name, p.kind) for p in have[:len(want)]])
-                for more in have[len(want):]:  # of newer versions
+                for more in have[len(want):]:  # of newer engines
                     self.assertIsNot(more.default, inspect.Parameter.empty)
 
     def test_a_role_that_does_nothing(self):
@@ -218,7 +221,7 @@ class Vllm(unittest.TestCase):
             c.shutdown()
 
     def test_an_engine_of_both_roles_is_refused(self):
-        """It would announce every picture, and nothing fetches them."""
+        """It would announce every picture, though none is fetched."""
         for role in vllm_base.ECConnectorRole:
             with self.assertRaisesRegex(ValueError, "ec_both.*ec_producer"):
                 vllm_ec.MmxECConnector(config(both=True), role)
@@ -234,7 +237,7 @@ class Vllm(unittest.TestCase):
             "mmx_scope": "a", "mmx_epoch": 7}
         scoped = _vllm_common.Settings(scoped)
         self.assertEqual(len(scoped.epoch), 16)
-        # What a client names may spell out all that comes before it.
+        # No name of a client may look like the parts of a key before it.
         keys = [s.key("x"), s.key("y"), s.key("x", b"1" * 16),
                 s.key("1x", b"1" * 15 + b"2"), scoped.key("x"),
                 s.key("a|x"), _vllm_common.Settings(config(model="n"))
@@ -249,7 +252,8 @@ class Vllm(unittest.TestCase):
         self.assertEqual(pickle.loads(pickle.dumps(meta)), meta)
 
     def test_a_large_map_ends_on_a_thread_of_its_own(self):
-        """A step that drops the last array does not wait for its pages."""
+        """The step that drops the last array does not wait until the pages are
+        freed."""
         ended = queue.Queue()
         pool = host_pool(1 << 20)
         pool.populate()
@@ -270,7 +274,7 @@ class Vllm(unittest.TestCase):
             time.sleep(0.01)
 
     def test_rows_are_copied_once_from_the_pool(self):
-        """Of several runs, too: no array lies between."""
+        """Also of several runs: there is no array in between."""
         rows, wide, size = 4096, 512, 4096 * 512 * 2
         pool = host_pool(rows, wide)
         bits = pool.rows("embedding", 0, rows)
@@ -288,7 +292,7 @@ class Vllm(unittest.TestCase):
         self.assertLess(most, size * 1.1)
 
     def test_rows_are_of_the_run_that_they_were_made_in(self):
-        """A pool that follows its name is another run's after a restart."""
+        """After a restart the pool's name belongs to the next run."""
         pool, other = host_pool(128), host_pool(128, epoch=2)
         before = pool.rows("embedding", 0, 128)
         item = _copies.Rows(pool, pool.fields["embedding"], 128,
@@ -303,7 +307,7 @@ class Vllm(unittest.TestCase):
         self.assertTrue((got == 7).all())
 
     def test_what_numpy_lacks_is_copied_as_its_bits(self):
-        class Rows:  # torch's
+        class Rows:  # like torch's
             def __init__(self, dtype):
                 self.dtype = f"torch.{dtype}"
 
@@ -314,7 +318,7 @@ class Vllm(unittest.TestCase):
             def view(self, bits):
                 return Rows(bits)
 
-            def numpy(self):  # TypeError: numpy lacks it
+            def numpy(self):  # as where numpy lacks the dtype
                 return np.zeros((1, 1), self.dtype.split(".")[-1])
         torch = types.SimpleNamespace(int8="int8", int16="int16")
         with unittest.mock.patch.dict(sys.modules, {"torch": torch}):
@@ -323,8 +327,8 @@ class Vllm(unittest.TestCase):
                 ["<u2", "|u1", "<f4"])
 
     def test_a_device_whose_driver_is_unknown_is_waited_for(self):
-        """vLLM's check of such waits is told of them."""
-        class Rows:  # torch's, of this device
+        """The wait is one that vLLM's check allows."""
+        class Rows:  # like torch's, on this device
             dtype, allowed = "torch.bfloat16", False
 
             def to(self, device):
@@ -407,7 +411,7 @@ class Vllm(unittest.TestCase):
             "rows_fetched": 30, "fetch_seconds": 0.5, "in_use": 0})
 
     def test_metadata_that_an_aux_cannot_have(self):
-        """What else there is goes."""
+        """Other metadata is dropped."""
         feature = types.SimpleNamespace(
             identifier="cat", modality="image", data={},
             mm_position=types.SimpleNamespace(length=192, is_embed=None,

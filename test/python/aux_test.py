@@ -1,5 +1,5 @@
-"""What engines say beside rows, in Python: values and what is refused.
-embedding_test.py holds the bytes."""
+"""What engines say beside rows, in Python: values, and what is refused.
+embedding_test.py checks the bytes."""
 
 import os
 import struct
@@ -42,7 +42,7 @@ class Pool:
 
 
 class Room:
-    """A source, and a complete room, of all rows of a pool."""
+    """A source and a complete room, both with all rows of a pool."""
 
     room = 0x17
 
@@ -60,7 +60,7 @@ class Room:
 
 
 def delivered(whole, rows, **of):
-    """Returns a room of `rows` rows and what is beside them."""
+    """Returns a room of `rows` rows, and what stands beside them."""
     says = aux.split(whole)
     room = Room(Pool(rows + says.rows(Pool(0, **of)), **of), says.aux)
     says.write(room, rows)
@@ -159,7 +159,7 @@ class Refused(unittest.TestCase):
             with self.assertRaisesRegex(errors.Malformed, r"rows 2\.\.5 are"):
                 aux.whole(room)
         room = delivered(aux.pack(**LARGE), 2)
-        room.pool.arrays["embedding"][-1, -1] = 1  # behind its end
+        room.pool.arrays["embedding"][-1, -1] = 1  # behind the end of the rest
         with self.assertRaises(errors.Malformed):
             aux.whole(room)
 

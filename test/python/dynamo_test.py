@@ -1,6 +1,6 @@
-"""Dynamo's transfer mode mmx without a daemon: the adapter and what stands in
-for Dynamo, held against the committed table of its names; how workers get
-it."""
+"""Dynamo's transfer mode mmx without a daemon: the adapter, and what stands in
+for Dynamo, are compared with the committed table of Dynamo's names; how
+workers get the mode."""
 
 import inspect
 import os
@@ -12,7 +12,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 ENGINES = os.path.join(HERE, "engines")
 PACKAGE = os.path.join(ROOT, "lib/client/python")
-sys.path.append(ENGINES)  # last: a real one comes first
+sys.path.append(ENGINES)  # last, so that a real one comes first
 sys.path.insert(0, os.path.join(ROOT, "test/engines"))
 
 import signatures  # noqa: E402

@@ -4,7 +4,7 @@
     python3 embedding_check.py [FILE]
 
 Written from lib/wire/EMBEDDING.md alone, with the standard library and without
-mmx, so that it can be taken along as it is. The last line is the count; the
+mmx, so that it works wherever it is copied. The last line is the count; the
 exit status is 0 when each vector is as the page says."""
 
 import hashlib
@@ -19,7 +19,7 @@ VECTORS = os.path.join(HERE, "../vectors/embedding.json")
 
 
 class Refused(ValueError):
-    """The text is the reason: malformed, version or too-large."""
+    """An error whose text is the reason: malformed, version or too-large."""
 
 
 # --- names of rooms -------------------------------------------------------
@@ -81,7 +81,7 @@ def layout(said):
 
 
 def rows_of(storage, offset, length, embed, row_base):
-    """Returns the row of each position of a span; None: it takes none."""
+    """Returns the row of each position of a span, or None."""
     rows, ones = [], 0
     for i in range(length):
         row = row_base + {"compact": ones, "padded": i,
@@ -95,7 +95,8 @@ def rows_of(storage, offset, length, embed, row_base):
 # --- aux ------------------------------------------------------------------
 MAX, WHOLE = 32768, 16 << 20
 MODALITIES = {"image": 1, "video": 2, "audio": 3}
-# tag: name, struct's kind of a value, values of an entry, one entry alone
+# tag: name, struct's format of a value, values of an entry, whether one entry
+# stands without a list
 TAGS = {1: ("modality", "I", 1, True), 2: ("flags", "I", 1, True),
         3: ("part", "I", 2, True), 4: ("rows", "I", 1, False),
         5: ("grid", "I", 3, False), 6: ("merge", "I", 1, True),
@@ -135,7 +136,7 @@ def aux_write(says):
 
 
 def records(data, at):
-    """Yields (tag, values, where the next one begins)."""
+    """Yields (tag, values, offset of the next record)."""
     last = 0
     while at < len(data):
         if len(data) - at < 8:
@@ -206,7 +207,7 @@ def aux_split(whole):
 
 
 def rest_rows(aux, total, row_bytes):
-    """Returns how many of the room's rows are no item's."""
+    """Returns how many of the room's rows belong to no item."""
     says = aux_read(aux) if aux else {}
     if "rest" not in says:
         return 0
@@ -220,7 +221,7 @@ def rest_rows(aux, total, row_bytes):
 
 
 def aux_join(aux, rows):
-    """Returns the whole. rows: the bytes of the room's last rows."""
+    """Returns the whole aux. rows: the bytes of the room's last rows."""
     if not rest_rows(aux, len(rows), 1):
         return aux
     size = aux_read(aux)["rest"]
@@ -249,7 +250,8 @@ def llama_key(tag, digest_hex):
 
 # --- the vectors ----------------------------------------------------------
 def said_of(says):
-    """Returns what an aux of the file says: long values are short there."""
+    """Returns the values of an aux in the file, whose long lists are
+    shortened."""
     out = dict(says)
     for name, v in says.items():
         if name == "times" and isinstance(v, dict):
@@ -366,7 +368,7 @@ def check_place(v):
 
 
 def wrong(vector):
-    """Returns in what a vector differs; "": in nothing."""
+    """Returns where a vector differs from what is computed, or ""."""
     check = globals().get("check_" + vector["kind"].replace("-", "_"))
     if not check:
         return "of an unknown kind"

@@ -1,6 +1,7 @@
-"""The vectors of EMBEDDING.md: the checker finds them right without mmx and
-any change of them wrong; the library, by the Python package, and the adapters
-compute the same. embedding_test.c has layouts and the names of llama.cpp."""
+"""The vectors of EMBEDDING.md: the checker, without mmx, finds them right, and
+any change of them wrong. The library, through the Python package, and the
+adapters compute the same. embedding_test.c has layouts and the names of
+llama.cpp."""
 
 import copy
 import json
@@ -27,14 +28,14 @@ with open(check.VECTORS, encoding="utf-8") as f:
 
 
 def of(kind):
-    """Returns the vectors of a kind, of which there are some."""
+    """Returns the vectors of a kind; at least one exists."""
     out = [v for v in VECTORS if v["kind"] == kind]
     assert out, kind
     return out
 
 
 def settings(vector=None, **extra):
-    """Returns the vLLM connector's of an engine."""
+    """Returns an engine's settings of the vLLM connector."""
     names = ("model", "revision", "dtype")
     return _vllm_common.Settings(types.SimpleNamespace(
         ec_transfer_config=types.SimpleNamespace(
@@ -52,7 +53,7 @@ class Checker(unittest.TestCase):
             0, f"{len(VECTORS)} passed, 0 failed\n"), done.stderr)
 
     def test_it_notices_any_other_answer(self):
-        """Of each vector what it computes, and of what is refused the rest."""
+        """Changes what each vector says is computed, or refused."""
         for vector in VECTORS:
             got = getattr(check, "check_" + vector["kind"].replace("-", "_"))(
                 vector)
@@ -77,7 +78,8 @@ class Library(unittest.TestCase):
     def test_the_owner_of_an_item(self):
         for v in of("place"):
             key = bytes.fromhex(v["key"])
-            for at in range(len(v["encoders"])):  # said in any order
+            # in whatever order they are named
+            for at in range(len(v["encoders"])):
                 said = [x[at:] + x[:at] for x in (v["encoders"], v["load"])]
                 self.assertEqual(mmx.place(key, *said, v["bound"]), v["order"])
         for wrong in ((), ()), (("a",), ()), (("a",), (0,), 99), \

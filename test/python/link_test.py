@@ -1,5 +1,5 @@
-"""A connection of the Python package to a daemon that is played here: it says
-what a real one says in bad moments only."""
+"""A connection of the Python package to a daemon that the test plays: it says
+what a real one says only in bad moments."""
 
 import asyncio
 import errno
@@ -48,13 +48,13 @@ class Daemon:
         os.close(fd)
 
     def hear(self, message):
-        """Returns the next frame of the engine, of this message."""
+        """Returns the engine's next frame, which must be this message."""
         frame, = wire.frames(self.peer.recv(wire.PACKET_MAX))
         assert frame.message is message, frame
         return frame
 
     def reached(self):
-        """True once there is a connection, which it takes."""
+        """Takes a connection if there is one; True if it did."""
         try:
             self.peer, _ = self.listener.accept()
         except BlockingIOError:
@@ -91,7 +91,7 @@ class LinkCase(unittest.TestCase):
         self.addCleanup(self.conn.close, 0)
 
     def until(self, condition):
-        """Returns the events that come until it holds."""
+        """Returns the events that come until condition() is true."""
         end, events = time.monotonic() + LIMIT, []
         while not condition():
             self.assertLess(time.monotonic(), end)
@@ -100,8 +100,8 @@ class LinkCase(unittest.TestCase):
         return events
 
     def welcome(self, cells=True):
-        """Has the daemon end, if it runs, and another run answer HELLO.
-        cells: with their descriptor."""
+        """Ends the daemon, if it runs, and has another run answer HELLO.
+        cells: with the descriptor of cells."""
         self.daemon.leave()
         self.until(self.daemon.reached)
         self.daemon.welcome(cells)
@@ -120,7 +120,8 @@ class LinkCase(unittest.TestCase):
 
 class Begins(LinkCase):
     def test_a_welcome_without_its_descriptor_is_asked_for_again(self):
-        """The kernel drops it where a process has no number free for it."""
+        """The kernel drops a descriptor if the process has no free number for
+        it."""
         self.welcome(cells=False)
         self.until(lambda: not self.conn._socket)
         self.assertIsNone(self.conn.refused)
@@ -152,7 +153,8 @@ class Rooms(LinkCase):
         self.pool = self.mapped()
 
     def test_a_room_is_opened_where_no_descriptor_is_free(self):
-        """Else the daemon had a room that its engine does not know."""
+        """Otherwise the daemon would have a room that its engine does not
+        know."""
         with mock.patch.object(due, "Timer", side_effect=OSError(
                 errno.EMFILE, "timerfd_create")):
             source = self.conn.announce(7, self.pool, 4, 4, deadline=5)
@@ -161,7 +163,7 @@ class Rooms(LinkCase):
 
     def test_each_room_that_ends_with_the_link_is_said_to_fail_once(self):
         sources = [self.conn.announce(n, self.pool, 4, 4) for n in (1, 2)]
-        # The second is not answered.
+        # The daemon does not answer the second one.
         self.daemon.say(wire.ANSWER, self.daemon.hear(wire.ANNOUNCE).seq)
         self.until(lambda: sources[0].opened.done)
         self.daemon.leave()
@@ -171,7 +173,7 @@ class Rooms(LinkCase):
 
 
 class Ends(LinkCase):
-    """The daemon does not answer BYE."""
+    """Connections that end while the daemon does not answer BYE."""
 
     def setUp(self):
         super().setUp()

@@ -1,4 +1,4 @@
-"""What a release of an engine has changed is said by name."""
+"""What has changed in a release of an engine is named."""
 
 import os
 import runpy

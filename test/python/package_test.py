@@ -58,7 +58,7 @@ class Reports(unittest.TestCase):
 
     def test_a_cut_or_unknown_cell_is_refused(self):
         for size in range(2, len(self.WHOLE)):
-            if size != 10:  # between its cells
+            if size != 10:  # the cut between its cells is valid
                 with self.assertRaises(mmx.errors.Malformed):
                     mmx.wire.rows(self.WHOLE[:size])
         for cell in (b"\4\1a", b"\0", self.WHOLE[1:]):
@@ -136,7 +136,8 @@ class Edges(unittest.TestCase):
 
 class Pools(unittest.TestCase):
     def test_one_of_an_earlier_run_is_none(self):
-        """The coroutine that awaited it runs after the daemon came again."""
+        """The coroutine that awaited it runs only after the daemon has
+        restarted."""
         with mmx.connect("langd", "/nowhere.sock", timeout=0) as conn:
             reply = conn._replies[1] = mmx.Reply("pool")
             kept, fd = os.pipe()
@@ -162,7 +163,7 @@ class Pools(unittest.TestCase):
 
 class Streams(unittest.TestCase):
     def test_an_event_costs_what_it_shows_not_what_was_before(self):
-        """A stream of many rows whose reader releases as it reads."""
+        """A stream of many rows; the reader releases rows while it reads."""
         conn = types.SimpleNamespace(
             cells=[1], path="", epoch=1, _lent={}, _cell=lambda: (0, 1))
         where = types.SimpleNamespace(number=3, block_rows=4)
@@ -194,7 +195,8 @@ class Unreached(unittest.TestCase):
                 mmx.connect(wrong)
 
     def test_where_no_descriptor_is_free(self):
-        """It is tried again: an engine's loop would end of an exception."""
+        """The connection is tried again: an exception would end the engine's
+        loop."""
         with mock.patch.object(mmx.client.socket, "socket", side_effect=OSError(
                 errno.EMFILE, "Too many open files")):
             with mmx.connect("langd", "/nowhere.sock", timeout=0) as conn:
@@ -205,7 +207,7 @@ class Unreached(unittest.TestCase):
 
 
 def taken(capsule, name):
-    """The struct of a capsule, taken as a consumer does."""
+    """Takes a capsule's struct as a consumer does; returns it."""
     api = ctypes.pythonapi
     get = api.PyCapsule_GetPointer
     get.argtypes, get.restype = [ctypes.py_object, ctypes.c_char_p], \
@@ -215,7 +217,7 @@ def taken(capsule, name):
     address = get(capsule, name)
     taken.used = b"used_" + name  # stays alive: the capsule points to it
     rename(capsule, taken.used)
-    # Others declare the same function otherwise.
+    # Other code declares the same function with other types.
     get.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
     kind = tensor._Versioned if name.endswith(b"versioned") else tensor._Old
     return address, kind.from_address(address)
@@ -242,7 +244,7 @@ class Tensors(unittest.TestCase):
         self.assertIn(address, tensor._live)
         del capsule, made
         gc.collect()
-        self.assertIn(address, tensor._live)  # the consumer has it
+        self.assertIn(address, tensor._live)  # the consumer holds it
         got.deleter(address)
         self.assertNotIn(address, tensor._live)
 
@@ -284,7 +286,7 @@ class Tensors(unittest.TestCase):
                 self.assertEqual(np.dtype(kind.plain[0]).itemsize, kind.bytes)
 
     def test_torch_gets_the_bytes_and_its_own_name_of_the_dtype(self):
-        # Not torch: only what it is called with.
+        # Stands in for torch, with the names that are called.
         torch = types.ModuleType("torch")
         torch.bfloat16, made = "torch.bfloat16", []
 

@@ -1,4 +1,4 @@
-"""What owners bring, in the fleets of test/bench/place, made small."""
+"""What owners save, in small versions of the fleets of test/bench/place."""
 
 import importlib.machinery
 import importlib.util
@@ -17,12 +17,12 @@ class Fleets(unittest.TestCase):
     def worlds(self, kind, encoders=20, requests=6000):
         got = {choice: place.World(kind, choice, encoders, requests, 1)
                for choice in place.CHOICES}
-        for w in got.values():  # each request is answered, once
+        for w in got.values():  # each request is answered once
             self.assertEqual(len(w.waits), len(got["ideal"].waits))
         return got
 
     def test_what_all_would_avoid_and_each_one_does_not(self):
-        """The bounds are far from what is seen (place.World.line)."""
+        """The bounds are far from the values seen (place.World.line)."""
         for kind, of_ideal in (("calm", 0.95), ("crowd", 0.95),
                                ("restart", 0.8), ("hang", 0.8)):
             got = self.worlds(kind)
@@ -34,7 +34,8 @@ class Fleets(unittest.TestCase):
                             got["random"].waited(0.99), kind)
 
     def test_a_crowd_is_one_encode_or_two(self):
-        """One for a while at most with another owner's queue."""
+        """At most one encoder more, for a while, while the owner has a
+        queue."""
         w = self.worlds("crowd")["owner"]
         had = sum(place.key_of_item(-1) in e.kept for e in w.encoders)
         self.assertIn(had, (1, 2))

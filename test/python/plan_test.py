@@ -1,6 +1,6 @@
-"""Windows of a prompt by the Python package: what is passed to the library's
-planner and read from it, and the copies of rows, which are Python's own.
-window_random_test.c holds the planner itself against an oracle."""
+"""Windows of a prompt by the Python package: what it passes to the library's
+planner and reads from it, and the copies of rows, which Python does itself.
+window_random_test.c checks the planner against an oracle."""
 
 import os
 import sys
@@ -31,13 +31,13 @@ def text(p):
 
 
 def rows_of(room, rows, elements=2):
-    """Row r is room * 10000 + r in every element."""
+    """Returns rows: row r is room * 10000 + r in every element."""
     values = room * 10000 + np.arange(rows, dtype=np.int32)
     return np.repeat(values[:, None], elements, axis=1)
 
 
 class Rows:
-    """A room with these rows in two runs."""
+    """A room that has these rows in two runs."""
 
     def __init__(self, array, dtype="i32", released=0, readable=None,
                  total=None):

@@ -1,5 +1,5 @@
-"""A release: what it says of the libraries in it (scripts/linked, of the programs
-that were built here), and what scripts/release refuses to release."""
+"""A release: what it says of the libraries in it (scripts/linked, for the
+programs that were built here), and what scripts/release refuses."""
 
 import json
 import os
@@ -22,8 +22,8 @@ def linked(*words):
 
 
 def packages(*names):
-    """{package: version} of the libraries of these names; a package's name is
-    not the same in all releases."""
+    """Returns {package: version} of the libraries with these names; a
+    package's name differs between releases."""
     paths = subprocess.run(["ldd", PROGRAM], check=True, text=True,
                            stdout=subprocess.PIPE).stdout
     found = {}

@@ -1,5 +1,5 @@
-"""The encode side of the SGLang plugin without a daemon: what of a batch is
-announced, where rows are until they are sent, blocks that are being written."""
+"""The encode side of the SGLang plugin without a daemon: what it announces of
+a batch, where rows are until they are sent, blocks that are being written."""
 
 import asyncio
 import os
@@ -10,7 +10,8 @@ import unittest
 import unittest.mock
 
 sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)),
-                             "engines"))  # last: a real one comes first
+                             # last, so that a real one comes first
+                             "engines"))
 
 from sglang.srt import runtime_context  # noqa: E402
 from sglang.srt.disaggregation.encoder import receiver, server  # noqa: E402
@@ -50,7 +51,8 @@ class Encoder(unittest.TestCase):
         requests = [{"req_id": n} for n in "abc"]
         asyncio.run(ours.published(original, encoder, ctx, requests[:2]))
         self.assertEqual(told, [("a", [(1, 1)]), ("b", [(2, 2), (3, 3)])])
-        self.assertEqual(len(waited), 1)  # not for each request of the batch
+        # once for the batch, not for each request
+        self.assertEqual(len(waited), 1)
         for change in ({"rank": 1}, {"req_states": {}}):
             told.clear()
             other = types.SimpleNamespace(**{**vars(encoder), **change})
@@ -61,7 +63,7 @@ class Encoder(unittest.TestCase):
         def left(later=True, health=False, cache=False, prefix=False,
                  audio=None, rank=0):
             encoder = types.SimpleNamespace(rank=rank)
-            if rank == 0:  # the others deliver nothing
+            if rank == 0:  # the other ranks deliver nothing
                 encoder.delivery = types.SimpleNamespace(
                     copies=types.SimpleNamespace(later=later))
             ctx = types.SimpleNamespace(
@@ -79,7 +81,7 @@ class Encoder(unittest.TestCase):
             self.assertFalse(left(**how), how)
 
     def test_a_requests_rows_keep_no_others_on_the_gpu(self):
-        """Those of a fused batch are views of one tensor, which would stay
+        """Rows of a fused batch are views of one tensor, which would stay
         until the last of them is sent."""
         def staged(later, *rows):
             encoder = server.MMEncoder()
@@ -107,7 +109,7 @@ class Encoder(unittest.TestCase):
                                       receiver.Modality.IMAGE, rows)
 
     def test_blocks_that_are_written_are_kept_until_that_ends(self):
-        """SGLang cancels the calls of requests that it gives up."""
+        """SGLang cancels the calls of requests that it has given up."""
         began, go = threading.Event(), threading.Event()
 
         def write():

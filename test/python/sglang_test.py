@@ -1,6 +1,6 @@
-"""The SGLang plugin without a daemon: what it hooks is held against the
-committed table of SGLang's names; what does not fit is refused whole; aux,
-secrets, the command line."""
+"""The SGLang plugin without a daemon: what it hooks is compared with the
+committed table of SGLang's names; a plugin that does not fit is refused as a
+whole; aux, secrets, the command line."""
 
 import copy
 import http.client
@@ -20,7 +20,8 @@ import numpy as np
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
-sys.path.append(os.path.join(HERE, "engines"))  # last: a real one comes first
+# last, so that a real one comes first
+sys.path.append(os.path.join(HERE, "engines"))
 sys.path.insert(0, os.path.join(ROOT, "test/engines"))
 
 import signatures  # noqa: E402
@@ -79,7 +80,7 @@ class Fit(unittest.TestCase):
                 path = module.replace(".", "/") + ".py"
                 for name, params in wanted.items():
                     if files[path][name].startswith("= "):
-                        continue  # another package's, under this name
+                        continue  # another package's module of this name
                     with self.subTest(f"{module}.{name}"):
                         self.assertEqual(names_of(files[path][name]), params)
 
@@ -88,7 +89,7 @@ class Fit(unittest.TestCase):
             sglang.check(names)
 
     def test_ours_take_what_theirs_take(self):
-        """A class that replaces one keeps the parameters of its calls."""
+        """A class that replaces one of SGLang's takes the same parameters."""
         for ours, theirs in (
                 (language.make_waiting(receiver), receiver.WaitingZmqRequest),
                 (sglang_encoder().make_delivery(server), server.ZmqDelivery)):
@@ -208,7 +209,8 @@ class Fit(unittest.TestCase):
             self.start(encoder_transfer_backend="mmx")
             os.environ[sglang.ON] = "language"
             self.assertEqual(hooked(), {"_grpc_encode_request"})
-            # Without it, an SGLang that has it otherwise is used by HTTP.
+            # Without this class, an SGLang whose class differs is used by
+            # HTTP.
             with unittest.mock.patch.object(receiver, "MMReceiverGrpc", None):
                 with self.assertRaisesRegex(sglang.Unfit, "MMReceiverGrpc"):
                     self.start(encoder_transfer_backend="mmx")
@@ -336,7 +338,7 @@ class Common(unittest.TestCase):
         field = types.SimpleNamespace(dtype="bf16", elements=8)
         for same in (None, "torch.bfloat16", np.dtype("u2")):
             self.assertEqual(misfit(field, 8, same), "")
-        # Also what no pool has: its rows have other bytes.
+        # Also a dtype that no pool has: its rows have other sizes.
         for other, named in (("torch.float32", "f32"), ("torch.int16", "i16"),
                              ("torch.float64", "float64"),
                              ("torch.complex64", "complex64"),
@@ -377,7 +379,7 @@ class Common(unittest.TestCase):
         self.assertEqual(common.status(ValueError("no place")), 500)
         every = {e.reason: e for e in errors.BY_NUMBER.values()}
         self.assertLessEqual(set(common.STATUS), set(every))
-        # 500 tells routers not to ask again.
+        # For 500 a router does not ask again.
         again = {r for r, e in every.items()
                  if e.advice in ("retry", "encode-locally")}
         self.assertEqual({r for r in again if common.status(every[r]()) == 500},
@@ -418,7 +420,7 @@ class Ranks(unittest.TestCase):
 
 
 class Turns(unittest.TestCase):
-    """One scheduler rank, whose connection does nothing."""
+    """A scheduler rank whose connection does nothing."""
 
     def setUp(self):
         self.lang = language.Lang.__new__(language.Lang)
@@ -434,12 +436,13 @@ class Turns(unittest.TestCase):
         self.addCleanup(one.stop)
 
     def test_the_place_of_a_rank(self):
-        """Among those that serve the same requests, and on its host."""
+        """Its number among the ranks that serve the same requests, and among
+        those on its host."""
         for (tp, nodes, dp, pp), rank, found in (
                 ((4, 1, 1, 1), 3, (4, 1, 3)), ((4, 2, 1, 1), 3, (2, 2, 1)),
                 ((4, 1, 2, 1), 3, (2, 1, 1)), ((8, 2, 2, 1), 6, (4, 1, 2)),
                 ((8, 4, 2, 1), 6, (2, 2, 0)), ((4, 1, 4, 1), 3, (1, 1, 0)),
-                # Stages on hosts of their own, on several hosts, on one.
+                # Stages on hosts of their own, on several hosts, on one host.
                 ((4, 2, 1, 2), 3, (4, 1, 3)), ((4, 4, 1, 2), 3, (2, 2, 1)),
                 ((8, 2, 2, 4), 6, (4, 1, 2)), ((4, 1, 1, 2), 3, (4, 1, 3))):
             place = types.SimpleNamespace(
@@ -478,7 +481,8 @@ class Turns(unittest.TestCase):
             "r", req, None, [url, f"mmx:{secret} {said}"], "m", "host", 1)
 
     def test_what_no_tokenizer_says_is_refused(self):
-        """SGLang takes it from a client of its Python interface as well."""
+        """SGLang also takes such a request from a client of its Python
+        interface."""
         for how in ({"items": 0}, {"secret": "x" * 32}, {"secret": "ab"}):
             one = self.waiting(**how)
             with self.assertRaisesRegex(errors.Malformed, "request has no"):
@@ -486,7 +490,7 @@ class Turns(unittest.TestCase):
             one.release_resources()
 
     def test_a_room_has_a_deadline(self):
-        """The client holds it if langd hangs."""
+        """The client of the package ends the room if langd hangs."""
         with unittest.mock.patch.object(self.lang, "step"), \
                 unittest.mock.patch.dict(os.environ, MMX_DEADLINE_S="7"):
             for self.lang.rank, call in ((0, "request"), (1, "attach")):
@@ -520,7 +524,7 @@ class Turns(unittest.TestCase):
         self.assertIn("no descriptor", one.error_msg)
 
     def rank(self, limit):
-        """A rank's loads onto a GPU with space for `limit` rows."""
+        """Returns a rank's loads onto a GPU with space for `limit` rows."""
         lang = copy.copy(self.lang)
         lang.begun, lang._limit, lang._left, lang._freed = [], limit, limit, \
             deque()
@@ -538,8 +542,8 @@ class Turns(unittest.TestCase):
         return lang, load
 
     def test_ranks_that_see_rows_in_another_order(self):
-        """Each has space for one of two requests: they do not hold it for
-        ever against each other."""
+        """Each has space for one of two requests: they must not wait for each
+        other for ever."""
         orders, limit = ((0, 1), (1, 0)), 10
         with unittest.mock.patch.object(
                 language, "rows_of", lambda field, rooms:
@@ -550,25 +554,28 @@ class Turns(unittest.TestCase):
                     for _ in ranks]
             got = [[load(ones[n], 8) for n in order] for (_, load), ones, order
                    in zip(ranks, both, orders)]
-            # The second rank has both, or the first would have to.
+            # The second rank has both, or the first would need both.
             self.assertEqual(got, [[True, False], [True, True]])
             for (lang, load), ones in zip(ranks, both):
-                self.assertFalse(load(ones[2], 1 + limit - 8))  # who is last
+                # the other rank is the last
+                self.assertFalse(load(ones[2], 1 + limit - 8))
             for (lang, load), ones in zip(ranks, both):
                 lang.let_go(ones[1:])  # all ranks have the first
                 lang._freed.append(8)
             self.assertTrue(ranks[0][1](both[0][1], 8))
 
     def test_a_request_that_ends_waits_for_no_reader(self):
-        """Of the other ranks one may not have started it. Only the rank that
-        requested the room can say so: langd refuses it to a reader."""
+        """One of the other ranks may not have started the request. Only the
+        rank that requested the room can say that no reader comes: langd
+        refuses it of a reader."""
         for self.lang.rank in (0, 1):
             one = self.waiting()
             with unittest.mock.patch.object(self.lang, "step",
                                             return_value=None):
                 one.send_encode_request()
             for made, copied, released, calls in (
-                    (None, False, 0, 1), ({}, True, 0, 1),  # shown in place
+                    # rows shown in place
+                    (None, False, 0, 1), ({}, True, 0, 1),
                     ({}, True, mmx.wire.ALL, 0), ({}, False, 0, 0)):
                 again = copy.copy(one)
                 again._made, again._copied = made, copied
@@ -591,7 +598,7 @@ class Turns(unittest.TestCase):
             with unittest.mock.patch.object(self.lang, "step",
                                             return_value=None):
                 one.send_encode_request()
-            one.error_msg = said  # as SGLang shares it
+            one.error_msg = said  # SGLang gives the text to all ranks
             with self.assertLogs("mmx.sglang") as lines:
                 language.log.info("begin")
                 one.release_resources()
@@ -637,7 +644,7 @@ class Tokenizer(unittest.TestCase):
         for obj, posted in ((first, self.posted[:2]),
                             (second, self.posted[2:])):
             secret, *said = obj.encoder_urls[-1][len("mmx:"):].split(" ")
-            self.assertEqual(said, ["-", "-"])  # they have not registered
+            self.assertEqual(said, ["-", "-"])  # no encoder has registered
             self.assertEqual(obj.encoder_urls[:-1], ["http://a", "http://b"])
             self.assertEqual(posted, [f"r~{secret}_local_part_{i}"
                                       for i in range(2)])
@@ -655,8 +662,8 @@ class Tokenizer(unittest.TestCase):
                              "enc")
 
     def registers(self, *urls, asks=lambda url: "tcp://a:1", turns=1):
-        """Returns what registering them says, the encoders in use after that
-        many questions to each, and threads."""
+        """Returns what registering them returns, the encoders in use after so
+        many questions to each, and the threads."""
         threads, used = [], []
         language.warn.last.clear()
         language.asked.clear()
@@ -711,13 +718,14 @@ class Tokenizer(unittest.TestCase):
             got = self.registers(*urls, 5, "x", asks=unittest.mock.Mock(
                 side_effect=FileNotFoundError))
         self.assertEqual((got[1], got[2]), ([], language.ASKERS_MAX))
-        self.assertEqual(len(said.output), 2)  # a line of each kind
+        self.assertEqual(len(said.output), 2)  # one line of each kind
         self.assertEqual(language.asked, {})
         with unittest.mock.patch.object(language, "ASKED_MAX", 400):
             self.assertEqual(self.registers(*urls)[1], urls[100:])
 
     def test_encoders_that_are_late_are_used(self):
-        """They register once, before they serve. Each is named once."""
+        """Encoders register once, before they serve. The log names each
+        once."""
         urls = [f"http://{n}" for n in range(2 * language.ASKERS_MAX)]
         for fault in OSError("503"), http.client.BadStatusLine("x"):
             asks = unittest.mock.Mock(

@@ -1,4 +1,4 @@
-"""scripts/tally.bash: who waits for a long step sees how far it is."""
+"""scripts/tally.bash: a long step shows how far it is."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The adapters and what stands in for their engines, held against the
+"""The adapters, and what stands in for their engines, are compared with the
 committed tables of the engines' real names, signatures and defaults."""
 
 import builtins
@@ -19,7 +19,7 @@ STAND_INS = os.path.join(HERE, "engines")
 
 
 def words(signature):
-    """Returns the names of the parameters in a signature, kind first."""
+    """Returns the names of a signature's parameters; kind first."""
     return [p.split("=")[0] for p in
             signature[signature.index("(") + 1:-1].split(", ")]
 

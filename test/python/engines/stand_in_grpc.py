@@ -1,10 +1,10 @@
 """Stands in for grpcio where it is not installed: servers of this process, by
-their target, and blocking calls of their methods."""
+their address, and blocking calls of their methods."""
 
 import asyncio
 import enum
 
-SERVERS = {}  # target: Server
+SERVERS = {}  # address: Server
 
 
 class StatusCode(enum.Enum):
@@ -14,7 +14,7 @@ class StatusCode(enum.Enum):
 
 
 class RpcError(Exception):
-    """As of a call, whose text has several lines."""
+    """An error of a call, whose text has several lines."""
 
     def __init__(self, code, details):
         super().__init__(f"<call\n\tstatus = {code}\n\tdetails = {details}>")
@@ -27,7 +27,7 @@ class Context:
 
 
 class Server:
-    """Its methods are served by an event loop."""
+    """A server whose methods run on an event loop."""
 
     def __init__(self, loop):
         self.loop, self.methods = loop, {}

@@ -1,5 +1,5 @@
 """Stands in for vLLM's module of this name where vLLM is not installed: it
-prints only what loggers under its own name say."""
+prints only lines of loggers whose names begin with vLLM's."""
 
 import logging
 

@@ -1,5 +1,5 @@
 """Stands in for ai-dynamo 1.6.1's module of this name where it is not
-installed: an encode worker that says by what it would send."""
+installed: an encode worker that prints the class with which it would send."""
 
 import argparse
 import asyncio

@@ -1,5 +1,5 @@
 """Stands in for ai-dynamo 1.6.1's package of this name where it is not
-installed: the tables of transfer modes that SGLang's workers look in."""
+installed: the tables in which SGLang's workers look up transfer modes."""
 
 from dynamo.common.constants import EmbeddingTransferMode
 from dynamo.common.multimodal.embedding_transfer import (

@@ -1,6 +1,6 @@
 """Stands in for ai-dynamo 1.6.1's module of this name where it is not
-installed: names, signatures and what the methods promise. Arrays are in the
-place of tensors, a list in the place of files."""
+installed: names, signatures and what the methods promise. Arrays stand in for
+tensors, a list for files."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -21,14 +21,15 @@ class AbstractEmbeddingReceiver(ABC):
 
     @abstractmethod
     def release_tensor(self, tensor_id):
-        """The tensor is used no more; not called after an error."""
+        """Called when the tensor is not used any more; not called after an
+        error."""
 
 
 class AbstractEmbeddingSender(ABC):
     @abstractmethod
     async def send_embeddings(self, embeddings, stage_embeddings=False):
         """Returns a TransferRequest and an awaitable. stage_embeddings: the
-        tensor does not change until that is done."""
+        tensor does not change until the awaitable is done."""
 
 
 FILES = []

@@ -22,7 +22,7 @@ class EncodeWorkerHandler:
             self.check_complete(self.send_complete_queue))
 
     async def check_complete(self, queue):
-        """One after the other, and an error ends it for good."""
+        """Awaits transfers one after the other; an error ends it for good."""
         while True:
             transfer_future, embedding = await queue.get()
             if transfer_future is None:
@@ -31,7 +31,7 @@ class EncodeWorkerHandler:
             queue.task_done()
 
     async def send(self, tensors):
-        """The part of generate() that sends what was encoded."""
+        """Does the part of generate() that sends what was encoded."""
         tasks = [asyncio.create_task(self.embedding_sender.send_embeddings(
             tensor, stage_embeddings=True)) for tensor in tensors]
         sent = await asyncio.gather(*tasks)

@@ -1,6 +1,6 @@
 """Stands in for ai-dynamo 1.6.1's module of this name where it is not
-installed: all tensors of a request are received at once, and those of a file
-are the worker's own."""
+installed: all tensors of a request are received at once; tensors read from a
+file belong to the worker."""
 
 import asyncio
 

@@ -1,5 +1,5 @@
-"""Stands in for SGLang 0.5.23's module of this name where it is not
-installed: hooks are put around, or in the place of, what they name."""
+"""Stands in for SGLang 0.5.23's module of this name where it is not installed:
+hooks are put around what they name, or in its place."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class HookRegistry:
 
     @classmethod
     def reset(cls):
-        """Also takes back what was patched: tests go on."""
+        """Also undoes the patches: other tests follow."""
         for at, name, original in reversed(cls.patched):
             setattr(at, name, original)
         cls.hooks, cls.patched, cls.done = {}, [], set()

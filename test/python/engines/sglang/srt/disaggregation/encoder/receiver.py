@@ -1,6 +1,6 @@
-"""Stands in for SGLang 0.5.23's module of this name where it is not
-installed: names, signatures and what the methods promise, without torch,
-ZeroMQ and HTTP. Arrays are in the place of tensors."""
+"""Stands in for SGLang 0.5.23's module of this name where it is not installed:
+names, signatures and what the methods promise, without torch, ZeroMQ and HTTP.
+Arrays stand in for tensors."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class EncoderBootstrapServer:
         return removed
 
     async def _probe(self, session, url: str) -> bool:
-        return session == "well"  # of a page /health
+        return session == "well"  # stands for a page /health
 
 
 def _grpc_encode_request(target, encode_request):
-    """A call of a channel; request and answer are not packed."""
+    """Makes a call on a channel; request and answer are not serialised."""
     with grpc.insecure_channel(target) as channel:
         return channel.unary_unary("/sglang.grpc.encoder.SglangEncoder/Encode")(
             encode_request)
@@ -130,8 +130,8 @@ class EncoderDispatchErrorReq:
 
 
 class MMReceiverBase:
-    """Of the tokenizer manager, where `post` is its HTTP client, or of a
-    scheduler rank, where `least` is its all-reduce."""
+    """Of the tokenizer manager, whose HTTP client is `post`, or of a scheduler
+    rank, whose all-reduce is `least`."""
 
     def __init__(self, encode_urls, post, least=list):
         self.encode_urls, self.post = encode_urls, post
@@ -182,7 +182,8 @@ class MMReceiverBase:
             on_dispatch_error(error)
 
     def _each(self, num_items_assigned, one):
-        """Calls one(part, parts, index of its encoder) for all at once."""
+        """Calls one(part, parts, index of its encoder) for all parts at
+        once."""
         parts = [i for i, n in enumerate(
             num_items_assigned[Modality.IMAGE]) if n]
         with futures.ThreadPoolExecutor() as pool:
@@ -205,7 +206,7 @@ class MMReceiverBase:
 class MMReceiverGrpc(MMReceiverBase):
     async def encode(self, req_id, mm_data, embedding_port, endpoint_encode,
                      num_items_assigned=None, encode_urls=None):
-        """All parts have one id here."""
+        """Sends all parts, which have one id here."""
         self._each(num_items_assigned, lambda part, parts, at:
                    _grpc_encode_request(encode_urls[at][len("grpc://"):], {
                        "req_id": req_id, "num_parts": parts,
@@ -221,8 +222,8 @@ class MMReceiverHTTP(MMReceiverBase):
 
 
 def _process_waiting_requests(waiting_list, least):
-    """One turn of a rank: the least status of all ranks is what holds, and
-    what one of them says of a failure is told to all."""
+    """Does one turn of a rank: the least status of all ranks counts, and one
+    rank's text of a failure is given to all."""
     for waiting in waiting_list:
         waiting._try_recv_mm_data()
     held = least([(int(w.status), w.error_msg, w.error_code)

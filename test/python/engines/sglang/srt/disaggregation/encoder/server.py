@@ -1,6 +1,5 @@
-"""Stands in for SGLang 0.5.23's module of this name where it is not
-installed: names, signatures and what the methods promise. Arrays are in the
-place of tensors."""
+"""Stands in for SGLang 0.5.23's module of this name where it is not installed:
+names, signatures and what the methods promise. Arrays stand in for tensors."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Stands in for vLLM's module of this name where vLLM is not installed: for a
-model whose pictures and videos are sized by their grid, and by times."""
+model that sizes pictures and videos by their grid, and by times."""
 
 from __future__ import annotations
 
