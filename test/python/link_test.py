@@ -110,6 +110,13 @@ class LinkCase(unittest.TestCase):
         self.welcome()
         self.until(lambda: self.conn.connected)
 
+    def up_again(self):
+        """The daemon ends; its next run is asked for the pool again."""
+        self.welcome()
+        self.until(lambda: self.conn._following)
+        self.daemon.pool()
+        self.until(lambda: self.conn.connected)
+
     def mapped(self):
         """Returns the pool of this run."""
         reply = self.conn.send(wire.POOL, name="vit")
@@ -170,6 +177,27 @@ class Rooms(LinkCase):
         events = self.until(lambda: not self.conn.connected)
         self.assertCountEqual([e.room for e in events
                                if e.what & mmx.FAILED], sources)
+
+    def test_runs_beyond_the_pool_are_a_broken_frame(self):
+        """On a GPU no map would end there."""
+        for runs in ((2, 1), (0, 3), (0, 1, 2**32 - 1, 2**32 - 1)):
+            source = self.conn.announce(7, self.pool, 4, 4)
+            self.daemon.hear(wire.ANNOUNCE)
+            self.daemon.say(wire.EVENT, cell=source.cell, tag=source.tag,
+                            what=wire.GRANTED, rows=4, total=4,
+                            runs=struct.pack(f"<{len(runs)}I", *runs))
+            with self.subTest(runs=runs):
+                self.until(lambda source=source: source.reason)
+                self.assertRegex(str(source.reason), "pool vit has no block")
+            self.up_again()
+
+    def test_fields_beyond_the_pool_are_none(self):
+        for offset, row_bytes in ((8, 8), (0, 9), (2**64 - 8, 8), (0, 0)):
+            with self.subTest(offset=offset, row_bytes=row_bytes), \
+                    self.assertRaises(mmx.errors.Malformed):
+                mmx.Pool({**POOL, "pool": 0, "access": 0, "share": "",
+                          "fields": struct.pack("<QI", offset, row_bytes)},
+                         self.daemon.memory(64), 1)
 
 
 class Ends(LinkCase):

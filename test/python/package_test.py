@@ -166,7 +166,7 @@ class Streams(unittest.TestCase):
         """A stream of many rows; the reader releases rows while it reads."""
         conn = types.SimpleNamespace(
             cells=[1], path="", epoch=1, _lent={}, _cell=lambda: (0, 1))
-        where = types.SimpleNamespace(number=3, block_rows=4)
+        where = types.SimpleNamespace(number=3, block_rows=4, blocks=20)
         room = mmx.Room(conn, 7, where, "enc0")
         made, run = 0, mmx.Run
 

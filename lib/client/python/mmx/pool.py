@@ -15,7 +15,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Tuple
 
-from . import wire
+from . import errors, wire
 from .dtypes import DTYPES
 
 if TYPE_CHECKING:
@@ -129,7 +129,13 @@ class Pool:
             words: List[str] = self.layout.split(",")
             for word, region in zip(words, wire.regions(info["fields"])):
                 name, kind, elements = word.split(":")
-                self.fields[name] = Field(name, kind, int(elements), *region)
+                f = Field(name, kind, int(elements), *region)
+                if f.row_bytes != f.elements * DTYPES[kind].bytes or \
+                        f.offset + f.row_bytes * self.block_rows * \
+                        self.blocks > info["bytes"]:
+                    raise errors.Malformed(f"pool {self.name} has no room for "
+                                           f"its field {name}")
+                self.fields[name] = f
             if info["share"] not in ("", "memfd"):
                 from . import cuda
 

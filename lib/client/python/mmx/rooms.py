@@ -66,7 +66,8 @@ class Shown:
         self._where = -1 if pool is None else pool.number
         self._may_show: List[Pool] = []  # maps that a lender has dropped
         self._reported: Tuple[int, bytes] = 0, b""  # first row, blocks from it
-        self._laid: Optional[List[Run]] = []  # _reported as runs; on demand
+        self._laid: Optional[List[Run]] = []  # _reported as runs; None:
+        # its pool is not mapped yet
         self._views: "List[Tuple[int, weakref.ref[Any]]]" = []
         self._lent = 0  # arrays whose end releases the room
         self._due = inf  # next look at its deadline (due.py)
@@ -135,9 +136,10 @@ class Shown:
             self._where = event["pool"]
             # All that the room has: what lies before was released by all.
             self._reported = event["first"], event["runs"]
-            self._laid = None
-            self._pool = self.conn._lent.get(
+            pool = self._pool = self.conn._lent.get(
                 (self.conn.epoch, self._where), self._pool)
+            known = pool and pool.number == self._where
+            self._laid = self._lay(pool) if known else None
         if event["what"] & wire.READY:
             self._may_show.clear()
 
@@ -161,13 +163,19 @@ class Shown:
     @property
     def _runs(self) -> List[Run]:
         if self._laid is None:
-            size, (at, blob) = self.pool.block_rows, self._reported
-            runs: List[Run] = []
-            for block, blocks in wire.runs(blob):
-                runs.append(Run(at, blocks * size, block * size))
-                at += blocks * size
-            self._laid = runs
+            self._laid = self._lay(self.pool)
         return self._laid
+
+    def _lay(self, pool: Pool) -> List[Run]:
+        size, (at, blob) = pool.block_rows, self._reported
+        runs: List[Run] = []
+        for block, blocks in wire.runs(blob):
+            if block + blocks > pool.blocks:
+                raise wire.BadFrame(f"pool {pool.name} has no blocks {block} "
+                                    f"to {block + blocks}")
+            runs.append(Run(at, blocks * size, block * size))
+            at += blocks * size
+        return runs
 
     def pieces(self, first: int, end: int) -> Iterator[Run]:
         """Yields the runs of rows [first, end), in order; raises IndexError

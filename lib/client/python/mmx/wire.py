@@ -250,9 +250,9 @@ class Reference(NamedTuple):
         return f"<Reference {self.room:#x}>"  # tracebacks are logged
 
 
-def runs(blob: bytes) -> List[Tuple[int, int]]:
-    """Returns EVENT.runs as (block, blocks) pairs."""
-    return list(struct.iter_unpack("<II", blob))
+def runs(blob: bytes) -> Iterator[Tuple[int, int]]:
+    """Yields EVENT.runs as (block, blocks) pairs."""
+    return struct.iter_unpack("<II", blob[:len(blob) // 8 * 8])
 
 
 def regions(blob: bytes) -> List[Tuple[int, int]]:
