@@ -24,7 +24,7 @@ import numpy as np  # noqa: E402
 
 import mmx  # noqa: E402
 from mmx import __main__ as program  # noqa: E402
-from mmx import layout, pool, tensor  # noqa: E402
+from mmx import cuda, layout, pool, tensor  # noqa: E402
 from mmx.dtypes import DTYPES  # noqa: E402
 
 
@@ -186,6 +186,23 @@ class Streams(unittest.TestCase):
         self.assertEqual(made, 2000)
         with self.assertRaises(IndexError):
             list(room.pieces(7 * 1000, 8 * 1000))
+
+
+class Fences(unittest.TestCase):
+    def test_a_call_that_raises_costs_no_other(self):
+        """Their rooms would never be committed or released."""
+        made = []
+
+        def raises():
+            raise ValueError("no rows")
+        with mock.patch.object(cuda.Driver, "_the", mock.MagicMock()):
+            fences = cuda.Fences()
+            for call in (lambda: made.append(1), raises,
+                         lambda: made.append(2)):
+                fences.after(7, 0, call)
+            self.assertRaises(ValueError, fences.step)
+            fences.step()
+        self.assertEqual((made, len(fences)), ([1, 2], 0))
 
 
 class Unreached(unittest.TestCase):

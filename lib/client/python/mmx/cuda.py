@@ -324,18 +324,18 @@ class Fences:
         self._waiting.append((gpu, event.value or 0, call))
 
     def step(self) -> int:
-        """Makes the calls that are due; returns their number."""
-        over, kept = [], []
-        for entry in self._waiting:
-            gpu, event, _ = entry
+        """Makes the calls that are due; returns their number. After one that
+        raises the others are made by the next step()."""
+        made = 0
+        for gpu, event, call in list(self._waiting):
             with self._driver.context(gpu):
-                (over if self._driver.is_over(event) else kept).append(entry)
-        self._waiting = kept
-        for gpu, event, call in over:
-            with self._driver.context(gpu):
+                if not self._driver.is_over(event):
+                    continue
+                self._waiting.remove((gpu, event, call))
                 self._driver.event_drop(event)
+            made += 1
             call()
-        return len(over)
+        return made
 
     def __len__(self) -> int:
         return len(self._waiting)

@@ -189,7 +189,7 @@ class Streams(Here):
                 for stream in (kernels, *readers):
                     made[-1].record_stream(stream)
         self._copy([(to, there, size) for rows, item in zip(made, items)
-                    for to, there, size in _pieces(rows, item)], items, over)
+                    for to, there, size in _pieces(rows, item)], items, [over])
         if not readers:
             kernels.wait_stream(self._stream)
         return made
@@ -218,14 +218,15 @@ class Streams(Here):
         self._stream.wait_stream(self._gpu.current_stream())
         self._copy([(there, at, size) for rows, item, _ in saves
                     for at, there, size in _pieces(rows, item)], saves,
-                   lambda: [over() for _, _, over in saves])
+                   [over for _, _, over in saves])
 
     def _copy(self, pieces: List[Tuple[int, int, int]], held: Any,
-              over: Call) -> None:
+              calls: List[Call]) -> None:
         """held: memory that nothing else holds until the copies are over."""
         cuda.copies(self._number, pieces, self._stream)
-        self._fences.after(self._stream, self._number,
-                           lambda held=held: over())
+        for call in calls:
+            self._fences.after(self._stream, self._number,
+                               lambda held=held, call=call: call())
 
     def step(self) -> None:
         self._fences.step()
