@@ -81,7 +81,7 @@ enum err peer_take_hello(struct peer *peer, const struct peer_hello *m,
     text_copy(m->software, peer->software, sizeof(peer->software));
     peer->segment_max = m->segment_max;
     addresses = addresses_count(m->addresses);
-    if (addresses > 0) /* else they follow, or stay what they were */
+    if (addresses > 0) /* otherwise they follow later, or stay as they are */
         peer->addresses = addresses;
     peer->same_host = key_eq(&m->boot, boot);
     peer->hello_ns = peer->lost_ns = peer->l.away_ns = TIME_NEVER;

@@ -16,8 +16,9 @@
 
 #include <stdio.h>
 
-/* Pauses between two tries: to any peers, so that a fleet that starts does not
- * connect all at once, and to one peer, whatever it says. */
+/* Pauses between two tries: between tries to any peers, so that a starting
+ * fleet does not connect all at once, and between tries to one peer, whatever
+ * its HELLOs say. */
 #define TRY_EACH_NS  NS_PER_MS
 #define TRY_AGAIN_NS NS_PER_S
 #define PAUSE_MAX_NS (30 * NS_PER_S)
@@ -87,8 +88,8 @@ const char *peer_trouble_text(const struct peer *peer, char out[TROUBLE_SAID])
 
 /* langd */
 
-/* True if rows of the encoder could not come, since it is elsewhere and all
- * data addresses are of loopback. */
+/* True if rows of the encoder could not arrive: it is on another host, and all
+ * data addresses here are of loopback. */
 static bool apart(const struct peers *p, const struct peer *peer)
 {
     return peer_up(peer) && peer->l.far && !peer->l.map_asked &&
@@ -149,7 +150,7 @@ void path_try(struct peers *p, struct peer *peer, uint64_t now_ns)
     if (peer->e.tried_ns)
         at = max_u64(at, peer->e.tried_ns + TRY_AGAIN_NS);
     if (at >= peer->e.try_ns)
-        return; /* one is due before */
+        return; /* an earlier try is due */
     p->tries_ns = slot + TRY_EACH_NS;
     peer->e.try_ns = at;
     peer_arm(p, peer);
@@ -171,7 +172,8 @@ void path_end(struct peer *peer)
 {
     peer->path = PATH_NOT_SAID;
     peer->e.try_ns = TIME_NEVER;
-    peer->e.pause_ns = peer->e.tries = 0; /* no note is of the next run */
+    /* later notes of old tries do not count */
+    peer->e.pause_ns = peer->e.tries = 0;
     if (trouble_of_data((enum trouble)peer->trouble.kind))
         peer->trouble.kind = TROUBLE_NONE;
 }

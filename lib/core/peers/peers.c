@@ -10,14 +10,15 @@
 
 #include <stdio.h>
 
-/* HELLOs are said seldom: a larger step back is a number that has wrapped. */
+/* HELLOs are rare: a larger step back means that seq has wrapped. */
 #define OVERTAKEN_MAX (1u << 16)
 
 void peers_init(
     struct peers *p, struct slab *s, const struct brain_conf *c, uint8_t role)
 {
     p->max = share_peers(c->conf);
-    p->links = 2 * p->max; /* a peer that comes back may overlap itself */
+    /* a peer that comes back may hold two links for a while */
+    p->links = 2 * p->max;
     p->peers = slab_take(s, p->max, sizeof(*p->peers));
     p->link_peer = slab_take(s, p->links, sizeof(*p->link_peer));
     p->link_host = slab_take(s, p->links, sizeof(*p->link_host));
@@ -29,8 +30,8 @@ void peers_init(
         p->link_peer[i] = NONE;
 }
 
-/* A HELLO that is not answered yet goes first: its answer would be taken for
- * that of the next one, which may be lost. */
+/* Waits for the answer to an earlier HELLO first: it would pass for the answer
+ * to this one, which may be lost. */
 void peer_say_news(struct peers *p, struct peer *peer, uint64_t now_ns)
 {
     if (peer->hello_ns == TIME_NEVER)
@@ -43,7 +44,7 @@ void peers_news(struct peers *p, uint64_t now_ns)
     p->self.news++;
     PEERS_FOREACH (peer, p)
         if (peer_up(peer))
-            peer_say_news(p, peer, now_ns); /* as many as fit */
+            peer_say_news(p, peer, now_ns);
 }
 
 static struct span keep(struct span from, uint8_t *to)
@@ -125,7 +126,8 @@ bool peer_copies(const struct peer *peer, uint32_t pool)
            (peer->mapped >> pool & 1);
 }
 
-/* Adds what the peer needs to map our pools, and which of its are mapped. */
+/* Adds the token and socket with which the peer maps our pools; as langd, which
+ * of the peer's pools are mapped. */
 static void say_maps(
     const struct peers *p, const struct peer *peer, struct peer_hello *m)
 {
@@ -143,10 +145,10 @@ static void say_maps(
         m->lend = peer_lend_token(p, peer->who, peer->epoch);
 }
 
-/* Says what rows can go by here and, as langd, what they go by from this peer:
- * before it has said what it can, plain TCP where that is here. A key is for
- * the run that has answered, as are the addresses that it opens: until then a
- * peer keeps what it knows. */
+/* Names the carriers here and, as langd, the one for rows from this peer: the
+ * chosen one, or plain TCP (if it is here) while the peer has named none. Once
+ * a key is in force, the key and the addresses go only to a run that has
+ * answered. */
 static void say_carriers(const struct peers *p, struct peer *peer,
     uint64_t to_epoch, struct peer_hello *m)
 {
@@ -167,7 +169,7 @@ static void say_carriers(const struct peers *p, struct peer *peer,
         m->data_key = span_of(peer->l.data_key, DATA_KEY_BYTES);
 }
 
-/* Tells the shards what the peer's data connections have to prove. */
+/* Tells the shards the key that the peer's data connections have to prove. */
 static void tell_key(struct peers *p, struct out *out, struct peer *peer)
 {
     struct action *a;
@@ -183,8 +185,8 @@ static void tell_key(struct peers *p, struct out *out, struct peer *peer)
     a->len = (uint32_t)(out->bytes.len - at);
 }
 
-/* langd: draws a key for the pair's run, where data connections have keys. True
- * if it has. */
+/* langd: draws a key for this pair of runs if data connections have keys. True
+ * if it drew one. */
 static bool draw_key(
     struct peers *p, struct out *out, struct peer *peer, const uint8_t *fresh)
 {
@@ -199,7 +201,7 @@ static bool draw_key(
     return true;
 }
 
-/* The run has ended: its key opens nothing any more. */
+/* Ends the key of a run that has ended: it opens nothing any more. */
 static void end_key(struct peers *p, struct out *out, struct peer *peer)
 {
     if (!peer->l.keyed)
@@ -229,7 +231,8 @@ void peer_hello(struct peers *p, struct out *out, uint32_t link,
         put_u64(&w, l->hash);
         put_span(&w, span_str(c->conf->pools[i].name), 2, 63);
         put_span(&w, span_str(l->text), 2, LAYOUT_TEXT_MAX);
-        if (w.failed) { /* too many long ones: the others are left out */
+        /* the longest text has no room: it and the rest are left out */
+        if (w.failed) {
             w.len = whole;
             break;
         }
@@ -275,7 +278,7 @@ bool peer_carrier_broke(struct peers *p, struct out *out, struct peer *peer,
 void peer_hello_until_up(
     struct peers *p, struct out *out, struct peer *peer, uint64_t now_ns)
 {
-    /* One that is up has answered here: it may hear the key. */
+    /* A peer that is up has answered on this link: it may hear the key. */
     peer_hello(p, out, peer->link,
         peer->l.keyed && peer_up(peer) ? peer->epoch : 0, false);
     peer->hello_ns = now_ns + p->self.c->conf->timeout_retry * 5;
@@ -300,8 +303,8 @@ void peer_nack(struct peers *p, struct out *out, uint32_t link,
 
 /* hearing */
 
-/* Returns the peer that sent the message; NULL, with NACK and HELLO, when an
- * epoch in it is another than ours or the peer's. */
+/* Returns the peer that sent the message. NULL, with NACK and HELLO as answers,
+ * if an epoch in the message is neither ours nor the peer's present one. */
 static struct peer *peer_gate(
     struct peers *p, struct out *out, uint32_t link, const struct peer_msg *m)
 {
@@ -332,8 +335,6 @@ void peer_bad(struct peers *p, struct out *out, const struct event *ev)
             wire_fault_text(&ev->fault, text));
 }
 
-/* Logs why one of the two does not take the other's HELLO, which comes again
- * and again: a peer's once per reason, a stranger's while it lasts. */
 void peer_warn_once(struct said *r, struct out *out, const char *who,
     const char *text, bool lasts, uint64_t now_ns)
 {
@@ -367,7 +368,7 @@ static void stranger_refused(struct peers *p, struct out *out, struct span says,
     peer_warn_once(&p->strangers, out, who, text, true, now_ns);
 }
 
-/* True if it is the daemon whose key its link is under that says HELLO. */
+/* True if the link's key belongs to the daemon that the HELLO names. */
 static bool is_owner(struct peers *p, const struct event *ev)
 {
     const struct peer_hello *m = &ev->peer->hello;
@@ -381,7 +382,7 @@ static bool is_owner(struct peers *p, const struct event *ev)
     return false;
 }
 
-/* Finds the peer that says HELLO; on error *text says why it is none. */
+/* Finds the peer that sends HELLO; on error *text says why there is none. */
 static enum err find_sender(struct peers *p, struct out *out,
     const struct event *ev, struct peer **peer, const char **text)
 {
@@ -405,8 +406,8 @@ static enum err find_sender(struct peers *p, struct out *out,
     return OK;
 }
 
-/* Takes in what rows can go by there. langd chooses; encoded hears what its
- * addresses are for. */
+/* Takes the peer's carriers. langd chooses one; encoded takes the one that
+ * langd's addresses are for. */
 static void take_carriers(
     struct peers *p, struct peer *peer, const struct peer_hello *m)
 {
@@ -421,8 +422,9 @@ static void take_carriers(
     (void)carriers_choose(&peer->pair, p->self.c->carriers, there);
 }
 
-/* Takes the peer up, or to its drain, and in whether rows can come; a HELLO
- * that another has overtaken says what was. True if it begins to drain. */
+/* Takes from a HELLO whether the peer is up or drains, and the state of the
+ * path. Ignores a HELLO that a later one overtook. True if the peer begins to
+ * drain. */
 static bool take_news(struct peers *p, struct out *out, struct peer *peer,
     const struct peer_msg *m, uint64_t now_ns)
 {
@@ -492,19 +494,19 @@ static void on_hello(struct peers *p, struct out *out, const struct event *ev)
         "a peer that said HELLO on link %u is not there", link);
     if (!p->ops->greets && m->hello.addresses.len > 0)
         path_try(p, peer, now_ns);
-    /* An answer that changes the choice is followed by the addresses of that
-     * carrier, the first on a link by the key, before any request. */
+    /* As langd: if the answer changes the choice, the new carrier's addresses
+     * follow, and on a new link the key, before any request. */
     if (!m->hello.answer || drawn || peer->l.key_due ||
         (p->ops->greets && peer->pair.chosen &&
             peer->carrier != peer->pair.chosen))
         peer_hello(p, out, link, peer->epoch, true);
     else if (peer->told != p->self.news || peer->e.path_due)
-        peer->hello_ns = now_ns; /* it answered a HELLO without our news */
+        peer->hello_ns = now_ns; /* the peer answered an older HELLO */
     peer_arm(p, peer);
 }
 
-/* Our HELLO is refused: until something has changed there, which the HELLOs
- * that are repeated will find out. */
+/* Our HELLO was refused. It is sent again and again, so we notice when the peer
+ * changes its mind. */
 static void on_refused(struct peers *p, struct out *out, uint32_t link,
     const struct peer_msg *m, uint64_t now_ns)
 {
@@ -572,7 +574,7 @@ void peer_forget(struct peers *p, struct out *out, struct peer *peer)
         "peer %u is forgotten and in use", peer_index(p, peer));
     if (peer->epoch)
         peer_lost(p, out, peer, true);
-    end_key(p, out, peer); /* one that has never said HELLO has one, too */
+    end_key(p, out, peer); /* a peer that never sent HELLO may have one, too */
     peer_disconnect(p, out, peer);
     peer_move(peer, PEER_FREE);
 }
@@ -634,7 +636,7 @@ void peer_awaited(struct peers *p, struct peer *peer, uint64_t now_ns)
     peer_arm(p, peer);
 }
 
-/* The patience with the peer is at its end. */
+/* The wait for the peer is over: it is unreachable. */
 static void give_up(struct peers *p, struct out *out, struct peer *peer)
 {
     const char *why =
@@ -649,8 +651,9 @@ static void give_up(struct peers *p, struct out *out, struct peer *peer)
 
 void peer_down(struct peers *p, struct peer *peer, uint64_t now_ns)
 {
-    if (peer_up(peer)) { /* else it is lost, or will be */
-        /* What encoded found of its way to a langd lasts until the next try. */
+    if (peer_up(peer)) { /* otherwise it is lost already, or about to be */
+        /* encoded: what it found out about the path to a langd stands until the
+         * next try. */
         if (p->ops->greets || !trouble_of_data(peer->trouble.kind))
             peer_note_trouble(
                 peer, TROUBLE_LOST, "the connection is lost", now_ns);

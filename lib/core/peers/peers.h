@@ -24,25 +24,25 @@ struct peer_pool {
 };
 
 #define TROUBLE_SAID (TROUBLE_TEXT + 32)
-/* What is wrong, as it is logged: at most once in this time. */
+/* What is wrong, as the log says it: at most one line in this time. */
 #define SAID_EVERY_NS (10 * NS_PER_S)
 struct said {
-    bool untold;             /* the log does not have it yet */
-    uint64_t from_ns;        /* no line before */
-    char text[TROUBLE_TEXT]; /* empty: none */
+    bool untold;             /* the log does not say it yet */
+    uint64_t from_ns;        /* no line before this time */
+    char text[TROUBLE_TEXT]; /* empty: nothing was wrong yet */
 };
 
 _Static_assert(MAPS_NONE >> CONF_POOLS_MAX, "the bit is of no pool");
 
 /* What is wrong with a peer (path.c). */
 struct peer_trouble {
-    uint8_t kind; /* enum trouble; TROUBLE_NONE: nothing is */
+    uint8_t kind; /* enum trouble; TROUBLE_NONE: nothing is wrong */
     uint64_t since_ns;
-    char text[TROUBLE_TEXT]; /* with the address, where it is another one */
+    char text[TROUBLE_TEXT]; /* names the address if it is not the peer's own */
     struct said said;
 };
 
-/* Whether rows can go, as encoded found and says in HELLO. */
+/* Whether rows can go to a langd, as encoded found out and says in HELLO. */
 enum path { PATH_NOT_SAID, PATH_TRIED, PATH_OPEN, PATH_SHUT };
 
 /* The states of life.def. */
@@ -53,40 +53,43 @@ enum peer_life {
 
 /* What encoded alone keeps of a langd. */
 struct peer_of_encoded {
-    /* A hash of its name and epoch, the scope of its generations. dead_to: the
-     * highest of those that ended and is not remembered any more. */
+    /* run: a hash of the langd's name and epoch; its generations are known
+     * under it. dead_to: the highest generation that ended and is forgotten. */
     uint32_t run;
     uint64_t dead_to;
-    /* Copies on one host: the connection on which it maps our pools, for which
-     * run of it, and bit i: it was given pool i. */
+    /* Copies on one host: the connection on which langd maps our pools, the
+     * epoch of the run that does, and bit i: it was given pool i. */
     uint32_t map_conn, offered;
     uint64_t map_epoch;
-    uint64_t map_by_ns;              /* until when its requests wait for that */
-    uint32_t copied[CONF_POOLS_MAX]; /* blocks it may be copying */
-    bool path_due;  /* it has not heard what came of the last try of its path */
-    uint32_t tries; /* number of that try; its time, the next, the pause */
+    /* its requests wait for the mapping until then */
+    uint64_t map_by_ns;
+    uint32_t copied[CONF_POOLS_MAX]; /* blocks that langd may be copying */
+    bool path_due; /* langd has not heard the result of the last try */
+    /* number of the last try; its time, the next try's, the pause */
+    uint32_t tries;
     uint64_t tried_ns, try_ns, pause_ns;
 };
 
 /* What langd alone keeps of an encoder. */
 struct peer_of_langd {
-    /* Whether requests may name it is no state of its life: one that leaves is
-     * up or away as any other, until its rooms have ended. */
-    bool configured;     /* it is in the config: never evicted */
+    /* A flag says whether requests may name the encoder; its state of life does
+     * not, since one that leaves is up or away until its rooms have ended. */
+    bool configured;     /* the configuration has it: never evicted */
     bool leaving;        /* no request may name it any more */
     bool far;            /* its link leaves this host's network */
     bool map_asked;      /* ACT_MAP is under way, or has succeeded */
-    bool keyed, key_due; /* data_key is in force; its link has not heard it */
-    uint64_t away_ns;    /* not up until then: unreachable; TIME_NEVER: it is
-                          * up, not asked for, or unreachable */
+    bool keyed, key_due; /* data_key is in force; the link has not carried it */
+    /* unreachable if not up by then; TIME_NEVER: up, not asked for, or
+     * unreachable already */
+    uint64_t away_ns;
     uint64_t map_token;
-    const char *map_why; /* why not all pools are mapped; NULL: not known */
-    /* Its pools may be read by engines here: its number as a lender, 0: they
-     * may not; and what they say in MAP, where. */
+    const char *map_why; /* why some pool is not mapped; NULL: not known */
+    /* For engines here that read the encoder's pools: its number as a lender
+     * (0: they may not read), and the token and socket for MAP. */
     uint16_t lender;
     uint64_t lend_token;
     char lend_socket[SOCKET_PATH_MAX];
-    uint8_t data_key[DATA_KEY_BYTES]; /* what data connections have to prove */
+    uint8_t data_key[DATA_KEY_BYTES]; /* data connections prove this key */
 };
 
 struct peer {
@@ -94,31 +97,34 @@ struct peer {
     uint8_t path; /* enum path */
     bool same_host;
     uint32_t link;     /* NONE: no connection */
-    uint64_t epoch;    /* of its last HELLO; 0: none yet */
-    uint64_t lost_ns;  /* when a link that is down means lost; TIME_NEVER */
-    uint64_t hello_ns; /* when to say HELLO again; TIME_NEVER */
-    /* What its place is counted for. encoded: the host that its link comes from
-     * (struct event); langd: the user that named its address, or the
+    uint64_t epoch;    /* of the peer's last HELLO; 0: none yet */
+    uint64_t lost_ns;  /* the peer is lost if its link is down until then */
+    uint64_t hello_ns; /* when HELLO is sent again; TIME_NEVER */
+    /* The holder whose share counts the place. encoded: the host that the link
+     * comes from (struct event); langd: the user that named the address, or the
      * configuration. */
     uint64_t holder;
-    uint64_t asked_ns; /* when it came up, or a room was last asked for */
-    uint32_t serial;   /* of all peers that had a place: never used again */
-    uint32_t who; /* a hash of its name, at langd of its address; never 0. What
-                   * outlives its place is remembered by it */
+    uint64_t asked_ns; /* when the peer came up, or a room asked for it last */
+    uint32_t serial;   /* of the peer in this place; never used again */
+    /* never 0; a hash of the peer's name, at langd of its address. Records that
+     * outlive the place name the peer by it */
+    uint32_t who;
     struct list rooms; /* langd: its rooms; encoded: its destinations */
-    uint64_t rooms_moved, bytes_moved; /* of rooms that succeeded with it */
+    /* of rooms that succeeded with the peer */
+    uint64_t rooms_moved, bytes_moved;
     struct heap_node timer;
     uint32_t segment_max, addresses, pools_count;
-    uint32_t hello_seq; /* of the HELLO that said last whether it drains */
-    uint32_t told;      /* self.news, as our last HELLO said */
-    /* How rows travel. langd: what was chosen; encoded: the same, as langd says
-     * it, and what the addresses that it was given are for. */
+    uint32_t hello_seq; /* of the last HELLO from which `draining` was taken */
+    uint32_t told;      /* self.news when we sent our last HELLO */
+    /* How rows travel. langd: the carrier that it chose. encoded: the one that
+     * langd named; the langd's addresses are for it. */
     struct carrier_pair pair;
-    uint8_t carrier;    /* enum carrier_number: as in the last HELLO */
+    /* enum carrier_number: as in our last HELLO, or langd's */
+    uint8_t carrier;
     uint32_t mapped;    /* bit i: pool i of the encoder is mapped */
-    char carriers[256]; /* what the peer can, as it says; empty: not said */
-    char label[128]; /* what requests call it: a name of the config, or address
-                      */
+    char carriers[256]; /* carriers that the peer names; empty: none said */
+    /* name for requests: from the configuration, or an address */
+    char label[128];
     char name[64], address[128], advertise[128], software[32];
     struct peer_trouble trouble;
     struct peer_pool pools[CONF_POOLS_MAX];
@@ -132,34 +138,34 @@ struct self {
     uint8_t role;
     uint32_t pools_count;
     const struct layout *layouts[CONF_POOLS_MAX]; /* count 0: not known */
-    bool draining;                                /* no new rooms */
-    uint32_t news;  /* counts the changes of what HELLO says */
-    uint8_t *blobs; /* of the next: ADDRESSES_MAX for each carrier */
-    struct own_addresses own[CARRIER_END]; /* langd: for its HELLOs */
-    uint8_t loopback; /* bits of carriers that other hosts do not reach */
+    bool draining;                                /* takes no new rooms */
+    uint32_t news;  /* counts changes to the content of HELLO */
+    uint8_t *blobs; /* of the next HELLO: ADDRESSES_MAX for each carrier */
+    struct own_addresses own[CARRIER_END]; /* langd: sent in its HELLOs */
+    uint8_t loopback; /* bits of carriers whose addresses are all loopback */
 };
 
-/* A role's part of what peers say. */
+/* What differs between langd and encoded. */
 struct peers_ops {
-    bool greets; /* connects to them, and says HELLO first */
-    /* Returns the peer that says HELLO, or why there is none; NULL: the one on
-     * the link. */
+    bool greets; /* langd: connects, and sends the first HELLO */
+    /* encoded: returns the peer that sends HELLO, or NULL and why there is
+     * none. Without this function the sender is the link's peer. */
     struct peer *(*find)(void *brain, struct out *out, uint32_t link,
         const struct peer_msg *m, const char **text);
-    /* Its HELLO is taken, and not answered yet. */
+    /* The peer's HELLO was taken, and is not answered yet. */
     void (*greeted)(void *brain, struct out *out, uint32_t link,
         struct peer *peer, const struct peer_msg *m, bool was_up);
-    /* langd: it has begun to drain. */
+    /* langd: the peer has begun to drain. */
     void (*drains)(void *brain, struct out *out);
-    /* Its connection stays away, or (restarted) its epoch has ended. */
+    /* The peer's connection stayed away, or (restarted) its epoch has ended. */
     void (*lost)(
         void *brain, struct out *out, struct peer *peer, bool restarted);
-    /* langd: it has become unreachable. */
+    /* langd: the peer has become unreachable. */
     void (*unreachable)(void *brain, struct peer *peer);
     /* langd: true if a peer without rooms may give its place to another. */
     bool (*spare)(const void *brain, const struct peer *peer);
-    /* langd: it has never answered, and another takes its entry: none of its
-     * rooms is left with it. */
+    /* langd: the peer has never answered, and another takes its entry. Takes
+     * its rooms from it. */
     void (*gives_way)(void *brain, struct peer *peer);
 };
 
@@ -168,13 +174,15 @@ struct peers {
     uint32_t *link_peer; /* by link; NONE: no peer yet */
     uint64_t *link_host; /* encoded, by link: its struct event's host */
     uint32_t max, links; /* share_peers(), and twice that */
-    uint64_t evict_ns;   /* encoded: when one that is up may be evicted again */
-    char why[128];       /* a HELLO is refused */
+    /* encoded: no peer that is up is evicted before this time */
+    uint64_t evict_ns;
+    char why[128]; /* why a HELLO is refused */
     struct heap timers;
     struct self self;
-    struct said strangers; /* daemons that are no peers */
-    char stranger[64];     /* what the last of them calls itself */
-    uint64_t tries_ns;     /* encoded: no data connection is tried before */
+    struct said strangers; /* refusals of daemons that are no peers */
+    char stranger[64];     /* the name that the last of them gave */
+    /* encoded: no data connection is tried before this time */
+    uint64_t tries_ns;
     uint32_t seq, serials, tries;
     const struct peers_ops *ops;
     void *brain;
@@ -184,9 +192,9 @@ struct peers {
 void peers_init(
     struct peers *p, struct slab *s, const struct brain_conf *c, uint8_t role);
 
-/* life.c: takes the peer to the state, which may follow its own. */
+/* life.c: takes the peer to a state that may follow its present one. */
 void peer_move(struct peer *peer, enum peer_life to);
-/* Returns the name of its state in reports. */
+/* Returns the name of the peer's state in reports. */
 const char *peer_life_name(const struct peer *peer);
 static inline bool peer_up(const struct peer *p)
 {
@@ -197,40 +205,41 @@ struct peer *peers_next(const struct peers *p, const struct peer *after);
 #define PEERS_FOREACH(p, all)                                                  \
     for (struct peer *p = peers_next(all, NULL); p; p = peers_next(all, p))
 
-/* Has HELLO said again to all that are up, until they answer. */
+/* Sends HELLO again to all peers that are up, until they answer. */
 void peers_news(struct peers *p, uint64_t now_ns);
-/* The same to one of them. */
+/* Sends HELLO again to one peer that is up, until it answers. */
 void peer_say_news(struct peers *p, struct peer *peer, uint64_t now_ns);
-/* Takes the addresses that HELLOs say from now on. */
+/* Takes the addresses that HELLOs carry from now on. */
 void peers_addresses(struct peers *p, struct out *out, const struct event *ev);
 
 /* path.c */
-/* Notes what is wrong with the peer; the second has the log say it, too. */
+/* Notes what is wrong with the peer; peer_troubled() has the log say it,
+ * too. */
 void peer_note_trouble(
     struct peer *peer, enum trouble kind, const char *text, uint64_t now_ns);
 void peer_troubled(struct peer *peer, struct out *out, enum trouble kind,
     const char *text, uint64_t now_ns);
-/* Notes that nothing is. */
+/* Notes that nothing is wrong any more. */
 void peer_mended(struct peer *peer, struct out *out, uint64_t now_ns);
-/* Returns what is wrong, with the key that mends it; "" if nothing is. */
+/* Returns what is wrong, and the key that mends it; "" if nothing is wrong. */
 const char *peer_trouble_text(const struct peer *peer, char out[TROUBLE_SAID]);
-/* True if rows can come or go, or may: nothing is known against it. */
+/* True if rows can come or go as far as is known. */
 static inline bool peer_open(const struct peer *p)
 {
     return peer_up(p) &&
            (p->mapped || !trouble_of_data((enum trouble)p->trouble.kind));
 }
-/* langd: looks whether its own data addresses suit the encoder; takes what a
- * HELLO says of the path. */
+/* langd: peer_look() looks whether this host's data addresses suit the encoder;
+ * path_hear() takes what a HELLO says of the path. */
 void peer_look(
     struct peers *p, struct out *out, struct peer *peer, uint64_t now_ns);
 void path_hear(struct peers *p, struct out *out, struct peer *peer,
     const struct peer_hello *m, uint64_t now_ns);
-/* encoded: puts that into a HELLO. */
+/* encoded: puts the state of the path into a HELLO. */
 void path_say(struct peer *peer, struct peer_hello *m);
-/* encoded: path_try has the data path tried when its turn comes, path_due does
- * so, path_end forgets the result. path_note handles a shard's note; true: the
- * note is about the path alone. */
+/* encoded: path_try() sets a time for a try of the data path, path_due() makes
+ * it, path_end() forgets the result. path_note() handles a shard's note; true:
+ * the note was about a path alone. */
 void path_try(struct peers *p, struct peer *peer, uint64_t now_ns);
 void path_due(
     struct peers *p, struct out *out, struct peer *peer, uint64_t now_ns);
@@ -248,22 +257,22 @@ static inline uint32_t peer_index(
     return (uint32_t)(peer - p->peers);
 }
 /* places.c */
-/* Takes a place for a new peer: a free one, or that of one without rooms that
- * gives way (out not NULL): one that is not up, else the one that asked for
- * nothing for longest, and for PEER_IDLE_NS at least. The peer on link `but`
- * stays. Places go to holders as entries of any table do (share.h); one that
- * may have no more takes those of its own that are idle. langd: an address that
- * is not the configuration's needs none until it answers. who: the peer's name;
- * langd: its address. NULL: p->why says who holds how many. */
+/* Takes a place for a new peer: a free one, or that of a peer without rooms,
+ * which is then forgotten (out not NULL): of one that is not up, or else of the
+ * one that was not asked for longest, and at least PEER_IDLE_NS. The peer on
+ * link `but` stays. Holders share the places as in any table (share.h); one
+ * that may have no more takes the place of an idle peer of its own. langd: an
+ * address outside the configuration needs no place until it answers. who: the
+ * peer's name; langd: its address. NULL: p->why says who holds how many. */
 #define PEER_IDLE_NS   (5 * NS_PER_S)
-#define HOLDER_OF_CONF UINT64_MAX /* may have all */
+#define HOLDER_OF_CONF UINT64_MAX /* may have all places */
 struct peer *peer_place(struct peers *p, struct out *out, struct span who,
     uint64_t holder, uint32_t but, uint64_t now_ns);
-/* langd: true if the peer, which says HELLO, has a place. */
+/* langd: true if the peer, which sends HELLO, has a place. */
 bool peer_proven(
     struct peers *p, struct out *out, const struct peer *peer, uint64_t now_ns);
-/* True if a peer that is known may be the holder's: its place is taken, or the
- * holder is let in as a new one is. */
+/* True if a known peer may come back: its place is still taken, or the holder
+ * may have one. */
 bool peer_returns(struct peers *p, struct out *out, const struct peer *peer,
     uint64_t holder, uint32_t but, uint64_t now_ns);
 
@@ -277,73 +286,71 @@ static inline void peer_moved(
     p->bytes_moved += (uint64_t)rows * layout->row_bytes;
 }
 
-/* Logs the text about the daemon `who`: each text once, or with `lasts` once
- * for as long as the trouble lasts. */
+/* Logs the text about the daemon `who`: if it differs from the last one, or
+ * with `lasts` also each time; at most once in SAID_EVERY_NS. */
 void peer_warn_once(struct said *s, struct out *out, const char *who,
     const char *text, bool lasts, uint64_t now_ns);
-/* Puts the header's fields in: epochs, sequence. */
+/* Fills the header's fields (epochs, sequence) and sends the message. */
 void peer_send(struct peers *p, struct out *out, const struct peer *peer,
     struct peer_msg *m);
 void peer_hello(struct peers *p, struct out *out, uint32_t link,
     uint64_t to_epoch, bool answer);
-/* langd: rows that were to come from the peer are lost. True: its carrier is
- * given up, and another one was chosen, which HELLO has to say. */
+/* langd: rows that were to come from the peer are lost. True: another carrier
+ * was chosen instead of its own; HELLO has to say so. */
 bool peer_carrier_broke(struct peers *p, struct out *out, struct peer *peer,
     uint64_t now_ns, uint64_t outage_ns);
-/* Repeats HELLO until it is answered. */
+/* Sends HELLO, and again until the peer answers. */
 void peer_hello_until_up(
     struct peers *p, struct out *out, struct peer *peer, uint64_t now_ns);
 void peer_nack(struct peers *p, struct out *out, uint32_t link,
     const struct peer_msg *m, enum err reason, const char *text);
 
-/* Takes the message of an EV_PEER: HELLO and the answers to ours are done with
- * here. Returns the peer that any other is of; NULL: there is nothing more to
- * do. */
+/* Takes the message of an EV_PEER. HELLO and a NACK of ours are handled here;
+ * for any other message returns its peer. NULL: nothing more to do. */
 struct peer *peers_hear(
     struct peers *p, struct out *out, const struct event *ev);
 
-/* Counts a frame that could not be read, and refuses it where its header
- * could. */
+/* Counts a frame that could not be read, and refuses it if its header could. */
 void peer_bad(struct peers *p, struct out *out, const struct event *ev);
 
 /* Reads a HELLO into *peer, which stays as it was on error. */
 MUST_CHECK enum err peer_take_hello(struct peer *peer,
     const struct peer_hello *m, const struct key *boot, const char **text);
-/* HELLO is taken: shards learn the data addresses, when there are any. To say
- * the same again changes nothing; a worker that was replaced has another. */
+/* After a HELLO: gives its data addresses, if any, to the shards. The same
+ * addresses change nothing, except for a worker that was replaced. */
 void peer_tell_shards(struct peers *p, struct out *out, struct peer *peer,
     const struct peer_hello *m);
 
-/* Returns what a langd has to say on the Unix socket of this encoded; 0: it may
- * not. */
+/* Returns the token that a langd gives on this encoded's Unix socket; 0: it may
+ * not map. */
 uint64_t peer_token(const struct peers *p, const struct peer *peer);
-/* Returns what engines of a run of the langd with this `who` say in MAP. It is
- * known after that run, too. */
+/* Returns the token that engines of a run of this langd give in MAP. It stays
+ * known when the run has ended. */
 uint64_t peer_lend_token(const struct peers *p, uint32_t who, uint64_t epoch);
-/* Returns the run of a langd under which its generations and readers are known;
- * never 0. */
+/* Returns the number of a langd's run, under which its generations and readers
+ * are known; never 0. */
 uint32_t peers_run(const struct peers *p, uint32_t who, uint64_t epoch);
-/* Returns `who` of a peer that this text names. */
+/* Returns `who` of the peer that this text names. */
 uint32_t peers_who(const struct peers *p, struct span text);
 /* True if langd itself copies rows of the encoder's pool. */
 bool peer_copies(const struct peer *peer, uint32_t pool);
 
-/* langd: begins the patience with a peer that is not up. */
+/* langd: begins to wait for a peer that is not up (timeouts.unreachable). */
 void peer_awaited(struct peers *p, struct peer *peer, uint64_t now_ns);
-/* Notes that the link is lost: control.lost_after from now the peer is. */
+/* Notes that the link is down: after control.lost_after the peer is lost. */
 void peer_down(struct peers *p, struct peer *peer, uint64_t now_ns);
-/* Closes the peer's link, if it has one, and says nothing more there. */
+/* Closes the peer's link, if any, without another message. */
 void peer_disconnect(struct peers *p, struct out *out, struct peer *peer);
-/* Ends all that is with the peer, whose epoch has ended if it restarted. */
+/* Ends all that goes on with the peer. restarted: its epoch has ended, too. */
 void peer_lost(
     struct peers *p, struct out *out, struct peer *peer, bool restarted);
 /* Frees the place of a peer that has no rooms. */
 void peer_forget(struct peers *p, struct out *out, struct peer *peer);
 /* Takes the news that a link is up or down. */
 void peers_link(struct peers *p, struct out *out, const struct event *ev);
-/* Does what is due: HELLOs, and peers that are lost. */
+/* Does what is due: sends HELLOs, tries paths, ends lost peers. */
 void peers_expire(struct peers *p, struct out *out, uint64_t now_ns);
-/* Sets the peer's timer by its times. */
+/* Sets the peer's timer to the first of its times. */
 void peer_arm(struct peers *p, struct peer *peer);
 
 /* Returns the text of a layout hash in the peer's HELLO, or "unknown". */

@@ -24,17 +24,17 @@
 
 #include <stdio.h>
 
-/* Unproven addresses of which each holder may have as many before its own
- * oldest one gives way, and not another's. */
+/* A holder with this many unproven addresses gives up its own oldest one for a
+ * new one; with fewer, the oldest one of another holder goes. */
 enum { UNPROVEN_OWN = 4 };
 
-/* Places that are in use, and those of one holder. */
+/* Places in use: by all holders, and by one. */
 struct places {
     uint32_t used, own;
 };
 
-/* langd's peers are places that engines may wait for: their owner says when
- * one is free (lang/named.c). */
+/* Free, or, at encoded, never used. At langd engines may wait for such a peer:
+ * its owner says when it is free (lang/named.c). */
 static bool is_vacant(const struct peers *all, const struct peer *p)
 {
     return p->life == PEER_FREE ||
@@ -60,15 +60,16 @@ static struct places count(const struct peers *p, uint64_t holder)
     return n;
 }
 
-/* True if the holder may have one more place, with `given` of others free
- * besides. */
+/* True if the holder may have one more place after `given` places of others are
+ * freed. */
 static bool may(const struct peers *p, const struct places *n, uint64_t holder,
     uint32_t given)
 {
     uint32_t total = p->max - PEERS_UNPROVEN;
 
     CHECK(n->used >= given, "%u places of %u are given", given, n->used);
-    if (n->used - given >= total) /* more, if a reload made some count */
+    /* a reload may have brought the count above the total */
+    if (n->used - given >= total)
         return false;
     return holder == HOLDER_OF_CONF ||
            share_allows((uint32_t)p->self.c->conf->limit_peers, total,
@@ -108,10 +109,10 @@ static struct peer *vacant(struct peers *p, struct span who, uint64_t holder)
     return NULL;
 }
 
-/* Returns the unproven address that gives way to one of the holder's. */
+/* Returns the unproven address that gives way to a new one of the holder's. */
 static struct peer *oldest_unproven(const struct peers *p, uint64_t holder)
 {
-    struct peer *first[2] = {NULL, NULL}; /* of others, and its own */
+    struct peer *first[2] = {NULL, NULL}; /* of other holders, of this one */
     uint32_t own = 0;
 
     PEERS_FOREACH (peer, p) {
@@ -141,7 +142,7 @@ static bool give_way(struct peers *p, struct out *out, uint64_t holder)
     return true;
 }
 
-/* True if the peer has nothing to lose but its place. */
+/* True if the peer loses nothing but its place. */
 static bool is_spare(
     const struct peers *p, const struct peer *peer, uint64_t now_ns)
 {
@@ -152,7 +153,7 @@ static bool is_spare(
     return !peer_up(peer) || now_ns - peer->asked_ns >= PEER_IDLE_NS;
 }
 
-/* Returns the peer that gives way. own: one of the holder's. */
+/* Returns the peer that gives way. own: only a peer of the holder's. */
 static struct peer *idlest(const struct peers *p, uint64_t holder, bool own,
     uint32_t but, uint64_t now_ns)
 {
@@ -170,8 +171,8 @@ static struct peer *idlest(const struct peers *p, uint64_t holder, bool own,
     return best;
 }
 
-/* Frees the place of a peer without rooms. At encoded one that is up is evicted
- * at most once in a second: a stranger may say any number of names. */
+/* Frees the place of a peer without rooms. encoded evicts at most one peer per
+ * second that is up, since a stranger may give any number of names. */
 static bool evict(
     struct peers *p, struct out *out, struct peer *peer, uint64_t now_ns)
 {
@@ -202,7 +203,7 @@ static void say_why(struct peers *p, uint64_t holder)
     p->stats[STAT_table_full]++;
 }
 
-/* True if the holder may take a place that is free, or that one gave up. */
+/* True if the holder may take a free place; evicts a peer if it has to. */
 static bool admit(struct peers *p, struct out *out, uint64_t holder,
     uint32_t but, uint64_t now_ns)
 {

@@ -12,14 +12,14 @@ enum trouble {
     TROUBLE_END
 };
 
-/* The words of each; all are empty for TROUBLE_NONE. */
+/* The words for each; all are empty for TROUBLE_NONE. */
 extern const struct trouble_words {
     const char *name;
-    const char *key;  /* of the YAML, that mends it; "-": none does */
-    const char *mend; /* what mends it, for people */
+    const char *key;  /* of the YAML, that mends it; "-": no key does */
+    const char *mend; /* for people: how to mend it */
 } trouble_words[TROUBLE_END];
 
-/* True if rows cannot go, while the two talk. */
+/* True if rows cannot go although the two daemons talk. */
 static inline bool trouble_of_data(enum trouble t)
 {
     return t >= TROUBLE_DATA_LOOPBACK;
