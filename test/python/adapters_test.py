@@ -230,6 +230,12 @@ class Vllm(unittest.TestCase):
         s = _vllm_common.Settings(config())
         self.assertEqual((s.rank, s.session), (2, "e"))
         self.assertEqual(len(s.key("x")), 32)
+        # Engines of one server differ in the last letters.
+        long = [_vllm_common.session_of(200 * "e" + end) for end in "ab"]
+        self.assertNotEqual(*long)
+        for session in long:
+            mmx.wire.HELLO.encode(0, session=session)
+            self.assertEqual(_vllm_common.session_of(session), session)
         self.assertNotEqual(s.key("x"), s.key("y"))
         self.assertEqual(s.epoch, None)
         scoped = config()

@@ -211,6 +211,12 @@ class Unreached(unittest.TestCase):
             with self.assertRaisesRegex(ValueError, "a role is .*, not "):
                 mmx.connect(wrong)
 
+    def test_names_that_no_daemon_takes_are_refused_at_once(self):
+        """Not once there is a daemon, amid an engine's turn."""
+        for names in ({"name": "n" * 64}, {"session": "s" * 64}):
+            with self.assertRaisesRegex(ValueError, "64 bytes, at most 63"):
+                mmx.connect("langd", "/nowhere.sock", timeout=0, **names)
+
     def test_where_no_descriptor_is_free(self):
         """The connection is tried again: an exception would end the engine's
         loop."""

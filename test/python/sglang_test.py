@@ -257,6 +257,11 @@ class Fit(unittest.TestCase):
                 self.start(encoder_transfer_backend="mmx")
             self.tearDown()
 
+    def test_a_session_that_langd_would_not_take_is_refused(self):
+        with unittest.mock.patch.dict(os.environ, MMX_SESSION="s" * 64), \
+                self.assertRaisesRegex(ValueError, "MMX_SESSION is longer"):
+            self.start(encoder_transfer_backend="mmx")
+
     def test_encoders_that_are_none_are_refused(self):
         for said in ("{", "[]", '{"http://h:1": 5}', '{"http://h:1": "a b"}'):
             with unittest.mock.patch.dict(os.environ, MMX_ENCODERS=said), \
@@ -472,6 +477,14 @@ class Turns(unittest.TestCase):
             self.assertEqual(language.turned(
                 lambda self, reqs: reqs, self.receiver, [1]), [1])
         self.assertIn("no descriptor", said.output[0])
+
+    def test_without_a_connection_the_request_alone_fails(self):
+        one = self.waiting()
+        with unittest.mock.patch.object(language.Lang, "one", None), \
+                unittest.mock.patch.object(mmx, "connect", side_effect=OSError(
+                    "no descriptor is free")):
+            self.assertRaises(OSError, one.send_encode_request)
+            one.release_resources()
 
     def waiting(self, url="http://h:1", said="-", secret="ab" * 16, items=1):
         req = types.SimpleNamespace(

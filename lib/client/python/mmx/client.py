@@ -122,6 +122,8 @@ class Connection:
                  cells: int = 1024, lends: bool = False) -> None:
         self.role, self.path = role, path
         self.name, self.session = name, session or name
+        # Raises now what would be raised once there is a daemon.
+        wire.HELLO.encode(0, name=name, session=self.session)
         self.epoch = 0
         self.info: Dict[str, Any] = {}  # WELCOME
         self._want_cells = cells

@@ -69,6 +69,7 @@ class Pooled:
                  settings: Tuple[str, str], name: str,
                  layout: str = "") -> None:
         self.conn, self._name, self._layout = conn, name, layout
+        mmx.wire.POOL.encode(0, name=name, layout=layout)  # raises
         self._log, self._settings = log, settings
         self.mapped: Optional[mmx.Pool] = None  # the last; stays readable
         self.unusable: Optional[Exception] = None  # why there is no pool

@@ -57,6 +57,14 @@ def gpu_bytes() -> int:
     return int(number("MMX_SGLANG_GPU_MB", "1024", r"\d{1,7}")) << 20
 
 
+def session() -> str:
+    """Returns the session of this server's ranks at langd."""
+    said = os.environ.get("MMX_SESSION", "sglang")
+    if len(said.encode()) > 63:
+        raise ValueError("MMX_SESSION is longer than 63 bytes")
+    return said
+
+
 def reference_of(req_id: str) -> mmx.Reference:
     """Returns what names a part's room: the tokenizer has put the secret
     behind the client's request id."""

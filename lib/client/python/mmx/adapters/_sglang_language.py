@@ -32,7 +32,7 @@ from ._copies import Here, Rows, copies, shown
 from ._sglang_common import (GRPC, GRPC_PLACE, MARK, MODE, PLACE, Metrics,
                              asked_by_grpc, encoder_of, encoders, gpu_bytes,
                              is_place, numbers, reachable, reason,
-                             reference_of, status, unpack, words)
+                             reference_of, session, status, unpack, words)
 
 log = logging.getLogger("mmx.sglang")
 warn = Rated(log)
@@ -213,7 +213,7 @@ class Lang(Pooled):
         self.rank = rank % self.ranks
         super().__init__(mmx.connect(
             "langd", name=f"sglang-{here.tp_rank}", timeout=0,
-            session=os.environ.get("MMX_SESSION", "sglang")), log,
+            session=session()), log,
             ("MMX_POOL", "MMX_LANGD_SOCKET"), pool_name())
         self.speaks = self.rank == 0
         if self.rank == 0:
@@ -513,20 +513,20 @@ def make_waiting(receiver: Any) -> type:
             heard of no room: none waits for its readers. Before READY this is
             an abort; what is being copied goes back after that."""
             rooms, lang, self._lost = getattr(self, "rooms", {}), \
-                Lang.get(), True
+                Lang.one, True
             late = self.status == receiver.WaitingMMRequestStatus.TIMEOUT
             why = getattr(self, "_why", None) or next(
                 filter(None, (self._shared(), *(  # which has a text
                     r.reason for r in rooms.values()))),
                 errors.TimedOut() if late else errors.Aborted())
-            for part, encoder in getattr(self, "_places", ()):
+            for part, encoder in getattr(self, "_places", ()) if lang else ():
                 room = rooms.get(part)
                 if room and room.released != mmx.wire.ALL and (
                         self._made is None or self._copied):
                     room.release(force=True, no_readers=lang.rank == 0)
                 if lang.rank == 0 and not (room and room.complete):
                     lang.decline(self._room(part), encoder)
-            if lang.rank == 0 and getattr(self, "_places", ()) and \
+            if lang and lang.rank == 0 and getattr(self, "_places", ()) and \
                     not self._had:
                 self._tell(why, rooms)
                 if lang.metrics:

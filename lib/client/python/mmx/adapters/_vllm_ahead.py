@@ -21,7 +21,7 @@ from typing import Any, Callable, Deque, Dict, Optional, Tuple
 import mmx
 from mmx import errors
 
-from ._vllm_common import Link, Offer, Settings
+from ._vllm_common import Link, Offer, Settings, session_of
 from ._vllm_engine import log
 
 __all__ = ["Ahead", "address"]
@@ -35,7 +35,7 @@ Place = Tuple[str, mmx.Reference]  # encoder, room
 
 def address(engine_id: str) -> str:
     """Returns where an engine of this host hears of requests."""
-    said = f"{os.getuid()}|{engine_id[:64]}"  # as Settings.session has it
+    said = f"{os.getuid()}|{session_of(engine_id)}"
     name = hashlib.sha256(said.encode()).hexdigest()
     return "\0mmx-vllm-" + name[:32]
 

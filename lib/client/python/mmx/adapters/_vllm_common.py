@@ -23,7 +23,7 @@ from ._vllm_engine import (ECConnectorMetadata, ECConnectorWorkerMetadata,
                            log)
 
 __all__ = ["Key", "Link", "Load", "Loaded", "Map", "MmxECMetadata", "Offer",
-           "Pause", "Save", "Settings"]
+           "Pause", "Save", "Settings", "session_of"]
 
 Key = Tuple[int, int]  # of a pool: langd's run, and number
 
@@ -35,6 +35,13 @@ def _digest(*words: Any) -> bytes:
                           .encode()).digest()
 
 
+def session_of(engine_id: Any) -> str:
+    """Returns an engine's session: its id, or a digest of one that is longer
+    than a session may be."""
+    said = str(engine_id)
+    return said if len(said.encode()) < 64 else _digest(said).hex()[:63]
+
+
 class Settings:
     """The engine's configuration."""
 
@@ -43,7 +50,7 @@ class Settings:
         extra = dict(getattr(ec, "ec_connector_extra_config", None) or {})
         parallel = getattr(config, "parallel_config", None)
         model = getattr(config, "model_config", None)
-        self.session = str(ec.engine_id)[:64]
+        self.session = session_of(ec.engine_id)
         self.socket: Optional[str] = extra.get("mmx_socket")
         self.pool = extra.get("mmx_pool", "")
         self.layout = extra.get("mmx_layout", "")

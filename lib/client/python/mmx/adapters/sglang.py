@@ -34,7 +34,7 @@ import os
 from typing import Any, Callable, Dict, Iterator
 
 from ._common import deadline
-from ._sglang_common import MODE, encoders, gpu_bytes
+from ._sglang_common import MODE, encoders, gpu_bytes, session
 
 ON = "MMX_SGLANG"  # "encode" or "language"; spawned processes inherit it
 RIDES_ON = "zmq_to_scheduler"  # the backend whose code paths mmx takes
@@ -200,7 +200,8 @@ def _chosen(original: Callable[[Any], Any], server_args: Any) -> Any:
         if asked.tokenizer_worker_num > 1:  # these load no plugins
             raise ValueError("--encoder-transfer-backend mmx takes "
                              "--tokenizer-worker-num 1 alone")
-        known, *_ = encoders(), deadline(), gpu_bytes()  # well-formed?
+        # Raises what is malformed.
+        known, *_ = encoders(), deadline(), gpu_bytes(), session()
         for url in asked.encoder_urls if known else ():
             if url not in known:
                 raise ValueError(f"MMX_ENCODERS leaves out {url:.200}, which "
