@@ -23,6 +23,12 @@ from marks import taken  # noqa: E402
 from page import Page  # noqa: E402
 from pair import World, free_port  # noqa: E402
 
+# Engines on vLLM.
+ON_A_CPU = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1",
+            "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1",
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1",
+            "CUDA_VISIBLE_DEVICES": "", "VLLM_CPU_CI_ENV": "0",
+            "PYTHONDONTWRITEBYTECODE": "1"}
 started = []
 
 

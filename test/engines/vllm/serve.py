@@ -7,16 +7,13 @@ import sys
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [os.path.dirname(HERE), HERE]
 
-from servers import PORT, ROOT, Server, picture  # noqa: E402,F401
+from servers import (  # noqa: E402
+    ON_A_CPU, PORT, ROOT, Server, picture)  # noqa: F401
 
 MODEL = "m"
-ENV = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1",
-       "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1",
-       "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1",
-       "CUDA_VISIBLE_DEVICES": "", "VLLM_CPU_CI_ENV": "0",
-       "VLLM_SERVER_DEV_MODE": "1", "PYTHONDONTWRITEBYTECODE": "1",
-       "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-       "PYTHONPATH": f"{ROOT}/lib/client/python:{HERE}:{ROOT}/test/engines"}
+ENV = {**ON_A_CPU, "VLLM_SERVER_DEV_MODE": "1",
+       "PYTHONPATH": f"{ROOT}/lib/client/python:{HERE}:{ROOT}/test/engines",
+       "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
 TP2 = ("--tensor-parallel-size", "2", "--distributed-executor-backend", "mp")
 AHEAD = "mmx.adapters.vllm_ahead.AskAhead"
 PROCESSES = {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
