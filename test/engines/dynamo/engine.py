@@ -14,7 +14,7 @@ PACKAGE, VERSION = "ai-dynamo", "1.6.1"
 VLLM = "0.31.0"  # that it asks for
 NIXL = "1.4.1"
 NEED_BYTES = 12 * 10**9  # wheels while they are unpacked; 7 GB stay
-PARTS = ("transfer",)
+PARTS = ("transfer", "fleet")
 SHORT = ("transfer",)
 PLANNER = "aisimulate"  # its wheel is on an index of its own
 
@@ -52,6 +52,7 @@ def after(folder):
 
 def run(folder, parts):
     """Prints the table; returns 0 if all of it is well."""
+    vllm().models(folder)
     return install.follow(
         [os.path.join(folder, "venv/bin/python"), "-B",
          os.path.join(HERE, "table.py"), folder, *parts])

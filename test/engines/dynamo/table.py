@@ -2,8 +2,9 @@
 
     table.py FOLDER [PART ...]
 
-Part: transfer (the checks and the benchmark of Dynamo's own tests, over each
-mode)."""
+Parts: transfer (the checks and the benchmark of Dynamo's own tests, over each
+mode), fleet (frontend, encode workers and a prefill worker, and what may happen
+to them)."""
 
 import asyncio
 import os
@@ -14,6 +15,7 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.dirname(HERE))
 
+import cases  # noqa: E402
 import servers  # noqa: E402
 
 # Of the tensors of Dynamo's tests.
@@ -58,7 +60,7 @@ async def transfer(t):
         end._daemon.conn.close()
 
 
-KNOWN = {"transfer": transfer}
+KNOWN = {"transfer": transfer, "fleet": cases.run}
 
 if __name__ == "__main__":
     sys.exit(asyncio.run(servers.Table(sys.argv[1], POOL["fields"]).play(
