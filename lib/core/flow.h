@@ -31,33 +31,32 @@ enum room_state {
  *
  * Commands go to every shard, in order; notes come back from each. A slot is
  * a place in the brain's table of rooms (langd) or destinations (encoded);
- * the generation tells one use from another. */
+ * the generation tells one use of a slot from the next. */
 enum data_cmd_type {
     LAND_OPEN,   /* slot generation attempt room pool peer; from, base, total;
                     the first run as in LAND_RUN; b 0: none yet */
-    LAND_RUN,    /* slot generation; a = block, b = blocks: rows go on there */
+    LAND_RUN,    /* slot generation; a = block, b = blocks: for the next rows */
     LAND_TOTAL,  /* slot generation; total */
     LAND_TRIM,   /* slot generation; a = rows granted now, fewer than before;
                     answered by NOTE_LAND_QUIET */
-    LAND_BASE,   /* slot generation; a = first row still held: the runs wholly
-                    below it are gone. All of it has landed: no answer */
+    LAND_BASE,   /* slot generation; a = first row still held: runs wholly below
+                    it are gone. All their rows have landed: no answer */
     LAND_CLOSE,  /* slot generation; answered by NOTE_LAND_QUIET iff reply */
     SEND_OPEN,   /* slot generation attempt room pool peer (as all SEND_*);
                     from, unit_rows, part_rows, total; rows [from, limit) may be
                     sent; the first run as in SEND_RUN; b 0: none yet; copy: the
-                    peer maps the
-                    pool and learns where the rows lie, instead of being sent
-                    them */
+                    peer maps the pool, and is told where the rows lie instead
+                    of being sent them */
     SEND_RUN,    /* slot generation; a = block, b = blocks */
     SEND_LIMIT,  /* slot generation; a = rows [from, a) may be sent, total */
     SEND_REWIND, /* slot generation attempt; from: start again there, a = limit,
                     total, copy */
     SEND_CLOSE,  /* slot generation; answered by NOTE_SEND_QUIET */
     PEER_OPEN,   /* peer: the body has its data addresses */
-    PEER_TRY,    /* peer attempt: has one data connection to it made, if there
-                    is none; answered by NOTE_PEER_TRIED of shard 0, and again
-                    when that connection is lost */
-    PEER_CLOSE   /* peer: its epoch ended; drop endpoints and queued sends */
+    PEER_TRY,    /* peer attempt: makes one data connection to the peer, if
+                    there is none; shard 0 answers with NOTE_PEER_TRIED, and
+                    again when that connection is lost */
+    PEER_CLOSE   /* peer: its epoch ended; drops endpoints and queued sends */
 };
 
 struct data_cmd {
@@ -73,16 +72,16 @@ enum data_note_type {
     NOTE_LANDED,      /* slot generation attempt; rows [first, first + rows) */
     NOTE_LAND_BAD,    /* slot generation: a segment contradicts the total;
                          once per attempt */
-    NOTE_LAND_GONE,   /* slot generation: the memory under its rows is gone */
-    NOTE_LAND_QUIET,  /* slot generation: no landing that began before the
-                         command goes on */
+    NOTE_LAND_GONE,   /* slot generation: the memory of the rows is gone */
+    NOTE_LAND_QUIET,  /* slot generation: all landings that began before the
+                         command have ended */
     NOTE_SEND_QUIET,  /* slot generation: nothing queued or in flight */
-    NOTE_PEER_BROKEN, /* peer; first = shard: its endpoint there is lost, and
-                         sends of it were dropped */
+    NOTE_PEER_BROKEN, /* peer; first = shard: the peer's endpoint there is lost,
+                         and its sends were dropped */
     NOTE_PEER_TRIED,  /* peer attempt; rows = enum trouble, TROUBLE_NONE: a data
-                         connection is made; else the event's text says why
+                         connection is made; otherwise the event's text says why
                          there is none */
-    NOTE_POOL_LOST    /* pool = first: its memory works no more */
+    NOTE_POOL_LOST    /* first = pool: its memory no longer works */
 };
 
 struct data_note {
@@ -96,41 +95,39 @@ struct data_note {
 /* events */
 
 enum event_type {
-    EV_MORE,         /* nothing new: go on with what is pending */
-    EV_TIME,         /* deadline() has come */
-    EV_CONN_OPEN,    /* an engine connected: conn, uid, gid, pid,
-                        groups */
-    EV_CONN_END,     /* its connection ended; the process may still live */
-    EV_CONN_DEAD,    /* its process is gone; the number may be used again */
+    EV_MORE,         /* nothing new: the step goes on with pending work */
+    EV_TIME,         /* the time of deadline() has come */
+    EV_CONN_OPEN,    /* an engine connected: conn, uid, gid, pid, groups */
+    EV_CONN_END,     /* the connection ended; its process may still live */
+    EV_CONN_DEAD,    /* the process is gone; the number may be used again */
     EV_LOCAL,        /* a message of an engine: conn, local */
     EV_LOCAL_BAD,    /* a frame that could not be read: conn, err, seq, fault */
     EV_LINK_UP,      /* a control connection to a peer is up: link */
     EV_LINK_DOWN,    /* it is lost; the number may be used again: link */
-    EV_LINK_REFUSED, /* langd: a connection that it makes is refused for its
-                        key, or cannot be made: link, trouble, text */
+    EV_LINK_REFUSED, /* langd: its control connection cannot be made, or is
+                        refused for a key: link, trouble, text */
     EV_PEER,         /* a message of a peer daemon: link, peer */
     EV_PEER_BAD,     /* a frame that could not be read: link, err; with fault
                         also peer, of which only the header is valid */
     EV_NOTE,         /* a note of one shard: note */
-    EV_MAP,          /* langd: of peer number `peer_at`, these pools are mapped:
-                        mapped; err: ACT_MAP has failed, none are; static_why:
-                        why some are not, NULL: nothing new of that */
-    EV_POOL,      /* pool has its memory, or it cannot be had: at start for each
-                     with a layout in the config, else after ACT_POOL_FIX */
-    EV_ADDRESSES, /* langd: what its HELLOs say from now on, per carrier; first
+    EV_MAP,          /* langd: `mapped` has the bits of the pools of peer
+                        `peer_at` that are mapped; err: ACT_MAP failed, none
+                        are; static_why: why some are not, NULL: as before */
+    EV_POOL,         /* a pool got its memory, or cannot get it: at start if its
+                        layout is in the config, otherwise after ACT_POOL_FIX */
+    EV_ADDRESSES, /* langd: the addresses of one carrier for its HELLOs; first
                      at start */
-    EV_CONF,      /* the configuration has other values, where conf.def says
-                     that a reload may change them */
-    EV_DRAIN,     /* no new rooms; those that are there go on */
+    EV_CONF,      /* values changed that conf.def lets a reload change */
+    EV_DRAIN,     /* no new rooms; present ones go on */
     EV_UNDRAIN,   /* new rooms again, unless the daemon ends */
-    EV_ENDING,    /* SIGTERM: as EV_DRAIN, for good */
-    EV_KILL,      /* by order: the open rooms with the id `room`, or with pid
+    EV_ENDING,    /* SIGTERM: as EV_DRAIN, and never undone */
+    EV_KILL,      /* mmxctl: the open rooms with the id `room`, or with pid
                      those that this process opened, fail */
-    EV_DROP,      /* encoded, by order: rows kept in `pool`, NONE: in each,
-                     under `key`, NULL: any, are kept no longer, and no announce
-                     finds rows by such a key any more */
-    EV_SEEK       /* langd: once a second; without a peer that takes rooms, the
-                     next one of the config is connected */
+    EV_DROP,      /* encoded, mmxctl: rows kept in `pool` (NONE: in any) under
+                     `key` (NULL: any) are kept no longer, and no announce finds
+                     rows by such a key any more */
+    EV_SEEK       /* langd, once a second: if no peer takes rooms, the next one
+                     of the config is connected */
 };
 
 /* A pool's memory: where each field begins, and how engines map it. */
@@ -176,10 +173,10 @@ struct event {
     enum event_type type;
     uint64_t now_ns; /* monotonic, never less than the last event's */
     uint32_t conn;   /* below limits.connections */
-    uint32_t link;   /* below 2 x share_peers(); langd chooses, encoded's body
-                        does */
-    /* EV_LINK_UP at encoded: a number for the host that it comes from, for IPv6
-     * of its network; 0: unknown */
+    uint32_t link;   /* below 2 x share_peers(); chosen by langd's brain, or by
+                        encoded's body */
+    /* EV_LINK_UP at encoded: a number for the host at the other end, with IPv6
+     * for its network; 0: unknown */
     uint64_t host;
     bool far; /* EV_LINK_UP at langd: to an address of no device of this host */
     uint32_t uid, gid;
@@ -190,10 +187,10 @@ struct event {
     uint32_t seq;
     struct wire_fault fault;
     const char *text;
-    /* EV_LINK_UP, EV_PEER with a HELLO: DATA_KEY_FRESH random bytes, of which
-     * no other event has any; NULL: data connections have no keys. */
+    /* EV_LINK_UP, EV_PEER with a HELLO: DATA_KEY_FRESH random bytes, new in
+     * each event; NULL: data connections have no keys. */
     const uint8_t *fresh;
-    /* EV_PEER with a HELLO: whose key the link is under; NULL: any daemon's. */
+    /* EV_PEER with a HELLO: the owner of the link's key; NULL: all share it. */
     const struct identity *owner;
     uint32_t pool;
     uint32_t peer_at, mapped;
@@ -202,7 +199,7 @@ struct event {
         const struct groups *groups; /* NULL: none */
         const struct local_msg *local;
         const struct peer_msg *peer;
-        const struct pool_memory *memory; /* NULL: it cannot be had */
+        const struct pool_memory *memory; /* NULL: there is none to be had */
         const struct own_addresses *addresses;
         const struct key *key;
     };
@@ -217,15 +214,15 @@ enum action_type {
     ACT_NOTIFY,     /* conn has events: pull them with next_event() while its
                        socket takes them */
     ACT_CELL,       /* conn: status cell `index` becomes word */
-    ACT_CONN_KNOWN, /* HELLO or MAP came of conn: it gives way to no other */
-    ACT_CONN_CLOSE, /* conn: after what is queued, close the socket. After
-                       EV_CONN_END: nothing is held for its process, forget
+    ACT_CONN_KNOWN, /* conn sent HELLO or MAP: it gives way to no other */
+    ACT_CONN_CLOSE, /* conn: send what is queued, then close the socket. After
+                       EV_CONN_END: nothing is held for the process, so forget
                        it; EV_CONN_DEAD follows */
     ACT_PEER,       /* link: send the frame at bytes[at..at+len) */
-    ACT_CONNECT,    /* link: connect to the address at bytes[at..at+len);
-                       behind it word bytes: the encoder's name, whose key is
-                       said; word 0: any encoder's */
-    ACT_DISCONNECT, /* link: close and forget */
+    ACT_CONNECT,    /* link: connect to the address at bytes[at..at+len).
+                       `word` bytes behind it are a name: only the key of that
+                       encoder will do; word 0: any encoder's */
+    ACT_DISCONNECT, /* link: close it; the number may be used again */
     ACT_ENDED,      /* a room ended: log row number `word` of the history */
     ACT_WARN,       /* log the line at bytes[at..at+len) */
     ACT_PEER_DATA,  /* peer = index: these are its data addresses, as in
@@ -233,17 +230,17 @@ enum action_type {
                        segment_max and, << 32, the carrier that they are for,
                        << 40 the length of the key. Comes before the PEER_OPEN
                        command */
-    ACT_PEER_KEY,   /* langd: peer = index proves itself on data connections by
-                       the data_key at bytes[at..at+len); len 0: by none. Comes
-                       before the HELLO that says so */
+    ACT_PEER_KEY,   /* langd: peer = index proves the data_key at
+                       bytes[at..at+len) on data connections; len 0: none.
+                       Comes before the HELLO that says so */
     ACT_DATA,       /* cmd, for every shard */
     ACT_MAP,        /* langd: peer = index is a daemon of this host: map its
-                       pools, by its Unix socket at bytes[at..at+len) with the
-                       token word; shards and EV_MAP hear of each */
-    ACT_UNMAP,      /* langd: peer = index: no longer */
+                       pools by its Unix socket at bytes[at..at+len), with the
+                       token word; the shards get them, and EV_MAP says which */
+    ACT_UNMAP,      /* langd: peer = index: unmap its pools */
     ACT_POOL_FIX,   /* pool = index: its layout is now known; get its memory */
 
-    ACT_INSIDE = ACT_PEER_DATA /* from here on: what reaches the shards */
+    ACT_INSIDE = ACT_PEER_DATA /* actions from here on reach the shards */
 };
 
 /* The descriptor that goes with a frame. FD_CELLS: of `index` new cells; word
@@ -254,7 +251,7 @@ enum { FD_NONE, FD_CELLS, FD_POOL };
 struct action {
     uint8_t type;
     uint8_t fd;
-    bool coalesce; /* ACT_LOCAL, ACT_PEER: may wait 1 ms for what follows it */
+    bool coalesce; /* ACT_LOCAL, ACT_PEER: may wait 1 ms for a later frame */
     uint32_t conn, link, index;
     uint32_t at, len;
     uint64_t word;
@@ -268,7 +265,7 @@ struct out {
     struct writer bytes;
 };
 
-/* A body provides at least this, so that one room's doings always fit. */
+/* A body provides at least this, so that the actions of one room always fit. */
 #define OUT_ACTIONS 4096
 #define OUT_BYTES   (512u << 10)
 
@@ -282,17 +279,17 @@ struct rows_out {
     uint32_t of; /* number of the peer or pool that the row is about */
 };
 
-/* How far a report has come. One call looks at `places` at most: rows, or
- * places of a table that have none; the next call goes on there. What changes
- * in between is shown as it is by then. Zero but for places at the start. */
+/* How far a report has come. One call looks at no more than `places` entries of
+ * a table, used or free; the next call goes on where it ended, and shows what
+ * changed in between as it is by then. At the start all but `places` is 0. */
 #define SHOW_POOLS_MAX 16
 struct show_at {
-    uint64_t at; /* place to go on at */
+    uint64_t at; /* the entry to go on at */
     uint32_t places;
-    uint32_t uid; /* of the reader: others' ids are left out; 0: none are */
+    uint32_t uid; /* the reader; ids of other users are left out. 0: none are */
     bool over;    /* all was shown */
     uint64_t end; /* trace: where this report ends; 0: not known yet */
-    uint32_t sums[SHOW_POOLS_MAX][3]; /* pools: what was counted so far */
+    uint32_t sums[SHOW_POOLS_MAX][3]; /* pools: counts so far */
 };
 #define SHOW_ALL (&(struct show_at){.places = UINT32_MAX})
 

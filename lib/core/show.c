@@ -214,7 +214,7 @@ static void show_pools(
     at->over = at->at >= end;
 }
 
-/* Writes why rows do not go by something better than they do. */
+/* Writes why rows do not go by a better way than the present one. */
 static void why_not(
     const struct peers *all, const struct peer *p, char *out, size_t size)
 {

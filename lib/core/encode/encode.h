@@ -51,12 +51,12 @@ struct ebatch {
     uint32_t items, blocks, victims, full;
 };
 
-/* Where an item is among those of its queue that one langd asked for. */
+/* An item's place among the items of its queue that one langd asked for. */
 struct in_line {
     uint32_t langd;       /* number of its peer; NONE: in no line */
-    uint64_t there, here; /* its order: its turn at the langd, then that which
-                             was drawn for it */
-    uint64_t weight;      /* another one for each item */
+    uint64_t there, here; /* the order: by the turn at the langd, then by the
+                             turn that was drawn here */
+    uint64_t weight;      /* differs for each item */
     struct item *left, *right;
 };
 
@@ -64,15 +64,15 @@ struct item {
     uint8_t life; /* enum item_life; item_move changes it */
     uint8_t storage;
     uint16_t pool;
-    /* Beside its life. keyed: announces find it by its key; ahead: it was
-     * overtaken, and asks for its grants early (item_asks); victim: it was
-     * revoked once, and gets blocks only with all grants. */
+    /* Facts beside its life. keyed: announces find the item by its key; ahead:
+     * it was overtaken, and asks for its grants early (item_asks); victim: it
+     * was revoked once, and gets blocks only with all grants. */
     bool keyed, ahead, victim;
     bool full;                   /* counts in batch->full */
     struct ebatch *batch;        /* until it has its blocks */
     uint32_t uid, refs, leaving; /* rooms on it; of these, leaving */
     uint32_t unclaimed;          /* its rooms on the pool's list `unclaimed` */
-    uint32_t conn;               /* connection with its open batch */
+    uint32_t conn;               /* connection whose open batch it is in */
     uint32_t fences; /* destinations whose langd may be copying its rows */
     struct key key;
     struct extent src;           /* its blocks, from HELD on */
@@ -80,13 +80,13 @@ struct item {
     uint32_t committed, highest; /* rows [0, committed); end of the highest
                                     range */
     uint32_t length_version;     /* rises when the total becomes known */
-    uint8_t queue;               /* index of the queue it is in */
+    uint8_t queue;               /* index of its queue */
     struct aux aux;
     struct list rooms;
     /* When it was announced, last got blocks or rows, or was revoked. */
     uint64_t moved_ns;
-    /* share_turn(); then in a batch that of its first, and from then on what
-     * its langd's order has made of it. */
+    /* share_turn(), in a batch that of the first item; later changed so that
+     * items of one langd keep that langd's order. */
     uint64_t turn;
     struct heap_node in_queue;
     struct in_line in_line; /* of epool.lines */
@@ -97,8 +97,8 @@ struct item {
 struct eroom {
     struct room r; /* first */
     uint8_t life;  /* enum eroom_life; eroom_move changes it */
-    /* Beside its life: its rows were there at the announce, so its engine
-     * writes none. */
+    /* A fact beside its life: the rows were there at the announce, so the
+     * engine writes none. */
     bool have;
     /* True while the room counts in item->leaving: its blocks will come back
      * without waiting. Stays true in a later quarantine, so it is not a state.
@@ -118,12 +118,12 @@ struct eroom {
     struct list in_item; /* item->rooms */
     struct list in_kept; /* pool->kept; linked iff KEPT */
     struct list in_unclaimed; /* pool->unclaimed */
-    uint64_t unclaimed_ns;    /* when it was put there */
+    uint64_t unclaimed_ns;    /* when the room was put on that list */
     struct list dsts;
     uint64_t bootstrap_ns, kept_ns; /* deadlines; TIME_NEVER: not set */
     struct heap_node timer;
     struct history history;
-    uint64_t who; /* the user in e->share that it counts to */
+    uint64_t who; /* the user in e->share who pays for the room */
 };
 
 /* Messages to L, each pending until L answers. */
@@ -135,7 +135,7 @@ enum eowe {
     OWE_LEND = 16
 };
 
-/* In edst.map: L is dead, and engines that may read what it lent are not. */
+/* In edst.map: L is dead, but engines that may read the rows it lent live. */
 #define MAP_ORPHAN (NONE - 1)
 
 struct edst {
@@ -147,7 +147,7 @@ struct edst {
     uint8_t reason; /* of FAILED */
     uint32_t a, b;  /* the reason's two numbers */
     uint32_t peer;
-    uint32_t pools; /* bit i: it may get rows of pool i: rights_of() */
+    uint32_t pools; /* bit i: may get rows of pool i, by rights_of() */
     struct eroom *room;
     uint64_t generation, asked_ns;
     struct list in_room, in_peer, todo;
@@ -168,8 +168,8 @@ struct edst {
     uint32_t limit, job_attempt; /* as last sent to the shards */
     uint32_t closing_left; /* JOB_CLOSING: shards that have not answered */
     uint64_t map_epoch;    /* epoch of the L that may lift the fence */
-    bool lent;    /* its fence is for engines of L, to which LEND goes */
-    uint32_t run; /* then the run of L: peer.e.run */
+    bool lent;    /* the fence is for engines of L, to which LEND goes */
+    uint32_t run; /* if lent: the run of L, peer.e.run */
 
     /* What L was sent, and has answered. */
     uint32_t length_sent, length_acked; /* item->length_version then */
@@ -180,11 +180,11 @@ struct edst {
     bool want_known; /* L has answered WANT for these numbers: */
     uint32_t want_granted, want_attempt, want_committed;
     uint32_t broken_attempt; /* attempt of the last BROKEN; NONE */
-    uint64_t answer_ns; /* when STATE answers its INIT, if no LENGTH went */
+    uint64_t answer_ns; /* when STATE answers INIT, unless LENGTH goes first */
     struct debt debt;   /* pending messages to L: enum eowe */
     uint64_t silent_ns; /* when FAILING ends if L never answers */
     struct heap_node timer;
-    char *text; /* of its why */
+    char *text; /* the text of its struct why */
 };
 
 /* ACKs of one L, to be answered by one ACKED. */
@@ -214,7 +214,7 @@ struct epool {
     uint32_t waiting;           /* number of QUEUED items, in a heap or not */
     uint64_t head_age;          /* age of the full head that does not fit */
     uint64_t head_since_ns;     /* since when it does not fit; TIME_NEVER */
-    uint64_t revoke_ns;         /* when revoking for it may begin */
+    uint64_t revoke_ns;         /* when revoking for that head may begin */
     uint64_t stands_ns; /* since when no head of a queue fits; TIME_NEVER */
     struct list held;   /* items with blocks, oldest first */
     struct list kept;   /* KEPT rooms, longest not asked for first */
@@ -227,7 +227,7 @@ struct epool {
                                 of MAP_ORPHAN */
 };
 
-/* Stands for the langd when a program of this host withdrew the room. */
+/* In place of a langd: a program of this host withdrew the room. */
 #define WITHDRAWN 0u
 
 /* A room that a langd gave up, before its announce or as a destination. */
@@ -243,10 +243,10 @@ struct decline {
     bool served;  /* its langd has the rows: a later decline is ignored */
 };
 
-/* A process that may read rooms which a run of a langd was lent. */
+/* A process that may read rows lent to one run of a langd. */
 struct ereader {
-    uint32_t run;     /* peer.e.run of the langd; 0: the connection is none */
-    uint32_t offered; /* bit i: it was given pool i */
+    uint32_t run;     /* peer.e.run of the langd; 0: not such a connection */
+    uint32_t offered; /* bit i: the process was given pool i */
 };
 
 struct encoded {
@@ -341,7 +341,7 @@ static inline struct eroom *to_eroom(struct room *r)
     return r ? CONTAINER_OF(r, struct eroom, r) : NULL;
 }
 
-/* True if it no longer counts in room->active. */
+/* True if the destination no longer counts in room->active. */
 static inline bool edst_ended(const struct edst *d)
 {
     return d->state >= DST_FENCED;
@@ -377,7 +377,7 @@ void item_touch(struct encoded *e, const struct item *it);
 /* Moves the room to a state that life.def allows, and updates the tables, lists
  * and counts that depend on it. The caller sets kept_ns before KEPT. */
 void eroom_move(struct encoded *e, struct eroom *m, enum eroom_life to);
-/* The same for a destination, for its job at the shards, and for an item. */
+/* Likewise for a destination, for its job at the shards, and for an item. */
 void edst_move(struct encoded *e, struct edst *d, enum dst_state to);
 void edst_move_job(const struct encoded *e, struct edst *d, enum dst_job to);
 void item_move(struct encoded *e, struct item *it, enum item_life to);

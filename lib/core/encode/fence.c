@@ -20,12 +20,12 @@ static void count_copy(struct encoded *e, const struct edst *d, int32_t one)
         p->copied += (uint32_t)one * blocks;
 }
 
-/* Percent of a pool's blocks that one langd may be copying from; all together
- * half of the rest as well. */
+/* Percent of a pool's blocks that one langd may be copying from. All langds
+ * together may also copy from half of the remaining blocks. */
 #define COPY_SHARE 75u
 
-/* True if the langd may copy the item within its share of the pool: until it
- * answers, or for as long as its process lives, it can hold those blocks. */
+/* True if the langd may copy the item within its share of the pool: it can hold
+ * the blocks until it answers, or as long as its process lives. */
 static bool may_copy(
     const struct encoded *e, const struct peer *p, const struct item *it)
 {
@@ -41,7 +41,7 @@ static bool may_copy(
            (pool->copied + more) * 200 <= (100 + COPY_SHARE) * all;
 }
 
-/* True if a fence waits for the process of conn, or may come to. */
+/* True if a fence waits for the process of conn, or may do so later. */
 static bool fences(const struct encoded *e, uint32_t conn)
 {
     for (uint32_t i = 0; e->fenced > 0 && i < e->rooms_max; i++)

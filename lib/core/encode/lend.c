@@ -10,7 +10,7 @@
 
 /* lending */
 
-/* True if L may be lent rows of its pool at all. */
+/* True if rows of the destination's pool may be lent to L at all. */
 static bool may_lend(struct encoded *e, const struct edst *d)
 {
     const struct peer *p = &e->b.peers.peers[d->peer];
@@ -107,8 +107,8 @@ void readers_offer(struct encoded *e, struct out *out)
             offer(e, out, i);
 }
 
-/* Forgets one connection that the process of conn had before: this one says BYE
- * for it. Others are of other handles in that process. */
+/* Forgets one earlier connection of the process of conn: the BYE on the new one
+ * counts for it. The rest belong to other handles in that process. */
 static void supersede(struct encoded *e, struct out *out, uint32_t conn)
 {
     const struct conn *c = e->b.engines.conns;

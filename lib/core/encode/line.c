@@ -18,7 +18,7 @@ static bool before(const struct item *a, const struct item *b)
     return x->here != y->here ? x->here < y->here : x->weight < y->weight;
 }
 
-/* Returns where the item is, or is to be: below all that weigh more. */
+/* Returns the item's place, now or later: below all items that weigh more. */
 static struct item **place(struct item **at, const struct item *it)
 {
     while (*at && (*at)->in_line.weight > it->in_line.weight)
@@ -26,7 +26,7 @@ static struct item **place(struct item **at, const struct item *it)
     return at;
 }
 
-/* Makes two trees of t: what is before the item, and the rest. */
+/* Splits t into two trees: the items before `it`, and the rest. */
 static void split(struct item *t, const struct item *it, struct item **left,
     struct item **right)
 {

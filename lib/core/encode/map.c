@@ -102,7 +102,7 @@ void encoded_map_end(struct encoded *e, uint32_t conn)
         map_over(e, p);
 }
 
-/* What langd was lent its engines may still read. */
+/* Engines of a dead langd may still read the rows that it was lent. */
 static void orphan(struct encoded *e, struct edst *d)
 {
     CHECK(d->lent && d->map != MAP_ORPHAN, "destination %u is an orphan twice",

@@ -105,7 +105,7 @@ static void count_full(struct item *it)
     it->batch->full += it->full;
 }
 
-/* Counts the item in its batch, or no more. */
+/* Adds the item to its batch's counts, or takes it out. */
 static void count_item(struct encoded *e, struct item *it, bool in)
 {
     uint32_t one = in ? 1 : UINT32_MAX;
@@ -131,8 +131,8 @@ static struct item *first_of(const struct heap *h)
     return n ? CONTAINER_OF(n, struct item, in_queue) : NULL;
 }
 
-/* Has the first turn of a queue go to the item that is first at the same langd:
- * the two swap turns. */
+/* Gives the first turn of a queue to the item that is first at the same langd:
+ * the two items swap turns. */
 static void hand(struct epool *p, uint32_t queue)
 {
     struct heap *h = &p->queues[queue];
@@ -354,9 +354,9 @@ static bool take(struct encoded *e, struct epool *p, struct item *it)
 }
 
 /* Gives all items of a batch their blocks, as far as the free blocks are not
- * too scattered for one of them. If it gave the first alone, the others could
- * be full no more, and would wait behind other batches. Returns false if none
- * got blocks. */
+ * too scattered for one of them. With blocks for the first item alone, the
+ * others might no longer be full, and would wait behind other batches. Returns
+ * false if none got blocks. */
 static bool serve(struct encoded *e, struct epool *p, struct item *first)
 {
     uint32_t all = first->batch->items, taken = 0;

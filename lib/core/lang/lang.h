@@ -36,7 +36,7 @@
 #include "core/trace/trace.h"
 
 #define ATTEMPTS_MAX 3 /* outages that do not end a room */
-#define STALE_MAX    3 /* the first may be for an epoch before the last HELLO */
+#define STALE_MAX    3 /* the first may be of an epoch before the last HELLO */
 /* How long a lost peer is still owed messages. Longer than any
  * control.lost_after, because the peer may not have noticed the loss. */
 #define FORGET_NS (120 * NS_PER_S)
@@ -84,10 +84,10 @@ enum laux {
     LAUX_STORED   /* complete; also if the room has none */
 };
 
-/* What members of a group count for it (grant_count): blocks once all rows are
- * there, blocks held, rows known and their blocks, chunks of aux, chunks that
- * lack space; 1: its length is not known, it keeps the group from being
- * admitted, it may take spare blocks. */
+/* What members add to their group's sums (grant_count): blocks once all rows
+ * are there, blocks held, rows known, their blocks, chunks of aux, chunks that
+ * lack space. Then 1 for a member whose length is not known, for one that keeps
+ * the group from being admitted, and for one that may take spare blocks. */
 enum group_sum {
     OF_MOST,
     OF_HELD,
@@ -105,12 +105,12 @@ struct lgroup {
     bool used;
     uint16_t pool, size, joined;
     uint32_t session;
-    uint64_t id, age; /* age: of its first member */
-    bool lost;        /* a member lost its place: all fail, late ones too */
-    bool admitted;    /* all members have blocks, or a share in `spare` */
-    bool capped;      /* max_rows exceed what it may hold; `spare` is used */
-    uint32_t spare;   /* blocks reserved for its members */
-    uint32_t gone;    /* blocks of READY members */
+    uint64_t id, age;     /* age: of its first member */
+    bool lost;            /* a member was lost: all fail, late ones too */
+    bool admitted;        /* all members have blocks, or a share in `spare` */
+    bool capped;          /* it may not hold all max_rows; `spare` is used */
+    uint32_t spare;       /* blocks reserved for its members */
+    uint32_t gone;        /* blocks of READY members */
     struct lroom *queued; /* the member in the pool's queue for all; or NULL */
     struct list members;
     uint64_t sums[GROUP_SUMS]; /* over members */
@@ -120,9 +120,9 @@ struct lgroup {
     bool aux_whole; /* all lengths known, no member lacks space for aux */
 };
 
-/* Three enums have its state: r.state (wire/room.def) what engines see, life
- * what it has of its pool, and init what its encoder knows. Each bool is a fact
- * that can hold in several of these states. */
+/* Three enums have a room's state: r.state (wire/room.def) is what engines see,
+ * `life` what the room has of its pool, `init` what its encoder knows. Each
+ * bool is a fact that can hold in several of these states. */
 struct lroom {
     struct room r;          /* first */
     struct list in_settled; /* of langd */
@@ -162,11 +162,11 @@ struct lroom {
     uint8_t grade;         /* enum grade */
     bool total_sent;       /* the shards have the total; stays over attempts */
     struct extent closing; /* blocks that the shards may still land into */
-    uint32_t closing_left; /* to answer, in LIFE_TRIMMING, LIFE_CLOSING */
+    uint32_t closing_left; /* shards to answer: LIFE_TRIMMING, LIFE_CLOSING */
 
-    /* Rows that are read in the encoder's pool. hopes: its encoder is asked to
-     * lend them, no block is taken meanwhile; lent: it has, engines may have
-     * been shown the runs, in the pool that they know as lent_pool. */
+    /* Rows that engines read in the encoder's pool. hopes: the encoder is asked
+     * to lend the rows, and no block is taken meanwhile. lent: it lent them,
+     * and engines may know the runs, in the pool of number lent_pool. */
     bool hopes, lent;
     uint16_t lent_pool;
     struct aux lent_runs;
@@ -179,10 +179,10 @@ struct lroom {
     /* What its encoder was sent and is owed. */
     struct debt debt;
     uint8_t init;       /* enum init */
-    bool answer_due;    /* its encoder awaits its end: sent when lroom_still */
+    bool answer_due;    /* the encoder awaits the end: sent when lroom_still */
     uint8_t aborts;     /* ABORTs sent since the last HELLO */
     uint8_t stale;      /* NACKs (stale) in a row */
-    uint64_t answer_ns; /* when STATE answers a LENGTH, if no ACK went before */
+    uint64_t answer_ns; /* when STATE answers LENGTH if no ACK went */
     uint32_t sent_attempt, sent_granted; /* of the last INIT or RESUME */
     uint8_t sent_firm;
 
@@ -205,12 +205,12 @@ struct lroom {
     /* Total time of waits for blocks; start of the current wait, 0: none. */
     uint64_t waited_ns, waits_ns;
 
-    struct list tickets; /* sequence ids that are freed if it fails */
+    struct list tickets; /* sequence ids that are freed if the room fails */
 
     struct history history;
 };
 
-/* A room that an engine will not fetch; its encoder is not up. */
+/* A room that an engine will not fetch, while its encoder is not up. */
 struct ldecline {
     struct memo memo;
     struct key key;
@@ -270,7 +270,7 @@ struct langd {
     uint16_t named_at[1024]; /* named.c: by hash of a name, its last peer */
     bool leave_due;          /* a leaving encoder may have lost its last room */
     uint16_t lenders;        /* the number that the last lender got */
-    uint32_t lender_news;    /* connections from here on are to be told of it */
+    uint32_t lender_news;    /* connections from this one on must hear of it */
     struct heap timers;      /* of rooms */
     struct list todo;        /* rooms to settle */
     struct list settled; /* settled rooms, to notify after serving the queues */
@@ -278,9 +278,9 @@ struct langd {
     uint8_t scratch[AUX_MAX];
 };
 
-/* Returns the scope of a room in langd.keys and langd.left: hashes of who its
- * encoder is, in whatever place, and of the secret, so that a request with
- * another one neither finds nor blocks the room. */
+/* Returns the scope of a room in langd.keys and langd.left: a hash of the
+ * secret and of the encoder's `who`, which does not depend on its place. So a
+ * request with another secret neither finds nor blocks the room. */
 static inline uint32_t lroom_scope(
     const struct langd *l, uint32_t peer, const struct secret *secret)
 {
