@@ -759,6 +759,19 @@ class Tokenizer(unittest.TestCase):
                          [])
         self.assertEqual(asks.call_count, 1)
 
+    def test_one_that_registers_again_while_it_says_no_is_asked_again(self):
+        """It has started anew, with mmx."""
+        def asks(url):
+            if answers == ["tcp://a:2"]:
+                return answers.pop()
+            self.bootstrap.unregister(url)
+            self.assertTrue(self.bootstrap.register(url))
+            raise answers.pop()
+        answers = ["tcp://a:2", FileNotFoundError()]
+        self.assertEqual(self.registers("http://a", asks=asks, turns=2)[1],
+                         ["http://a"])
+        self.assertEqual(language.places["http://a"], "tcp://a:2")
+
     def test_a_request_without_an_id_gets_one(self):
         self.assertTrue(self.ask(None).rid)
 

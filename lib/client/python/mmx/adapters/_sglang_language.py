@@ -98,15 +98,18 @@ def registered(original: Any, self: Any, url: Any) -> bool:
         if asked.get(url) is not ask:
             return
         try:
-            places[url] = reachable(said(url), url)
+            place = reachable(said(url), url)
             with asking:
-                if asked.get(url) is ask:
+                if asked.get(url) is ask:  # not one that registered since
+                    places[url] = place
                     original(self, url)
                     del asked[url]
         except FileNotFoundError:
             warn("place", "mmx: encoder %.200s is not used: it runs without "
                  "mmx", url)
-            asked.pop(url, None)
+            with asking:
+                if asked.get(url) is ask:
+                    del asked[url]
         except Exception as e:  # the next question is of another encoder
             if time.monotonic() > late:
                 late, pause = math.inf, LATER_S
@@ -125,7 +128,7 @@ def registered(original: Any, self: Any, url: Any) -> bool:
     if url in asked:
         return True
     if len(asked) >= ASKED_MAX:
-        del asked[next(iter(asked))]
+        asked.pop(next(iter(asked)), None)
     asked[url] = ask
     put(time.monotonic(), ask)
     if len(askers) < min(len(asked), ASKERS_MAX):
