@@ -36,7 +36,7 @@ enum kind { KIND_u32, KIND_i32, KIND_f64, KIND_bytes };
 static const struct row {
     uint16_t tag;
     uint8_t kind, per;
-    bool one; /* entry */
+    bool one; /* a single entry */
 } rows[] = {
 #define AUX(NAME, tag, type, per, entries, doc)                                \
     {tag, KIND_##type, per, ENTRIES_##entries},
@@ -166,7 +166,7 @@ static int record(struct reader *r, uint32_t *tag, struct span *values)
     return fits(row, values->len) ? 0 : -MMX_E_MALFORMED;
 }
 
-/* Walks over the whole; *found are the values of `wanted`, if it has them. */
+/* Checks the whole aux; *found: the values of tag `wanted`, if it is there. */
 static int walk(
     const void *aux, size_t len, uint32_t wanted, struct span *found)
 {
@@ -268,7 +268,7 @@ int mmx_aux_rest(
     return (int)((bytes - 1) / row_bytes + 1);
 }
 
-/* True if records begin here that the aux before them had no space for. */
+/* True if records begin at `rest` for which the aux had no space. */
 static bool is_cut(size_t aux, const void *rest, size_t bytes)
 {
     struct reader r = reader_of(rest, bytes);
@@ -286,7 +286,8 @@ int mmx_aux_join(const void *aux, size_t len, const void *rest, size_t rest_len,
     int n =
         len ? mmx_aux_rest(aux, len, (uint32_t)rest_len, 1) : -MMX_E_MALFORMED;
     size_t bytes = n > 0 ? (size_t)n : 0;
-    size_t cut = bytes ? len - REST_BYTES : len; /* the last tag there is */
+    /* the last tag of an aux that has a rest */
+    size_t cut = bytes ? len - REST_BYTES : len;
 
     if (n < 0)
         return n;

@@ -31,7 +31,7 @@
 #define TICKETS_MAX  4096
 #define BUCKETS      1024 /* hash buckets of requests; a power of two */
 #define WAIT_MS      20
-#define SILENT_MS    750 /* a daemon that lives has answered by then */
+#define SILENT_MS    750 /* a daemon that is alive has answered by then */
 #define CELLS_USUAL  1024
 #define CELLS_MAX    65536
 #define CLIENT_ALIVE UINT64_C(0x6d6d782d616c6976)
@@ -77,14 +77,14 @@ struct client_room {
     struct secret secret;
     void *user;
     uint32_t tag;
-    uint32_t serial;       /* number of the connection that opened it */
+    uint32_t serial;       /* number of the connection that opened the room */
     uint32_t what, seen;   /* bits not handed out yet; all bits so far */
     uint32_t next, queued; /* links: free stack or retired; pending */
     uint32_t first, runs, rows, total, base, a, b;
     uint32_t stream_rows, aux_len;
     uint64_t due;   /* time of the next look at it (wait.c); 0: none */
-    uint32_t doubt; /* seq of the question that the look waits for */
-    uint32_t asked; /* seq of the message that opened it */
+    uint32_t doubt; /* seq of the question about which the look waits */
+    uint32_t asked; /* seq of the message that opened the room */
     uint8_t state, reason, storage;
     uint8_t refused_op, refused_reason;
     bool pooled;   /* may show rows */
@@ -127,29 +127,31 @@ struct client_ticket {
 };
 
 struct client_map {
-    bool used, told; /* told: the callback knows of it */
+    bool used, told; /* told: the callback was run for it */
     uint16_t number;
     uint32_t serial;
     struct mmx_pool pool;
     /* Of a pool of lenders[lender - 1]; 0: of the daemon itself. */
     uint8_t lender;
-    bool busy, going; /* worked on without the lock; being unmapped */
-    uint64_t filled;  /* bytes whose pages are mapped */
+    /* a thread works on it without the lock; to be unmapped */
+    bool busy, going;
+    uint64_t filled; /* bytes whose pages are mapped */
 };
 
 /* An encoder on this host that the daemon has named in LENDER (lend.c). */
 struct client_lender {
     uint16_t number; /* 0: a free entry */
-    uint32_t serial; /* of the connection that it was named on */
-    int sock;        /* to the encoder; -1: none */
-    bool mapped;     /* it has answered MAP */
-    bool cut;        /* the connection after that has ended */
-    bool bye, done;  /* BYE was sent; nothing more is to be said to it */
-    bool parts;      /* no room can have rows in its maps: it is left */
-    bool heard;      /* MAPPED was said, perhaps of no pool: none can be */
-    uint16_t said;   /* the pools that MAPPED has named */
-    uint32_t last;   /* seq then: rooms asked for later know of it */
-    uint64_t due;    /* not connected before */
+    uint32_t serial; /* number of the connection whose LENDER named it */
+    int sock;        /* connection to the encoder; -1: none */
+    bool mapped;     /* the encoder has answered MAP */
+    bool cut;        /* that connection has ended */
+    bool bye, done;  /* BYE was sent; nothing more to send */
+    /* no room can have rows in its maps: the handle leaves it */
+    bool parts;
+    bool heard;    /* a MAPPED was sent, perhaps with no pool */
+    uint16_t said; /* the pools in the last MAPPED */
+    uint32_t last; /* seq of that MAPPED: rooms asked for later know it */
+    uint64_t due;  /* no try to connect before this time */
     uint64_t token, epoch;
     char name[65], path[108];
 };
@@ -167,7 +169,8 @@ struct mmx {
     uint32_t seq;      /* of the last message */
     uint32_t answered; /* messages up to this one are answered */
     uint32_t doubt;    /* the last one that asks whether the daemon lives */
-    uint64_t due;      /* no room is due before; TIME_NEVER: none is */
+    /* no room is due before this time; TIME_NEVER: none is due */
+    uint64_t due;
     struct client_asked asked[ASKED_MAX];
     struct client_packet out[PACKETS];
     uint32_t out_head, out_count;
@@ -195,8 +198,9 @@ struct mmx {
 
     struct client_map maps[MAPS_MAX];
     struct client_lender lenders[LENDERS_MAX];
-    bool lend_due;   /* lend.c has something to do */
-    bool lend_waits; /* and will have when a room ends or is released */
+    bool lend_due; /* client_lend() has work now */
+    /* client_lend() has work when a room ends or is released */
+    bool lend_waits;
     mmx_map_fn on_map;
     void *on_map_ud;
 
@@ -214,7 +218,7 @@ bool client_forked(const mmx *m);
 int client_lock(mmx *m);
 /* Makes the wakeup fd readable while events are pending, then unlocks. */
 void client_unlock(mmx *m);
-/* Makes a call with the lock held; its result, or -MMX_E_FORKED. */
+/* Runs a call with the lock held; returns its result, or -MMX_E_FORKED. */
 #define CLIENT_LOCKED(m, call)                                                 \
     (client_lock(m) ? -MMX_E_FORKED : client_unlocked((m), (call)))
 int client_unlocked(mmx *m, int result);
@@ -236,7 +240,7 @@ void client_error(mmx *m, const char *fmt, ...) PRINTF_LIKE(2, 3);
 /* Returns the reason for a wait of timeout_ms that ended without an answer, and
  * sets the error text. */
 int client_unanswered(mmx *m, int timeout_ms);
-/* Has the room looked at soon after its deadline, if it has one. */
+/* Sets a time soon after the room's deadline, if any, for client_due_look(). */
 void client_due(mmx *m, struct client_room *r, uint32_t deadline_ms);
 /* Sets the timer to m->due, while the link is up. */
 void client_arm(mmx *m);
@@ -350,11 +354,11 @@ void client_unmap_all(mmx *m);
 
 /* lend.c: pools of encoders on this host */
 
-/* Does what is due for them, of what takes time only a slice. The lock is held
- * before and after, not during that. */
+/* Does what is due for the lenders, and one slice of what takes long. The lock
+ * is held before and after, not during that. */
 void client_lend(mmx *m, bool idle);
-/* Says BYE to all, once every pool is unmapped; waits until `end` for the
- * answers. */
+/* Sends BYE to all lenders after every pool is unmapped; waits for their
+ * answers until `end`. */
 void client_lend_end(mmx *m, uint64_t end);
 
 /* cuda.c */
@@ -370,8 +374,8 @@ struct client_rows {
 int client_gpu_copy(int gpu, struct client_rows to, struct client_rows from,
     uint32_t rows, size_t row_bytes);
 
-/* lib/client/round.c: rounds n values of f32 to bf16, or to f16. Neither side
- * need be aligned. */
+/* lib/client/round.c: rounds n values of f32 to bf16 or f16. Neither array need
+ * be aligned. */
 void client_round(bool to_bf16, uint8_t *to, const uint8_t *from, size_t n);
 
 #endif

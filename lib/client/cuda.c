@@ -36,7 +36,8 @@ static CUresult enter(int gpu)
     return r;
 }
 
-/* Restores the thread's context. keep: retains the GPU's, for a map. */
+/* Restores the thread's context. keep: a map keeps the GPU's context
+ * retained. */
 static void leave(int gpu, bool keep)
 {
     CUcontext c;
@@ -111,7 +112,8 @@ void mmx_gpu_unmap(int gpu, void *base, uint64_t bytes)
         return;
     (void)gpu_unmap(cu, at, bytes);
     leave(gpu, false);
-    (void)cu->cuDevicePrimaryCtxRelease(gpu); /* the map's */
+    /* the reference that the map held */
+    (void)cu->cuDevicePrimaryCtxRelease(gpu);
 }
 
 /* copies */

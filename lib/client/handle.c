@@ -85,7 +85,8 @@ uint64_t client_word(const mmx *m, mmx_room h)
 
     if (h.cell >= m->cells || h.tag == 0)
         return cell_word(MMX_FAILED_STATE, MMX_E_UNKNOWN_ROOM, 0, 0);
-    /* The daemon's local_cell() releases the one, own_word() the other. */
+    /* Acquire order: the daemon releases the cell in local_cell(), this library
+     * its own word in own_word(). */
     w = atomic_load_explicit(&m->page[h.cell], memory_order_acquire);
     own = atomic_load_explicit(&m->own[h.cell], memory_order_acquire);
     if (cell_tag(own) == h.tag)

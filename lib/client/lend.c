@@ -94,8 +94,8 @@ static void say(struct client_lender *l, bool map, bool bye)
     (void)send(l->sock, bytes, w.len, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
-/* True if the file has all its pages and cannot change its size: memory that
- * this process can rely on, and no more of it than there is. */
+/* True if the file has all its pages and a sealed size, so that this process
+ * can rely on the memory and is not told of more than there is. */
 static bool is_whole(int fd, uint64_t bytes)
 {
     const int both = F_SEAL_SHRINK | F_SEAL_GROW;
@@ -105,7 +105,7 @@ static bool is_whole(int fd, uint64_t bytes)
            (uint64_t)st.st_blocks >= (bytes + 511) / 512;
 }
 
-/* True if root, or the user that serves langd's socket, serves this one. */
+/* True if the socket is served by root, or by the user who serves langd's. */
 static bool is_trusted(const mmx *m, int sock)
 {
     struct ucred who, langd;
@@ -116,7 +116,7 @@ static bool is_trusted(const mmx *m, int sock)
            (who.uid == 0 || who.uid == langd.uid);
 }
 
-/* Connects and says MAP, with or without BYE, if it is time to. */
+/* Connects and sends MAP, with or without BYE, if it is time. */
 static void begin(mmx *m, struct client_lender *l, bool bye)
 {
     if (client_now() < l->due)
@@ -141,7 +141,7 @@ static void answered(
     else if (seq == SEQ_BYE && !a->err)
         l->done = true;
     else if (a->err && err_advice((enum err)a->err) != ADVICE_RETRY)
-        l->done = true; /* it is another run of the encoder */
+        l->done = true; /* another run of the encoder answers */
 }
 
 static bool has_map(mmx *m, const struct client_lender *l, uint16_t pool)
@@ -206,7 +206,7 @@ static void receive(mmx *m, struct client_lender *l)
         if (n < 0 && (errno == EAGAIN || errno == EINTR))
             return;
         if (n < 0 && errno == ECONNRESET)
-            continue; /* reported before the packets that came */
+            continue; /* this error comes before packets already received */
         if (n <= 0)
             cut(m, l);
         else
@@ -236,8 +236,9 @@ static void receive_all(mmx *m)
 
 /* maps */
 
-/* Does one slice of what a map needs, and runs the callback at the end of the
- * first kind and the beginning of the other; the lock is not held meanwhile. */
+/* Maps the next slice of a pool, or unmaps the last one. Runs the callback when
+ * all is mapped, and before the first slice is unmapped. The lock is not held
+ * meanwhile. */
 static void work(mmx *m, struct client_map *map)
 {
     struct mmx_pool *p = &map->pool;
@@ -295,7 +296,7 @@ static void work_on(mmx *m)
 
 /* lenders */
 
-/* Says MAPPED if it is not what langd knows. */
+/* Sends MAPPED if the mapped pools differ from those that langd knows. */
 static void say_mapped(mmx *m, struct client_lender *l)
 {
     struct local_msg msg = {
@@ -315,7 +316,7 @@ static void say_mapped(mmx *m, struct client_lender *l)
     m->lend_due = true;
 }
 
-/* True if a room shows rows of the lender, or may come to. */
+/* True if a room shows rows of the lender, or may do so later. */
 static bool is_used(const mmx *m, const struct client_lender *l)
 {
     bool known = l->serial == m->serial && m->link == LINK_UP;
@@ -337,7 +338,7 @@ static bool is_used(const mmx *m, const struct client_lender *l)
     return false;
 }
 
-/* Ends what is with a lender of which nothing is used. */
+/* Ends the connection and the maps of a lender whose rows no room uses. */
 static void leave(mmx *m, struct client_lender *l)
 {
     struct client_map *map;

@@ -491,7 +491,7 @@ static void lender(mmx *m, const struct local_lender *n)
     m->lend_due = true;
 }
 
-/* fd: the packet's; -1: it has none, or another frame keeps it. */
+/* fd: the packet's descriptor; -1: none, or another frame has taken it. */
 static void frame(mmx *m, const struct local_msg *msg, int *fd)
 {
     struct client_asked q;

@@ -195,7 +195,8 @@ int mmx_runs(mmx *m, mmx_room h, struct mmx_run *out, int max)
 static int check_rows(const struct visible *v, uint32_t first, uint32_t *rows)
 {
     if (first < v->first)
-        return -MMX_E_GONE; /* also what others released before this one came */
+        /* these may be rows that others released before this handle came */
+        return -MMX_E_GONE;
     if (first > v->end)
         return -MMX_E_NOT_READY;
     if (*rows == MMX_ALL)
@@ -307,8 +308,8 @@ static int round_rows(const struct next *p, const uint8_t *from, size_t step)
     return 0;
 }
 
-/* Returns the bytes of a row of f32 that is written into such rows, rounded or
- * as it is; 0: it cannot be. */
+/* Returns the bytes of a row of f32 for a field of bf16, f16 or f32; 0: for any
+ * other field. */
 static size_t f32_bytes(const struct next *p)
 {
     bool half = strcmp(p->dtype, "bf16") == 0 || strcmp(p->dtype, "f16") == 0;
@@ -316,8 +317,8 @@ static size_t f32_bytes(const struct next *p)
     return half || strcmp(p->dtype, "f32") == 0 ? 4 * (size_t)p->elements : 0;
 }
 
-/* Copies rows of a field out to the host's memory, or (write) in from there.
- * f32: the host's are of f32, whatever the field. */
+/* Copies rows of a field to the host's memory, or (write) from there. f32: the
+ * rows there are of f32, whatever the field. */
 static int move(mmx *m, mmx_room h, const char *field, uint32_t first,
     uint32_t rows, uint8_t *host, size_t stride, bool write, bool f32)
 {

@@ -415,7 +415,7 @@ static struct span text_of(const char *s)
     return s ? span_str(s) : span_of(NULL, 0);
 }
 
-/* True if there is no trace context, or one of good form. */
+/* True if there is no trace context, or a well-formed one. */
 static bool context_good(const char *traceparent)
 {
     struct traceparent t;

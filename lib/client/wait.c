@@ -23,10 +23,11 @@
 
 /* deadlines */
 
-/* Asks the daemon whether it lives, unless such a question waits for its
- * answer: for a pool that cannot be, which any daemon answers, and counts
- * nothing. If nothing more fits, the message before it asks as well. Returns
- * the question's seq; once it is SILENT_MS old, see client_is_answered. */
+/* Asks the daemon for a sign of life, unless such a question is unanswered: it
+ * asks for a pool of an impossible name, which any daemon answers and no
+ * counter counts. If the message has no room, the one before it serves as the
+ * question. Returns the question's seq; once it is SILENT_MS old, see
+ * client_is_answered. */
 static uint32_t doubt_of(mmx *m)
 {
     struct local_msg msg = {
@@ -80,8 +81,8 @@ void client_due_look(mmx *m)
 
 /* waits */
 
-/* Returns the reason for a wait that ends now, `doubt` being the question that
- * it asked; 0: none, the wait was short. */
+/* Returns why a wait ends now. doubt: the question that it asked the daemon; 0:
+ * the wait was too short for one. */
 static int late(mmx *m, int timeout_ms, uint32_t doubt)
 {
     if (doubt && !client_is_answered(m, doubt))

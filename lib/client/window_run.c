@@ -102,7 +102,7 @@ static enum err check_segment(const struct mmx_segment *g,
     return OK;
 }
 
-/* The room that was looked up last: segments of a room follow each other. */
+/* The room of the last look-up: segments of one room follow each other. */
 struct last {
     bool known;
     uint32_t room;

@@ -96,7 +96,7 @@ uint64_t mmx_room_id(const void *name, size_t len)
     return mixed(fnv(FNV_BEGIN, name, len));
 }
 
-/* True if a comes before b; `full` is the load of one that takes no more. */
+/* True if a comes before b. full: an encoder of this load takes no more. */
 static bool placed_before(
     const struct mmx_encoder *a, const struct mmx_encoder *b, uint64_t full)
 {
@@ -120,7 +120,7 @@ int mmx_place(const void *key, size_t len, struct mmx_encoder *encoders, int n,
         e->weight = mixed(fnv(h, e->name, strlen(e->name)));
         full += e->load;
     }
-    /* Of the mean with the new item, rounded up. */
+    /* the mean load with the new item, times bound, rounded up */
     full = (full * bound + 100 * (uint64_t)n - 1) / (100 * (uint64_t)n);
     for (int gap = n / 2; gap > 0; gap /= 2)
         for (int i = gap; i < n; i++) {
@@ -157,13 +157,13 @@ const char *mmx_version(void)
 
 int mmx_reference_draw(struct mmx_reference *out)
 {
-    uint8_t bytes[MMX_REFERENCE_BYTES]; /* so few come all at once */
+    uint8_t bytes[MMX_REFERENCE_BYTES]; /* so few bytes come in one call */
 
     if (!out)
         return -MMX_E_MALFORMED;
     if (getrandom(bytes, sizeof bytes, 0) != sizeof bytes)
         return -MMX_E_SYSTEM;
-    bytes[0] |= 1; /* 0 is no id, and no secret */
+    bytes[0] |= 1; /* an id of 0 is none; a secret of 0 is none */
     bytes[sizeof bytes - 1] |= 1;
     return mmx_reference_read(bytes, sizeof bytes, out);
 }

@@ -1,6 +1,6 @@
-/* digest.h - how a picture names its room, where programs that know nothing of
- * each other have only the picture: libmtmd's id of it, the SHA-256 of the file
- * in hex, and a tag for the model, since another model makes other rows. */
+/* digest.h - how a picture names its room when two programs share nothing but
+ * the picture: by libmtmd's id of it (the SHA-256 of the file in hex) and a tag
+ * for the model, since another model makes other rows. */
 #ifndef MMX_LLAMA_DIGEST_H
 #define MMX_LLAMA_DIGEST_H
 
@@ -10,8 +10,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Returns the room of the picture; 0: it has no id, or a SHA-256 and the tag
- * more than 256 bytes. */
+/* Returns the id of the picture's room. 0: the picture has no id, or tag and id
+ * are too long. */
 static inline uint64_t digest_room(const char *tag, const char *id)
 {
     char name[327];
@@ -47,13 +47,13 @@ static inline bool digest_hex(const char *text, uint8_t *out, int n)
 }
 
 /* Makes the key of the picture's rows, which must be equal only for equal rows:
- * the SHA-256, turned by the tag. False: the id is no SHA-256. */
+ * the SHA-256, mixed with the tag. False: the id is no SHA-256. */
 static inline bool digest_key(const char *tag, const char *id, uint8_t key[32])
 {
     if (!id || !digest_hex(id, key, 32))
         return false;
     for (int i = 0; i < 4; i++) {
-        char part[300]; /* more than a tag that has named a room needs */
+        char part[300]; /* longer than any tag that digest_room() accepts */
         int n = snprintf(part, sizeof part, "%d/%.256s", i, tag);
         uint64_t turn = mmx_room_id(part, (size_t)n);
 

@@ -27,15 +27,15 @@
 #include <string.h>
 
 #define MEDIA_MAX 1024 /* pictures and windows of one request */
-#define OPEN_MAX  1024 /* undelivered rooms: as many as a handle has */
-#define SAME_MS   5000 /* for the last delivery of a picture */
+#define OPEN_MAX  1024 /* undelivered rooms at once: cells of a handle */
+#define SAME_MS   5000 /* wait for the last delivery of the same picture */
 #define ALL       UINT64_MAX
 
 struct item {
     mmx_room room;
-    uint64_t id; /* of the room, where the picture names it; 0 */
+    uint64_t id; /* of the room, if the picture names it; otherwise 0 */
     uint32_t rows;
-    int first, end; /* of job.window */
+    int first, end; /* the windows job.window[first] to [end - 1] */
     bool keyed, have;
 };
 
@@ -53,13 +53,14 @@ struct job {
 static struct host host;
 static struct llama_model *model;
 static mtmd_context *mtmd;
-static const char *tag;            /* --digest */
-static struct mmx_reference known; /* of a digest: the secret of its rooms */
+static const char *tag; /* --digest */
+/* has the secret of rooms named by pictures */
+static struct mmx_reference known;
 static struct item undelivered[OPEN_MAX];
 static int n_undelivered;
 static bool failed;
 
-/* Writes t, h, w of the rows; false if there are others between them. */
+/* Writes t, h, w of the chunk's rows; false: the rows are no such grid. */
 static bool grid_of(const mtmd_input_chunk *c, uint32_t grid[3])
 {
     const mtmd_image_tokens *image = mtmd_input_chunk_get_tokens_image(c);
@@ -94,8 +95,8 @@ static bool follows(const mtmd_input_chunk *c)
     return true;
 }
 
-/* True if the chunk goes on with the item of the last: a part of one sound or
- * picture, or a frame, DIGEST+NUMBER, of one video. */
+/* True if the chunk continues the item of the last one: a part of one sound or
+ * picture, or a frame (DIGEST+NUMBER) of one video. */
 static bool goes_on(const mtmd_input_chunk *last, const mtmd_input_chunk *c)
 {
     const char *old = mtmd_input_chunk_get_id(last),
@@ -147,8 +148,9 @@ static int words_of(
     return mmx_aux_end(&a);
 }
 
-/* Gives back the rooms that have ended. Waits for a room of this id, so that
- * another one may have it; ALL: for all, and gives all back. */
+/* Releases the rooms that have ended. First waits for the undelivered room of
+ * this id, so that the id can be used again; ALL: waits for all rooms and
+ * releases them. */
 static void settle(uint64_t id)
 {
     int left = 0;
@@ -162,7 +164,7 @@ static void settle(uint64_t id)
                     : 0;
 
         if (mmx_look(host.m, r, &look) != 0 || e == -MMX_E_STALE)
-            continue; /* DONE has released it */
+            continue; /* DONE has released the room */
         if (id != ALL && !(look.seen & (MMX_DONE | MMX_FAILED))) {
             undelivered[left++] = undelivered[i];
             continue;
@@ -205,8 +207,8 @@ static int announce(struct job *j, int i)
     return mmx_announce(host.m, &a, &it->room);
 }
 
-/* Prints what a language host needs: tokens of text, rooms and their rows; the
- * windows of a room name it one after the other. */
+/* Prints what a language host needs: tokens of text, rooms and their rows. The
+ * windows of one room name it one after another. */
 static void print_line(const struct job *j, const char *request)
 {
     size_t n = mtmd_input_chunks_size(j->chunks), rows;
@@ -236,8 +238,8 @@ static void print_line(const struct job *j, const char *request)
     fflush(stdout);
 }
 
-/* Waits until the daemon has a room that is named by its picture: until then
- * the last one of the name, whose rows are kept, would answer for it. */
+/* Waits until the daemon has opened a room named by its picture. Before that
+ * the last room of the name, whose rows are kept, would answer for it. */
 static int enter(struct item *it)
 {
     struct mmx_look look = {.size = sizeof look};
@@ -265,7 +267,8 @@ static int encode(const struct job *j, const struct item *it)
     }
     for (int i = it->first; i < it->end && e == 0; i++, at += rows) {
         if (mmx_poll(host.m, &it->room, 1, &s) == MMX_FAILED_STATE)
-            return -s.reason; /* its request has gone */
+            /* the request that asked for the room has ended */
+            return -s.reason;
         rows = (uint32_t)mtmd_input_chunk_get_n_tokens(j->window[i]);
         if (mtmd_encode_chunk(mtmd, j->window[i]) != 0) {
             (void)mmx_abort(
@@ -294,7 +297,8 @@ static void undo(struct job *j)
     mtmd_input_chunks_free(j->chunks);
 }
 
-/* Reads the pictures and cuts the prompt; NULL, or what is wrong. */
+/* Reads the pictures and cuts the prompt into windows. Returns NULL, or what is
+ * wrong. */
 static const char *prepare(struct job *j, char *images, const char *prompt)
 {
     struct mtmd_input_text text = {prompt, strlen(prompt), true, true};

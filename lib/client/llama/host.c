@@ -1,7 +1,6 @@
-/* host.c - connecting, mapping the pool, and telling a person what is wrong,
- * for both hosts. They die early, before a model is loaded, and with what to
- * do about it; once they serve, a request fails and the host goes on. One
- * thread. */
+/* host.c - for both hosts: connects, maps the pool, and tells a person what is
+ * wrong. At the start errors end the program before a model is loaded, and say
+ * how to mend them; later a request fails and the host goes on. One thread. */
 #include "host.h"
 
 #include <getopt.h>
@@ -94,8 +93,8 @@ void host_fits(const struct host *h, int width)
         h->field->dtype, width);
 }
 
-/* Steps the handle until there is a line: what the daemon was too slow to take
- * goes out then. */
+/* Steps the handle until stdin has a line, so that messages that the daemon was
+ * too slow to take still go out. */
 static void idle(struct host *h)
 {
     struct pollfd p[] = {{STDIN_FILENO, POLLIN, 0}, {mmx_fd(h->m), POLLIN, 0}};
@@ -113,7 +112,8 @@ bool host_serve(struct host *h, bool (*serve)(char *line))
     ssize_t n;
 
     host_say("ready");
-    setvbuf(stdin, NULL, _IONBF, 0); /* idle() sees all that is to be read */
+    /* idle() polls stdin, so stdio may buffer nothing */
+    setvbuf(stdin, NULL, _IONBF, 0);
     while (idle(h), (n = getline(&line, &size, stdin)) > 0) {
         if (line[n - 1] == '\n')
             line[n - 1] = 0;

@@ -1,4 +1,4 @@
-/* host.h - what the encode host and the language host do alike. */
+/* host.h - the common part of the encode host and the language host. */
 #ifndef MMX_LLAMA_HOST_H
 #define MMX_LLAMA_HOST_H
 
@@ -12,10 +12,10 @@
 struct host {
     mmx *m;
     struct mmx_pool pool;
-    const struct mmx_field *field; /* that has the rows: the first */
+    const struct mmx_field *field; /* the field with the rows: the first */
 };
 
-/* The program's name, for what it prints. */
+/* The program's name in messages. */
 extern const char *host_name;
 
 /* Prints "NAME: ..." on stderr; die also ends the program with status 1. The
@@ -25,14 +25,14 @@ extern const char *host_name;
     fprintf(stderr, "%s: " fmt "%s\n", host_name, __VA_ARGS__)
 #define host_die(...) (host_say(__VA_ARGS__), exit(1))
 
-/* Lets only errors of llama.cpp through; all of it with MMX_LLAMA_LOG set. */
+/* Shows only errors of llama.cpp; with MMX_LLAMA_LOG set, its whole log. */
 void host_quiet(void);
 
 /* Connects and maps the pool (NULL: the daemon's first), or dies. */
 void host_open(struct host *h, int role, const char *socket, const char *pool);
 
-/* Connects again if need be and maps the pool of a daemon that was started
- * again. False: it is away. */
+/* Connects again if need be, and maps the pool of a daemon that was restarted.
+ * False: the daemon is away. */
 bool host_up(struct host *h);
 
 /* Dies unless the pool's rows are as wide as the model's. */
@@ -41,11 +41,12 @@ void host_fits(const struct host *h, int width);
 /* Returns "reason, advice A: the daemon's text", static. */
 const char *host_reason(struct host *h, int e);
 
-/* Says "ready" and gives each line of stdin that is not empty to serve(). True
- * if it returned false for one of them. */
+/* Prints "ready" and passes each non-empty line of stdin to serve(). True if
+ * serve() returned false for a line. */
 bool host_serve(struct host *h, bool (*serve)(char *line));
 
-/* An option has one place for its value; one of a number, from 1 to max. */
+/* An option stores its value in one of the three places. A number is 1 to
+ * max. */
 struct host_option {
     const char *name;
     const char **text;
@@ -54,8 +55,8 @@ struct host_option {
     long max;
 };
 
-/* Reads the options, up to one without a name; what is wrong ends the program,
- * with the number's limits or the usage. */
+/* Reads the options; the list ends with one without a name. A wrong option ends
+ * the program with the number's limits or the usage. */
 void host_options(
     int argc, char **argv, const struct host_option *o, const char *usage);
 

@@ -25,19 +25,19 @@
 #define PARTS_MAX   (2 * WINDOWS_MAX + 1)
 
 struct part {
-    llama_token *text; /* NULL: a window of a room */
-    uint32_t n;        /* tokens, or rows */
+    llama_token *text; /* NULL: this part is a window of a room */
+    uint32_t n;        /* number of tokens, or of rows */
     struct mmx_reference named;
-    struct part *of;        /* the room's first window, which has: */
-    mmx_room room;          /* open: asked for */
+    struct part *of;        /* the room's first window. Only that has: */
+    mmx_room room;          /* open once the room is requested */
     uint32_t rows, windows; /* of the room */
     uint32_t from, window;  /* of this window */
 };
 
-/* What aux says of a window. */
+/* What the aux says of a window. */
 struct item {
     uint32_t flags, rows, span;
-    uint32_t grid[3]; /* merged; {0}: not said */
+    uint32_t grid[3]; /* merged patches; {0}: not given */
     mtmd_input_chunk *chunk;
 };
 
@@ -53,7 +53,7 @@ static uint32_t batch_max = 512, predict = 64, width;
 static bool no_stop, mrope;
 static int space;
 static float *window;     /* rows of a batch, as f32 */
-static const char *wrong; /* of the present request */
+static const char *wrong; /* why the present request fails */
 
 static bool wrong_is(const char *what)
 {
@@ -74,7 +74,8 @@ static bool decode(void)
            wrong_is("llama.cpp could not decode: the context is full?");
 }
 
-/* Puts tokens behind *past; with `last` the logits of the last one count. */
+/* Decodes tokens after position *past. last: computes logits for the last
+ * one. */
 static bool put_text(
     uint32_t seq, const llama_token *t, uint32_t n, llama_pos *past, bool last)
 {
@@ -100,8 +101,8 @@ static bool put_text(
 
 /* rows */
 
-/* Joins what of the aux is in the room's last rows, which are no item's. *mem:
- * to be freed. */
+/* Joins the room's aux with the part of it that is in the room's last rows.
+ * *mem: to be freed. */
 static bool join_aux(mmx_room r, struct mmx_look *look, uint8_t **mem)
 {
     uint32_t row_bytes = host.field->row_bytes;
@@ -112,7 +113,7 @@ static bool join_aux(mmx_room r, struct mmx_look *look, uint8_t **mem)
     if (n == -MMX_E_TOO_LARGE)
         return wrong_is("the aux claims more rows than the room has");
     if (!more)
-        return true; /* read_aux says what else is wrong */
+        return true; /* read_aux() finds any other error */
     if (stream)
         return wrong_is("more than 32 KiB of aux comes with the last row: not "
                         "with --mode stream");
@@ -129,7 +130,8 @@ static bool join_aux(mmx_room r, struct mmx_look *look, uint8_t **mem)
     return n > 0 || wrong_is("the room's last rows do not go on with its aux");
 }
 
-/* Reads the aux of window p; one room of another engine is one window. */
+/* Reads the aux of window p. A room that another engine filled is one
+ * window. */
 static bool read_aux(
     const struct mmx_look *look, const struct part *p, struct item *it)
 {
@@ -182,7 +184,7 @@ static bool read_aux(
     return true;
 }
 
-/* The position of row i, as llama.cpp takes it: t, y, x, z. */
+/* Computes the position of row i in llama.cpp's form: t, y, x, z. */
 static void position(
     const struct item *it, llama_pos past, uint32_t i, llama_pos pos[4])
 {
@@ -219,15 +221,16 @@ static bool landed(mmx_room r, uint32_t end)
     for (;;) {
         if (mmx_poll(host.m, &r, 1, &s) == MMX_FAILED_STATE)
             return good(-s.reason);
-        (void)mmx_step(host.m, ev, 16); /* the runs come with events */
+        (void)mmx_step(host.m, ev, 16); /* runs of rows come with events */
         if (s.rows >= end)
             return true;
         (void)mmx_wait(host.m, ev, 16, 1000);
     }
 }
 
-/* Returns rows [at, at + n) of the room as f32, or NULL. In stream mode they
- * are copied as they land, and released: `most` at once, if it is not 0. */
+/* Returns rows [at, at + n) of the room as f32, or NULL. In stream mode waits
+ * for at most `most` rows at a time (0: for all n), copies and releases
+ * them. */
 static const float *rows_of(
     const struct part *of, uint32_t at, uint32_t n, uint32_t most)
 {
@@ -278,7 +281,7 @@ static bool put_batch(const struct item *it, const float *rows, uint32_t seq,
     return decode();
 }
 
-/* Decodes the rows of window p; in stream mode each batch as it lands. */
+/* Decodes the rows of window p; in stream mode batch by batch as rows land. */
 static bool put_rows(const struct part *p, const struct item *it, uint32_t seq,
     llama_pos past, uint32_t most)
 {
@@ -325,8 +328,8 @@ static bool put_window(const struct part *p, uint32_t seq, llama_pos *past)
 
 /* a request */
 
-/* Cuts "text:1,2,3" or "room:REFERENCE:ROWS"; *room is the last one of the
- * words before, and becomes this one's. */
+/* Reads "text:1,2,3" or "room:REFERENCE:ROWS". *room: the last room read so
+ * far; set to this one if the word names a room. */
 static bool read_part(struct part *p, char *word, struct part **room)
 {
     char *end = word + 5;
@@ -396,7 +399,7 @@ static void print_piece(llama_token t)
             putchar(piece[i]);
 }
 
-/* Greedy tokens until the end of the answer. */
+/* Samples greedily until the end of the answer. */
 static bool answer(uint32_t seq, llama_pos past, const char *request)
 {
     const struct llama_vocab *v = llama_model_get_vocab(model);

@@ -37,15 +37,15 @@
 
 enum { WAIT_MS = 300 };
 
-/* Rows for one chunk of a batch, or the single ones of a context. */
+/* The rows of one chunk: of a batch, or a single one of a context. */
 struct have {
     struct have *next;
     const void *owner; /* mtmd_batch or mtmd_context */
     const mtmd_input_chunk *chunk;
-    mmx_room room; /* open: asked for, or read in place */
+    mmx_room room; /* open: requested, or read in place */
     bool open;
-    float *copy;       /* NULL: in place */
-    const float *rows; /* NULL: not yet, or not to be had */
+    float *copy;       /* NULL: read in place */
+    const float *rows; /* NULL: not there yet, or not available */
 };
 
 static struct have *first;
@@ -55,10 +55,11 @@ static struct {
     mmx *m;
     struct mmx_pool pool;
     uint64_t epoch;
-    bool off;  /* for good: this program encodes by itself */
-    bool away; /* was said */
+    bool off;  /* never again: this program encodes by itself */
+    bool away; /* a line has said so */
     int width;
-    int64_t silent; /* when a picture was waited for in vain, ms; 0: never */
+    /* when a wait for a picture last failed, ms; 0: the last one came */
+    int64_t silent;
 } link;
 
 static const char *setting(const char *name, const char *other)
@@ -84,7 +85,7 @@ static int64_t now_ms(void)
     return t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
-/* The function that this library stands before. */
+/* The function of libmtmd that this library replaces. */
 #define REAL(name) ((__typeof__(&(name)))real(#name))
 
 static void *real(const char *name)
@@ -100,8 +101,8 @@ static void *real(const char *name)
 
 /* link */
 
-/* Maps the pool of a daemon's new run, unless rows of the last one may still be
- * read: its map goes with that. With the lock. */
+/* Maps the pool of a restarted daemon, unless rows of its last run may still be
+ * read: their map would go. Called with the lock held. */
 static bool map_pool(uint64_t epoch)
 {
     const struct mmx_field *f = &link.pool.fields[0];
@@ -136,8 +137,8 @@ static bool map_pool(uint64_t epoch)
     return false;
 }
 
-/* True if rooms can be asked for: connected, with a pool that fits. With the
- * lock. */
+/* True if rooms can be requested: connected, with a pool that fits. Called with
+ * the lock held. */
 static bool up(void)
 {
     struct mmx_opt o = {.size = sizeof o,
@@ -175,7 +176,7 @@ static bool up(void)
 
 /* rooms */
 
-/* Asks for the rows of an entry's picture: true if that could be said. */
+/* Requests the rows of the entry's picture. True if the request was sent. */
 static bool ask(struct have *h)
 {
     const char *tag = setting("MMX_MODEL", ""), *id;
@@ -212,7 +213,7 @@ static bool ask(struct have *h)
     return h->open;
 }
 
-/* Releases an entry's room: no row of it is read from then on. */
+/* Releases the entry's room, whose rows are not read any more. */
 static void leave(struct have *h)
 {
     if (!h->open)
@@ -223,7 +224,7 @@ static void leave(struct have *h)
     pthread_mutex_unlock(&lock);
 }
 
-/* How long a picture may be unannounced. */
+/* Returns how long to wait for a picture to be announced. */
 static int patience(void)
 {
     int ms = limit("MMX_WAIT_MS", WAIT_MS);
@@ -242,7 +243,7 @@ static void heard(bool announced)
     pthread_mutex_unlock(&lock);
 }
 
-/* Waits for the rows: 0, or why they do not come. */
+/* Waits for the rows. Returns 0, or why they do not come. */
 static int wait_rows(mmx_room r)
 {
     int e = mmx_wait_room(link.m, r, MMX_LENGTH | MMX_READY, patience());
@@ -277,7 +278,7 @@ static int copy_rows(mmx_room r, uint32_t n, float *out)
     return e;
 }
 
-/* Fetches what was asked for: in place, or copied and released. */
+/* Gets the rows that ask() requested: in place, or copied and released. */
 static int fetch(struct have *h, bool in_place)
 {
     uint32_t n = (uint32_t)mtmd_input_chunk_get_n_tokens(h->chunk);
@@ -303,9 +304,10 @@ static int fetch(struct have *h, bool in_place)
     return e;
 }
 
-/* The list of chunks that have rows. Only its owner's thread uses an entry. */
+/* The list of entries. Only the owner's thread uses an entry. */
 
-/* Returns the owner's entry behind `after`, or its first; chunk NULL: any. */
+/* Returns the owner's entry after `after`, or its first one; chunk NULL: for
+ * any chunk. */
 static struct have *entry_of(
     const void *owner, const mtmd_input_chunk *chunk, const struct have *after)
 {
@@ -422,8 +424,8 @@ __attribute__((visibility("default"))) float *mtmd_get_output_embd(
     return h ? h->copy : REAL(mtmd_get_output_embd)(ctx);
 }
 
-/* libmtmd keeps its own list, so that its rules of what goes together hold, and
- * so that it can encode after all. */
+/* libmtmd gets the chunk too: its rules say which chunks fit into one batch,
+ * and it may have to encode after all. */
 __attribute__((visibility("default"))) int32_t mtmd_batch_add_chunk(
     mtmd_batch *batch, const mtmd_input_chunk *chunk)
 {
