@@ -30,7 +30,7 @@ struct cuda *cuda_hold(struct cuda *c);
  * Accepts NULL. */
 void cuda_close(struct cuda **c);
 
-/* Makes it this thread's current GPU, for libraries that use that. */
+/* Makes the GPU current on this thread, for libraries that rely on that. */
 void cuda_stay(struct cuda *c);
 /* Returns why the GPU is lost, an error that the driver repeats for every later
  * call; NULL: it works. Any thread; valid until cuda_close. */
@@ -46,7 +46,7 @@ MUST_CHECK enum err cuda_settle(struct cuda *c);
 /* Returns host memory that all GPUs access without the driver's own staging.
  * NULL: none could be pinned; logged. */
 void *cuda_pinned(struct cuda *c, size_t bytes);
-/* Frees it. */
+/* Frees memory of cuda_pinned(). */
 void cuda_unpin(struct cuda *c, void *p);
 
 /* Opens a lane with `marks` marks. woken(ud) is called on a thread of the

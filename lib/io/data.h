@@ -59,11 +59,12 @@ struct data_conf {
     uint32_t message_max; /* bytes of the longest body to receive */
     uint32_t keepalive_ms;
     uint32_t stall_ms; /* an endpoint without progress for this time breaks */
-    uint32_t greeting_ms;   /* from accept to greeting */
-    uint32_t endpoints_max; /* opened by us */
-    uint32_t inbound_max;   /* opened by others to us; 0: we only send */
-    uint32_t messages_max;  /* in flight */
-    uint32_t fetches_max;   /* begun and not ended */
+    uint32_t greeting_ms;   /* limit from accept to greeting */
+    uint32_t endpoints_max; /* endpoints that we open */
+    /* connections that others open to us; 0: we only send */
+    uint32_t inbound_max;
+    uint32_t messages_max; /* messages in flight */
+    uint32_t fetches_max;  /* fetches that have begun and not ended */
     /* For TCP. A peer's connections are divided among our addresses. */
     uint32_t streams;    /* connections to a peer; 0: the carrier chooses */
     uint32_t addresses;  /* our number of addresses; 0 means 1 */
@@ -71,9 +72,10 @@ struct data_conf {
     /* Requirement for connections to us, and minimum for ours: an address
      * without a key, or whose key requires less, is not connected to. */
     enum data_safe safe;
-    uint32_t keys_max;          /* number of keys for admit(); 0: none */
-    uint64_t rekey_bytes;       /* sent under one key of TLS; 0: the default */
-    struct data_counts *counts; /* the owner's, to count in until close */
+    uint32_t keys_max; /* number of keys for admit(); 0: none */
+    /* bytes sent under one TLS key; 0: the default */
+    uint64_t rekey_bytes;
+    struct data_counts *counts; /* the owner's counters; used until close */
 };
 
 /* A message that has arrived. Eager: data[0..len) is valid inside the callback.
@@ -149,8 +151,8 @@ struct data_ops {
     int (*fd)(struct data *d);
     MUST_CHECK enum err (*arm)(struct data *d);
     /* Breaks endpoints that stall. Call it about every stall_ms / 4 while
-     * anything is in flight. True: address() is another now, as the host's has
-     * changed or what was stuck was replaced; all endpoints broke then, and
+     * anything is in flight. True: address() has changed, because the host's
+     * has, or because stuck parts were replaced; then all endpoints broke, and
      * pollers have to watch fd() anew. */
     bool (*tick)(struct data *d, uint64_t now_ns);
     /* Returns the trouble of ep's connection since its last connect(), with a
@@ -182,13 +184,13 @@ extern const struct data_ops data_tcp;
 extern const struct data_ops data_ucx;
 #define DATA_NO_UCX "this program was built without UCX"
 
-/* The use of UCX on this host, for transfer.carrier: auto. */
+/* What UCX offers on this host, for transfer.carrier: auto. */
 struct ucx_offer {
     char version[16];
     char transports[128], devices[128]; /* comma-separated; better than TCP */
     char why_not[160];                  /* empty if UCX is worth using */
 };
-/* In why_not if UCX itself is unsound, whatever the host has. */
+/* why_not contains this if UCX itself is unsound, whatever the host has. */
 #define UCX_ENDS_PROCESS "ends the process when a peer goes"
 /* True if UCX is sound, and has a transport between hosts that is better than a
  * TCP socket, or one that tls names (unless tls is "tcp"). Call it before any

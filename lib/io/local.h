@@ -102,7 +102,8 @@ bool local_gone(const struct local *l, uint32_t conn);
  * frames that may wait are left: they go with the next call, which is due in
  * 1 ms. */
 bool local_flush(struct local *l);
-/* Stops reading messages while `held`, during an answer in pieces. */
+/* Stops reading the connection's messages while `held`: its answer is sent in
+ * pieces. */
 void local_hold(struct local *l, uint32_t conn, bool held);
 /* Records that the connection has sent HELLO. When the table is full, newer
  * connections of the same user, or of a user with fewer, evict those without
@@ -120,7 +121,7 @@ MUST_CHECK enum err local_cells(
 /* Stores one word, with release order; no effect on an ended connection. */
 void local_cell(struct local *l, uint32_t conn, uint32_t index, uint64_t word);
 
-/* True if it connected to the socket for orders. */
+/* True if the client connected to the socket for orders. */
 bool local_orders(const struct local *l, uint32_t conn);
 
 #endif

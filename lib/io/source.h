@@ -29,10 +29,10 @@ struct source {
  * becomes a holder. On error *why says what was wrong. */
 MUST_CHECK enum err source_open(struct source **out, int fd,
     const struct local_pool_info *m, uint64_t room, const char **why);
-/* Returns the bytes of `room` that it uses. */
+/* Returns the bytes of `room` that the source uses. */
 uint64_t source_room(const struct source *s);
-/* Maps and populates it, which takes a second per 8 GiB. GPU memory is mapped
- * for all `readers` (bits: numbers of GPUs), or fails. */
+/* Maps and populates the source: a second per 8 GiB. GPU memory is mapped for
+ * all `readers` (bits: numbers of GPUs), or the call fails. */
 MUST_CHECK enum err source_map(struct source *s, uint32_t readers);
 
 /* Adds a holder; returns s. */

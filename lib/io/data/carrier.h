@@ -17,9 +17,9 @@ struct carrier_op {
     struct list link;
     void *cookie;
     uint32_t ep;       /* endpoint whose list it is on, or NONE */
-    uint32_t at, iovs; /* pieces are iov[1..iovs); the carrier uses `at` */
-    uint32_t by;       /* the carrier's */
-    uint64_t bytes;    /* of the pieces */
+    uint32_t at, iovs; /* pieces are iov[1..iovs); `at` is for the carrier */
+    uint32_t by;       /* for the carrier */
+    uint64_t bytes;    /* of all pieces */
     bool fetch, ok;
     uint8_t *frame;    /* CARRIER_FRAME bytes, then the header; messages only */
     struct iovec *iov; /* few, or many if it has more pieces */
@@ -32,10 +32,12 @@ struct carrier_end {
     uint64_t quiet_since_ns; /* since when they make no progress; 0: not seen
                                 yet */
     bool open, broken, unreported;
-    bool made;       /* the report is about its connection, not its end */
-    bool answered;   /* it was connected once */
-    bool failed;     /* the carrier will break it; it accepts no posts */
-    bool loopback;   /* the address is; members below are set since connect() */
+    bool made;     /* the report says connected, not broken */
+    bool answered; /* has been connected */
+    /* the carrier will break the endpoint; posts are refused */
+    bool failed;
+    /* the address is loopback; members below are set since connect() */
+    bool loopback;
     uint8_t trouble; /* enum trouble */
     char why[128];   /* the address as text; later the fault */
 };
@@ -104,7 +106,7 @@ static inline struct iovec *iov_skip(struct iovec *v, size_t n)
     }
     return v;
 }
-/* Takes op off its list; carrier_report() reports it. */
+/* Takes op off its list and has carrier_report() report it. */
 void carrier_complete(struct carrier *c, struct carrier_op *op, bool ok);
 void carrier_complete_all(struct carrier *c, struct list *ops);
 /* Moves op from its endpoint's list to another. */

@@ -264,7 +264,7 @@ static ucs_status_t send_bare(ucp_ep_h h, size_t len)
 
     if (!UCS_PTR_IS_PTR(r))
         return UCS_PTR_STATUS(r);
-    ucp_request_free(r); /* once it has ended */
+    ucp_request_free(r); /* UCX frees it at the end of the send */
     return UCS_OK;
 }
 
@@ -275,7 +275,7 @@ static ucs_status_t send_bare(ucp_ep_h h, size_t len)
 static void on_bare(struct data *d, ucp_ep_h from, size_t len)
 {
     if (len == 0) {
-        (void)send_bare(from, 1); /* fails if the peer is gone: no matter */
+        (void)send_bare(from, 1); /* may fail: the peer is gone */
         return;
     }
     for (uint32_t i = 0; i < d->c.conf.endpoints_max; i++)
@@ -541,7 +541,7 @@ static ucs_status_t on_arrived(void *arg, const void *header, size_t header_len,
         .who = NONE};
     bool kept;
 
-    if (d->c.inside) /* while a worker is destroyed there is no receiver */
+    if (d->c.inside) /* a worker is being destroyed: drop the message */
         return UCS_OK;
     if (header_len == 0) {
         if (param->recv_attr & UCP_AM_RECV_ATTR_FIELD_REPLY_EP)
@@ -575,7 +575,7 @@ static enum err ucx_fetch(struct data *d, const struct data_in *in,
         return ERR_BUSY;
     op = op_of(d->c.unused_fetches.next);
     carrier_pieces(&op->op, iov, iovs);
-    if (op->op.bytes != in->len) /* even if all is requested: UCX cannot */
+    if (op->op.bytes != in->len) /* UCX fetches all bytes or none */
         return ERR_MALFORMED;
     op_param(op, &param, &buffer, &count);
     CHECK(op->op.ep == NONE && op->op.fetch, "an operation in use");

@@ -34,7 +34,7 @@
 
 #define ACCEPTS_MAX 16
 #define SWEEPS      4    /* within greeting_ms */
-#define PROOFS_MAX  128  /* if keys are required: of rank TALKS, and of NAMED */
+#define PROOFS_MAX  128  /* with keys: of rank TALKS, and as many of NAMED */
 #define SILENT_MAX  1024 /* with keys */
 
 enum rank { VACANT, SILENT, TALKS, NAMED, PROVEN, RANKS };
@@ -54,11 +54,11 @@ struct tcp_door {
     uint32_t ins_count, silent_max;
     struct list of[RANKS];
     uint32_t count[RANKS];
-    struct tcp_keys keys; /* keys_max; if keys are required */
+    struct tcp_keys keys; /* keys_max entries; only if keys are required */
     int epoll, listeners[TCP_RAILS];
-    int spare;    /* reserve, to refuse with when none is left; or -1 */
+    int spare;    /* spare descriptor with which to refuse clients; or -1 */
     int timer;    /* timerfd */
-    bool timed;   /* it runs */
+    bool timed;   /* the timer runs */
     bool resting; /* the listener is not polled until the timer expires */
 };
 

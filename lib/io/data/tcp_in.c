@@ -47,17 +47,17 @@ struct tcp_in {
     struct tcp_in_conf conf;
     int fd;
     struct tcp_safe *safe;       /* until the proof */
-    struct tcp_records *records; /* after it, if it encrypts */
+    struct tcp_records *records; /* after the proof, if rows are encrypted */
     bool waits;                  /* see tcp_in_waits() */
     bool greeted, fetching, dropping, whole;
-    bool keyed; /* key_id is set to its key's */
+    bool keyed; /* key_id is that of its key */
     uint8_t key_id[TCP_KEY_ID];
-    uint32_t who;    /* peer whose key it has proven; NONE */
+    uint32_t who;    /* peer whose key was proven; NONE */
     uint32_t stream; /* after the proof: its stream number */
-    bool large;      /* this or the last body is fetched: more may be */
+    bool large;      /* this or the last body is fetched: the next may be */
     bool used; /* a grown buffer was needed since the last tcp_in_shrink() */
     uint64_t quiet_since_ns;
-    uint64_t moved; /* bytes since then */
+    uint64_t moved; /* bytes since quiet_since_ns */
     uint8_t *buffer;
     size_t cap, tail, head; /* buffer[tail..head) is not parsed yet */
     uint64_t left;          /* of the body in progress */
@@ -315,7 +315,7 @@ static void deliver_large(
 
     CHECK(kept == (in->fetching || in->whole), "a message of %zu bytes was %s",
         len, kept ? "kept and not fetched" : "fetched and not kept");
-    if (in->whole) { /* parse it again from its frame on */
+    if (in->whole) { /* the frame is parsed again */
         in->large = false;
         *over = !make_whole(in, TCP_FRAME + header.len + len + RECORD_MAX);
         return;

@@ -28,18 +28,19 @@ struct tcp_in_conf {
 
 /* Opens a connection that owns fd. NULL: no memory, and fd is closed. */
 struct tcp_in *tcp_in_open(int fd, const struct tcp_in_conf *c);
-/* Closes it; an unfinished fetch ends with ok false. */
+/* Closes the connection; an unfinished fetch ends with ok false. */
 void tcp_in_close(struct tcp_in **in);
 /* True if the greeting was received, and proven if there are keys. */
 bool tcp_in_greeted(const struct tcp_in *in);
-/* True if it names a key that is not in force. The key may still come: close
- * the connection if it has not come after some time. */
+/* True if the connection names a key that is not in force. The key may still
+ * come: close the connection if it does not come in time. */
 bool tcp_in_waits(const struct tcp_in *in);
 /* Checks the keys again while tcp_in_waits(). */
 void tcp_in_again(struct tcp_in *in, bool *over);
-/* True if it has named a key that is in force. */
+/* True if the connection has named a key that is in force. */
 bool tcp_in_named(const struct tcp_in *in);
-/* True if it has proven, or begun to prove, the key with this id. */
+/* True if the connection has proven, or begun to prove, the key with this
+ * id. */
 bool tcp_in_of(const struct tcp_in *in, const uint8_t *id);
 /* True if both have proven, or begun to prove, the same key. */
 bool tcp_in_same_key(const struct tcp_in *a, const struct tcp_in *b);
@@ -56,13 +57,13 @@ MUST_CHECK enum err tcp_in_fetch(struct tcp_in *in, const struct iovec *iov,
 
 void tcp_in_whole(struct tcp_in *in);
 
-/* True if its buffer has grown for a large message. */
+/* True if the buffer has grown for a large message. */
 bool tcp_in_grown(const struct tcp_in *in);
 /* Frees memory that no message has needed since the last call. */
 void tcp_in_shrink(struct tcp_in *in);
 
-/* True if it is inside a message of which less than TCP_LEAST came in limit_ns.
- */
+/* True if the connection is inside a message of which less than TCP_LEAST came
+ * in limit_ns. */
 bool tcp_in_stalled(struct tcp_in *in, uint64_t now_ns, uint64_t limit_ns);
 
 #endif

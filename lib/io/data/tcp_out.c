@@ -362,7 +362,7 @@ static void stream_send(struct data *d, struct stream *st)
         if (!stream_may_go_on(d, st, (size_t)n))
             break;
     }
-    stream_ready(d, st); /* with the rest of its begun message */
+    stream_ready(d, st); /* it still has the rest of its message */
 }
 
 void tcp_out_posted(
@@ -409,7 +409,8 @@ static void stream_over(struct data *d, struct stream *st, const char *why)
     if (error)
         log_debug("tcp: endpoint %u: %s", number(d, st), strerror(error));
     if (!st->connected && st != st->ep->streams) {
-        stream_close(st); /* no message used it: the others continue */
+        /* it never carried a message: the other streams go on */
+        stream_close(st);
         return;
     }
     if (error && !why[0])
@@ -476,11 +477,11 @@ void tcp_out_event(struct data *d, uint32_t index, uint32_t events)
     CHECK(index / TCP_STREAMS < d->c.conf.endpoints_max, "stream %u", index);
     st = stream_at(ep, index % TCP_STREAMS);
     if (!st || st->fd < 0)
-        return; /* of a connection closed in this turn */
+        return; /* the connection was closed earlier in this turn */
     if (st->safe) {
         if (!stream_prove(d, st, events))
             return;
-        events &= ~(uint32_t)EPOLLIN; /* it was the proof */
+        events &= ~(uint32_t)EPOLLIN; /* that input was part of the proof */
     }
     /* The peer sends nothing here: readable means closed, too. */
     if (events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)) {

@@ -11,7 +11,7 @@ struct stream {
     struct endpoint *ep;
     struct carrier_op *op;   /* begun here and incomplete; or NULL */
     uint64_t quiet_since_ns; /* of op, as in carrier_end */
-    uint64_t moved;          /* bytes since then */
+    uint64_t moved;          /* bytes since quiet_since_ns */
     int fd;                  /* -1: closed, or never opened */
     bool connected, blocked; /* connected: and proven, if there is a key */
     bool small;              /* only for messages up to DATA_SMALL bytes */
@@ -32,7 +32,7 @@ struct endpoint {
     uint64_t taken;       /* bytes taken in this turn */
     struct tcp_place place;
     uint8_t hello[TCP_HELLO];
-    struct tcp_key key; /* of the pair */
+    struct tcp_key key; /* the pair's key */
     char name[64];
 };
 

@@ -56,7 +56,7 @@ static bool receive(struct tcp_safe *s, uint32_t need)
     return true;
 }
 
-/* Sends all of it: a new connection's buffer is empty. */
+/* Sends n bytes, which a new connection's buffer always takes. */
 static bool say(struct tcp_safe *s, const uint8_t *p, size_t n)
 {
     return send(s->fd, p, n, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)n;
@@ -150,7 +150,7 @@ static enum tcp_proof answer(struct tcp_safe *s)
     if (memcmp(s->box, MAGIC, 4) != 0)
         return safe_failed(s, "it names no key");
     if (!key) {
-        s->have = HELLO_BYTES; /* keep it, to try again */
+        s->have = HELLO_BYTES; /* keep the message, to try again later */
         return PROOF_UNKNOWN;
     }
     s->key = *key;

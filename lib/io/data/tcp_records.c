@@ -45,7 +45,7 @@
 enum { TYPE_ALERT = 21, TYPE_HANDSHAKE = 22, TYPE_DATA = 23 };
 enum { CLOSE_NOTIFY = 0 };
 
-/* Does not ask for the other end's. */
+/* The message does not ask the other end to change its keys, too. */
 static uint8_t key_update[UPDATE] = {24, 0, 0, 1, 0};
 
 struct tcp_records {
@@ -106,7 +106,8 @@ static bool next_secret(struct tcp_records *r)
 struct tcp_records *tcp_records_new(const EVP_CIPHER *cipher,
     const EVP_MD *hash, const uint8_t *secret, uint64_t rekey)
 {
-    struct tcp_records *r = malloc(sizeof(*r)); /* boxes of few bytes stay so */
+    /* pages of the box stay untouched until used */
+    struct tcp_records *r = malloc(sizeof(*r));
 
     if (r) {
         memset(r, 0, offsetof(struct tcp_records, box));
@@ -223,7 +224,7 @@ static bool seal(
 
     CHECK(n <= RECORD_MAX && r->len + HEAD + len <= BOX, "%zu bytes at %zu", n,
         r->len);
-    head[0] = TYPE_DATA; /* `type` is inside */
+    head[0] = TYPE_DATA; /* the true type is inside */
     head[1] = head[2] = 3;
     head[3] = (uint8_t)(len >> 8);
     head[4] = (uint8_t)len;
@@ -313,7 +314,7 @@ static ssize_t other(
     uint8_t type = 0;
     bool good;
 
-    while (n > 0 && type == 0) /* behind its type may be zeros */
+    while (n > 0 && type == 0) /* zeros may follow the type */
         type = p[--n];
     if (type == TYPE_DATA && n > 0 && guard_scatter(iov, p, n))
         return (ssize_t)n;

@@ -165,7 +165,8 @@ static bool set_up(SSL_CTX *c)
     SSL_CTX_clear_options(c, SSL_OP_ENABLE_MIDDLEBOX_COMPAT |
                                  SSL_OP_ALLOW_NO_DHE_KEX | SSL_OP_ENABLE_KTLS);
     SSL_CTX_set_session_cache_mode(c, SSL_SESS_CACHE_OFF);
-    SSL_CTX_set_read_ahead(c, 0); /* what follows the handshake is not its */
+    /* OpenSSL must not read records behind the handshake */
+    SSL_CTX_set_read_ahead(c, 0);
     SSL_CTX_set_keylog_callback(c, on_secret);
     SSL_CTX_set_psk_use_session_callback(c, use_key);
     SSL_CTX_set_psk_find_session_callback(c, find_key);

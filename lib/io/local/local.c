@@ -512,7 +512,8 @@ enum err local_new(struct local **out, uv_loop_t *loop,
         e = start_polls(l);
     if (e != OK) {
         local_stop(l);
-        uv_run(loop, UV_RUN_NOWAIT); /* for what it closes */
+        /* lets libuv call back for the closed handles */
+        uv_run(loop, UV_RUN_NOWAIT);
         local_free(&l);
         return e;
     }

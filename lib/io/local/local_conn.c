@@ -106,7 +106,7 @@ bool conn_start(struct local_conn *c, int fd, int pidfd)
     c->parked_at = c->parked_len = c->rests = c->fds_sent = 0;
     c->owner->stats.open++;
     list_push_tail(&c->owner->silent, &c->silent);
-    conn_ready(c); /* its HELLO may have come already */
+    conn_ready(c); /* its HELLO may already be there */
     poll_for(c);
     e = uv_poll_start(&c->pid_poll, UV_READABLE, on_pidfd);
     CHECK(e == 0, "poll of a process: %s", uv_strerror(e));

@@ -38,19 +38,20 @@ struct local_conn {
     int fd, pidfd;       /* -1: closed */
     uint8_t closing;     /* uv handles whose close callback has not come */
     bool blocked;        /* the socket is full; `out` waits */
-    struct list resting; /* blocked, and only a timer ends that */
+    struct list resting; /* blocked, and only a timer will end that */
     uint64_t rest_until_ns;
     uint32_t rests;    /* in a row, without a send between */
     uint32_t fds_sent; /* since the engine last had read all of them */
     bool deaf;         /* the engine reads no more: output is dropped */
     bool held;         /* its messages wait: local_hold */
-    bool over;         /* it ends when `out` is empty */
-    bool eof;          /* ends now */
-    bool broken;       /* it ends when the received input has been read */
-    bool dead;         /* its process has exited */
-    bool more;         /* its turn ended before its input */
-    uint32_t frames;   /* left in this turn */
-    uint8_t *out;      /* OUT_MAX bytes: frames from out_head to out_len */
+    bool over;         /* the connection ends when `out` is empty */
+    bool eof;          /* the connection ends now */
+    /* the connection ends when its received input has been read */
+    bool broken;
+    bool dead;       /* its process has exited */
+    bool more;       /* its turn ended before its input */
+    uint32_t frames; /* left in this turn */
+    uint8_t *out;    /* OUT_MAX bytes: frames from out_head to out_len */
     uint32_t out_head, out_len;
     struct local_mark marks[MARKS_MAX];
     uint32_t marks_count;
@@ -109,7 +110,7 @@ void local_rest(struct local *l);
 /* Starts a connection on accepted descriptors, which it owns from then on.
  * False: the system has no place to poll them, and they stay the caller's. */
 MUST_CHECK bool conn_start(struct local_conn *c, int fd, int pidfd);
-/* Gives back the place that its user has for it. */
+/* Gives back the place that the connection takes from its user's share. */
 void conn_leave(struct local_conn *c);
 /* Ends the connection now and reports it. */
 void conn_end(struct local_conn *c);

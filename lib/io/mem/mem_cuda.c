@@ -59,7 +59,7 @@ static CUmemAllocationProp props(struct cuda *c)
         .location = {
             .type = CU_MEM_LOCATION_TYPE_DEVICE, .id = (int)c->device}};
 
-    /* Lets network cards reach it; no cost without one. */
+    /* Lets network cards access the memory; costs nothing without one. */
     if (cuda_attribute(
             c, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED))
         p.allocFlags.gpuDirectRDMACapable = 1;
@@ -214,7 +214,7 @@ static CUresult import_map(struct mem *m, const struct mem_import *from)
     return r == CUDA_SUCCESS ? allow_read(m, m->gpu) : r;
 }
 
-/* Lets another of our GPUs copy from it. */
+/* Lets another of our GPUs copy from the memory. */
 static CUresult reach(struct mem *m, struct cuda *reader)
 {
     const struct gpu_driver *d = m->gpu->d;
@@ -235,7 +235,7 @@ static enum err reach_all(struct mem *m, const char *user, uint32_t readers)
 
         if (!(readers >> i & 1) || i == m->gpu->device)
             continue;
-        /* Kept open: a context's access ends with it. */
+        /* Stays open: access ends with the GPU's context. */
         e = cuda_open(&m->readers[i], user, i);
         if (e != OK)
             return e;

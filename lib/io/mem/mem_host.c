@@ -185,7 +185,7 @@ static enum err populate(struct mem *m, const struct mem_opt *opt)
         (unsigned long)c.piece, (unsigned long)m->page);
     for (; n < CREW_MAX && n + 1 < pieces; n++)
         if (pthread_create(&others[n], NULL, crew_member, &c) != 0)
-            break; /* fewer threads must do */
+            break; /* fewer threads do the work */
     crew_member(&c);
     while (n > 0)
         pthread_join(others[--n], NULL);

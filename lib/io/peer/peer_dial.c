@@ -20,15 +20,15 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Waits after an attempt without socket or thread, after one of ZMQ's (longer
- * than it takes), and at most. */
+/* Waits before the next attempt: after one without socket or thread, after one
+ * of ZMQ's (longer than ZMQ takes), and at most. */
 #define WAIT_FIRST_NS (200 * NS_PER_MS)
 #define WAIT_NAME_NS  (2 * NS_PER_S)
 #define WAIT_MAX_NS   (30 * NS_PER_S)
-/* At most after all keys were refused. */
+/* The longest wait after all keys were refused. */
 #define WAIT_KEYS_NS  (2 * NS_PER_S)
 #define ASKED_LONG_NS (3 * NS_PER_S)
-/* Between two checks why there is no connection. */
+/* Interval of checks why there is no connection. */
 #define PROBE_EVERY_NS (2 * NS_PER_S)
 /* A guess about keys is reported after this time, and in the third round
  * through the keys: an encoder that ends or starts may break a few handshakes

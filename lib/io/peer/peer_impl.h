@@ -59,17 +59,18 @@ struct dial {
     struct lookup *lookup;
     uint64_t asked_ns; /* start of the lookup */
     struct lookup_result found;
-    uint32_t at; /* index of the address in `found` in use */
+    uint32_t at; /* index of the present address in `found` */
     uint64_t retry_ns, wait_ns;
-    char name[64];       /* encoder that it must be; empty: any */
+    char name[64];       /* encoder that must be at the other end; empty: any */
     uint32_t key;        /* key to try at the other end; NONE: none left */
-    uint32_t refused;    /* failed handshakes since it was up */
-    uint64_t refused_ns; /* time of the first one */
-    const char *why;     /* of the last one with a reason other than its end */
-    bool sure;           /* one had a certain reason */
-    const char *logged;  /* last */
+    uint32_t refused;    /* failed handshakes since the link was up */
+    uint64_t refused_ns; /* time of the first failure */
+    const char *why;     /* of the last failure with a reason beyond "ended" */
+    bool sure;           /* the reason of one failure was certain */
+    const char *logged;  /* reason in the last log line */
     int probe;           /* our own connect, to find out why ZMQ fails; -1 */
-    uint64_t probe_ns;   /* when it began; if -1: when the next one may */
+    /* when that began; if probe is -1: when it may begin */
+    uint64_t probe_ns;
 };
 
 struct link {
@@ -77,7 +78,7 @@ struct link {
     bool up;
     bool taking;       /* `msg` has frames of it that were not passed on */
     uint64_t rid;      /* ROUTER: its routing id */
-    uint32_t conn;     /* ROUTER: its connection */
+    uint32_t conn;     /* ROUTER: the link's connection */
     struct dial dial;  /* DEALER */
     struct list dirty; /* on the owner's `dirty` or `coalesced` */
     uint8_t *out;
