@@ -374,6 +374,22 @@ class Vllm(VllmCase):
         self.other_weights()
         self.cat_of()
 
+    def test_rows_that_landed_before_weights_changed_are_not_loaded(self):
+        """They would be another request's, too: vLLM keeps one item of a
+        name."""
+        scheduler = self.resettable()
+        early = self.hand_over("early", ("cat", 300))
+        self.consumer.admit(early)
+        scheduler.reset_encoder_cache()
+        self.other_weights()
+        late = self.hand_over("late", ("cat", 300))
+        self.consumer.take(early)
+        self.check(self.consumer, early)
+        self.fetch(late)
+        self.consumer.finish(early)
+        self.assertEqual(self.consumer.encoded, ["cat"])
+        self.d.all_free()
+
     def test_requests_wait_for_source_blocks_whole(self):
         """Requests have two pictures each and three pictures fit: no request
         holds blocks for one picture and waits for the other's."""

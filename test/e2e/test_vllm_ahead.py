@@ -9,8 +9,9 @@ import socket
 import types
 from unittest import mock
 
+import fake_vllm
 from engine import LIMIT
-from fake_vllm import Request, VllmCase
+from fake_vllm import Request, VllmCase, tensor
 from pair import eventually
 
 import mmx
@@ -223,6 +224,19 @@ class Ahead(VllmCase):
         self.assertEqual(self.consumer.encoded, [])
         self.say({"request": "y"})
         self.declined(liar.ec_transfer_params["dog"])
+        self.all_free()
+
+    def test_rows_of_other_weights_are_not_taken(self):
+        early = self.hand_over("early", ("cat", 300))
+        self.say({"request": "y", "offers": early.ec_transfer_params})
+        self.quiet()
+        self.producer.scheduler._producer.reset()
+        self.producer.caches = [{} for _ in self.producer.ranks]
+        with mock.patch.object(fake_vllm, "tensor",
+                               lambda *how: tensor(*how) ^ 1):
+            self.fetch(self.hand_over("late", ("cat", 300)))
+        self.assertEqual(self.consumer.encoded, [])
+        self.say({"request": "y"})
         self.all_free()
 
     def test_no_more_than_its_share_of_the_pool(self):

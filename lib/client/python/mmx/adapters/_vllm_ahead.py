@@ -85,8 +85,8 @@ class Ahead:
         with self._lock:
             early = self._rooms.get(offer[:2]) or next(
                 (e for e in self._rooms.values() if
-                 e.identifier == identifier and e.offer.rows == offer.rows),
-                None)
+                 e.identifier == identifier and
+                 e.offer[2:] == offer[2:]), None)
             if not early:
                 return None, offer
             del self._rooms[early.offer[:2]]

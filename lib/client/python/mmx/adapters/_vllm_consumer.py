@@ -77,10 +77,16 @@ class ConsumerScheduler:
         watch_resets(self)
 
     def reset(self) -> None:
-        """vLLM keeps no item any more."""
+        """vLLM keeps no item any more. What is offered by now is of weights
+        that have changed: what vLLM can encode is not fetched from there."""
         for identifier, item in list(self.items.items()):
             item.resident = False
             item.holders.clear()
+            if not item.reference:
+                self._leave(item)
+                item.given_up, item.encoded, item.since = True, True, 0.0
+                for offer in list(item.offers):
+                    self._decline(identifier, offer)
             self._drop_unused(identifier, item)
 
     def offers(self, request: Any) -> Dict[str, Offer]:
