@@ -20,20 +20,21 @@
 #include <unistd.h>
 
 #define LINE_BYTES 256
-/* A pipe takes as much at once, where it takes any. */
+/* A pipe that is ready takes at least this much at once. */
 #define WRITE_BYTES 4096
-#define WRITE_MS    1000 /* how long a reader of stderr is waited for */
+#define WRITE_MS    1000 /* limit of the wait for a reader of stderr */
 #define STACK_BYTES (64u << 10)
 
 _Static_assert(2 * LINE_BYTES <= WRITE_BYTES, "a write has whole lines");
 _Static_assert(CRASH_HAPPENINGS < RECORDER_SIZE, "the last are remembered");
 
 static const int signals[] = {SIGSEGV, SIGILL, SIGFPE, SIGABRT};
-static struct sigaction before[ARRAY_LEN(signals)]; /* as they were found */
+/* the actions found at the start */
+static struct sigaction before[ARRAY_LEN(signals)];
 static _Atomic(const struct crash_view *) watched;
 
-/* Returns what begins a line for the service manager: critical. What is worse
- * is shown on all terminals, and the lines have ids of rooms. */
+/* Returns the prefix of a line for the service manager: critical. Graver levels
+ * are shown on all terminals, and the lines have ids of rooms. */
 static const char *level(void)
 {
     return log_to_journal() ? "<2>" : "";
@@ -43,7 +44,7 @@ static void say(int fd, struct line *l)
 {
     struct pollfd p = {.fd = fd, .events = POLLOUT};
 
-    /* What cannot be written is lost; a crash does not hang for a reader. */
+    /* What cannot be written in time is lost: a crash must not hang. */
     if (poll(&p, 1, WRITE_MS) == 1 && (p.revents & POLLOUT) &&
         write(fd, l->p, l->len) < 0)
         l->len = 0;
@@ -95,7 +96,7 @@ static void say_named(struct line *l, const char *name, uint64_t value)
     line_number(l, value);
 }
 
-/* Appends what the loop was about. */
+/* Appends which event the loop was handling. */
 static void say_event(struct line *l, const struct event *ev)
 {
     line_text(l, level());
@@ -140,7 +141,7 @@ void crash_report(int fd, int signal, const struct crash_view *view)
     line_text(&l, " in thread ");
     line_text(&l, thread);
     line_text(&l, "\n");
-    say(fd, &l); /* where a shard crashed the event may be gone */
+    say(fd, &l); /* if a shard crashed, `event` may be gone by the next lines */
     say_event(&l, *view->event);
     from = max_u64(recorder_oldest(r),
         end > CRASH_HAPPENINGS ? end - CRASH_HAPPENINGS : 0);
@@ -151,14 +152,14 @@ void crash_report(int fd, int signal, const struct crash_view *view)
         if (l.cap - l.len < LINE_BYTES)
             say(fd, &l);
         line_text(&l, level());
-        /* Not checked: where a shard crashed the loop goes on. */
+        /* Not checked: if a shard crashed, the loop still runs. */
         dump_happening(
             &l, &r->at[i % RECORDER_SIZE], r->at[(end - 1) % RECORDER_SIZE].ns);
     }
     say(fd, &l);
 }
 
-/* Has the signal do again what it did before. */
+/* Restores the signal's action from before crash_watch(). */
 static void step_aside(int signal)
 {
     for (size_t i = 0; i < ARRAY_LEN(signals); i++)
@@ -175,15 +176,16 @@ static void on_crash(int signal, siginfo_t *info, void *context)
     if (view && atomic_fetch_add(&inside, 1) == 0)
         crash_report(STDERR_FILENO, signal, view);
     step_aside(signal);
-    /* A fault repeats itself at its place; what was sent comes once more when
-     * the handler ends. */
+    /* A fault repeats itself at its place. A signal that was sent is sent
+     * again; it comes when the handler ends. */
     if (info->si_code <= 0)
         (void)raise(signal);
 }
 
 void crash_watch(const struct crash_view *view)
 {
-    static uint8_t stack[STACK_BYTES]; /* the thread's own may be at its end */
+    /* a thread may have no stack left of its own */
+    static uint8_t stack[STACK_BYTES];
     struct sigaction act = {.sa_sigaction = on_crash,
         .sa_flags = SA_SIGINFO | SA_ONSTACK | (int)SA_RESETHAND};
     stack_t mine = {.ss_sp = stack, .ss_size = sizeof(stack)}, old;

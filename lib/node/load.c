@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* True if the command line sets the key, or what it is in. */
+/* True if the command line sets the key, or a map that contains it. */
 static bool is_set(const struct conf_source *from, const char *path)
 {
     bool found = false;
@@ -66,9 +66,9 @@ enum err load_conf(const struct conf_source *from, uint8_t role, struct conf *c,
     return r;
 }
 
-/* Returns the group that may connect to the socket: the one that the key names,
- * whatever socket a run before has left; else that of systemd's socket, which
- * is there before us, or our own. */
+/* Returns the group that may connect to the socket: that of the configuration,
+ * whatever socket an earlier run has left; otherwise that of systemd's socket,
+ * which is there before us, or our own. */
 static gid_t engines_group(const struct conf *c)
 {
     const struct group *g;
@@ -77,7 +77,8 @@ static gid_t engines_group(const struct conf *c)
     if (!c->socket_group[0])
         return stat(c->socket_path, &s) == 0 ? s.st_gid : getegid();
     g = getgrnam(c->socket_group);
-    return g ? g->gr_gid : (gid_t)-1; /* none: the start says so */
+    /* the group is missing: the start reports that */
+    return g ? g->gr_gid : (gid_t)-1;
 }
 
 enum err load_keys(const struct conf_source *from, const struct conf *c,

@@ -7,15 +7,15 @@
 #include "core/conf/conf.h"
 #include "io/keys.h"
 
-/* Stays valid for the life of the daemon. */
+/* Must stay valid for the life of the daemon. */
 struct conf_source {
     const char *file;
     const char *const *sets; /* "key=value" */
     uint32_t sets_count;
 };
 
-/* Reads *c, finished. given: what stood there before conf_finish; NULL: not of
- * interest. On error *c is of no use, and *e says what is wrong. */
+/* Reads and finishes *c. given: a copy from before conf_finish, or NULL. On
+ * error *c is of no use, and *e says what is wrong. */
 MUST_CHECK enum err load_conf(const struct conf_source *from, uint8_t role,
     struct conf *c, struct conf *given, struct conf_error *e);
 /* Reads the files of control.keys, and control.identities; *out is NULL if c
@@ -23,8 +23,8 @@ MUST_CHECK enum err load_conf(const struct conf_source *from, uint8_t role,
 MUST_CHECK enum err load_keys(const struct conf_source *from,
     const struct conf *c, struct keys **out, struct conf_error *e);
 
-/* Puts "file:line" of the key that the error begins with in front of the error;
- * the file's name alone if the file does not set that key. */
+/* Prefixes the error with "file:line" of the key that it begins with; with the
+ * file's name alone if the file does not set that key. */
 void load_place(
     const struct conf_source *from, const struct conf *c, struct conf_error *e);
 

@@ -105,8 +105,8 @@ static int parse(uint8_t role, int argc, char **argv, struct options *o)
     return EXIT_USAGE;
 }
 
-/* Prints the values in force, or with comments those that were given, with
- * what each key means: the files in conf/ are made by it. */
+/* Prints the values in force; with `comments` the given ones, and what each key
+ * means: the files in conf/ are made that way. */
 static int print_conf(bool comments)
 {
     size_t cap = 1u << 20;
@@ -129,8 +129,8 @@ static void start_log(uint8_t role)
     log_init(name, (enum log_level)conf.log_level);
 }
 
-/* Frees the node. node_free restores the default signal handling: signals are
- * blocked, so that a second one cannot kill an orderly shutdown. */
+/* Frees the node. node_free restores the default signal handling; signals are
+ * blocked meanwhile, so that a second one cannot kill an orderly shutdown. */
 static void end(void)
 {
     sigset_t all;
@@ -140,10 +140,10 @@ static void end(void)
     node_free(&running);
 }
 
-/* Returns the descriptors that the configured limits may need: per engine its
- * socket, its cells and its process; per peer those of ZMQ and of the shards,
- * and as many again for connections that have not greeted yet; others of those
- * (io/strangers.h) take what there is. */
+/* Returns the descriptors that the configured limits may need: for each engine
+ * its socket, its cells and its process; for each peer those of ZMQ and of the
+ * shards, and as many again for connections that have not greeted yet. Other
+ * strangers (io/strangers.h) take what is left. */
 static uint64_t descriptors_needed(void)
 {
     uint64_t streams = data_streams(
@@ -182,14 +182,14 @@ static void raise_descriptors(void)
             (unsigned long long)conf.transfer_shards, (unsigned long long)need);
 }
 
-/* What host_check() has found, and for whom. */
+/* A run of host_check(): its options, and the fatal findings so far. */
 struct faults {
     const struct options *o;
     uint32_t fatal;
 };
 
-/* Reports a finding at the place of its key: to the log, or where nothing is to
- * start to stderr. */
+/* Reports a finding with the place of its key: to the log, or with
+ * --check-config to stderr. */
 static void say_fault(void *ud, const struct host_finding *f)
 {
     struct faults *faults = ud;
@@ -246,7 +246,7 @@ static int serve(uint8_t role, const struct options *o, struct keys *keys)
     return 0;
 }
 
-/* Checks what only this host can tell of a configuration that is good. */
+/* Checks a valid configuration against this host. */
 static int check_host(const struct options *o)
 {
     if (host_faults(o))
@@ -276,7 +276,7 @@ int daemon_main(uint8_t role, int argc, char **argv)
     }
     if (o.print)
         return print_conf(o.comments);
-    /* What it has of keys and rows is closed to other programs of its user. */
+    /* Other programs of this user must not read the daemon's keys and rows. */
     prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
     if (load_keys(&o.from, &conf, &keys, &e) != OK) {
         fprintf(stderr, "%s\n", e.text);

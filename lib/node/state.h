@@ -15,7 +15,7 @@
 #define SHARDS_MAX 64
 
 struct node_conn {
-    struct list notified; /* linked: its events are to be pulled */
+    struct list notified; /* linked: the connection has events to pull */
     bool greeted;         /* WELCOME went out */
     uint32_t uid;
     struct query *query; /* in progress; NULL: none */
@@ -24,7 +24,7 @@ struct node_conn {
 /* The poll of a shard that the loop runs. */
 struct inline_poll {
     uv_poll_t poll;
-    bool watched; /* runs: the loop owned the shard when it looked last */
+    bool watched; /* runs: the loop owned the shard at its last look */
     bool ready;   /* the shard may have work */
 };
 
@@ -33,27 +33,28 @@ struct node_carriers {
     /* Best first; then NULL. */
     const struct data_ops *parts[DATA_CARRIERS_MAX + 1];
     uint32_t count;
-    bool any_thread;                   /* the loop may call all of them */
+    /* the loop's thread may call all of them */
+    bool any_thread;
     char tls[128], devices[260];       /* for UCX */
     char what[DATA_CARRIERS_MAX][224]; /* of each part: name and what it uses */
-    char text[256];    /* of those that are open, as HELLO says it */
-    char why_not[192]; /* the one that is not there; empty: all are */
-    uint8_t barred;    /* bits of those that the config keeps from hosts */
+    char text[256];    /* the open carriers, as HELLO names them */
+    char why_not[192]; /* why a carrier is missing; empty: none is */
+    uint8_t barred;    /* bits of carriers that the config bars between hosts */
     uint64_t replaced; /* workers replaced when addresses were gathered */
 };
 
-/* Reading the configuration anew, one at a time. */
+/* Reloads of the configuration, one at a time. */
 struct reload {
     const struct conf_source *from;
-    struct list asked, shown; /* queries that wait: for a reload, for its
-                                 differences only */
-    bool hup;                 /* SIGHUP came */
-    struct reload_job *job;   /* under way; NULL: none */
-    bool read;                /* it has ended in the other thread */
+    /* queries that wait: for a reload, for its differences only */
+    struct list asked, shown;
+    bool hup;               /* SIGHUP came, and waits */
+    struct reload_job *job; /* the job in progress; NULL: none */
+    bool read;              /* the other thread has finished the job */
 };
 
 struct node {
-    struct conf *conf; /* node_reload.c changes it, nothing else does */
+    struct conf *conf; /* only node_reload.c changes it */
     struct keys *keys; /* NULL: control connections are in the clear */
     struct brain *brain;
     void *brain_memory;
@@ -62,8 +63,9 @@ struct node {
     uint64_t started_ns, now_ns;
     uint64_t turns, steps;
     uint32_t commits;          /* of engines, since shards were flushed */
-    struct recorder *recorder; /* of the brain */
-    const struct event *event; /* that is taken in, for crashes; NULL: none */
+    struct recorder *recorder; /* the brain's */
+    /* the event that the brain handles, for crashes; NULL: none */
+    const struct event *event;
     struct crash_view crash;
 
     uv_loop_t loop;
@@ -78,14 +80,14 @@ struct node {
     uint64_t watchdog_ns, timer_ns;
 
     struct local *local;
-    struct share conn_share; /* of limits.connections */
+    struct share conn_share; /* the shares of limits.connections */
     void *share_memory;
     struct links *links;
     struct node_conn *conns;
     uint32_t conns_count, peers_count; /* numbers are below these */
     struct list notified;
     const struct command *commands;
-    struct list making; /* queries whose reports are not whole, in turns */
+    struct list making; /* queries whose reports are not complete, in turns */
     uint32_t queries;   /* in progress */
 
     struct shard *shards[SHARDS_MAX];
@@ -101,17 +103,17 @@ struct node {
     struct mapping **maps; /* langd, by peer; NULL: none */
     bool maps_seen;        /* a mapping has news */
     struct list maps_left; /* ended, with sources that shards may read */
-    uint64_t maps_room;    /* bytes of pools that may be mapped on top */
+    uint64_t maps_room;    /* bytes of pools that may still be mapped */
 
     struct out out;
-    /* Orders that every ring takes, at least; and how many that has to be for a
-     * step: all its actions, and links that come and go before the next look.
-     */
+    /* places: orders that every ring still takes. step_orders: places that a
+     * step needs, for all its actions and for links that come and go before the
+     * next look. */
     uint32_t places, step_orders;
-    bool ending, stopping; /* after the drain; now */
+    bool ending, stopping; /* ending: after the drain; stopping: now */
     bool lines_lost;       /* omitted log lines are not reported yet */
     uint64_t drain_ns;     /* deadline of the drain */
-    struct health health;  /* as the service manager heard it last */
+    struct health health;  /* as last sent to the service manager */
     struct reload reload;
 };
 

@@ -26,9 +26,10 @@
 #include <unistd.h>
 
 #define QUERIES_MAX  20
-#define QUERIES_USER 16 /* of one user */
-#define QUERIES_OWN  2  /* more, for root and our own user */
-#define QUERIES_MORE 2  /* more than those, for orders */
+#define QUERIES_USER 16 /* queries at once of one user */
+#define QUERIES_OWN  2  /* more queries, for root and our own user */
+/* more queries beyond those, for the socket for orders */
+#define QUERIES_MORE 2
 #define SLICES_NS    (NS_PER_MS / 2)
 #define SLICE_PLACES 128 /* rows or empty places per slice */
 #define CONF_BYTES   (256u << 10)
@@ -59,7 +60,7 @@ static const char there_is[] = "there is"
 #include "wire/command.def"
     ;
 
-/* Says what protects control connections. */
+/* Returns what protects control connections. */
 static const char *secured(const struct node *n, char *out, size_t size)
 {
     if (!n->keys)
@@ -72,7 +73,7 @@ static const char *secured(const struct node *n, char *out, size_t size)
     return out;
 }
 
-/* Appends a row for daemons that were refused lately and so are no peers. */
+/* Appends a row for daemons whose key was refused lately: they are no peers. */
 static void show_refusal(const struct node *n, struct rows_out *s)
 {
     const struct links_refusal *r = links_refusal(n->links);

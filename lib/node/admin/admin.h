@@ -13,9 +13,9 @@ void admin_serve(struct node *n);
 void admin_write(struct node *n, uint32_t conn);
 void admin_forget(struct node *n, uint32_t conn);
 
-/* What the brain says, and the shards. */
+/* Fills h with the health of the brain and of the shards. */
 void node_health(struct node *n, struct health *h);
-/* Appends it as a row. */
+/* Appends the node's health as a row. */
 void node_health_row(struct node *n, struct rows_out *to);
 
 /* Returns what crash_watch is to show, until node_free. */
@@ -43,7 +43,7 @@ void admin_refuse(
     struct node *n, struct query *q, enum err err, const char *text);
 /* Puts the query on the list, at its end. */
 void admin_wait(struct query *q, struct list *list);
-/* Returns the first query of the list, which it leaves; NULL: none. */
+/* Takes the first query off the list and returns it; NULL: none. */
 struct query *admin_next(struct list *list);
 
 #endif

@@ -24,7 +24,7 @@ static const struct command commands[] = {
 #include "wire/command.def"
     {NULL, NULL}};
 
-/* TCP asks so often whether an idle data connection still stands. */
+/* Interval at which TCP probes an idle data connection. */
 #define KEEPALIVE_MS 5000
 
 /* signals and service manager */
@@ -34,7 +34,7 @@ static void on_end(uv_signal_t *h, int signal)
     struct node *n = h->data;
     struct event ev = {.type = EV_ENDING};
 
-    if (!n->brain) /* a start that fails closes what it has opened */
+    if (!n->brain) /* the start failed and closes what it has opened */
         return;
     if (n->ending) {
         log_info("signal %d again: stopping at once", signal);
@@ -193,7 +193,7 @@ static enum err start_shard(struct node *n, uint32_t k)
         .peers = n->peers_count,
         /* In flight to an endpoint. */
         .window_bytes = 4 * DATA_MESSAGE_BYTES,
-        /* 2,048 may wait while the loop takes another step. */
+        /* this many may wait while the loop takes another step */
         .orders = 2048 + n->step_orders,
         .cpu = pinned ? atoi(c->transfer_cpus.items[k]) : -1,
         .may_inline = n->carriers.any_thread && !pinned && !conf_uses_gpus(c),
@@ -220,7 +220,7 @@ static enum err start_shards(struct node *n)
         n->shards_count += e == OK;
     }
     pthread_sigmask(SIG_SETMASK, &old, NULL);
-    n->places = 0; /* not looked at */
+    n->places = 0; /* the rings were not looked at yet */
     return e == OK ? node_carriers_opened(n) : e;
 }
 

@@ -38,7 +38,7 @@ enum data_safe node_carriers_safe(const struct conf *conf)
     return conf_secure(conf) ? by_encrypt[conf->transfer_encrypt] : SAFE_OFF;
 }
 
-/* True if one of these transports of UCX stays within the host. */
+/* True if one of these UCX transports works within the host. */
 static bool has_local(const char *tls)
 {
     static const char *const within[] = {
@@ -50,8 +50,9 @@ static bool has_local(const char *tls)
     return false;
 }
 
-/* Within a host UCX reads the other daemon's memory and opens its files, as a
- * debugger would, which other programs of their user may do then, too. */
+/* Lets UCX transports within the host read this daemon's memory and open its
+ * files, as a debugger would. Other programs of its user may do so then,
+ * too. */
 static void open_to_peers(const struct conf *conf, const char *tls)
 {
     bool sent =

@@ -168,7 +168,7 @@ static void log_ended(struct node *n, uint64_t row)
         "room ..%08x: %s%s%s%s%s, peer %s, generation %llx, rows %u, bytes "
         "%llu, served %u, failed %u, resumes %u, attempts %u; us: init %llu "
         "length %llu first %llu resume %llu end %llu%s%s",
-        (uint32_t)e->room, /* of a drawn id too little to ask for it */
+        (uint32_t)e->room, /* too little of a drawn id to request the room */
         e->state == ROOM_SUCCESS ? "succeeded" : "failed",
         e->reason ? ", " : "", e->reason ? err_name(e->reason) : "",
         e->text[0] ? ": " : "", e->text, e->peer[0] ? e->peer : "none",
@@ -191,7 +191,7 @@ static void connect_link(struct node *n, const struct action *a)
     struct span name = span_of(address.p + address.len, (size_t)a->word);
 
     CHECK(a->link < 2 * n->peers_count, "link %u", a->link);
-    /* All else that fails is tried again. */
+    /* Other failures are retried. */
     if (links_connect(n->links, a->link, address, name) != OK)
         log_error("link %u: `%.*s` is not tcp://host:port", a->link,
             (int)address.len, (const char *)address.p);
@@ -279,7 +279,7 @@ static void step(struct node *n, struct event *ev)
 {
     ev->now_ns = n->steps++ % STEPS_A_LOOK ? n->now_ns : node_clock_ns(n);
     n->event = ev;
-    (void)node_congested(n); /* a look at the rings, when one is due */
+    (void)node_congested(n); /* looks at the rings if a look is due */
     n->out.cap = min_u32(OUT_ACTIONS, n->places);
     brain_step(n->brain, ev, &n->out);
     n->event = NULL;
