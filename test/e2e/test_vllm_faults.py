@@ -441,7 +441,7 @@ class Pools(VllmCase):
         is not the next run's."""
         self.start(ranks=1)
         settings = self.consumer.scheduler.settings
-        links = [Link("langd", settings, part) for part in ("late", "new")]
+        links = [Link("langd", settings, "scheduler") for _ in range(2)]
         late = links[0]
 
         def answered():
@@ -462,7 +462,7 @@ class Pools(VllmCase):
 
     def test_maps_of_earlier_runs_are_let_go(self):
         self.start(ranks=1)
-        link = Link("langd", self.consumer.scheduler.settings, "new")
+        link = Link("langd", self.consumer.scheduler.settings, "scheduler")
         held = []
         for _ in range(4):
             eventually(link.step, "the pool is mapped")
@@ -474,6 +474,10 @@ class Pools(VllmCase):
         self.assertEqual(len(link.maps), 2)
         self.assertEqual(held[2], held[3])
         link.close()
+        for other in (self.consumer.ranks[0]._loader.link,
+                      self.producer.scheduler._producer.link):
+            eventually(other.step, "the pool is mapped")
+            self.assertEqual(other.maps, {})  # it hands out none
 
     def test_a_pool_of_another_width(self):
         self.assertIn("32 wide", self.refused(width=48))

@@ -255,18 +255,20 @@ class Link(Pooled):
             self.conn.may_lend = lambda key: \
                 len(s.mapped.get(key, ())) == s.ranks
         self.before: Optional[mmx.Pool] = None  # of the daemon's run before
-        self.maps: Dict[Key, Map] = {}  # of both
+        self.maps: Dict[Key, Map] = {}  # of both, for the workers
         self.speaks = part == "scheduler"
+        self.hands_on = self.speaks and daemon == "langd"
 
     def _take(self, asked: mmx.Reply) -> mmx.Pool:
-        """Takes the pool if the model's rows fit it, and the descriptor."""
-        fd = os.dup(asked.fd) if asked.fd >= 0 else -1
+        """Takes the pool if the model's rows fit it, and its descriptor where
+        workers may ask for that."""
+        fd = os.dup(asked.fd) if self.hands_on and asked.fd >= 0 else -1
         try:
             pool = super()._take(asked)
             if self.before:
                 self._forget(self.before.key)
             self.before = self.mapped
-            if pool.memory == "host":
+            if fd >= 0 and pool.memory == "host":
                 self.maps[pool.key], fd = Map(
                     os.getpid(), fd, dict(asked.values)), -1
             return pool
