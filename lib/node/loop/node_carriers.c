@@ -66,8 +66,8 @@ static void open_to_peers(const struct conf *conf, const char *tls)
         tls);
 }
 
-/* Returns why UCX may not be opened here; NULL: it may. What goes by it is
- * neither proven nor encrypted, also within the host. */
+/* Returns why UCX may not be opened here; NULL: it may. UCX neither proves nor
+ * encrypts, even within the host. */
 static const char *untrusted(const struct conf *conf)
 {
     if (!conf_secure(conf))
@@ -172,7 +172,7 @@ static bool opened(struct node *n, uint32_t i)
     return !w.failed;
 }
 
-/* Notes what data connections to this daemon have to prove. */
+/* Notes which proof data connections to this daemon require. */
 static void say_safe(struct node *n)
 {
     enum data_safe safe = node_carriers_safe(n->conf);

@@ -47,7 +47,7 @@ void node_health_look(uv_timer_t *t)
     tell(n, &h);
 }
 
-/* commands: both answer with how it is then */
+/* commands: both answer with the health after the order */
 
 static void order(struct node *n, struct query *q, enum event_type type)
 {

@@ -10,27 +10,27 @@
 #include "node/loop/node.h"
 
 /* node_turn.c */
-/* Return what the engine socket and the links call. */
+/* Return the callbacks of the engines' socket and of the links. */
 struct local_calls node_local_calls(struct node *n);
 struct links_calls node_links_calls(struct node *n);
 /* Runs turns until the loop is stopped. */
 void node_turns(struct node *n);
 
 /* node_step.c */
-/* Returns the time of CLOCK_MONOTONIC, which the brain's times are. */
+/* Returns the time of CLOCK_MONOTONIC, the brain's clock. */
 uint64_t node_clock_ns(struct node *n);
 /* Steps the brain with the event and carries out its actions. */
 void node_event(struct node *n, struct event *ev);
-/* Continues what a step left because a shard was far behind. */
+/* Continues the work that a step left because a shard was far behind. */
 void node_more(struct node *n);
-/* Has a thread of libuv's pool do the work, which takes no signals but
+/* Runs the work in libuv's thread pool. Its threads block all signals except
  * guard.h's. */
 void node_work(
     struct node *n, uv_work_t *w, uv_work_cb work, uv_after_work_cb after);
 /* Gives the order to every shard. */
 void node_order(struct node *n, const struct order *o);
-/* True if only what cannot wait may be told to the brain: a shard is far
- * behind, and its ring might not hold all that a step orders. */
+/* True if the brain may get only urgent events: a shard is far behind, and its
+ * ring might not hold all orders of a step. */
 bool node_congested(struct node *n);
 
 /* node_inline.c */
@@ -43,18 +43,19 @@ void node_inline_serve(struct node *n);
 bool node_inline_busy(struct node *n);
 
 /* node_carriers.c */
-/* Returns what data connections of TCP ask of the other end. */
+/* Returns what TCP data connections require of the other end. */
 enum data_safe node_carriers_safe(const struct conf *conf);
 /* Chooses the carriers, before the shards start. */
 void node_carriers_choose(struct node *n);
-/* Takes in what the shards have opened, before the brain starts. */
+/* Reads which carriers the shards have opened, before the brain starts. */
 MUST_CHECK enum err node_carriers_opened(struct node *n);
-/* Draws the DATA_KEY_FRESH bytes of a key for data connections; NULL: they have
- * none. */
+/* Draws the DATA_KEY_FRESH bytes of a data connection's key. NULL: data
+ * connections have no keys. */
 const uint8_t *node_carriers_draw(const struct node *n, uint8_t *fresh);
 /* langd: gathers the shards' data addresses for HELLO. */
 MUST_CHECK enum err node_carriers_say(struct node *n);
-/* Gathers them again if a shard has replaced its worker. Call once per turn. */
+/* Gathers the addresses again if a shard has replaced its worker. Call once per
+ * turn. */
 void node_carriers_watch(struct node *n);
 
 /* node_pool.c */
@@ -82,17 +83,18 @@ void node_maps_stop(struct node *n);
 void node_maps_free(struct node *n);
 
 /* node_health.c */
-/* Looks now, and each second from then on: the service manager and the log hear
- * what has changed. */
+/* Checks the health now, and each second from then on; tells the service
+ * manager and the log what has changed. */
 void node_health_look(uv_timer_t *t);
 
 /* node_reload.c */
 void node_reload_init(struct node *n, const struct conf_source *from);
 /* Reads the configuration again, for SIGHUP. */
 void node_reload(struct node *n);
-/* Takes over what was read; n->reload.read. */
+/* Applies the configuration that was read; call it when n->reload.read is
+ * set. */
 void node_reload_serve(struct node *n);
-/* Frees what is under way, once the loop has ended. */
+/* Frees the reload in progress, once the loop has ended. */
 void node_reload_fini(struct node *n);
 
 #endif

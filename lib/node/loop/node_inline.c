@@ -18,7 +18,7 @@ static void on_poll(uv_poll_t *h, int status, int events)
 
     (void)status;
     (void)events;
-    p->ready = true; /* the check that follows serves it */
+    p->ready = true; /* the loop's next check serves the shard */
 }
 
 enum err node_inline_open(struct node *n)
@@ -27,7 +27,7 @@ enum err node_inline_open(struct node *n)
         uv_poll_t *poll = &n->polls[k].poll;
 
         if (!shard_may_inline(n->shards[k]))
-            continue; /* it stays with its thread */
+            continue; /* the shard stays with its thread */
         if (uv_poll_init(&n->loop, poll, shard_fd(n->shards[k]))) {
             log_error("the loop cannot poll shard %u", k);
             return ERR_INTERNAL;

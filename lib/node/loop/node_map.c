@@ -32,7 +32,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#define TRY_MS   50   /* between attempts, and looks at what shards hold */
+/* pause between attempts, and between looks at what shards hold */
+#define TRY_MS   50
 #define LIMIT_MS 5000 /* from the first attempt to the encoder's answer */
 
 /* A pool of the encoder's, and the thread's job of mapping it. */
@@ -57,15 +58,16 @@ struct mapping {
     int fd; /* -1: not connected yet */
     uv_poll_t poll;
     uv_timer_t timer;
-    bool polled;     /* poll is a handle */
-    uint8_t closing; /* handles whose close callback is to come */
+    bool polled;     /* the poll handle is in use */
+    uint8_t closing; /* handles whose close callback has not come */
     uint8_t working; /* imports in other threads */
     bool ended, answered;
-    const char *why; /* static: why a pool is not mapped, for the brain */
+    const char *why; /* static text: why a pool is not mapped, for the brain */
     uv_work_t unmapping;
-    bool seen, ticked; /* socket and timer, since the last node_maps_serve */
-    uint32_t mapped;   /* bits of pools */
-    uint64_t room;     /* bytes that it has of node.maps_room */
+    /* the socket or the timer had an event since the last node_maps_serve */
+    bool seen, ticked;
+    uint32_t mapped; /* bits of pools */
+    uint64_t room;   /* its part of node.maps_room, in bytes */
     struct import imports[CONF_POOLS_MAX];
 };
 
@@ -113,11 +115,12 @@ static void on_unmapped(uv_work_t *w, int status)
     CHECK(status == 0 && m->working == 1, "peer %u: unmapped twice", m->peer);
     m->working = 0;
     m->node->maps_room += m->room;
-    if (!uv_is_closing((uv_handle_t *)&m->timer)) /* else the node stops */
+    /* otherwise the node is stopping */
+    if (!uv_is_closing((uv_handle_t *)&m->timer))
         uv_close((uv_handle_t *)&m->timer, on_left);
 }
 
-/* Leaves a mapping that has ended once no shard reads what it has mapped. */
+/* Ends a mapping for good once no shard reads its sources. */
 static void on_leaving(uv_timer_t *t)
 {
     struct mapping *m = t->data;
@@ -222,8 +225,8 @@ static void on_timer(uv_timer_t *t)
     m->ticked = m->node->maps_seen = true;
 }
 
-/* Returns the GPUs of our pools, a bit each. Only they copy rows out of another
- * GPU. */
+/* Returns the GPUs of our pools as bits. Only these GPUs copy rows out of
+ * another GPU. */
 static uint32_t our_gpus(const struct node *n)
 {
     uint32_t gpus = 0;
@@ -261,8 +264,8 @@ static void on_worked(uv_work_t *w, int status)
 
 /* connecting */
 
-/* True if root or our own user serves the socket. What another's hands out is
- * no pool: it could be any memory, as much as there is. */
+/* True if root or our own user serves the socket. Another user's pool could be
+ * any memory, of any size. */
 static bool served_by_us(int fd)
 {
     struct ucred who;
@@ -299,7 +302,7 @@ static void try_connect(struct mapping *m)
         e = errno;
         if (fd >= 0)
             close(fd);
-        if (e == EAGAIN) /* a full backlog: the timer tries again */
+        if (e == EAGAIN) /* the backlog is full: the timer tries again */
             return;
         m->why = "its socket cannot be reached";
         fail(m, "connect", strerror(e));
@@ -376,7 +379,7 @@ static void take_pool(
     if (info->handle.len > 0 && our_gpus(n) == 0) {
         if (fd >= 0)
             close(fd);
-        return; /* no GPU of ours would copy from it */
+        return; /* no GPU of ours would copy from the pool */
     }
     if (source_open(&im->source, fd, info, n->maps_room, &why) != OK) {
         log_rated(&lines,
@@ -523,5 +526,5 @@ void node_maps_serve(struct node *n)
     for (uint64_t i = 0; n->maps && i < n->peers_count; i++)
         if (n->maps[i] && !node_congested(n))
             serve(n->maps[i]);
-    n->maps_seen |= node_congested(n); /* some were left out */
+    n->maps_seen |= node_congested(n); /* some mappings were left out */
 }

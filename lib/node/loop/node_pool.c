@@ -27,7 +27,7 @@
 #include <unistd.h>
 
 #define PATIENCE_MS 1000 /* interval of notifications about a long start */
-#define LOOK_US     1000 /* between looks at the loop meanwhile */
+#define LOOK_US     1000 /* pause between looks at the loop meanwhile */
 
 struct pool_job {
     uv_work_t work;
@@ -37,7 +37,8 @@ struct pool_job {
     struct mem_opt opt;
     struct mem mem;
     uint64_t offsets[LAYOUT_FIELDS_MAX];
-    bool wanted, busy, done; /* waits; in the other thread; ended there */
+    /* wanted: waits; busy: in the other thread; done: ended there */
+    bool wanted, busy, done;
     enum err result;
 };
 
@@ -220,7 +221,8 @@ enum err node_fix_pools(struct node *n)
             continue;
         node_fix_pool(n, i);
         while (!j->done) {
-            /* Sockets may have news for the first turn: it would not sleep. */
+            /* uv_run() might not sleep: sockets may have news for the first
+             * turn. */
             usleep(LOOK_US);
             uv_run(&n->loop, UV_RUN_NOWAIT);
             if (n->ending)
@@ -247,7 +249,8 @@ void node_close_pools(struct node *n)
     for (uint32_t i = 0; n->mems && i < n->conf->pools_count; i++) {
         struct pool_job *j = n->pool_jobs ? &n->pool_jobs[i] : NULL;
 
-        if (j && j->done && j->result == OK) /* open, and not the pool's yet */
+        /* the memory is open, and not given to the pool yet */
+        if (j && j->done && j->result == OK)
             j->kind->close(&j->mem);
         if (n->mems[i].ops)
             n->mems[i].ops->close(&n->mems[i]);

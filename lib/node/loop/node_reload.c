@@ -24,12 +24,14 @@ struct reload_job {
     uv_work_t work;
     struct node *node;
     uint8_t role;
-    bool show;         /* the differences only */
-    struct list asker; /* the query; empty: SIGHUP, or the asker is gone */
+    bool show; /* conf-diff: reports the differences only */
+    /* the query that asked; empty: SIGHUP, or the connection has ended */
+    struct list asker;
     enum err err;
     struct conf_error e;
-    struct keys *keys;        /* NULL: the file has none */
-    struct conf read, merged; /* of the file; after the reload */
+    struct keys *keys; /* NULL: the configuration names none */
+    /* read: from the file; merged: after the reload */
+    struct conf read, merged;
     /* The report of the differences. */
     struct rows_out *rows; /* NULL: no query asks */
     uint32_t changed, left;
@@ -92,7 +94,7 @@ static void begin(struct node *n, struct query *q, bool show)
         notify_begin(n);
 }
 
-/* Begins what was asked for next. */
+/* Begins the reload that was asked for first. */
 static void begin_next(struct node *n)
 {
     struct reload *r = &n->reload;
@@ -168,13 +170,13 @@ static void tell(void *ud, const char *key, const char *was, const char *is,
             left ? left : "changed");
 }
 
-/* True if the files hold other keys, or the same in another order. */
+/* True if the two sets differ in their keys or in the order. */
 static bool other_keys(const struct keys *a, const struct keys *b)
 {
     return a && b && !keys_same(a, b);
 }
 
-/* Tells how many keys come and go, and nothing of them. */
+/* Reports how many keys come and go, but not which. */
 static void tell_keys(struct reload_job *j, const struct keys *now)
 {
     const struct keys *next = j->keys;
@@ -204,8 +206,8 @@ static enum err merge(struct reload_job *j)
     return conf_finish(&j->merged, "", &j->e);
 }
 
-/* Takes the keys, of which the links go on with those that both lists have.
- * With an error nothing has changed. */
+/* Puts the new keys in force; links whose keys are in both sets go on. On error
+ * nothing has changed. */
 static enum err take_keys(struct node *n, struct reload_job *j)
 {
     struct keys *old = n->keys;
@@ -226,7 +228,7 @@ static enum err take_keys(struct node *n, struct reload_job *j)
     return OK;
 }
 
-/* Puts next in force, which conf_keep and conf_finish have seen. */
+/* Puts `next` in force, after conf_keep and conf_finish. */
 static void put_in_force(struct node *n, const struct conf *next)
 {
     struct event ev = {.type = EV_CONF};
@@ -238,7 +240,7 @@ static void put_in_force(struct node *n, const struct conf *next)
     node_event(n, &ev);
 }
 
-/* Does it, and gathers what there is to tell. */
+/* Applies the configuration, or only compares it, and gathers the report. */
 static void finish(struct node *n, struct reload_job *j, struct query *q)
 {
     if (j->err == OK)

@@ -18,9 +18,10 @@
 
 #define NOTES_TURN 4096 /* served before peers and engines */
 #define BEHIND_US  100  /* pause while a ring is full; up to SLACK_NS more */
-#define SLACK_NS   (4 * NS_PER_MS) /* a tick, where it comes 250 times a s */
-/* Commits after which rows leave, while the next are read: of many small rooms
- * the peer has the first before the last is committed. */
+/* slack of timers: a kernel tick at 250 Hz */
+#define SLACK_NS (4 * NS_PER_MS)
+/* While commits are read, rows are sent after this many: of many small rooms
+ * the peer gets the first before the last is committed. */
 #define COMMITS_FLUSH 16
 
 static void turn(struct node *n);
@@ -165,8 +166,8 @@ static void on_timer(uv_timer_t *t)
     turn(n);
 }
 
-/* Sets the one timer to the earliest deadline. coalesces: frames wait for the
- * next turn. */
+/* Sets the one timer to the earliest deadline. coalesces: frames wait for it,
+ * too. */
 static void arm_timer(struct node *n, bool coalesces)
 {
     uint64_t at = brain_deadline(n->brain);
@@ -204,7 +205,7 @@ static void turn(struct node *n)
     if (n->pools_seen && !node_congested(n))
         node_pools_serve(n);
     node_more(n);
-    /* With nothing left of a step: links that go down are steps, too. */
+    /* Only when no step has work left: links that go down cause steps, too. */
     if (n->reload.read && !node_congested(n))
         node_reload_serve(n);
     node_inline_watch(n);
@@ -238,7 +239,7 @@ static void turn(struct node *n)
 
 static void on_idle(uv_idle_t *h)
 {
-    (void)h; /* while it runs, the poll does not sleep */
+    (void)h; /* while the idle handle runs, the poll does not sleep */
 }
 
 static void on_check(uv_check_t *h)
@@ -259,7 +260,7 @@ static void on_prepare(uv_prepare_t *h)
         return;
     wake_sleep(&n->wake);
     if (node_congested(n))
-        usleep(BEHIND_US); /* the poll would not wait: nothing is read */
+        usleep(BEHIND_US); /* unread input keeps the poll from sleeping */
     /* Notes since the turn get a turn of their own; later ones write to the
      * wake. */
     else if (serve_notes(n) == 0 && !local_busy(n->local) &&

@@ -31,13 +31,14 @@
 #define TURNS_MAX    16 /* calls of progress in a turn */
 #define TICK_BUSY_MS 100
 #define TICK_IDLE_MS (SHARD_SLEEP_NS / NS_PER_MS)
-/* The most that the loop moves itself: bytes sent or landed in a turn, and in
- * LINGER_MS. After LINGER_MS below that the thread gives the shard back. */
+/* The loop hands a shard to its thread above INLINE_BYTES sent or landed in a
+ * turn, or INLINE_RATE in LINGER_MS. The thread hands it back after LINGER_MS
+ * below that. */
 #define INLINE_BYTES (512u << 10)
 #define INLINE_RATE  (4u << 20)
 #define LINGER_MS    5
 
-/* As shard_orders, outside of the carriers' callbacks. */
+/* Runs shard_orders(), outside of the carriers' callbacks. */
 static unsigned orders_and_all(struct shard *s)
 {
     unsigned n = shard_orders(s);
@@ -70,7 +71,7 @@ static void tick(struct shard *s)
 {
     uint64_t every = s->conf.data.stall_ms * NS_PER_MS / 4;
 
-    if (s->role->active(s) == 0) /* workers and addresses change all the same */
+    if (s->role->active(s) == 0) /* addresses may change even then */
         every = max_u64(every, NS_PER_S);
     if (s->now_ns - s->ticked_ns < every)
         return;
@@ -85,20 +86,21 @@ static int sleep_ms(struct shard *s, bool high)
     uint32_t busy = min_u32(TICK_BUSY_MS, s->conf.data.stall_ms / 4);
 
     if (high || (s->stage && stage_due(s->stage)))
-        return 1; /* nothing wakes it when these change */
+        return 1; /* no descriptor shows changes of these */
     if (s->role->active(s) > 0)
         return (int)max_u32(busy, 1);
     return s->conf.may_inline ? LINGER_MS : TICK_IDLE_MS;
 }
 
-/* True if more is under way than the loop may do itself. */
+/* True if the shard has more work than the loop may do itself. */
 static bool above_inline(struct shard *s)
 {
     return s->moved > INLINE_BYTES || s->recent > INLINE_RATE ||
            notes_high(s) || s->role->active(s) > 0;
 }
 
-/* Gives the shard to the other thread, as the last access to it. */
+/* Gives the shard to the other thread. This must be the last access to the
+ * shard. */
 static void pass_to(struct shard *s, enum owner to)
 {
     atomic_store_explicit(&s->owner, (uint8_t)to, memory_order_release);
@@ -114,7 +116,7 @@ static void pass_to_loop(struct shard *s)
     wake_up(loop);
 }
 
-/* Makes the thread the owner, which is to be woken then. */
+/* Makes the thread the owner and wakes it. */
 static void pass_to_thread(struct shard *s)
 {
     CHECK(shard_inline(s), "shard %u has its thread already", s->conf.index);
@@ -124,22 +126,22 @@ static void pass_to_thread(struct shard *s)
     wake_up(&s->wake);
 }
 
-/* True if a turn would do something that no descriptor shows. Not asked while
- * many notes wait: only the loop, which reads them, can change anything then.
- */
+/* True if a turn would do something that no descriptor shows. Not called while
+ * many notes wait: then only the loop, which reads them, can change
+ * anything. */
 static bool due(struct shard *s)
 {
     return !ring_empty(&s->in) || s->role->due(s) || carry_due(s);
 }
 
-/* Sleeps until there may be work; if the loop owns the shard, until the thread
- * may. */
+/* Sleeps until the owner may have work; while the loop owns the shard, until it
+ * may be the thread's again. */
 static void sleep_turn(struct shard *s)
 {
     struct pollfd fds[2] = {
         {.fd = s->wake.fd, .events = POLLIN}, {.fd = -1, .events = POLLIN}};
-    /* Asked once. The loop may read the notes at any time, and wakes no shard
-     * for it. */
+    /* Asked once: the loop may read notes at any time, and wakes no shard
+     * then. */
     bool high, others;
 
     wake_sleep(&s->wake);
@@ -157,8 +159,8 @@ static void sleep_turn(struct shard *s)
         wake_awake(&s->wake);
 }
 
-/* Does one turn without its sleep; returns the number of things done.
- * in_loop: the loop runs it, and no more than it has time for. */
+/* Does one turn without the sleep; returns the number of things done. in_loop:
+ * the loop runs it, and only for a short time. */
 static unsigned work(struct shard *s, bool in_loop)
 {
     unsigned n;
@@ -178,10 +180,10 @@ static unsigned work(struct shard *s, bool in_loop)
     if (s->role->before && !notes_high(s))
         n += s->role->before(s); /* before a carrier asks the kernel */
     if (in_loop && s->moved > INLINE_BYTES)
-        return n; /* the thread goes on: above_inline() */
+        return n; /* above_inline() then hands the shard to its thread */
     n += progress(s, in_loop ? 1 : TURNS_MAX);
     tick(s);
-    if (s->role->settle) /* arrived() looks at the orders, too */
+    if (s->role->settle) /* arrived() runs orders, too */
         s->role->settle(s);
     n += s->role->after(s, in_loop);
     n += gpu_turn(s);
@@ -361,7 +363,7 @@ void shard_flush(struct shard *s)
         wake_up(&s->wake);
     } else if (s->role->orders_move_rows) {
         shard_work(s);
-    } else { /* orders alone: they do not move rows here */
+    } else { /* without rows to send: orders do not move rows here */
         (void)orders_and_all(s);
         s->noted = false;
     }

@@ -17,7 +17,7 @@
 #include "io/mem.h"
 #include "io/source.h"
 
-/* A pool as shards see it. Immutable once ready is set. */
+/* A pool as shards see it. Constant once its ORDER_POOL is given. */
 struct shard_pool {
     struct layout layout; /* count 0: not known yet */
     struct mem *mem;
@@ -28,20 +28,21 @@ struct shard_pool {
 #define SHARD_POOLS_MAX 64
 
 struct shard_conf {
-    /* Best first, then NULL. Those that do not open are left out, but for the
-     * last, which every pair of daemons may have to fall back to. */
+    /* Best first, then NULL. A carrier that does not open is left out, except
+     * the last one, on which every pair of daemons may have to fall back. */
     const struct data_ops *carriers[DATA_CARRIERS_MAX + 1];
     struct data_conf data;
     uint8_t role;
     uint32_t index, count; /* number of this shard, number of shards */
     uint32_t slots, peers, window_bytes;
-    uint32_t orders;                /* places of their ring */
-    int cpu;                        /* -1: anywhere */
-    bool may_inline;                /* the loop may own it: any_thread of all */
+    uint32_t orders; /* places of the ring of orders */
+    int cpu;         /* -1: anywhere */
+    /* the loop may own the shard: any_thread of all carriers */
+    bool may_inline;
     bool gpu;                       /* pools may be on GPUs */
     const struct shard_pool *pools; /* stays valid */
     uint32_t pools_count;
-    struct wake *wake; /* of the loop: woken when notes wait */
+    struct wake *wake; /* the loop's: woken when notes wait */
 };
 
 struct shard;
@@ -52,37 +53,37 @@ MUST_CHECK enum err shard_start(struct shard **out, const struct shard_conf *c);
 void shard_stop(struct shard **s);
 
 /* Returns this shard's data address of carrier `number`; valid until
- * shard_stop. It changes when workers_replaced grows. p NULL: the carrier is
- * not open. */
+ * shard_stop. The address changes when workers_replaced grows. p NULL: the
+ * carrier is not open. */
 struct span shard_address(struct shard *s, uint8_t number);
 
-/* What the loop asks of a shard, carried out in the order of shard_order. */
+/* What the loop orders a shard to do, in the order of the calls. */
 enum order_type { ORDER_CMD, ORDER_PEER, ORDER_KEY, ORDER_POOL, ORDER_SOURCE };
 struct order {
     uint8_t type;
     union {
         struct data_cmd cmd;
-        /* A peer's data addresses, as in HELLO, and behind them its data_key,
-         * which carrier they are for, and segment_max; before the PEER_OPEN
-         * command for it. */
+        /* A peer's data addresses, as in HELLO, with its data_key behind them,
+         * the carrier that they are for, and segment_max. Comes before the
+         * PEER_OPEN command. */
         struct order_peer {
             uint8_t *blob;
-            uint32_t peer, len, segment_max; /* len: of both */
+            uint32_t peer, len, segment_max; /* len: of addresses and key */
             uint8_t carrier;                 /* enum carrier_number */
             uint8_t key_len;
         } peer;
-        /* langd: the data_key that the peer's connections prove; len 0: none
-         * do. */
+        /* langd: the data_key that the peer's connections prove; len 0: no
+         * key. */
         struct order_key {
             uint32_t peer, len;
             uint8_t bytes[DATA_KEY_BYTES];
         } key;
-        /* The layout and memory of this pool are there now; before any command
-         * on it. */
+        /* The layout and memory of this pool are ready. Comes before any
+         * command on the pool. */
         uint32_t pool;
-        /* langd: pool `pool` of that peer is mapped here; NULL: none of its
-         * pools is any longer. The shard holds it until then, and while a copy
-         * reads it. */
+        /* langd: pool `pool` of that peer is mapped here. NULL: none of its
+         * pools is mapped any more. The shard holds the source until then, and
+         * while a copy reads it. */
         struct {
             struct source *source;
             uint32_t peer, pool;
@@ -90,37 +91,37 @@ struct order {
     };
 };
 
-/* Passes an order on, for which there must be a place. Copies the blob, holds
+/* Gives an order, for which the ring must have a place. Copies the blob, holds
  * the source. */
 void shard_order(struct shard *s, const struct order *o);
-/* The same for a command; carries it out if the loop owns the shard and the
- * ring is empty. Rows move with shard_flush. */
+/* Gives a command likewise, or carries it out if the loop owns the shard and
+ * the ring is empty. Rows move with shard_flush. */
 void shard_command(struct shard *s, const struct data_cmd *cmd);
-/* Returns the number of orders for which there is a place now. */
+/* Returns the number of free places for orders. */
 uint32_t shard_space(struct shard *s);
-/* Runs or wakes the shard if any order was passed on since the last call. At
- * least once per turn of the loop. */
+/* Runs or wakes the shard if any order was given since the last call. Call it
+ * at least once per turn of the loop. */
 void shard_flush(struct shard *s);
 
-/* True while the loop owns the shard. It then polls shard_fd, and calls
- * shard_work when that is readable, and when shard_busy before it sleeps. It
- * changes to false in shard_work and shard_flush only, to true at any time;
- * then the loop is woken and has to call shard_work once. Work that has to wait
- * is always the thread's. */
+/* True while the loop owns the shard. The loop then polls shard_fd, and calls
+ * shard_work when that is readable, and when shard_busy is true before it
+ * sleeps. The value becomes false only in shard_work and shard_flush, but true
+ * at any time; the loop is woken then and must call shard_work once. The thread
+ * does all work that has to wait. */
 bool shard_inline(const struct shard *s);
-/* True if the loop owns it at times. */
+/* True if the loop may own the shard at times. */
 bool shard_may_inline(const struct shard *s);
-/* True if ownership went to the thread since the last call (it may have come
- * back). */
+/* True if the thread became the owner since the last call (the loop may own the
+ * shard again). */
 bool shard_handed(struct shard *s);
 int shard_fd(const struct shard *s);
 /* Runs one bounded turn if the loop owns the shard. */
 void shard_work(struct shard *s);
 bool shard_busy(struct shard *s);
 
-/* Returns for how long the thread, if it owns the shard, has begun no turn.
- * Call from time to time; the first call starts the clock. It sleeps for
- * SHARD_SLEEP_NS at most; beyond SHARD_HANGS_NS it hangs. */
+/* Returns for how long the thread, while it owns the shard, has begun no turn.
+ * Call it from time to time; the first call starts the clock. The thread sleeps
+ * for SHARD_SLEEP_NS at most; beyond SHARD_HANGS_NS it hangs. */
 #define SHARD_SLEEP_NS NS_PER_S
 #define SHARD_HANGS_NS (3 * SHARD_SLEEP_NS)
 uint64_t shard_silent_ns(struct shard *s, uint64_t now_ns);
@@ -132,12 +133,12 @@ bool shard_note(struct shard *s, struct data_note *n);
 struct shard_stats {
 #define SHARD_STAT(name, text) _Atomic uint64_t name;
 #include "node/stats.def"
-    struct data_counts data; /* of its carriers */
+    struct data_counts data; /* counters of its carriers */
     _Atomic uint64_t turns;
 };
 const struct shard_stats *shard_stats(const struct shard *s);
-/* Copies the transport chosen for a peer, empty: none yet; or why the data
- * connection of NOTE_PEER_TRIED is not made. */
+/* Copies the transport chosen for a peer (empty: none yet), or why
+ * NOTE_PEER_TRIED reported no data connection. */
 enum shard_words { SHARD_TRANSPORT, SHARD_WHY };
 void shard_say(struct shard *s, uint32_t peer, enum shard_words what, char *out,
     size_t size);
