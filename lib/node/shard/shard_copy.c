@@ -21,10 +21,11 @@
 #include "base/check.h"
 #include "base/guard.h"
 
-#define COPIES_MAX  768 /* below LANDINGS_MIN: fetches are landings, too */
+/* below LANDINGS_MIN, since fetches are landings, too */
+#define COPIES_MAX  768
 #define SMALL_BYTES (256u << 10)
 #define SLICE_BYTES (2u << 20)
-#define STEP_BYTES  (256u << 10) /* by pinned memory */
+#define STEP_BYTES  (256u << 10) /* through pinned memory */
 
 _Static_assert(COPIES_MAX < LANDINGS_MIN, "a copy is a landing");
 
@@ -148,9 +149,9 @@ static uint64_t row_of(
     return (uint64_t)pieces[p.i].block * block_rows + pieces[p.i].at + p.at;
 }
 
-/* Copies the rows that both pieces have in common, up to `max` bytes but at
- * least one row, and advances to the next field at the end of one. Returns the
- * bytes; 0: the memory under one of them is gone. */
+/* Copies the rows that both pieces have in common: up to `max` bytes, but at
+ * least one row. At the end of a field advances to the next. Returns the bytes;
+ * 0: the memory at one end is gone. */
 static uint64_t step(
     struct shard *s, struct copy *c, const struct shard_pool *to, uint64_t max)
 {
@@ -201,8 +202,7 @@ static enum course go_on(struct shard *s, struct copy *c, uint64_t bytes)
     return COURSE_DONE;
 }
 
-/* Submits all of a copy with a GPU at one end; copy_over ends it when the GPU
- * has. */
+/* Submits a whole copy that has a GPU at one end; copy_over ends it later. */
 static void by_gpu(struct shard *s, uint32_t i)
 {
     struct copy *c = &s->land.copies[i];

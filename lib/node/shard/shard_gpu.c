@@ -111,7 +111,7 @@ bool gpu_known(struct shard *s, struct cuda *gpu)
            stage_gpu(s->stage, gpu) == OK;
 }
 
-/* True if a carrier reaches the memory of the GPU itself. */
+/* True if a carrier reaches the GPU's memory. */
 static bool reached(struct shard *s, struct mem *m)
 {
     if (!carry_to_gpus(s) || !cuda_settles(m->gpu))
@@ -171,7 +171,7 @@ unsigned gpu_turn(struct shard *s)
  * scarce a message is copied out instead of holding its slot (gpu_handed). */
 bool gpu_send_room(struct shard *s)
 {
-    /* A message is a segment, or one unit that is more. */
+    /* A message is a segment, or one unit if that is larger. */
     uint32_t bytes = max_u32(s->conf.data.segment_bytes, s->gpu_bytes);
 
     return !s->stage || stage_room(s->stage, bytes, SEND_IOV_MAX) ||
@@ -292,8 +292,8 @@ void gpu_done(struct shard *s, uint32_t token)
 
 /* in */
 
-/* Waits for copies alone, never for the network, which this thread would have
- * to serve. */
+/* Waits for copies only, never for the network, which this thread would have to
+ * serve. */
 bool gpu_room(struct shard *s, uint32_t bytes, uint32_t copies)
 {
     if (!s->stage || bytes > slot_bytes(s))

@@ -19,11 +19,11 @@
 
 #define ROWS_IOV_MAX (PIECES_MAX * LAYOUT_FIELDS_MAX)
 
-/* One of the carriers that are open. Of the owner, but for address. */
+/* An open carrier. Only the owner uses it, except `address`. */
 struct carry {
     const struct data_ops *ops;
     struct data *d;
-    /* Newest first; all are kept until the end. Read by any thread. */
+    /* Newest first; all are kept until the end. Any thread may read it. */
     _Atomic(struct published_address *) address;
 };
 
@@ -33,27 +33,27 @@ struct published_address {
     uint8_t bytes[];
 };
 
-/* Which thread owns the shard. Only the owner changes it, as its last access.
- */
+/* Which thread owns the shard. Only the owner changes this, as its last access
+ * to the shard. */
 enum owner { OWNER_THREAD, OWNER_LOOP };
 
-/* What a role adds to a shard. All but limits, say and fini is called by
- * the owner of the shard. */
+/* What a role adds to a shard. The shard's owner calls everything except
+ * limits, say and fini. */
 struct shard_role {
-    /* Completes c->data with what the role needs of its carrier. */
+    /* Completes c->data with what the role needs from its carriers. */
     void (*limits)(struct shard_conf *c);
     void (*carve)(struct shard *s, struct slab *slab);
     void (*fini)(struct shard *s);
     void (*command)(struct shard *s, const struct data_cmd *cmd);
-    /* Carries out any other order, and owns what it points to from then on. */
+    /* Carries out any other order, and then owns what the order points to. */
     void (*order)(struct shard *s, const struct order *o);
-    /* Does what orders ask for that may not be done inside the carrier's
-     * callbacks, where shard_orders() may run, too. NULL: nothing. */
+    /* Does the part of orders that is forbidden inside the carrier's callbacks,
+     * where shard_orders() may run, too. NULL: nothing. */
     void (*settle)(struct shard *s);
-    bool orders_move_rows; /* an order may have rows sent at once */
-    /* Parts of a turn: before the carrier's, after each look at the carrier
-     * (idle: it had nothing more), and last. The first and the last return the
-     * number of things done. */
+    bool orders_move_rows; /* an order may cause rows to be sent at once */
+    /* Parts of a turn: before the carriers' progress, after each call of that
+     * (idle: it had nothing more to do), and at the end. The first and the last
+     * return the number of things done. */
     unsigned (*before)(struct shard *s);
     void (*progressed)(struct shard *s, bool idle);
     unsigned (*after)(struct shard *s, bool in_loop);
@@ -61,17 +61,18 @@ struct shard_role {
     bool (*due)(struct shard *s);
     /* Returns the number of messages or landings under way. */
     uint32_t (*active)(const struct shard *s);
-    /* What the carrier calls, see data.h; ud: the shard. NULL: it does not call
-     * that in this role. */
+    /* The carrier's callbacks, see data.h; ud: the shard. NULL: the carrier
+     * does not call this one in this role. */
     struct data_calls calls;
     /* Copies from or to pinned memory have ended. */
     void (*staged)(struct shard *s, uint64_t cookie, bool ok);
     uint32_t slots_most, slot_entries; /* of the stage */
     /* A bit of pools_alone was set. NULL: nothing to do. */
     void (*alone)(struct shard *s, uint32_t pool);
-    /* Rows of a GPU pool go through pinned memory. NULL: nothing to do. */
+    /* Rows of some GPU pool go through pinned memory. NULL: nothing to do. */
     void (*by_slots)(struct shard *s);
-    /* The loop's thread: see shard_say. NULL: the role makes no connections. */
+    /* Called on the loop's thread: see shard_say. NULL: the role makes no
+     * connections. */
     void (*say)(const struct shard *s, uint32_t peer, enum shard_words what,
         char *out, size_t size);
 };
@@ -90,40 +91,43 @@ struct shard {
     bool pushed;                    /* loop: since the last shard_flush */
     bool handed;                    /* loop: see shard_handed */
     uint64_t turns_seen, turned_ns; /* loop: see shard_silent_ns */
-    sem_t started;                  /* result and address are there */
-    enum err result;                /* of opening the carrier */
+    sem_t started;                  /* result and addresses are there */
+    enum err result;                /* of opening the carriers */
     struct ring in, out;
-    struct wake wake;  /* of the thread */
+    struct wake wake;  /* the thread's */
     _Atomic bool stop; /* set by the loop */
     struct shard_stats stats;
 
     struct carry carries[DATA_CARRIERS_MAX]; /* best first */
     uint32_t carries_count;
-    int fd; /* readable when one of them may have work */
+    int fd; /* readable when a carrier may have work */
 
     uint64_t turn, now_ns, ticked_ns;
     uint64_t busy_ns; /* last turn with more than the loop has time for */
     uint64_t moved;   /* bytes from and to the carrier in this turn */
-    uint64_t recent_ns, recent; /* and since then */
-    bool noted;                 /* something was put in out this turn */
+    uint64_t recent_ns, recent; /* bytes moved since recent_ns */
+    bool noted;                 /* a note was queued in this turn */
 
     union { /* by role */
         struct sender send;
         struct lander land;
     };
 
-    uint8_t *spare; /* SPARE_BYTES at encoded, for addresses of a peer */
+    uint8_t *spare; /* encoded: SPARE_BYTES for the addresses of one peer */
     _Atomic bool spare_used;
 
-    struct stage *stage;   /* NULL: no GPU pool */
-    uint8_t *late;         /* by message or fetch: what has no slot there */
-    uint32_t gpu_bytes;    /* of the largest unit of a GPU pool */
-    uint64_t pools_lost;   /* a bit for each that was reported */
-    uint64_t pools_direct; /* for each GPU pool that the carrier reaches */
-    uint64_t pools_alone;  /* for each whose rows had better lie in one place */
+    struct stage *stage; /* NULL: no GPU pool */
+    /* by message or fetch: bytes that have no slot there */
+    uint8_t *late;
+    uint32_t gpu_bytes;  /* of the largest unit of a GPU pool */
+    uint64_t pools_lost; /* bit i: pool i was reported as lost */
+    /* bit i: the carrier reaches the memory of GPU pool i */
+    uint64_t pools_direct;
+    /* bit i: rows of pool i had better lie in one place */
+    uint64_t pools_alone;
 
-    struct iovec iov[DATA_IOV_MAX];  /* of a message */
-    struct iovec rows[ROWS_IOV_MAX]; /* of one segment, see rows_find */
+    struct iovec iov[DATA_IOV_MAX];  /* for a message */
+    struct iovec rows[ROWS_IOV_MAX]; /* for one segment, see rows_find */
 };
 
 /* shard.c */
@@ -135,30 +139,31 @@ static inline void stat_add(_Atomic uint64_t *stat, uint64_t n)
 /* shard_note.c */
 /* Queues a note for the loop. Waits only while the ring is full. */
 void shard_notify(struct shard *s, const struct data_note *n);
-/* Wakes the loop if there are new ones. */
+/* Wakes the loop if there are new notes. */
 void notes_tell(struct shard *s);
 /* True if the loop should read notes before there are more. */
 bool notes_high(struct shard *s);
 
 /* shard_carry.c */
-/* Opens conf.carriers; fails where the last of them does. */
+/* Opens conf.carriers; fails if the last one fails. */
 MUST_CHECK enum err carry_open(struct shard *s);
 void carry_close(struct shard *s);
-/* Frees the addresses, which the loop reads. */
+/* Frees the addresses, which the loop may read until then. */
 void carry_free(struct shard *s);
 /* Returns the open carrier of that number; NULL: there is none. */
 struct carry *carry_by(struct shard *s, uint8_t number);
-/* Returns the carrier that is d. */
+/* Returns the carrier whose data object is d. */
 struct carry *carry_of(struct shard *s, const struct data *d);
-/* Progress of all; returns the number of things done. */
+/* Makes progress on all carriers; returns the number of things done. */
 unsigned carry_progress(struct shard *s);
-/* True if one of them has work that no descriptor shows. */
+/* True if a carrier has work that no descriptor shows. */
 bool carry_due(struct shard *s);
 void carry_tick(struct shard *s);
-/* True if one of them may reach GPUs. */
+/* True if a carrier may reach GPU memory. */
 bool carry_to_gpus(const struct shard *s);
-/* Tells of a pool's memory. True, of host memory: a message of one piece of it
- * is better than one of many; of a GPU's: the carrier for that reaches it. */
+/* Tells the carriers of a pool's memory. True, for host memory: a message of
+ * one piece is better than one of many; for GPU memory: the carrier reaches
+ * it. */
 bool carry_memory(struct shard *s, const struct mem *m);
 
 /* shard_rows.c */
@@ -166,7 +171,7 @@ bool carry_memory(struct shard *s, const struct mem *m);
  * adjacent ones are merged. false: more than `max` entries are needed. */
 bool rows_iov(const struct shard_pool *p, const struct piece *pieces,
     uint32_t n, struct iovec *iov, uint32_t *used, uint32_t max);
-/* Puts the same into s->rows; returns the number of places. */
+/* Writes those places to s->rows; returns their number. */
 uint32_t rows_find(struct shard *s, const struct shard_pool *p,
     const struct piece *pieces, uint32_t n);
 
@@ -177,14 +182,15 @@ unsigned shard_orders(struct shard *s);
 void orders_blob_free(struct shard *s, uint8_t *p);
 /* Tells carriers and stage of pool i, once it has memory. */
 void orders_pool(struct shard *s, uint32_t i);
-/* Of the loop's thread: */
+/* On the loop's thread: */
 void orders_free(struct shard *s);
 
 /* shard_gpu.c */
-/* Prepares for pool i, whose memory exists. Nothing unless it is on a GPU. */
+/* Prepares for pool i, whose memory exists. No effect for host memory. */
 void gpu_pool(struct shard *s, uint32_t i);
-/* Takes memory for what may not wait in slots, of each message or fetch. Only
- * what was used at once is touched: the last one that ended is used next. */
+/* Takes memory for the bytes of each message or fetch that may not wait in
+ * slots. Only as much is touched as was in use at once: the last one freed is
+ * used next. */
 void gpu_carve(struct shard *s, struct slab *slab, uint32_t messages);
 /* Reports copies that have ended and submits what waits; returns their number.
  */

@@ -22,11 +22,12 @@
 static struct log_rate gone =
     LOG_RATE("rows whose memory is gone", LOG_WARN, 5);
 
-#define NOTE_BYTES      (4u << 20) /* landed rows that one note piles up */
+#define NOTE_BYTES      (4u << 20) /* landed rows that one note may collect */
 #define NOTIFY_EVERY_NS (2 * NS_PER_MS)
 #define NOTIFY_AFTER_NS (10 * NS_PER_MS)
 #define INLINE_COPIES   (1u << 20) /* bytes that the loop copies in a turn */
-#define GREETING_MS     5000       /* from a data connection to its greeting */
+/* from the accept of a data connection to its greeting */
+#define GREETING_MS 5000
 
 static struct landing_pool pool_of(const struct shard_pool *p)
 {
@@ -165,7 +166,7 @@ static void command(struct shard *s, const struct data_cmd *cmd)
     bool quiet;
 
     if (cmd->type > LAND_CLOSE)
-        return; /* about sending: of encoded only */
+        return; /* about sending: encoded only */
     CHECK(cmd->slot < s->conf.slots, "command %u for slot %u of %u", cmd->type,
         cmd->slot, s->conf.slots);
     (void)landing_cmd(s->land.landing, cmd, &quiet);
@@ -186,7 +187,8 @@ static void command(struct shard *s, const struct data_cmd *cmd)
 bool land_begin(struct shard *s, uint32_t who, const struct segment *seg,
     uint32_t *pool, struct piece *pieces, uint32_t *n, uint32_t *token)
 {
-    bool old = who != NONE && s->land.keyed[who]; /* its key, see settle() */
+    /* settle() will replace its key */
+    bool old = who != NONE && s->land.keyed[who];
     uint32_t bad = NONE;
     enum err e = old ? ERR_STALE
                      : landing_begin(s->land.landing, who, seg, pool, pieces, n,
@@ -418,16 +420,16 @@ static void limits(struct shard_conf *c)
 static void order(struct shard *s, const struct order *o)
 {
     switch ((enum order_type)o->type) {
-    case ORDER_CMD: /* for command() */
+    case ORDER_CMD: /* goes to command() */
         break;
     case ORDER_KEY:
         s->land.keys[o->key.peer] = o->key;
         s->land.keyed[o->key.peer] = s->land.keys_due = true;
         return;
-    case ORDER_PEER: /* of encoded only */
+    case ORDER_PEER: /* encoded only */
         orders_blob_free(s, o->peer.blob);
         return;
-    case ORDER_POOL: /* rows may come for it at once */
+    case ORDER_POOL: /* rows for the pool may come at once */
         set_pool(s, o->pool);
         if (s->conf.pools[o->pool].mem->gpu)
             (void)gpu_known(s, s->conf.pools[o->pool].mem->gpu);
@@ -443,9 +445,9 @@ static void order(struct shard *s, const struct order *o)
     CHECK(false, "order %u", o->type);
 }
 
-/* Tells the carriers of pools and gives them new keys, which may end
- * connections: not the one whose message is just being delivered. Until then
- * nothing lands by an old one. */
+/* Tells the carriers of pools and of new keys. That may end connections, so it
+ * is not done while a message of one is delivered; until then no row lands
+ * under an old key. */
 static void settle(struct shard *s)
 {
     for (; s->land.pools_due; s->land.pools_due &= s->land.pools_due - 1)
@@ -464,8 +466,8 @@ static void settle(struct shard *s)
     }
 }
 
-/* Sends pending notes when nothing more is about to land, or after
- * NOTIFY_AFTER_NS: while copies wait, notes can still grow. */
+/* Sends pending notes when no more rows are about to land, or after
+ * NOTIFY_AFTER_NS. While copies wait, notes can still grow. */
 static void progressed(struct shard *s, bool idle)
 {
     if ((idle && !copy_waiting(s)) ||

@@ -8,10 +8,10 @@
 #include "node/shard/shard.h"
 #include "node/shard/shard_send.h"
 
-#define INBOUND_SPARE 64 /* data connections, beside one per peer */
+#define INBOUND_SPARE 64 /* data connections beyond one per peer */
 /* Messages that are fetched from one connection at once. */
 #define FETCHES_EACH (STRAIGHT_EACH + SEND_LARGE_EP)
-#define IN_ENTRIES   128 /* of a GPU slot; of all, below LANDINGS_MIN */
+#define IN_ENTRIES   128 /* of one GPU slot; all together below LANDINGS_MIN */
 
 /* The pending NOTE_LANDED of a slot; rows 0: none. */
 struct pending {
@@ -24,11 +24,11 @@ struct pending {
 /* One rendezvous message that is being fetched. */
 struct fetch {
     uint32_t count;
-    uint32_t late; /* bytes of its memory that are used */
+    uint32_t late; /* used bytes of the fetch's `late` memory */
     struct fetch_of {
         uint32_t token, bytes;
         enum fetch_way { BY_HOST, BY_GPU, BY_SLOT, BY_BOUNCE } way;
-        uint32_t slot, entry;  /* BY_SLOT: of the stage */
+        uint32_t slot, entry;  /* BY_SLOT: slot and entry of the stage */
         struct bounce *bounce; /* BY_BOUNCE */
         struct cuda *gpu;      /* BY_GPU */
     } of[SEGMENTS_MAX];
@@ -39,9 +39,9 @@ struct copy {
     struct source *source; /* held */
     uint32_t token, bytes, next;
     uint16_t pool, to_count, from_count;
-    uint32_t field; /* of the layout, that is copied now */
+    uint32_t field; /* the layout's field that is copied now */
     struct piece_at {
-        uint32_t i, at; /* piece, row in it: copied next */
+        uint32_t i, at; /* next: the piece, and the row in that */
     } to_at, from_at;
     struct piece to[PIECES_MAX], from[PIECES_MAX];
 };
@@ -50,8 +50,8 @@ struct copies {
     uint32_t head, tail; /* NONE: empty */
 };
 
-/* What the role's `staged` is told of a landing, or with this bit of a copy by
- * its number. */
+/* Cookies for the role's `staged`: of a landing, or with this bit the number of
+ * a copy. */
 #define COPY_COOKIE (UINT64_C(1) << 63)
 static inline uint64_t land_cookie(uint32_t token, uint32_t bytes)
 {
@@ -61,7 +61,7 @@ static inline uint64_t land_cookie(uint32_t token, uint32_t bytes)
 struct carry;
 
 struct lander {
-    const struct carry *from; /* of the message that arrives */
+    const struct carry *from; /* carrier of the message that arrives */
     struct landing *landing;
     struct pending *pending; /* by slot */
     uint32_t pending_head;
@@ -71,20 +71,21 @@ struct lander {
     uint8_t *sink; /* takes the bytes of refused segments */
     uint32_t sink_bytes;
 
-    struct order_key *keys; /* by peer: the newest that was ordered */
-    bool *keyed;            /* it is not the carriers' yet */
-    bool keys_due;          /* of any peer */
-    uint64_t pools_due;     /* a bit for each that carriers do not know yet */
+    struct order_key *keys; /* by peer: the newest key that was ordered */
+    bool *keyed;            /* by peer: carriers do not have that key yet */
+    bool keys_due;          /* some peer is `keyed` */
+    uint64_t pools_due;     /* bit i: carriers do not know pool i yet */
 
     struct source **sources; /* by peer and pool; NULL: none */
     struct copy *copies;
     struct slots copy_slots;
-    struct copies small, large; /* in turn: whole ones, then a slice */
+    /* served in turn: whole small ones, then a slice of a large one */
+    struct copies small, large;
 };
 
 /* shard_land.c */
-/* True if the segment that `who` has sent may land: in and out as of
- * landing_begin. Else it is counted. */
+/* True if the segment from `who` may land: in and out as of landing_begin.
+ * Otherwise the segment is counted as dropped. */
 bool land_begin(struct shard *s, uint32_t who, const struct segment *seg,
     uint32_t *pool, struct piece *pieces, uint32_t *n, uint32_t *token);
 void land_gone(struct shard *s, uint32_t token);
@@ -94,7 +95,7 @@ void land_end(struct shard *s, uint32_t token, bool ok, uint32_t bytes);
 void copy_carve(struct shard *s, struct slab *slab);
 void copy_source(
     struct shard *s, uint32_t peer, uint32_t pool, struct source *source);
-/* Drops all of a peer's. */
+/* Drops all sources of a peer. */
 void copy_sources_drop(struct shard *s, uint32_t peer);
 bool copy_arrived(struct shard *s, const struct data_in *in,
     const struct segment *segs, uint32_t count);
@@ -108,11 +109,12 @@ void copy_purge(struct shard *s);
 void copy_free(struct shard *s);
 
 /* shard_gpu.c */
-/* Takes over a landing in a GPU pool; false: the pool is in host memory. */
+/* Takes over a landing in a GPU pool. False: the pool is in host memory. */
 bool gpu_land(struct shard *s, uint32_t pool, const struct piece *pieces,
     uint32_t n, uint32_t token, const uint8_t *from, uint32_t bytes);
-/* Says where to fetch f's last segment to, for a GPU pool; gpu_fetched ends it.
- * alone: it is the whole message. false: there is no memory for them. */
+/* Finds the places to fetch f's last segment to, for a GPU pool;
+ * gpu_fetched ends it. alone: the segment is the whole message. False: no
+ * memory. */
 bool gpu_fetch(struct shard *s, uint32_t pool, const struct piece *pieces,
     uint32_t n, bool alone, struct fetch *f, struct iovec *iov);
 void gpu_fetched(struct shard *s, struct fetch_of *f, bool ok);

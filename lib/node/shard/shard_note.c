@@ -28,7 +28,7 @@ void shard_notify(struct shard *s, const struct data_note *n)
 {
     while (!ring_push(&s->out, n)) {
         if (atomic_load_explicit(&s->stop, memory_order_relaxed))
-            return; /* notes are no longer read */
+            return; /* nobody reads notes any more */
         CHECK(!shard_inline(s), "the loop waits for itself to read notes");
         notes_tell(s);
         poll(NULL, 0, 1);
@@ -38,6 +38,6 @@ void shard_notify(struct shard *s, const struct data_note *n)
 
 bool shard_inline(const struct shard *s)
 {
-    /* pass_to() releases it, and all of the shard with it. */
+    /* Acquire order: pass_to() has released the owner and the whole shard. */
     return atomic_load_explicit(&s->owner, memory_order_acquire) == OWNER_LOOP;
 }

@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ORDER_NOTES 3 /* room for those of an order, and one more */
+#define ORDER_NOTES 3 /* room for the notes of an order, and one more */
 
 /* Returns memory for the addresses of a peer. If the system has none, one peer
  * gets the spare, until its addresses change. */
@@ -38,7 +38,7 @@ void orders_blob_free(struct shard *s, uint8_t *p)
         free(p);
 }
 
-/* Gives an order its own copy of what it points to. */
+/* Gives an order its own copy of the data it points to. */
 static void own(struct shard *s, struct order *o)
 {
     uint8_t *blob;
@@ -47,7 +47,7 @@ static void own(struct shard *s, struct order *o)
     case ORDER_PEER:
         CHECK(o->peer.peer < s->conf.peers, "peer %u of %u", o->peer.peer,
             s->conf.peers);
-        /* Setting up a peer, not a room: it may take memory. */
+        /* Memory is taken per peer here, not per room. */
         blob = blob_take(s, o->peer.len + 1);
         if (o->peer.len)
             memcpy(blob, o->peer.blob, o->peer.len);
@@ -102,7 +102,7 @@ void shard_command(struct shard *s, const struct data_cmd *cmd)
     }
     CHECK(s->fd >= 0, "shard %u has no carrier", s->conf.index);
     s->role->command(s, cmd);
-    s->pushed = true; /* it may have rows sent */
+    s->pushed = true; /* the command may cause rows to be sent */
 }
 
 uint32_t shard_space(struct shard *s)

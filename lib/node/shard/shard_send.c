@@ -37,7 +37,7 @@ static struct sending_pool pool_of(const struct shard_pool *p)
     if (p->layout.count > 0 && p->mem) {
         out.row_bytes = p->layout.row_bytes;
         out.fields = p->layout.count;
-        if (p->mem->gpu) /* a unit has to fit into a slot */
+        if (p->mem->gpu) /* a unit must fit into a slot */
             out.unit_most = layout_unit_most(&p->layout);
     }
     return out;
@@ -87,7 +87,8 @@ static void fini(struct shard *s)
 
 /* peers */
 
-/* Counts those that wait for their transport: the carrier needs its ticks. */
+/* Sets an endpoint's state. Counts those that wait for their transport, because
+ * the carrier needs its ticks then. */
 static void ep_becomes(struct shard *s, uint32_t ep, enum ep_state state)
 {
     CHECK(ep < eps_max(&s->conf), "endpoint %u", ep);
@@ -151,7 +152,7 @@ static void peer_open(struct shard *s, uint32_t peer)
             to->by && to->by->ops->gpu ? SEND_READS : SEND_READS_NOT);
 }
 
-/* Text that the loop's thread reads. */
+/* Stores text that the loop's thread reads. */
 static void put_words(_Atomic uint64_t *to, uint32_t n, const char *text)
 {
     char bytes[WHY_WORDS * sizeof(uint64_t)] = {0};
@@ -176,7 +177,7 @@ static void get_words(
     span_copy_str(span_str((const char *)words), out, size);
 }
 
-/* True if it is the endpoint that PEER_TRY is about. */
+/* True if PEER_TRY is about this endpoint. */
 static bool is_tried(const struct shard *s, uint32_t ep)
 {
     uint32_t per = ENDPOINTS(s->conf.count);
@@ -185,7 +186,7 @@ static bool is_tried(const struct shard *s, uint32_t ep)
            s->send.routes[ep / per].tried != 0;
 }
 
-/* Says what came of the try, or of the connection that it made. */
+/* Reports the result of a try, or the end of the connection that it made. */
 static void say_tried(struct shard *s, uint32_t ep, bool ok)
 {
     uint32_t peer = ep / ENDPOINTS(s->conf.count);
@@ -209,7 +210,7 @@ static void say_tried(struct shard *s, uint32_t ep, bool ok)
 static enum err connected(
     struct shard *s, uint32_t ep, uint32_t peer, uint32_t address);
 
-/* Has the first connection to the peer made. */
+/* Makes the first connection to the peer. */
 static void peer_try(struct shard *s, const struct data_cmd *cmd)
 {
     uint32_t ep = cmd->peer * ENDPOINTS(s->conf.count);
@@ -308,7 +309,7 @@ static void set_peer(struct shard *s, const struct order_peer *o)
         orders_blob_free(s, o->blob);
         return;
     }
-    to->tried = 0; /* the next PEER_TRY is of the new ones */
+    to->tried = 0; /* the next PEER_TRY is for the new addresses */
     for (uint32_t i = 0; i < per; i++)
         broken(s, peer * per + i);
     report_lost(s);
@@ -418,7 +419,8 @@ static void not_posted(
     report_lost(s);
 }
 
-/* Posts a message whose rows have come to pinned memory; !ok: ends it. */
+/* Posts a message whose rows have arrived in pinned memory; !ok: ends the
+ * message. */
 static void staged(struct shard *s, uint64_t cookie, bool ok)
 {
     uint32_t token = (uint32_t)cookie;
@@ -488,7 +490,7 @@ static unsigned post_all(struct shard *s)
     return n;
 }
 
-/* Logs and keeps the transport, once it is known. */
+/* Logs and stores the transport once it is known. */
 static void ep_name(struct shard *s, uint32_t ep)
 {
     uint32_t peer = ep / ENDPOINTS(s->conf.count);
@@ -539,18 +541,18 @@ static void limits(struct shard_conf *c)
 static void order(struct shard *s, const struct order *o)
 {
     switch ((enum order_type)o->type) {
-    case ORDER_CMD: /* for command() */
+    case ORDER_CMD: /* goes to command() */
         break;
     case ORDER_PEER:
         set_peer(s, &o->peer);
         return;
-    case ORDER_KEY: /* of langd only */
+    case ORDER_KEY: /* langd only */
         return;
     case ORDER_POOL:
         orders_pool(s, o->pool);
         set_pool(s, o->pool);
         return;
-    case ORDER_SOURCE: /* of langd only */
+    case ORDER_SOURCE: /* langd only */
         source_drop(o->source.source);
         return;
     }

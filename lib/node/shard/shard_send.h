@@ -5,26 +5,29 @@
 #include "core/move/sending.h"
 #include "node/shard/shard.h"
 
-#define STRAIGHT_EACH    4 /* messages of an endpoint from a GPU */
+#define STRAIGHT_EACH    4 /* messages from a GPU per endpoint */
 #define TRANSPORT_WORDS  4
 #define WHY_WORDS        16
 #define OUT_ENTRIES      128 /* messages in one GPU slot */
-#define ENDPOINTS(count) div_up(SEND_ADDRESSES_MAX, (count)) /* of a peer */
+#define ENDPOINTS(count) div_up(SEND_ADDRESSES_MAX, (count)) /* of one peer */
 
 struct carry;
 
 struct route {     /* to a peer */
-    uint8_t *blob; /* its data addresses; owned */
+    uint8_t *blob; /* the peer's data addresses; owned */
     struct span addresses[SEND_ADDRESSES_MAX];
     uint32_t len, count, segment_max;
-    uint8_t key_len;   /* its data_key, in the blob behind the addresses */
+    /* length of the data_key behind the addresses in the blob */
+    uint8_t key_len;
     uint8_t carrier;   /* enum carrier_number: what the addresses are for */
-    struct carry *by;  /* it; NULL: it is not open here */
+    struct carry *by;  /* that carrier; NULL: not open here */
     uint64_t reported; /* turn of the last NOTE_PEER_BROKEN */
-    uint64_t serial;   /* grows when the peer's addresses may mean another */
-    uint32_t tried;    /* attempt of the last PEER_TRY; 0: none */
-    _Atomic uint64_t transport[TRANSPORT_WORDS]; /* text; read by any thread */
-    _Atomic uint64_t why[WHY_WORDS]; /* likewise: of NOTE_PEER_TRIED */
+    /* grows when the addresses change or the peer's epoch ends */
+    uint64_t serial;
+    uint32_t tried; /* attempt of the last PEER_TRY; 0: none */
+    /* text; any thread may read it */
+    _Atomic uint64_t transport[TRANSPORT_WORDS];
+    _Atomic uint64_t why[WHY_WORDS]; /* the same for NOTE_PEER_TRIED */
 };
 
 enum ep_state { EP_NONE, EP_OPEN, EP_NAMED, EP_LOST };
@@ -38,7 +41,7 @@ struct posted {
 /* A message whose rows come from a GPU, by sending.c's token. */
 struct staged {
     uint32_t ep, peer, address, slot, header_len, segments;
-    bool held; /* the slot's memory; else a copy of it is late */
+    bool held; /* holds the slot's memory; otherwise has a copy in `late` */
     uint64_t serial, len;
     uint8_t *bytes;
     uint8_t header[DATA_HEADER_MAX];
@@ -48,9 +51,10 @@ struct sender {
     struct sending *sending;
     struct route *routes; /* by peer */
     uint8_t *eps;         /* enum ep_state, by endpoint */
-    uint8_t *straight;    /* posted straight and not done, by endpoint */
-    uint32_t opening;     /* endpoints that are EP_OPEN */
-    uint32_t *lost;       /* endpoints to be reported */
+    /* by endpoint: messages posted straight and not done */
+    uint8_t *straight;
+    uint32_t opening; /* endpoints that are EP_OPEN */
+    uint32_t *lost;   /* endpoints to be reported */
     uint32_t lost_count;
     struct posted posted[SEND_MESSAGES_MAX];
     uint8_t *sources;      /* payloads of SOURCES_BYTES_MAX, by token */
@@ -59,7 +63,7 @@ struct sender {
 };
 
 /* shard_gpu.c */
-/* True if a message may be taken from sending.c, whatever its pools. */
+/* True if any message may be taken from sending.c, whatever its pools. */
 bool gpu_send_room(struct shard *s);
 /* How the batch's rows go. SEND_STRAIGHT: the carrier reads them from the GPU
  * itself; the receiver has to fetch them then, so an endpoint has at most

@@ -30,20 +30,20 @@
 enum slot_state {
     FREE,
     FILLING,
-    AWAITING, /* pushed, bytes are pending */
+    AWAITING, /* pushed, with bytes still to come */
     COPYING,
-    HELD /* reported; memory in use */
+    HELD /* reported; its memory is in use */
 };
 
 struct stage_slot {
     enum slot_state state;
     uint32_t used, holds, fills, entries;
-    uint64_t turn;   /* of submission, to report in that order */
+    uint64_t turn;   /* turn of the submission, to report in that order */
     uint32_t failed; /* GPUs that failed, a bit each */
     uint8_t *memory;
     struct entry {
         uint64_t cookie;
-        uint32_t gpus; /* that copied for it, a bit each */
+        uint32_t gpus; /* GPUs that copied for it, a bit each */
         bool bad;
     } * entry;
 };
@@ -61,12 +61,12 @@ struct stage {
     struct stage_conf c;
     struct stage_slot *slots; /* `most`, of which `count` are used */
     uint32_t count, most;     /* most: as configured, or as memory allows */
-    uint32_t filling;         /* NONE */
+    uint32_t filling;         /* NONE: no slot */
     uint64_t turn;
     struct gpu gpus[CUDA_GPUS_MAX];
     uint32_t gpus_count, copying;
-    uint32_t touched;  /* GPUs with copies for the entry to come */
-    uint32_t patience; /* turns that the filled one has waited */
+    uint32_t touched;  /* GPUs with copies for the next entry */
+    uint32_t patience; /* turns that the slot being filled has waited */
 };
 
 /* making */
@@ -95,7 +95,7 @@ enum err stage_new(struct stage **out, const struct stage_conf *c)
     return OK;
 }
 
-/* Makes its three arrays as one. */
+/* Allocates the three arrays of a batch at once. */
 static bool batch_make(const struct stage *s, struct cuda_batch *b)
 {
     if (!b->to)
@@ -277,7 +277,7 @@ static bool find_room(
         (fill != (s->slots[s->filling].fills > 0) || !fits(s, bytes, copies)))
         stage_push(s);
     if (fill && (s->filling == NONE || !begun(s, s->filling)) && !may_await(s))
-        return false; /* the last slot is for bytes that are here */
+        return false; /* the last slot is kept for bytes that are there */
     for (uint32_t i = 0; s->filling == NONE && i < s->count; i++)
         if (s->slots[i].state == FREE)
             s->filling = i;
