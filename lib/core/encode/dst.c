@@ -74,7 +74,7 @@ static struct peer *langd_of(const struct encoded *e, const struct tomb *old)
 }
 
 void gens_end(struct encoded *e, const struct peer *p, uint64_t generation,
-    uint8_t state, enum err reason)
+    enum err reason)
 {
     const struct tomb *old = memory_evicts(&e->ended_gens, e->b.now_ns);
     struct peer *of = old ? langd_of(e, old) : NULL;
@@ -83,8 +83,8 @@ void gens_end(struct encoded *e, const struct peer *p, uint64_t generation,
         (unsigned long long)generation);
     if (of) /* those of one run only grow */
         of->e.dead_to = max_u64(of->e.dead_to, old->memo.id);
-    tomb_put(&e->ended_gens, e->b.now_ns, generation, p->e.run, p->who, state,
-        (uint8_t)reason)
+    tomb_put(&e->ended_gens, e->b.now_ns, generation, p->e.run, p->who,
+        reason == OK ? ROOM_SUCCESS : ROOM_FAILED, (uint8_t)reason)
         ->owner = peer_index(&e->b.peers, p);
 }
 
@@ -114,6 +114,7 @@ struct edst *edst_new(struct encoded *e, struct eroom *m, uint32_t peer,
     d = &e->dsts[i];
     *d = (struct edst){.room = m,
         .peer = peer,
+        .run = e->b.peers.peers[peer].e.run,
         .generation = generation,
         .text = why_clear(&e->dst_whys[i]),
         .asked_ns = e->b.now_ns,
@@ -215,7 +216,7 @@ void edst_end(struct encoded *e, struct edst *d, enum err outcome)
     }
     if (!d->refused)
         remember_end(e, d, outcome);
-    if (!eroom_announced(m))
+    if (!eroom_announced(m) || (m->flags & FLAG_OPEN && outcome == ERR_ABORTED))
         edst_refuse(d);
     if (!d->refused && outcome == OK) {
         m->served++;
@@ -227,8 +228,7 @@ void edst_end(struct encoded *e, struct edst *d, enum err outcome)
         if (m->fail_reason == OK)
             m->fail_reason = (uint8_t)outcome;
     }
-    gens_end(e, &e->b.peers.peers[d->peer], d->generation,
-        outcome == OK ? ROOM_SUCCESS : ROOM_FAILED, outcome);
+    gens_end(e, &e->b.peers.peers[d->peer], d->generation, outcome);
     edst_touch(e, d);
     eroom_touch(e, m);
     edsts_touch(e, m); /* the next one may be asked now */
@@ -608,8 +608,6 @@ static void say_failed(struct encoded *e, struct out *out, const struct edst *d)
     struct peer_msg msg = about(d, PEER_FAILED);
 
     msg.failed.reason = d->reason;
-    msg.failed.a = d->a;
-    msg.failed.b = d->b;
     msg.failed.text = span_str(d->text);
     edst_tell(e, out, d, &msg, ROWS_UNKNOWN);
 }

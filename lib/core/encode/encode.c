@@ -98,15 +98,23 @@ static struct brain *init(struct slab *s, const struct brain_conf *c)
 /* events */
 
 /* Fails the rooms of pool i, whose GPU is lost: its rows can no longer be read
- * or sent. */
+ * or sent. Kept rows go. */
 static void on_pool_lost(struct encoded *e, uint32_t i)
 {
+    static const char text[] = "the pool's GPU is lost";
+
     CHECK(i < e->b.pools_count, "pool %u of %u is lost", i, e->b.pools_count);
-    for (uint32_t k = 0; k < e->rooms_max; k++) {
+    for (uint32_t k = 0; k < e->room_slots.fresh; k++) {
         struct eroom *m = &e->rooms[k];
 
-        if (m->r.used && m->item != &e->nothing && m->item->pool == i)
-            eroom_fail(e, m, ERR_INTERNAL, "the pool's GPU is lost");
+        if (!m->r.used || m->item == &e->nothing || m->item->pool != i)
+            continue;
+        eroom_fail(e, m, ERR_INTERNAL, text);
+        if (m->life == EROOM_KEPT)
+            eroom_let_go(e, m);
+        LIST_FOREACH (n, &m->dsts)
+            edst_fail(
+                e, LIST_ENTRY(n, struct edst, in_room), ERR_INTERNAL, text);
     }
 }
 

@@ -144,10 +144,9 @@ struct edst {
     /* Beside its states. refused: not counted in room->asked; drained_due: L
      * aborted it, and DRAINED is sent when its record is freed. */
     bool refused, drained_due;
-    uint8_t reason; /* of FAILED */
-    uint32_t a, b;  /* the reason's two numbers */
-    uint32_t peer;
-    uint32_t pools; /* bit i: may get rows of pool i, by rights_of() */
+    uint8_t reason;     /* of FAILED */
+    uint32_t peer, run; /* L, and which of its runs: peer.e.run */
+    uint32_t pools;     /* bit i: may get rows of pool i, by rights_of() */
     struct eroom *room;
     uint64_t generation, asked_ns;
     struct list in_room, in_peer, todo;
@@ -168,8 +167,7 @@ struct edst {
     uint32_t limit, job_attempt; /* as last sent to the shards */
     uint32_t closing_left; /* JOB_CLOSING: shards that have not answered */
     uint64_t map_epoch;    /* epoch of the L that may lift the fence */
-    bool lent;    /* the fence is for engines of L, to which LEND goes */
-    uint32_t run; /* if lent: the run of L, peer.e.run */
+    bool lent; /* the fence is for engines of L, to which LEND goes */
 
     /* What L was sent, and has answered. */
     uint32_t length_sent, length_acked; /* item->length_version then */
@@ -567,7 +565,7 @@ void edst_fail(
 /* Ends the generation for good. Its outcome is remembered for
  * TOMB_KEEP_NS. */
 void gens_end(struct encoded *e, const struct peer *p, uint64_t generation,
-    uint8_t state, enum err reason);
+    enum err reason);
 /* True if the generation has ended: an INIT of it comes too late. */
 bool gens_over(
     const struct encoded *e, const struct peer *p, uint64_t generation);

@@ -39,7 +39,6 @@ void edst_lend(struct encoded *e, struct edst *d)
     /* All rows without `final`: they may be written again, or it never comes.
      */
     if (may && item_done(it) && edst_fence(e, d, true)) {
-        d->run = e->b.peers.peers[d->peer].e.run;
         debt_owe(&d->debt, OWE_LEND);
         return;
     }

@@ -115,13 +115,15 @@ static void check_waiting(struct encoded *e, struct eroom *m)
         struct edst *d = LIST_ENTRY(n, struct edst, in_room);
         enum err err = edst_check(e, m, d, text, sizeof(text));
 
-        if (d->state == DST_ACTIVE && err == OK && places-- == 0) {
+        if (err == OK && places == 0) {
             err = ERR_DESTINATIONS_DISAGREE;
             snprintf(text, sizeof(text), "the room has all its destinations");
         }
         if (d->state == DST_ACTIVE && err != OK) {
             edst_refuse(d);
             edst_fail(e, d, err, text);
+        } else if (d->state == DST_ACTIVE) {
+            places--;
         }
         edst_touch(e, d);
     }

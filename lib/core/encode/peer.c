@@ -54,7 +54,7 @@ static void refuse(struct encoded *e, struct out *out, struct peer *p,
     const struct peer_msg *in, enum err reason, uint32_t a, uint32_t b,
     const char *text)
 {
-    gens_end(e, p, in->generation, ROOM_FAILED, reason);
+    gens_end(e, p, in->generation, reason);
     say_failed(e, out, p, in, reason, a, b, text);
 }
 
@@ -69,7 +69,7 @@ static void answer_unknown(struct encoded *e, struct out *out, struct peer *p,
     e->b.stats[STAT_stale_generation]++;
     if (in->type == PEER_ABORT) {
         if (!t) /* its INIT may still come */
-            gens_end(e, p, in->generation, ROOM_FAILED, ERR_ABORTED);
+            gens_end(e, p, in->generation, ERR_ABORTED);
         tell(e, out, p, &drained);
     } else if (t && t->state == ROOM_SUCCESS)
         say_success(e, out, p, in);
@@ -144,18 +144,23 @@ static enum err check_init(const struct encoded *e, const struct eroom *m,
     *text = "the room takes no more destinations";
     if (m->life == EROOM_FAILING || m->life == EROOM_CLOSED)
         return ERR_UNKNOWN_ROOM;
+    *text = "the source is gone: encode again";
+    if (m->life == EROOM_EXPIRED)
+        return ERR_GONE;
     *text = "";
     return OK;
 }
 
-/* True if the room has a newer generation of this langd. */
-static bool newer_there(
-    const struct eroom *m, uint32_t peer, uint64_t generation)
+/* True if the room has a newer generation of this run of the langd. */
+static bool newer_there(const struct encoded *e, const struct eroom *m,
+    uint32_t peer, uint64_t generation)
 {
+    uint32_t run = e->b.peers.peers[peer].e.run;
+
     LIST_FOREACH (n, &m->dsts) {
         const struct edst *d = LIST_ENTRY(n, struct edst, in_room);
 
-        if (d->peer == peer && d->generation > generation)
+        if (d->peer == peer && d->run == run && d->generation > generation)
             return true;
     }
     return false;
@@ -239,6 +244,7 @@ static struct edst *dst_for(struct encoded *e, struct out *out, struct peer *p,
     struct decline *before = decline_find(e, m->r.id, m->name, p->who);
     bool counted =
         before && before->counted && !before->served && eroom_serves(m);
+    bool again; /* it had the rows before the room was revoked */
     struct edst *d = NULL;
     bool open = m->flags & FLAG_OPEN;
     uint32_t required = m->required ? m->required : msg->init.required_dst;
@@ -248,26 +254,27 @@ static struct edst *dst_for(struct encoded *e, struct out *out, struct peer *p,
     CHECK(m->asked >= m->served + m->failed,
         "room %llu: %u served and %u failed of %u that asked",
         (unsigned long long)m->r.id, m->served, m->failed, m->asked);
-    m->asked -= counted;
-    if (m->before > 0 && m->asked >= m->required) {
-        m->before--; /* it has the rows and asks again */
-        m->served--;
-        m->asked--;
-    }
+    again = m->before > 0 && m->asked - counted >= m->required;
+    m->asked -= counted + again;
     err = check_init(e, m, &msg->init, &why);
     if (err != OK)
         refuse(e, out, p, msg, err,
             err == ERR_QUOTA ? e->dst_share.limit : m->required,
             msg->init.required_dst, why);
     else if (!(d = edst_new(e, m, peer_index(&e->b.peers, p), msg->generation,
-                   open ? 1 : required)))
+                   open ? 1 : required))) {
         peer_nack(&e->b.peers, out, p->link, msg, ERR_BUSY, e->dst_share.why);
+        if (m->bootstrap_ns <= e->b.now_ns) /* all had asked; it comes again */
+            m->bootstrap_ns = e->b.now_ns + e->b.c.conf->timeout_bootstrap;
+    }
     eroom_touch(e, m);
     if (!d) {
-        m->asked += counted;
+        m->asked += counted + again;
         return NULL;
     }
     m->failed -= counted;
+    m->before -= again;
+    m->served -= again;
     if (before)
         memory_drop(&e->declines, before);
     return d;
@@ -295,7 +302,7 @@ static void open_dst(struct encoded *e, struct out *out, struct peer *p,
         refuse(e, out, p, msg, ERR_NOT_OWNER, 0, 0, eroom_not_for);
         return;
     }
-    if (newer_there(m, peer_index(&e->b.peers, p), msg->generation)) {
+    if (newer_there(e, m, peer_index(&e->b.peers, p), msg->generation)) {
         answer_unknown(e, out, p, msg);
         return;
     }
@@ -355,7 +362,7 @@ static void on_grant(struct encoded *e, struct out *out, struct peer *p,
     } else if (!d || edst_ended(d)) {
         answer_unknown(e, out, p, msg);
     } else if (d->state == DST_FAILING) {
-        say_failed(e, out, p, msg, (enum err)d->reason, d->a, d->b, d->text);
+        say_failed(e, out, p, msg, (enum err)d->reason, 0, 0, d->text);
     } else if (!apply_grant(e, out, d, attempt, granted, from, firm)) {
         e->b.stats[STAT_malformed_peer]++;
         peer_nack(&e->b.peers, out, p->link, msg, ERR_MALFORMED,
