@@ -39,7 +39,7 @@ class Daemon:
         os.truncate(fd, size)
         return fd
 
-    def say(self, message, seq=0, fd=-1, **values):
+    def say(self, message, seq=0, fd=-1, /, **values):
         packet = message.encode(seq, **values)
         if fd < 0:
             self.peer.send(packet)
@@ -151,6 +151,33 @@ class Begins(LinkCase):
             self.until(lambda: self.conn.connected)
         self.assertIn("pool vit: ", said.output[0])
         self.assertEqual(self.mapped().epoch, 2)
+
+
+    def test_a_socket_that_cannot_be_watched_is_dialled_again(self):
+        epoll = self.conn._epoll
+        self.conn._epoll = mock.Mock(wraps=epoll)
+        self.conn._epoll.register.side_effect = OSError(
+            errno.ENOSPC, "No space left on device")
+        self.daemon.reached()
+        self.daemon.leave()
+        self.until(lambda: self.conn.unreached)
+        self.conn._epoll = epoll
+        while self.daemon.reached():  # it was left at once
+            self.daemon.leave()
+        self.up()
+
+
+class Tickets(LinkCase):
+    def test_an_ask_that_is_refused_here_spoils_no_other(self):
+        self.up()
+        space = self.conn._spaces[0] = mmx.Space(self.conn, "s", 0, 4)
+        self.assertRaises(ValueError, space.ask, "r", wait=2**32)
+        ticket = space.ask("r")
+        self.daemon.say(wire.ANSWER, self.daemon.hear(wire.TICKET).seq,
+                        a=2**32 - 1)  # it is in the queue
+        self.daemon.say(wire.TICKET_EVENT, state=1, seq=3, request="r")
+        self.until(lambda: not ticket.pending)
+        self.assertEqual(ticket.seq, 3)
 
 
 class Rooms(LinkCase):

@@ -178,6 +178,7 @@ class Connection:
     def _dial(self) -> None:
         try:
             s = lend.reached(self.path)
+            self._epoll.register(s, select.EPOLLIN)
         except OSError as e:  # no descriptor is free, for one
             log.debug("%s: %s", self.path, e)
             self.unreached = e.strerror
@@ -187,7 +188,6 @@ class Connection:
         self._timer.set(0)
         self.unreached = None
         self._ends.socket = s
-        self._epoll.register(s, select.EPOLLIN)
         self._greeting = self.send(
             wire.HELLO, magic=wire.MAGIC, version_min=wire.VERSION,
             version_max=wire.VERSION, role=wire.ROLES[self.role],

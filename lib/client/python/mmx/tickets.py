@@ -140,15 +140,15 @@ class Space:
         configured; hold: seconds of the lease, 0 until released; room: its
         failure frees the id. A second call for the same request changes
         nothing and returns the same ticket."""
-        ticket = self._tickets.get(request)
-        if not ticket:
-            ticket = self._tickets[request] = Ticket(self, request)
-        ticket._asks += 1
         reply = self.conn.send(
             wire.TICKET, stale=self.gone, space=self.number,
             wait_ms=due.ms(wait), hold_ms=due.ms(hold),
             cell=room.cell if room else _NONE, tag=room.tag if room else 0,
             request=request)
+        ticket = self._tickets.get(request)
+        if not ticket:
+            ticket = self._tickets[request] = Ticket(self, request)
+        ticket._asks += 1
         reply.then = ticket._answered
         if reply.done:
             ticket._answered(reply)
