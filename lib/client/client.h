@@ -314,8 +314,8 @@ void client_rooms_reap(mmx *m);
 
 /* Drops the blocks whose rows are all released. */
 void client_runs_trim(mmx *m, struct client_room *r);
-/* Replaces the runs of rows from `first` on by an event's; keeps those of
- * earlier rows. Ignores blocks that the pool does not have. */
+/* Replaces the runs by an event's, which are all from row `first` on. Ignores
+ * blocks that the pool does not have. */
 void client_runs_take(
     mmx *m, struct client_room *r, uint32_t first, struct span s);
 

@@ -37,29 +37,6 @@ void client_runs_trim(mmx *m, struct client_room *r)
     memmove(runs, runs + gone, r->runs * sizeof *runs);
 }
 
-/* Drops the runs of rows from `first` on. */
-static void cut_runs(struct client_room *r, struct window_blocks *runs,
-    uint32_t first, uint32_t block_rows)
-{
-    uint64_t at = r->first;
-
-    assert(first >= r->first && r->runs <= RUNS_MAX);
-    for (uint32_t i = 0; i < r->runs; i++) {
-        uint64_t end = at + (uint64_t)runs[i].blocks * block_rows;
-
-        if (end > first) {
-            runs[i].blocks = (uint32_t)((first - at) / block_rows);
-            r->runs = i + (runs[i].blocks != 0);
-            return;
-        }
-        at = end;
-    }
-    if (at < first) {
-        r->runs = 0;
-        r->first = first;
-    }
-}
-
 static void add_run(
     struct client_room *r, struct window_blocks *runs, struct window_blocks add)
 {
@@ -94,12 +71,8 @@ void client_runs_take(
 
     if (s.len == 0 || !runs_good(s, p->blocks))
         return;
-    if (first < r->first || r->runs == 0) {
-        r->runs = 0;
-        r->first = first;
-    } else {
-        cut_runs(r, runs, first, p->block_rows);
-    }
+    r->runs = 0;
+    r->first = first;
     while (in.at < in.len) {
         uint32_t b = get_u32(&in), n = get_u32(&in);
 
