@@ -449,6 +449,26 @@ TEST(a_signal_in_a_start_that_fails_ends_it)
     gone(first, 0);
 }
 
+TEST(two_signals_in_a_start_end_it)
+{
+    for (int i = 0; i < 100; i++) {
+        pid_t pid;
+        int got;
+
+        signal(SIGTERM, SIG_IGN); /* until the daemon has handlers */
+        signal(SIGINT, SIG_IGN);
+        pid = daemon_start(ROLE_ENCODED);
+        while (access(encoded_path, F_OK) != 0)
+            ;
+        kill(pid, SIGTERM);
+        kill(pid, SIGINT);
+        T_EQ_I64(waitpid(pid, &got, 0), pid);
+        T_CHECK(WIFEXITED(got), "status %x", got);
+    }
+    signal(SIGTERM, SIG_DFL);
+    signal(SIGINT, SIG_DFL);
+}
+
 TEST(a_killed_daemon_leaves_nothing_in_the_way)
 {
     pid_t pid = daemon_start(ROLE_ENCODED);

@@ -228,7 +228,8 @@ enum err node_fix_pools(struct node *n)
             if (n->ending)
                 node_pools_stop(n);
         }
-        e = j->result;
+        /* The signal may have come when the pool was done. */
+        e = n->ending ? ERR_ABORTED : j->result;
         if (e == OK)
             finish(n, i);
     }
