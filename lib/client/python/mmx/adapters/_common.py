@@ -1,5 +1,5 @@
-"""Shared by the adapters of all engines: lines of a log that are rated, a
-connection's pool, what variables say, rows of torch as rows of a pool."""
+"""Shared by the adapters of all engines: rate-limited log lines, a
+connection's pool, values of variables, and rows of torch as rows of a pool."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ from mmx.dtypes import BY_TORCH, DTYPES
 # Upper bounds of histograms: 1 ms to 65 s, 4 KiB to 4 GiB.
 SECONDS = [0.001 * 2**n for n in range(17)]
 BYTES = [4096.0 * 4**n for n in range(11)]
-AGAIN_S = 1  # before what a daemon has refused is asked or said again
-UNWANTED_S = 60  # that long at most, as an encoder's room lives
-UNWANTED_MAX = 1024  # of more the oldest are forgotten
+# pause before a question or message that a daemon refused is repeated
+AGAIN_S = 1
+# how long a decline is kept at most, as an encoder keeps a room
+UNWANTED_S = 60
+UNWANTED_MAX = 1024  # beyond this number the oldest are dropped
 
 
 # What an operator can do, beyond what the error says.
@@ -42,8 +44,8 @@ def remedy(error: BaseException, room: mmx.Reference,
 
 
 class Rated:
-    """Logs lines, of each kind at most one a second: what a client sends, or
-    a daemon that is away, must not fill the log."""
+    """Logs at most one line of each kind per second: neither a client's
+    messages nor a missing daemon may fill the log."""
 
     def __init__(self, log: Any) -> None:
         self._log = log
@@ -58,28 +60,29 @@ class Rated:
 
 
 class Pooled:
-    """A connection's pool, which is asked for after each connect. One that
-    cannot be had is asked for again a second later: its daemon may have been
-    told of this user meanwhile, and engines look in each of their turns.
-    settings: where the names of pool and socket are from."""
+    """A connection's pool, which is asked for after each connect. A pool that
+    is refused is asked for again a second later, since the daemon may have
+    admitted this user meanwhile; engines call step() in each of their turns.
+    settings: the variables that name the pool and the socket."""
 
-    speaks = True  # of the processes of an engine, if no daemon answers
+    speaks = True  # this process logs it when no daemon answers
 
     def __init__(self, conn: mmx.Connection, log: Any,
                  settings: Tuple[str, str], name: str,
                  layout: str = "") -> None:
         self.conn, self._name, self._layout = conn, name, layout
-        mmx.wire.POOL.encode(0, name=name, layout=layout)  # raises
+        # raises if they are malformed
+        mmx.wire.POOL.encode(0, name=name, layout=layout)
         self._log, self._settings = log, settings
-        self.mapped: Optional[mmx.Pool] = None  # the last; stays readable
+        self.mapped: Optional[mmx.Pool] = None  # the last pool; stays readable
         self.unusable: Optional[Exception] = None  # why there is no pool
-        self._said = ""  # of this run: why
+        self._said = ""  # the last reason that was logged for this run
         self._again = 0.0  # time of the next question
         self.meets: Callable[[mmx.Pool], Any] = lambda pool: None
         # Rooms to decline: reference, encoder, key, and until when.
         self._unwanted: Deque[Tuple[mmx.Reference, str, bytes, float]] = \
             collections.deque(maxlen=UNWANTED_MAX)
-        self._say_at = 0.0  # not before
+        self._say_at = 0.0  # no decline is sent before this time
         self._absent = math.inf  # since when no daemon is connected
         self._asked: Optional[mmx.Reply] = None
         self._asked_of = 0  # the daemon's run
@@ -101,7 +104,7 @@ class Pooled:
             return self.pool
         if self._asked_of != self.conn.epoch:
             self._asked_of, self._again = self.conn.epoch, 0.0
-            # The answer of an earlier run came with its end.
+            # A question to an earlier run was answered by the end of that run.
             self._asked, self.unusable, self._said = None, None, ""
         if not self._asked and time.monotonic() >= self._again:
             self._again = time.monotonic() + AGAIN_S
@@ -113,39 +116,39 @@ class Pooled:
                 pool = self._take(asked)
                 self.meets(pool)
                 self.mapped, self.unusable = pool, None
-            except Exception as e:  # of which an engine would end
+            except Exception as e:  # an engine would end on it
                 self._note(e, asked)
         return self.pool
 
     def _note_absence(self) -> None:
-        """Logs once that no daemon answers, after a second without."""
+        """Logs once when no daemon has answered for a second."""
         now = time.monotonic()
         if self.conn.connected:
             self._absent = math.inf
         elif self._absent == math.inf:
             self._absent = now
         elif self.speaks and 0 < self._absent < now - 1:
-            self._absent = 0.0  # said
+            self._absent = 0.0  # logged
             self._log.warning(
                 "mmx-%s does not answer at %s (%s): start it, or name its "
                 "socket by %s", self.conn.role, self.conn.path,
                 self.conn.refused or "not connected", self._settings[1])
 
     def _take(self, asked: mmx.Reply) -> mmx.Pool:
-        """Maps the pool that is the answer; raises why it cannot be used."""
+        """Maps the pool in the answer; raises why it cannot be used."""
         pool = mmx.Pool(asked.result(), asked.take_fd(), self.conn.epoch)
         self._check(pool)
         return pool
 
     def _check(self, pool: mmx.Pool) -> None:
-        """Raises why the engine's rows do not fit the pool."""
+        """Raises an error if the engine's rows do not fit the pool."""
         raise NotImplementedError
 
     def decline(self, room: mmx.Reference, encoder: str,
                 key: bytes = mmx.wire.NO_KEY) -> None:
-        """Tells the encoder, which may not have heard of the room yet, that
-        this engine will not fetch it. langd keeps what an encoder cannot hear;
-        this side what langd cannot."""
+        """Tells the encoder that this engine will not fetch the room, of which
+        the encoder may not have heard yet. langd keeps a decline while the
+        encoder is away; this object keeps it while langd is away."""
         self._unwanted.append((room, encoder, key,
                                time.monotonic() + UNWANTED_S))
         self._say()
@@ -182,26 +185,27 @@ class Pooled:
 
     @property
     def is_refused(self) -> bool:
-        """True if there is no pool, and will be none by itself."""
+        """True if there is no pool, and none will come without a person's
+        help."""
         return self.unusable is not None and \
             getattr(self.unusable, "advice", "") != "retry"
 
 
 class Opened:
-    """A connection on an asyncio loop, which is opened when its pool is asked
-    for first. meets: called with a new pool."""
+    """A connection on an asyncio loop, which is opened when its pool is first
+    asked for. meets: called with each new pool."""
 
     def __init__(self, role: str, name: str,
                  meets: Callable[[mmx.Pool], Any] = lambda pool: None) -> None:
         self._role, self._name = role, name
-        self._meets, self._met = meets, 0  # the run of the pool
+        self._meets, self._met = meets, 0  # the run of the last pool
         self.conn: Optional[mmx.Connection] = None
 
     async def pool(self, timeout: float) -> mmx.Pool:
-        """Returns the pool, which is another one after a restart. A daemon
-        that was never there is waited for."""
+        """Returns the pool; after a restart of the daemon that is a new one.
+        Waits for a daemon that never answered before."""
         if self.conn is None:
-            # A session ends its rooms when all of it is gone: each its own.
+            # A session of its own: rooms end when their whole session is gone.
             self.conn = mmx.connect(
                 self._role, name=self._name, timeout=0,
                 session=f"{self._name}-{mmx.secret().hex()}")
@@ -228,7 +232,8 @@ class Opened:
 
 
 def number(name: str, default: str, form: str) -> float:
-    """Returns a variable; ValueError: it is no number of this form."""
+    """Returns the value of a variable; ValueError: it is no number of this
+    form."""
     said = os.environ.get(name) or default
     if not re.fullmatch(form, said):
         raise ValueError(f"{name} is no number that it may be: {said:.200}")
@@ -236,7 +241,7 @@ def number(name: str, default: str, form: str) -> float:
 
 
 def deadline() -> float:
-    """Returns the longest wait for a room's rows in seconds, at both sides."""
+    """Returns how many seconds a room's rows may take, for both sides."""
     return number("MMX_DEADLINE_S", "60", r"(?=.*[1-9])\d{1,4}(\.\d+)?")
 
 
@@ -267,7 +272,7 @@ def other_kind(field: Any, dtype: Any) -> str:
 
 
 def misfit(field: Any, width: int, dtype: Any) -> str:
-    """Returns in what a pool's field differs from rows; "": in nothing."""
+    """Returns how a pool's field differs from the rows; "": it does not."""
     other = other_kind(field, dtype)
     if other:
         return f"is {field.dtype}, the rows are {other}"
@@ -277,7 +282,8 @@ def misfit(field: Any, width: int, dtype: Any) -> str:
 
 
 def from_tensor(rows: Any) -> Any:
-    """Returns rows for a pool: of numpy, of what it lacks the bits."""
+    """Returns rows for a pool as an array of numpy; a dtype that numpy lacks
+    as integers of the same size."""
     if not hasattr(rows, "detach"):
         return rows
     rows = rows.detach().cpu().contiguous()

@@ -27,24 +27,25 @@ from mmx.tensor import Tensor
 from ._common import from_tensor, misfit
 
 Call = Callable[[], Any]
-HERE_BYTES = 1 << 20  # copied on the loop: a thread's turn takes longer
-POLL_S = 0.0005  # between two looks at copies of a GPU
+# up to this size the loop copies: waking a thread takes longer
+HERE_BYTES = 1 << 20
+POLL_S = 0.0005  # interval of looks at copies on a GPU
 
 
 class Rows:
-    """All rows of an item, in runs, as they lie in the pool. They are shown
-    from here on: a pool that follows its name may be another run's when they
-    are copied, maybe by another thread."""
+    """All rows of an item, in runs, as they lie in the pool. The arrays are
+    made now: a pool that follows its name may belong to another run when they
+    are copied, perhaps by another thread."""
 
     def __init__(self, pool: mmx.Pool, field: mmx.pool.Field, rows: int = 0,
                  runs: Iterable[mmx.Run] = ()) -> None:
         self.pool, self.field, self.rows = pool, field, 0
-        # Which row of the item is the first of each.
+        # For each piece the item's row at which it begins.
         self.pieces: List[Tuple[int, Any]] = []
         self.add(pool, rows, runs)
 
     def add(self, pool: mmx.Pool, rows: int, runs: Iterable[mmx.Run]) -> None:
-        """Appends rows, maybe of another pool with this field."""
+        """Appends rows, perhaps of another pool with this field."""
         self.pieces += [
             (self.rows + r.first, pool.rows(self.field.name, r.place,
                                             min(r.rows, rows - r.first)))
@@ -54,8 +55,8 @@ class Rows:
     @classmethod
     def written(cls, source: mmx.Source, field: mmx.pool.Field,
                 rows: Any, more: int = 0) -> "Rows":
-        """Returns where a tensor goes; ValueError: it is not the source's.
-        more: rows behind it, of which it has none."""
+        """Returns the places for a tensor's rows; ValueError: the tensor does
+        not fit the source. more: rows of the source behind the tensor's."""
         count = (source.total or 0) - more
         if len(rows) != count:
             raise ValueError(f"{len(rows)} rows, {count} were announced")
@@ -66,7 +67,7 @@ class Rows:
 
 
 def shown(array: Any, kind: str) -> Any:
-    """Returns a tensor over an array; where there is no torch, the array."""
+    """Returns a tensor over an array; without torch, the array."""
     try:
         return Tensor(array, kind).torch()
     except ImportError:
@@ -74,8 +75,8 @@ def shown(array: Any, kind: str) -> Any:
 
 
 async def whole(call: Awaitable[Any]) -> Any:
-    """Awaits it, and is not cancelled before it has ended: the blocks that it
-    writes to are another room's after that."""
+    """Awaits the call and defers cancellation to its end, since the blocks
+    that it writes to may belong to another room afterwards."""
     doing = asyncio.ensure_future(call)
     cancelled = None
     while not doing.done():
@@ -89,15 +90,15 @@ async def whole(call: Awaitable[Any]) -> Any:
 
 
 async def here(item: Rows, copy: Call) -> Any:
-    """Returns what copy() returns, which copies the item's rows and waits."""
+    """Returns what copy() returns; it copies the item's rows and waits."""
     if item.rows * item.field.row_bytes <= HERE_BYTES:
         return copy()
     return await whole(asyncio.to_thread(copy))
 
 
 class Here:
-    """device: of the model, where Streams has none of its driver; there and
-    back a copy waits for the device. waits: makes what allows that."""
+    """Copies that wait. device: the model's, if Streams has no driver for it.
+    waits: returns a context that allows such waits."""
 
     later = False
 
@@ -107,10 +108,10 @@ class Here:
 
     def load(self, items: List[Rows], over: Call,
              readers: Sequence[Any] = ()) -> List[Any]:
-        """Returns one tensor of each item's rows; over() is called when they
-        are copied. readers: streams of kernels that will read the rows, and
-        begin after over(); without, those of the current one do, which waits
-        for the copies."""
+        """Returns a tensor of the rows of each item; over() is called when
+        they are copied. readers: streams of the kernels that will read the
+        rows, which begin after over(). Without readers the current stream's
+        kernels read them, and that stream waits for the copies."""
         made = [self._loaded(item) for item in items]
         over()
         return made
@@ -127,7 +128,7 @@ class Here:
             return rows.to(self.device)
 
     def save(self, rows: Any, item: Rows, over: Call) -> None:
-        """Copies a tensor into the pool; over() is called when it is."""
+        """Copies a tensor into the pool; over() is called at the end."""
         with self.waits():
             values = from_tensor(rows)
         for first, part in item.pieces:
@@ -142,23 +143,24 @@ class Here:
         """Begins the copies of this step's saves."""
 
     def step(self) -> None:
-        """Calls what is due."""
+        """Calls over() for copies that have ended."""
 
     def meet(self, pool: mmx.Pool) -> None:
         """Has a thread prepare a new pool."""
-        # A pool that follows its name may be another run's by then.
+        # A copy: a pool that follows its name may belong to another run by
+        # then.
         threading.Thread(target=self.prepare, args=(copy.copy(pool),),
                          daemon=True).start()
 
     def prepare(self, pool: mmx.Pool) -> None:
-        """Has the pool's pages mapped, and pinned for a GPU."""
+        """Maps the pool's pages now, and pins them for a GPU."""
         pool.populate()
 
     close = step
 
 
 class _Pin:
-    """Of a map, whose end ends it."""
+    """Unpins a map's memory when it ends."""
 
 
 class Streams(Here):
@@ -244,14 +246,14 @@ class Streams(Here):
         weakref.finalize(pin, unpin).atexit = False
 
     def close(self) -> None:
-        """Waits: what the daemons get back must not be written any more."""
+        """Waits for all copies: blocks that go back must not be written to."""
         self._stream.synchronize()
         self.step()
 
 
 def _pieces(rows: Any, item: Rows) -> Iterator[Tuple[int, int, int]]:
-    """Yields where the item's pieces lie in a tensor and in the pool, and
-    their bytes."""
+    """Yields for each piece of the item its address in the tensor, its address
+    in the pool, and its bytes."""
     for first, part in item.pieces:
         there = part.address if isinstance(part, cuda.Rows) \
             else part.ctypes.data
@@ -261,8 +263,8 @@ def _pieces(rows: Any, item: Rows) -> Iterator[Tuple[int, int, int]]:
 
 def copies(device: str, log: Any,
            waits: Call = contextlib.nullcontext) -> Union[Here, Streams]:
-    """Returns what copies rows to and from an engine's tensors; device: that
-    its model is on, as torch names it."""
+    """Returns an object that copies rows to and from an engine's tensors.
+    device: the model's, as torch names it."""
     if device == "cpu":
         return Here()
     try:

@@ -26,17 +26,17 @@ from ._copies import Here, Rows, copies, here
 
 log = logging.getLogger("mmx.dynamo")
 warn = Rated(log)
-HOLD_S = 5  # a tensor is held at most, after its rows were written
-LOOK_S = 1  # for a daemon that is away, before it is looked for again
-PAUSE_S = 0.1  # before what has failed is done again
-# Another announce of the room may do what this one did not.
+HOLD_S = 5  # a tensor is held at most this long after its rows were written
+LOOK_S = 1  # wait for a daemon that is away, before the next look
+PAUSE_S = 0.1  # pause before a failed step is repeated
+# After these another announce of the room may succeed.
 LOST = (errors.DaemonLost, errors.PeerLost, errors.NoBlocks)
 # The other engine has ended the room.
 OVER = (errors.Aborted, errors.Declined, errors.EngineLost)
 
 
 class Patience:
-    """How long one transfer may take, all its attempts together."""
+    """The time that is left for one transfer, all its attempts together."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -52,7 +52,8 @@ class Patience:
         self.end = min(self.end, self._loop.time() + seconds)
 
     async def again(self, error: Exception) -> None:
-        """Raises the error, unless the same may be done again by now."""
+        """Raises the error unless an attempt may succeed now; waits before
+        that."""
         if getattr(error, "advice", "retry") != "retry" or \
                 self.left() <= PAUSE_S:
             raise error
@@ -66,7 +67,7 @@ def kind_of(tensor: Any) -> str:
 class MmxEmbeddingSender(AbstractEmbeddingSender):  # type: ignore[misc]
     def __init__(self) -> None:
         self._daemon = Opened("encoded", "dynamo", self._meets)
-        self._copies: Any = None  # of the device that the first tensor is on
+        self._copies: Any = None  # made for the device of the first tensor
         self._tasks: "Set[asyncio.Task[None]]" = set()
 
     def _meets(self, pool: mmx.Pool) -> None:
@@ -75,9 +76,9 @@ class MmxEmbeddingSender(AbstractEmbeddingSender):  # type: ignore[misc]
     async def send_embeddings(
             self, embeddings: Any, stage_embeddings: bool = False
     ) -> Tuple[Any, Awaitable[None]]:
-        """Returns once the rows are the daemon's. The awaitable raises
-        nothing, and waits for no reader longer than HOLD_S: Dynamo awaits one
-        after the other, and holds all tensors behind it."""
+        """Returns once the daemon has the rows. The awaitable raises nothing
+        and waits for no reader longer than HOLD_S: Dynamo awaits one after
+        another, and holds all tensors behind it."""
         rows = embeddings.reshape(-1, embeddings.shape[-1])
         if self._copies is None:
             self._copies = copies(str(getattr(rows, "device", "cpu")), log)
@@ -89,7 +90,8 @@ class MmxEmbeddingSender(AbstractEmbeddingSender):  # type: ignore[misc]
             raise
         loop = asyncio.get_running_loop()
         held = loop.create_future()
-        if not stage_embeddings:  # its memory is the caller's again
+        # the caller may reuse the tensor's memory now
+        if not stage_embeddings:
             held.set_result(None)
         task = loop.create_task(self._deliver(
             source, reference, rows if stage_embeddings else None, held))
@@ -105,8 +107,9 @@ class MmxEmbeddingSender(AbstractEmbeddingSender):  # type: ignore[misc]
     async def _written(self, reference: mmx.Reference, rows: Any,
                        limit: float = math.inf,
                        held: float = math.inf) -> mmx.Source:
-        """Returns the announced room, with all rows in it. limit: how long it
-        is there for a reader to ask. held: how long the tensor is."""
+        """Returns the announced room, with all rows in it. limit: seconds in
+        which a reader must ask for the room. held: seconds for which the
+        tensor is held."""
         patience = Patience()
         patience.at_most(held)
         while True:
@@ -126,7 +129,7 @@ class MmxEmbeddingSender(AbstractEmbeddingSender):  # type: ignore[misc]
                         rows, Rows.written(source, field, rows))
                     source.commit(0, len(rows), final=True)
                     return source
-                except BaseException:  # a request that was cancelled is one
+                except BaseException:  # cancelled requests raise one, too
                     source.release(force=True)
                     raise
             except (errors.MmxError, OSError, TimeoutError) as e:
@@ -134,8 +137,8 @@ class MmxEmbeddingSender(AbstractEmbeddingSender):  # type: ignore[misc]
 
     async def _deliver(self, source: mmx.Source, reference: mmx.Reference,
                        rows: Any, held: "asyncio.Future[None]") -> None:
-        """Sees to the room until it has ended. When this worker ends before,
-        it is the daemon's to deliver."""
+        """Watches the room until it has ended. If this worker ends before, the
+        daemon still delivers the rows."""
         clock = asyncio.get_running_loop().time
         end = clock() + HOLD_S
         try:
@@ -153,7 +156,8 @@ class MmxEmbeddingSender(AbstractEmbeddingSender):  # type: ignore[misc]
                 source.release(force=True)
                 if rows is None or not isinstance(why, LOST):
                     break
-                # A reader whose daemon was lost may have them already.
+                # A reader that lost its daemon may have received the rows
+                # already.
                 source = await self._written(
                     reference, rows, math.inf if isinstance(
                         why, errors.DaemonLost) else HOLD_S, end - clock())
@@ -171,15 +175,15 @@ class MmxEmbeddingSender(AbstractEmbeddingSender):  # type: ignore[misc]
 
 
 def settle(held: "asyncio.Future[None]") -> None:
-    if not held.done():  # nor cancelled
+    if not held.done():  # neither done nor cancelled
         held.set_result(None)
 
 
 class MmxEmbeddingReceiver(LocalEmbeddingReceiver):  # type: ignore[misc]
-    """Copies rows out of the pool when they are there: a request that waits
-    for another of its pictures holds no blocks of that picture's. So a tensor
-    is the caller's own, as one from a file, which Dynamo's prefill worker
-    knows by the class and copies not once more."""
+    """Copies rows out of the pool when all have landed: a request that waits
+    for another of its pictures holds no blocks for this one. So a tensor
+    belongs to the caller, as one read from a file; Dynamo's prefill worker
+    knows that by the class and does not copy it again."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -205,7 +209,8 @@ class MmxEmbeddingReceiver(LocalEmbeddingReceiver):  # type: ignore[misc]
     async def _fetched(self, reference: mmx.Reference, encoder: str,
                        request: Any) -> Any:
         patience = Patience()
-        lost: Optional[Exception] = None  # by the encoder's daemon
+        # why the encoder's daemon does not have the room any more
+        lost: Optional[Exception] = None
         while True:
             try:
                 pool = await self._daemon.pool(patience.look())
@@ -217,7 +222,8 @@ class MmxEmbeddingReceiver(LocalEmbeddingReceiver):  # type: ignore[misc]
                     return await self._copied(room, request)
             except (errors.MmxError, OSError, TimeoutError) as e:
                 if isinstance(e, errors.UnknownRoom) and not lost:
-                    # Its worker writes it again if it has the rows still.
+                    # The encode worker announces the room again if it still
+                    # has the rows.
                     lost = e
                     patience.at_most(HOLD_S)
                 else:
@@ -236,4 +242,4 @@ class MmxEmbeddingReceiver(LocalEmbeddingReceiver):  # type: ignore[misc]
         return await here(item, lambda: Here().load([item], lambda: None)[0])
 
     def release_tensor(self, tensor_id: int) -> None:
-        """Nothing is held for it."""
+        """Does nothing: the tensor belongs to the caller."""

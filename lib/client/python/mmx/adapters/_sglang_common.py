@@ -19,14 +19,16 @@ from ._common import BYTES, SECONDS, number
 from ._copies import shown
 
 MARK = "~"  # between a client's request id and the secret
-PORT = 7601  # of mmx-encoded, if nothing says it
+PORT = 7601  # of mmx-encoded, if neither MMX_ENCODERS nor the server names one
 PLACE = "/mmx_encoded"  # at an encoder's server: where its mmx-encoded is
-GRPC = "grpc://"  # begins the URL of an encoder that is a gRPC server
-GRPC_PLACE = "/mmx.Encoder/Place"  # the same as PLACE there
-MODE = "SGLANG_ENCODER_MM_RECEIVER_MODE"  # of a language server: http, grpc
+GRPC = "grpc://"  # begins the URL of an encoder with a gRPC server
+GRPC_PLACE = "/mmx.Encoder/Place"  # the method that answers as PLACE does
+# variable of a language server: http, grpc
+MODE = "SGLANG_ENCODER_MM_RECEIVER_MODE"
 # An SGLang value beside the rows: its name in an aux.
 EXTRAS = {"second_per_grid_ts": "seconds", "original_image_sizes": "sizes"}
-JSON = ("video_timestamps",)  # one list per video: in an aux's extra
+# lists with one entry per video: in an aux's extra
+JSON = ("video_timestamps",)
 
 STATUS = {"timeout": 504, "peer-lost": 502, "engine-lost": 502,
           "unknown-room": 502, "gone": 502, "stale": 503,
@@ -47,13 +49,13 @@ def reason(error: BaseException) -> str:
 
 
 def words(error: BaseException) -> str:
-    """Returns a room's reason and what is said of it."""
+    """Returns a room's reason and its text."""
     return str(error) if isinstance(error, errors.MmxError) else \
         f"{reason(error)}: {error}"
 
 
 def gpu_bytes() -> int:
-    """Returns how many bytes of rows a rank may have on its GPU."""
+    """Returns how many bytes of rows a rank may hold on its GPU."""
     return int(number("MMX_SGLANG_GPU_MB", "1024", r"\d{1,7}")) << 20
 
 
@@ -77,7 +79,7 @@ def reference_of(req_id: str) -> mmx.Reference:
 
 
 def encoders() -> Dict[str, str]:
-    """Returns what MMX_ENCODERS says; ValueError: it is not that."""
+    """Returns the value of MMX_ENCODERS; ValueError: it is malformed."""
     said = os.environ.get("MMX_ENCODERS") or "{}"
     try:
         known = json.loads(said)
@@ -90,7 +92,7 @@ def encoders() -> Dict[str, str]:
 
 
 def is_place(said: Any) -> bool:
-    """True if it may be the name or address of a daemon."""
+    """True if the text may be a name or address of a daemon."""
     return isinstance(said, str) and bool(re.fullmatch("[!-~]{1,128}", said))
 
 
@@ -103,8 +105,9 @@ def encoder_of(url: str, said: str = "") -> str:
 
 
 def reachable(address: str, url: str) -> str:
-    """Returns where others reach what listens at an address of all of an
-    encoder server's interfaces: its host. ValueError: it is no address."""
+    """Returns the address at which others reach a socket that listens on all
+    interfaces of an encoder server: with that server's host. ValueError: it is
+    no address."""
     if not is_place(address):
         raise ValueError(f"no address: {address!r:.200}")
     place = urlsplit(address)

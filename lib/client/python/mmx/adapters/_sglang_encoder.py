@@ -21,25 +21,27 @@ log = logging.getLogger("mmx.sglang")
 warn = Rated(log)
 SERVER = "sglang.srt.disaggregation.encoder.server"
 HTTP = "sglang.srt.disaggregation.encoder.http_server"
-CONNECT_S = 1  # for a daemon that is away: each request waits this long
-LATER_S = 2  # for ranks that ask after the encoder has failed
-# RuntimeError: of CUDA, and of torch where a GPU has no memory left.
+CONNECT_S = 1  # each request waits this long for a daemon that is away
+LATER_S = 2  # wait for ranks that ask after the encoder has failed
+# CUDA raises RuntimeError, as torch does if a GPU is full.
 FAULTS = (errors.MmxError, OSError, TimeoutError, ValueError, RuntimeError)
-LOOK_S = 0.25  # between two looks whether SGLang has given a request up
+LOOK_S = 0.25  # interval of looks whether SGLang has given a request up
 
 
 class Rooms(Opened):
-    """The rooms of one encoder; its connection belongs to its loop."""
+    """The rooms of one encoder. The connection belongs to the encoder's
+    loop."""
 
     def __init__(self, meets: Callable[[mmx.Pool], Any]) -> None:
         super().__init__("encoded", "sglang", meets)
         self.sources: Dict[str, mmx.Source] = {}
-        self.says: Dict[str, aux.Split] = {}  # beside their rows
-        self.refused: Dict[str, BaseException] = {}  # not announced: why
+        self.says: Dict[str, aux.Split] = {}  # aux of each room
+        # why a part was not announced
+        self.refused: Dict[str, BaseException] = {}
 
     async def pool_or_why(self) -> "Union[mmx.Pool, BaseException]":
-        """Returns the pool for a batch, or why there is none: a daemon that
-        is away or hangs is waited for once, not once for each request."""
+        """Returns the pool for a batch, or why there is none: the batch waits
+        once for a daemon that is away or hangs, not once per request."""
         try:
             return await self.pool(CONNECT_S)
         except FAULTS as e:
@@ -47,8 +49,8 @@ class Rooms(Opened):
 
     def announce(self, data: Any, beside: Dict[str, Any], flags: int,
                  pool: "Union[mmx.Pool, BaseException]") -> None:
-        """Announces a part. Why it cannot be is kept for its send(): other
-        requests of the batch go on."""
+        """Announces a part. An error is kept for the part's send(), so that
+        other requests of the batch go on."""
         req_id = data.req_id
         try:
             if isinstance(pool, BaseException):
@@ -69,8 +71,9 @@ class Rooms(Opened):
                                   aux=says, deadline=deadline())
 
     async def fail(self, req_id: str, text: str) -> None:
-        """Every rank that waits hears the text of SGLang's error. It goes
-        only to those that have asked: a rank may come a little later."""
+        """Sends the text of SGLang's error to every rank that waits: a room's
+        failure reaches only ranks that have asked, so waits a little for late
+        ones."""
         source = self.sources.get(req_id)
         if source is None:
             source = self.sources[req_id] = self._announced(
@@ -80,7 +83,7 @@ class Rooms(Opened):
             await self.conn.until(lambda: source.wanted or source.ended,
                                   LATER_S)
         except TimeoutError:
-            pass  # SGLang's own answer says it
+            pass  # SGLang's own answer has the text
         source.abort("internal", text)
 
     def release(self, req_id: str) -> None:
@@ -96,7 +99,7 @@ class Rooms(Opened):
 
 def make_delivery(server: Any) -> type:
     class Delivery(server.ZmqDelivery):  # type: ignore[misc]
-        """What SGLang calls to send a part and to let go of it."""
+        """What SGLang calls to send a part, and to release it."""
 
         def __init__(self, encoder: Any, **more: Any) -> None:
             super().__init__(encoder, **more)
@@ -145,8 +148,8 @@ def make_delivery(server: Any) -> type:
             await self._until(source.done, state, end)
 
         async def _until(self, what: Any, state: Any, end: float) -> None:
-            """Waits until `end` of the loop's time, in one wait, which finds a
-            daemon that hangs; ends as well when SGLang has given the request
+            """Waits until `end` of the loop's time. One wait, so that it notices a
+            daemon that hangs; it also ends when SGLang has given the request
             up."""
             left = max(end - asyncio.get_running_loop().time(), 0)
             waits = asyncio.ensure_future(what(timeout=left))
@@ -168,7 +171,8 @@ def make_delivery(server: Any) -> type:
 
 async def published(original: Any, self: Any, ctx: Any,
                     requests: Any) -> None:
-    """MMEncoder._publish_preprocess_metadata: sizes and grids are known."""
+    """MMEncoder._publish_preprocess_metadata: sizes and grids are known
+    now."""
     await original(self, ctx, requests)
     if self.rank != 0 or ctx.is_health_check:
         return
@@ -180,7 +184,7 @@ async def published(original: Any, self: Any, ctx: Any,
     for request, items in zip(requests, ctx.items_per_req):
         beside = dict(ctx.aux_data)
         sizes = beside.get("original_image_sizes")
-        if sizes is not None:  # of all requests of the batch
+        if sizes is not None:  # has those of all requests of the batch
             beside["original_image_sizes"] = sizes[first:first + items]
         first += items
         state = self.req_states.get(request["req_id"])
@@ -190,8 +194,9 @@ async def published(original: Any, self: Any, ctx: Any,
 
 async def computed(original: Any, self: Any, ctx: Any, *,
                    keep_on_gpu: bool) -> Any:
-    """MMEncoder._compute_embedding: rows stay on the GPU, where SGLang's loop
-    would wait for them, unless something of SGLang reads them on the host."""
+    """MMEncoder._compute_embedding: rows stay on the GPU, since a copy to the
+    host would block SGLang's loop, unless some part of SGLang reads them
+    there."""
     from sglang.srt.runtime_context import get_mm  # type: ignore
 
     stay = self.rank == 0 and self.delivery.copies.later and not (
@@ -202,8 +207,9 @@ async def computed(original: Any, self: Any, ctx: Any, *,
 
 
 def staged(original: Any, self: Any, embeddings: Any) -> None:
-    """MMEncoder._stage_embedding_batch: requests of one batch have views of
-    its tensor, all of which would stay on the GPU until the last is sent."""
+    """MMEncoder._stage_embedding_batch: the requests of a batch have views of
+    one tensor, which would stay on the GPU until the last one is sent. So each
+    gets a copy."""
     for data in embeddings if len(embeddings) > 1 else ():
         if getattr(data.embedding, "is_cuda", False) and \
                 self.delivery.copies.later:
@@ -212,8 +218,8 @@ def staged(original: Any, self: Any, embeddings: Any) -> None:
 
 
 def tell(req_id: str, why: BaseException) -> None:
-    """Logs why rows were not delivered; not what the other side has ended.
-    The request's secret is none of the log's."""
+    """Logs why rows were not delivered, unless the other side ended the
+    request. The log must not have the request's secret."""
     if isinstance(why, (errors.Aborted, errors.Declined)):
         return
     try:
@@ -225,7 +231,8 @@ def tell(req_id: str, why: BaseException) -> None:
 
 
 async def delivered(original: Any, self: Any, req_id: str) -> None:
-    """MMEncoder.send_with_url: no URL is registered."""
+    """MMEncoder.send_with_url, without the wait for a URL: none is
+    registered."""
     server = importlib.import_module(SERVER)
     state = self.req_states.get(req_id)
     if state is None:
@@ -244,8 +251,8 @@ async def delivered(original: Any, self: Any, req_id: str) -> None:
 
 
 async def place() -> str:
-    """Returns where other daemons reach mmx-encoded: a language server asks
-    when the encoder registers."""
+    """Returns the address at which other daemons reach mmx-encoded; a language
+    server asks for it when the encoder registers."""
     conn = await mmx.aconnect("encoded", name="sglang-place",
                               timeout=CONNECT_S)
     try:
@@ -255,8 +262,9 @@ async def place() -> str:
 
 
 def say_place() -> None:
-    """The encoder's HTTP server has a page with it; 503 while there is
-    none, so that a probe may look whether rows could be sent."""
+    """Adds a page with the address to the encoder's HTTP server. The page
+    answers 503 while there is none, so that a probe can see whether rows could
+    be sent."""
     async def page():  # type: ignore[no-untyped-def]  # FastAPI would read it
         try:
             return {"address": await place()}

@@ -40,19 +40,20 @@ RECEIVER = "sglang.srt.disaggregation.encoder.receiver"
 BATCH = "sglang.srt.managers.schedule_batch"
 REASONS = {e.reason: e for e in errors.BY_NUMBER.values()}
 FIRST_S = 0.1
-PATIENCE_S = 5  # for a daemon that is away
-AGAIN_S = 0.1  # between two questions to an encoder that registers
-LATER_S = 5  # once it is late
+PATIENCE_S = 5  # wait for a daemon that is away
+AGAIN_S = 0.1  # pause between two questions to an encoder that registers
+LATER_S = 5  # the same once the encoder is late
 ASKERS_MAX = 64  # threads
-ASKED_MAX = 1024  # encoders; of more the first is forgotten
+ASKED_MAX = 1024  # encoders; beyond this number the first one is forgotten
 
 
 # --- tokenizer manager ------------------------------------------------------
-PLACE_S = 60  # then an encoder that registers before it serves is late
-places: Dict[str, str] = {}  # by the URL of an encoder: what it said
-asked: Dict[str, Callable[[], None]] = {}  # by URL: asks for it, once
-asking = threading.Lock()  # held to use an encoder, and to forget one
-# (when it is due, by number, the question)
+PLACE_S = 60  # an encoder that has not answered after this time is late
+places: Dict[str, str] = {}  # by an encoder's URL: its answer
+# by an encoder's URL: the function that asks it
+asked: Dict[str, Callable[[], None]] = {}
+asking = threading.Lock()  # held while an encoder is put to use, or forgotten
+# (when it is due, a number to break ties, the question)
 questions: "queue.PriorityQueue[Tuple[float, int, Callable[[], None]]]" = \
     queue.PriorityQueue()
 asked_so_far = itertools.count()
@@ -60,8 +61,8 @@ askers: List[threading.Thread] = []
 
 
 def said(url: str) -> str:
-    """Returns what an encoder's server answers; FileNotFoundError: it has no
-    such answer, other OSErrors: it may have one later."""
+    """Returns the answer of an encoder's server. FileNotFoundError: it has no
+    such answer; other OSErrors: it may have one later."""
     if url.startswith(GRPC):
         return asked_by_grpc(url, GRPC_PLACE).decode()
     try:
@@ -76,7 +77,8 @@ def put(due: float, ask: Callable[[], None]) -> None:
 
 
 def asks() -> None:
-    """Keeps none for long that is not due: others come meanwhile."""
+    """A thread that asks. A question that is not due goes back to the queue,
+    since others may be due."""
     while True:
         due, _, ask = questions.get()
         if due > time.monotonic():
@@ -100,7 +102,8 @@ def registered(original: Any, self: Any, url: Any) -> bool:
         try:
             place = reachable(said(url), url)
             with asking:
-                if asked.get(url) is ask:  # not one that registered since
+                # the URL may have been registered again
+                if asked.get(url) is ask:
                     places[url] = place
                     original(self, url)
                     del asked[url]
@@ -110,7 +113,7 @@ def registered(original: Any, self: Any, url: Any) -> bool:
             with asking:
                 if asked.get(url) is ask:
                     del asked[url]
-        except Exception as e:  # the next question is of another encoder
+        except Exception as e:  # the thread goes on with other encoders
             if time.monotonic() > late:
                 late, pause = math.inf, LATER_S
                 warn("late", "mmx: encoder %.200s is not used yet: it does "
@@ -147,10 +150,10 @@ def unregistered(original: Any, self: Any, url: Any) -> Any:
 
 def marked(original: Any, self: Any, obj: Any, *args: Any,
            **more: Any) -> Any:
-    """MMReceiverBase._send_encode_request: clients choose request ids, and
-    may choose one twice; a room id is for use once. The encoder gets the id
-    with a secret; the scheduler the secret behind the encoders' URLs, and what
-    these said about their place."""
+    """MMReceiverBase._send_encode_request: clients choose request ids and may
+    repeat one, but a room id is for one use. So the encoder gets the id with a
+    secret, and the scheduler gets the secret in a word behind the encoders'
+    URLs, with the encoders' answers about their place."""
     secret = mmx.secret().hex()
     if obj.rid is None:
         import uuid
@@ -171,8 +174,8 @@ def marked(original: Any, self: Any, obj: Any, *args: Any,
 
 def dispatched(original: Any, self: Any, req_id: str, *args: Any,
                on_dispatch_error: Any = None, **more: Any) -> Any:
-    """MMReceiverBase._run_encode_in_thread: an error is the client's
-    request's."""
+    """MMReceiverBase._run_encode_in_thread: gives an error the client's own
+    request id."""
     args_ = list(args)
     if len(args_) > 6:
         on_dispatch_error = args_.pop(6)
@@ -188,7 +191,7 @@ def dispatched(original: Any, self: Any, req_id: str, *args: Any,
 # --- scheduler ranks ----------------------------------------------------------
 @contextlib.contextmanager
 def warned() -> Iterator[None]:
-    """Logs what is raised: it is no request's, and SGLang would end."""
+    """Logs exceptions: they belong to no request, and would end SGLang."""
     try:
         yield
     except Exception as e:
@@ -196,8 +199,8 @@ def warned() -> Iterator[None]:
 
 
 class Lang(Pooled):
-    """The connection of one scheduler process, its place on the host among
-    the ranks that serve the same requests, and its copies. scheduler:
+    """The connection of one scheduler process, its number among the ranks on
+    this host that serve the same requests, and its copies. scheduler:
     SGLang's."""
 
     one: "Optional[Lang]" = None
@@ -209,7 +212,8 @@ class Lang(Pooled):
         here = get_parallel()
         size, rank = (here.attn_tp_size, here.attn_tp_rank) \
             if here.attn_dp_enabled else (here.tp_size, here.tp_rank)
-        # A host has all ranks of its pipeline stages, or is one of a stage's.
+        # A host has all ranks of its pipeline stages, or shares one stage with
+        # other hosts.
         hosts = max(1, here.nnodes // here.pp_size)
         self.ranks = max(1, min(size, here.tp_size // hosts))
         self.hosts = max(1, size // self.ranks)
@@ -225,14 +229,14 @@ class Lang(Pooled):
         if self.copies.later:
             self.meets = self.copies.meet
             self.conn.prepare = self.copies.prepare
-        # SGLang's kernels are on a stream of their own.
+        # SGLang's kernels run on a stream of their own.
         self._readers = [s for s in (getattr(
             scheduler, "forward_stream", None),) if s is not None]
-        # Requests with copies that other ranks may not have yet.
+        # Requests whose rows other ranks may not have copied yet.
         self.begun: "List[Any]" = []
         self._limit = self._left = gpu_bytes()  # for rows on the GPU
         self._freed: Deque[int] = collections.deque()
-        try:  # once in a process: the first request finds the daemon
+        try:  # once per process, so that the first request finds the daemon
             self.conn.wait(self.step, FIRST_S)
         except TimeoutError:
             pass
@@ -244,9 +248,9 @@ class Lang(Pooled):
         return cls.one
 
     def step(self) -> Optional[mmx.Pool]:
-        """Returns the pool once it is mapped. What it raises fails the
-        request that waits, and nothing else may raise it: SGLang's scheduler
-        would end."""
+        """Returns the pool once it is mapped. An exception here fails the
+        waiting request; no other code may call this unguarded, since SGLang's
+        scheduler would end."""
         pool = super().step()
         if self.metrics:
             self.metrics.used(pool is not None)
@@ -257,8 +261,8 @@ class Lang(Pooled):
         chosen_field(pool)
 
     def let_go(self, waiting: List[Any]) -> None:
-        """Releases the rooms of requests that SGLang waits for no more: all
-        ranks have them, so all have attached."""
+        """Releases the rooms of requests for which SGLang does not wait any
+        more: all ranks have their rows, so all have attached."""
         for one in [b for b in self.begun if b not in waiting]:
             self.begun.remove(one)
             for room in one.rooms.values():
@@ -293,11 +297,12 @@ class Lang(Pooled):
                                          itertools.chain(*groups)))
         while self._freed:
             self._left += self._freed.popleft()
-        # A tensor on the host has another hash to SGLang: all ranks of a
-        # group must choose alike, though each frees its GPU in its own time.
+        # SGLang hashes a tensor on the host differently, so all ranks of a
+        # group must choose alike, though each frees GPU memory in its own
+        # time.
         here = not self.copies.later or size > self._limit
-        # A later one may have space that another rank has given to this: two
-        # that wait for each other would do so for ever.
+        # A later request may hold space here that another rank gave to this
+        # one: the two would wait for each other for ever.
         passed = any(b.since > one.since for b in self.begun)
         if not here and size > self._left and not passed:
             warn("space", "mmx: rows wait for space on the GPU, of which "
@@ -306,21 +311,21 @@ class Lang(Pooled):
         self.begun.append(one)
         items = [rows_of(field, g) for g in groups]
         if here:
-            # Never in place beside a GPU: SGLang may copy pinned memory later
-            # than it lets go of it, when other rows are in the pool's place.
+            # Never in place beside a GPU: SGLang may copy from pinned memory
+            # after it has dropped the tensor, when the blocks hold other rows.
             return Here().load(items, copied)
         made = self.copies.load(items, copied, self._readers)
         for rows, item in zip(made, items):
             self._left -= item.rows * field.row_bytes
-            # Its tensors are cut into others: their memory is what counts.
+            # SGLang makes views of the tensor: what counts is their storage.
             weakref.finalize(rows.untyped_storage(), self._freed.append,
                              item.rows * field.row_bytes).atexit = False
         return made
 
 
 def item_rows(room: mmx.Room) -> int:
-    """Returns the embeddings' rows of a room that is complete: others say
-    what is beside them."""
+    """Returns how many rows of a complete room are embeddings; the rest are
+    the aux's."""
     return room.readable - aux.rest_rows(room)
 
 
@@ -333,10 +338,10 @@ def rows_of(field: mmx.pool.Field, rooms: List[mmx.Room]) -> Rows:
 
 
 def turned(original: Any, self: Any, recv_reqs: Any) -> Any:
-    """MMReceiverHTTP.process_waiting_requests: each turn of the scheduler,
-    also of one that waits for nothing. With attention data parallelism its
-    ranks have requests of their own, but SGLang 0.5.23 has those of all
-    requests wait for each other here, without an end."""
+    """MMReceiverHTTP.process_waiting_requests: runs in each turn of the
+    scheduler, even if no request waits. With attention data parallelism each
+    rank has requests of its own, but SGLang 0.5.23 has all ranks wait for each
+    other here, without an end."""
     from sglang.srt.runtime_context import get_parallel
 
     here = get_parallel()
@@ -353,9 +358,9 @@ def turned(original: Any, self: Any, recv_reqs: Any) -> Any:
 
 
 def emptied(original: Any, self: Any) -> Any:
-    """MultimodalInputs.release_features: SGLang calls it once a request, or its
-    session, has ended, and drops pictures, but not rows that came in their
-    place. Those would stay as long as anything refers to the request."""
+    """MultimodalInputs.release_features: SGLang calls it when a request, or
+    its session, has ended. It drops pictures, but not the rows in their place,
+    which would stay as long as anything refers to the request."""
     try:
         return original(self)
     finally:
@@ -369,10 +374,13 @@ def make_waiting(receiver: Any) -> type:
 
         def send_encode_request(self) -> None:
             self.rooms: Dict[int, mmx.Room] = {}
-            self._made: Optional[Dict[Any, Any]] = None  # its tensors
-            self._copied = self._lost = False  # into them; for all ranks
-            self._had = False  # rows are SGLang's
-            self._why: Optional[BaseException] = None  # it failed here
+            # the tensors of the request
+            self._made: Optional[Dict[Any, Any]] = None
+            # _copied: the rows are in them; _lost: all ranks fail
+            self._copied = self._lost = False
+            self._had = False  # SGLang has taken the rows
+            # why it failed in this rank
+            self._why: Optional[BaseException] = None
             self._groups: Dict[Any, List[mmx.Room]] = {}  # by modality
             self.since = time.monotonic()  # all ranks have the same order
             self._secret, *said = next(
@@ -387,7 +395,7 @@ def make_waiting(receiver: Any) -> type:
                         word = said[at] if at < len(said) else "-"
                         self._places.append((len(self._places), encoder_of(
                             self.encoder_urls[at], word.strip("-"))))
-            if not self._places:  # a client may say what the tokenizer says
+            if not self._places:  # a client may send such a word itself
                 raise errors.Malformed("the request has no parts")
             odd = [e for _, e in self._places if not is_place(e)]
             try:
@@ -406,14 +414,15 @@ def make_waiting(receiver: Any) -> type:
                 receiver.create_part_req_id(self._rid(), part))
 
         def _open(self) -> bool:
-            """Asks for the rooms as soon as there is a pool."""
+            """Requests the rooms, or attaches to them, once there is a
+            pool."""
             lang = Lang.get()
             pool = lang.step()
             if self.rooms:
                 return True
             if pool is None:
                 return False
-            # A group's rooms have one destination.
+            # A group is for rooms with one destination.
             group = (mmx.room_id(self._rid()), len(self._places)) \
                 if len(self._places) > 1 and lang.hosts == 1 else None
             for part, encoder in self._places:
@@ -429,7 +438,8 @@ def make_waiting(receiver: Any) -> type:
             return True
 
         def _lose_patience(self) -> None:
-            """Raises why there is no pool: at once if that will not change."""
+            """Raises why there is no pool: at once if none will come,
+            otherwise after PATIENCE_S."""
             lang, late = Lang.get(), time.monotonic() - self.since > PATIENCE_S
             why = lang.unusable if lang.conn.connected else None
             if why and lang.is_refused or late:
@@ -444,7 +454,7 @@ def make_waiting(receiver: Any) -> type:
                     return
                 if not self._landed():
                     return
-            except Exception as e:  # this request's, not the scheduler's
+            except Exception as e:  # fails this request, not the scheduler
                 self._why = e
                 self._fail_and_release(f"mmx: {words(e)}", status(e))
                 return
@@ -456,7 +466,7 @@ def make_waiting(receiver: Any) -> type:
 
         def _landed(self) -> bool:
             for room in self.rooms.values():
-                room._failed()  # raises why, once that is known
+                room._failed()  # raises why the room failed
             return all(r.complete for r in self.rooms.values())
 
         def _assemble(self) -> None:
@@ -471,7 +481,7 @@ def make_waiting(receiver: Any) -> type:
             if metrics:
                 metrics.moved(time.monotonic() - self.since, size)
             for item in self.recv_req.mm_inputs.mm_items:
-                # On a GPU they stay there until the request has ended.
+                # On a GPU the rows stay there until the request has ended.
                 item.keep_device_embedding = True
             self.recv_embedding_data = None
 
@@ -505,21 +515,22 @@ def make_waiting(receiver: Any) -> type:
 
         def _fail_and_release(self, error_msg: Any,
                               error_code: Any = None) -> None:
-            # 0.5.23 takes len() of the prompt of a request that failed before
-            # its embeddings were there, and the scheduler ends.
+            # SGLang 0.5.23 takes len() of the prompt of a request that failed
+            # before its embeddings came; without a prompt the scheduler ends.
             if self.recv_req.input_ids is None:
                 self.recv_req.input_ids = array("q", [0])
             super()._fail_and_release(error_msg, error_code)
 
         def release_resources(self) -> None:
-            """The request has failed, perhaps in another rank, which may have
-            heard of no room: none waits for its readers. Before READY this is
-            an abort; what is being copied goes back after that."""
+            """Releases the rooms of a request that failed, perhaps in another
+            rank, which may not know the rooms: so none waits for its readers.
+            Before READY a release is an abort. A room that is being copied is
+            released after the copy."""
             rooms, lang, self._lost = getattr(self, "rooms", {}), \
                 Lang.one, True
             late = self.status == receiver.WaitingMMRequestStatus.TIMEOUT
             why = getattr(self, "_why", None) or next(
-                filter(None, (self._shared(), *(  # which has a text
+                filter(None, (self._shared(), *(  # the one with a text first
                     r.reason for r in rooms.values()))),
                 errors.TimedOut() if late else errors.Aborted())
             for part, encoder in getattr(self, "_places", ()) if lang else ():
@@ -534,20 +545,20 @@ def make_waiting(receiver: Any) -> type:
                 self._tell(why, rooms)
                 if lang.metrics:
                     lang.metrics.failed(why)
-            self._places = []  # this is called more than once
+            self._places = []  # SGLang calls this more than once
             rooms.clear()
             self.recv_embedding_data = None
             super().release_resources()
 
         def _shared(self) -> "Optional[errors.MmxError]":
-            """Returns what another rank has seen: SGLang passes it on."""
+            """Returns the error of another rank, which SGLang passes on."""
             got = re.match("(?:mmx|Failed to assemble multimodal inputs): "
                            "(?:([a-z-]+): )?(.*)", self.error_msg or "", re.S)
             return got and REASONS.get(got[1], errors.Internal)(got[2])
 
         def _tell(self, why: BaseException, rooms: Dict[int, Any]) -> None:
-            """Logs why there are no rows, and where; not what the client or
-            SGLang has ended."""
+            """Logs why the rows did not come, and from where; not if the
+            client or SGLang ended the request."""
             if isinstance(why, errors.Aborted):
                 return
             part, encoder = min(self._places, key=lambda p: (
