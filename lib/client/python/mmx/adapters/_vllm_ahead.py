@@ -1,6 +1,7 @@
-"""Asks for rows ahead of the scheduler, on a thread and a connection of its
-own: what the API server's middleware (vllm_ahead.py) hears of a request. The
-scheduler takes the rooms; what it has not taken ends with the request."""
+"""Requests rows ahead of the scheduler, on a thread and a connection of its
+own, as soon as the API server's middleware (vllm_ahead.py) reports a request.
+The scheduler takes the rooms; rooms that it has not taken are released when
+the request ends."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ from ._vllm_engine import log
 
 __all__ = ["Ahead", "address"]
 
-SHARE = 2  # 1/2 of the pool's blocks at most, for rooms that are not taken
+SHARE = 2  # rooms that are not taken hold at most 1/2 of the pool's blocks
 LONGEST = 1 << 18
 _CREDENTIALS = struct.Struct("3i")
 
@@ -34,7 +35,8 @@ Place = Tuple[str, mmx.Reference]  # encoder, room
 
 
 def address(engine_id: str) -> str:
-    """Returns where an engine of this host hears of requests."""
+    """Returns the socket address at which an engine of this host hears of
+    requests."""
     said = f"{os.getuid()}|{session_of(engine_id)}"
     name = hashlib.sha256(said.encode()).hexdigest()
     return "\0mmx-vllm-" + name[:32]
@@ -45,20 +47,20 @@ class _Early:
     room: mmx.Room
     identifier: str
     offer: Offer
-    request: str  # of the API server
+    request: str  # the API server's id of the request
     blocks: int
     until: float
 
 
 class Ahead:
-    """needed(identifier): True if the scheduler has no use of its own for it
-    yet; called on this thread."""
+    """needed(identifier): True if the scheduler does not handle the item yet;
+    called on this thread."""
 
     def __init__(self, s: Settings, needed: Callable[[str], bool]) -> None:
         self.settings, self.needed = s, needed
         self.link: Optional[Link] = None  # from the first request on
         self._rooms: Dict[Place, _Early] = {}
-        self._lock = threading.Lock()  # of _rooms
+        self._lock = threading.Lock()  # guards _rooms
         self._done: Deque[mmx.Room] = collections.deque()  # to be released
         self._wake, self._waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -66,7 +68,7 @@ class Ahead:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         self._ends = False
         self._thread: Optional[threading.Thread] = None
-        if s.several:  # nothing is said to them: vllm_ahead.py
+        if s.several:  # the middleware reports nothing to such engines
             return
         try:
             self._socket.bind(address(s.session))
@@ -80,8 +82,9 @@ class Ahead:
     # --- for the scheduler's thread ---------------------------------------
     def take(self, offer: Offer, identifier: Optional[str] = None) \
             -> Tuple[Optional[mmx.Room], Offer]:
-        """Returns the offer's room if it was asked for, or another room of
-        the item, and the offer that it is of; release() it."""
+        """Returns the offer's room if one was requested ahead, or another room
+        of the item, with the offer that the room is for. The caller must
+        release() it."""
         with self._lock:
             early = self._rooms.get(offer[:2]) or next(
                 (e for e in self._rooms.values() if
@@ -94,7 +97,7 @@ class Ahead:
 
     def release(self, room: mmx.Room) -> None:
         if self._ends:
-            return  # with its connection
+            return  # the room ends with the connection
         self._done.append(room)
         with contextlib.suppress(BlockingIOError):
             os.write(self._waker, b"1")
@@ -119,14 +122,15 @@ class Ahead:
         watched = False
         while not self._ends:
             poll.poll(1000 if self._rooms else None)
-            # After this it looks whether it ends, which is said by a byte.
+            # A byte wakes the thread; after that the loop checks `_ends`.
             with contextlib.suppress(BlockingIOError):
                 os.read(self._wake, 4096)
             try:
                 self._turn()
             except (errors.MmxError, OSError) as e:
                 log.info("not asked ahead: %s", e)
-            except Exception:  # it also gives back what the scheduler had
+            # the thread must live on: it also releases the scheduler's rooms
+            except Exception:
                 log.exception("not asked ahead")
             if self.link and not watched:
                 watched = True
@@ -147,7 +151,7 @@ class Ahead:
         self._end(lambda early: early.until < now)
 
     def _hear(self) -> Any:
-        """Returns what the API server says next; None: nothing."""
+        """Returns the next message of the API server; None: there is none."""
         while True:
             try:
                 text, control, _, _ = self._socket.recvmsg(
@@ -176,8 +180,8 @@ class Ahead:
         if not pool:
             return
         read = {h: Offer.read(x) for h, x in said.items()}
-        with self._lock:  # the scheduler looks here before it asks
-            # Each room once, whatever a client names it, and each item.
+        with self._lock:  # the scheduler looks here before it requests
+            # Each room and each item once, whatever names a client gives.
             asked = {early.identifier for early in self._rooms.values()}
             offers = {o[:2]: (h, o) for h, o in read.items()
                       if o and self.settings.allows(o) and self.needed(h)

@@ -27,7 +27,7 @@ __all__ = ["Key", "Link", "Load", "Loaded", "Map", "MmxECMetadata", "Offer",
 
 Key = Tuple[int, int]  # of a pool: langd's run, and number
 
-BACK_S = 1  # for a daemon that was there
+BACK_S = 1  # wait for a daemon that was there before
 
 
 def _digest(*words: Any) -> bytes:
@@ -36,8 +36,8 @@ def _digest(*words: Any) -> bytes:
 
 
 def session_of(engine_id: Any) -> str:
-    """Returns an engine's session: its id, or a digest of one that is longer
-    than a session may be."""
+    """Returns an engine's session: its id, or a digest if the id is too long
+    for a session."""
     said = str(engine_id)
     return said if len(said.encode()) < 64 else _digest(said).hex()[:63]
 
@@ -59,20 +59,22 @@ class Settings:
         self.worker_wait = float(extra.get("mmx_worker_wait_s", 10))
         # True if this engine has the encoder's weights.
         self.local_encode = bool(extra.get("mmx_local_encode", True))
-        # Seconds before a picture at hand is encoded here if no row came.
+        # Seconds without a row after which a picture at hand is encoded here.
         self.patience = float(extra.get("mmx_patience_s", 5))
-        # Seconds of one pass of an idle scheduler that may wait for a daemon.
+        # Seconds that one pass of an idle scheduler may wait for a daemon.
         self.pause = float(extra.get("mmx_pause_s", 0.005))
         self.rank = int(getattr(parallel, "rank", 0))
         self.stages = getattr(parallel, "pipeline_parallel_size", 1)
-        # Processes that load. langd lends once each has said that it maps.
+        # Processes that load rows. langd lends only after each has mapped the
+        # pool.
         self.ranks = math.prod(
             getattr(parallel, f"{kind}_parallel_size", 1)
             for kind in ("pipeline", "tensor", "prefill_context"))
-        self.mapped: Dict[Key, Set[int]] = {}  # pools of encoders: by whom
-        # True if engines of one name serve one API server.
+        # pools of encoders: the ranks that have mapped each
+        self.mapped: Dict[Key, Set[int]] = {}
+        # True if several engines of one name serve one API server.
         self.several = getattr(parallel, "data_parallel_size", 1) > 1
-        # True if workers are asked for reports in passes without tokens, too.
+        # True if workers are asked for reports even in passes without tokens.
         self.polled = bool(getattr(config, "use_v2_model_runner", False))
         self._config = config
         # Encoders that requests may name; None: those that langd allows.
@@ -87,9 +89,9 @@ class Settings:
             getattr(model, a, "") for a in ("model", "revision", "dtype")))
 
     def key(self, identifier: str, epoch: bytes = bytes(16)) -> bytes:
-        """Returns the key of an item's rows; vLLM's hash names the item, the
-        epoch the encoder's weights. A client's name for one may be no text
-        that UTF-8 has."""
+        """Returns the key of an item's rows: vLLM's hash names the item, the
+        epoch the encoder's weights. A client may give a name that UTF-8 cannot
+        encode."""
         return hashlib.sha256(self._model + epoch + identifier.encode(
             errors="surrogatepass")).digest()
 
@@ -100,8 +102,8 @@ class Settings:
         return field_of(pool, self.field)
 
     def misfit(self, field: Any) -> Optional[str]:
-        """Returns in what the pool's field differs from the model's rows;
-        None: in nothing that is known here."""
+        """Returns how the pool's field differs from the model's rows; None: it
+        does not, as far as is known here."""
         model = getattr(self._config, "model_config", None)
         other = other_kind(field, getattr(model, "dtype", None))
         if other:
@@ -130,8 +132,8 @@ class Offer(NamedTuple):
 
     @classmethod
     def read(cls, said: Any) -> "Optional[Offer]":
-        """Returns the offer; None: it is malformed. It comes with the request
-        from any client, so it may be anything. The room is the text of its
+        """Returns the offer; None: it is malformed. Any client may send it
+        with a request, so it may be anything. The room is the text of its
         reference, the epoch 32 hexadecimal digits."""
         if not isinstance(said, dict):
             return None
@@ -152,8 +154,8 @@ class Offer(NamedTuple):
 
 
 class Load(NamedTuple):
-    """Where an item's rows are; the scheduler's process holds them until the
-    workers have said `number`."""
+    """The places of an item's rows. The scheduler's process holds them until
+    the workers have reported `number`."""
 
     number: int
     identifier: str
@@ -170,7 +172,7 @@ class Map(NamedTuple):
     info: Dict[str, Any]
 
     def open(self, epoch: int) -> mmx.Pool:
-        """Maps it here, also if its daemon has ended."""
+        """Maps the pool in this process, even if its daemon has ended."""
         fd = os.open(f"/proc/{self.pid}/fd/{self.fd}", os.O_CLOEXEC | (
             os.O_RDWR if self.info["access"] == 1 else os.O_RDONLY))
         return mmx.Pool(self.info, fd, epoch)
@@ -179,7 +181,8 @@ class Map(NamedTuple):
 class Save(NamedTuple):
     identifier: str
     room: mmx.Reference
-    # Of its aux: goes behind the rows. None: an earlier step had it.
+    # The part of the aux that goes behind the rows. None: an earlier step had
+    # it.
     rest: Optional[bytes] = b""
 
 
@@ -189,22 +192,22 @@ class MmxECMetadata(ECConnectorMetadata):
 
     loads: List[Load] = field(default_factory=list)
     saves: List[Save] = field(default_factory=list)
-    maps: Dict[Key, Map] = field(default_factory=dict)  # of loads
-    # Pools of encoders in which the scheduler's rooms may show rows.
+    maps: Dict[Key, Map] = field(default_factory=dict)  # the pools of `loads`
+    # Pools of encoders in which rooms of the scheduler may show rows.
     lent: Set[Key] = field(default_factory=set)
 
 
 @dataclass
 class Loaded(ECConnectorWorkerMetadata):
-    """By number of a load: ranks that have begun to copy it less ranks that
-    are done. vLLM joins the reports of all ranks of a step before the
-    scheduler gets them, and all ranks begin in the same step. Of an executor
-    that passes on one rank's reports alone (Ray's first) that one tells for
-    all: its report comes after a pass in which all ranks' kernels, which wait
-    for their copies, have met."""
+    """By number of a load: the ranks that have begun to copy it, less those
+    that are done. vLLM joins the reports of all ranks of a step before the
+    scheduler gets them, and all ranks begin in the same step. With an executor
+    that passes on only one rank's reports (Ray: the first rank's), that rank
+    speaks for all: its report follows a pass in which the kernels of all
+    ranks, which wait for their copies, have met."""
 
     copying: Dict[int, int]
-    # Ranks that keep these pools of encoders as long as the scheduler does.
+    # Ranks that hold these pools of encoders as long as the scheduler does.
     mapped: Dict[Key, Set[int]] = field(default_factory=dict)
 
     def aggregate(self, other: Any) -> "Loaded":
@@ -216,22 +219,23 @@ class Loaded(ECConnectorWorkerMetadata):
 
 
 class Pause:
-    """What one pass of the scheduler may wait for a daemon's answer: some ms
-    while no request runs, and nothing beside one. An idle vLLM sleeps between
-    two passes anyway, and an answer of a daemon takes less than a pass."""
+    """How long one pass of the scheduler may wait for a daemon's answer: a few
+    ms while no request runs, otherwise not at all. An idle vLLM sleeps between
+    two passes anyway, and a daemon answers in less time than a pass takes."""
 
     def __init__(self, limit: float) -> None:
         self.limit = self.left = limit
         self.running: Set[str] = set()
 
     def passed(self, scheduled: Iterable[str]) -> None:
-        """Takes note of a pass and of the requests that it has scheduled."""
+        """Notes a pass and the requests that it scheduled."""
         self.running, self.left = set(scheduled), self.limit
 
     def wait(self, conn: mmx.Connection, until: Callable[[], Any],
              elsewhere: bool = False) -> None:
-        """Waits until it holds, or this pass has waited enough. elsewhere:
-        it may change without an event of the connection."""
+        """Waits until the condition holds, or this pass has waited long
+        enough. elsewhere: the condition may change without an event of the
+        connection."""
         if self.running or self.left <= 0 or until():
             return
         began = time.monotonic()
@@ -251,17 +255,17 @@ class Link(Pooled):
             daemon, s.socket, session=s.session,
             name=f"vllm-{part}-{s.rank}", timeout=0), log,
             ("mmx_pool", "mmx_socket"), s.pool, s.layout)
-        if part != "worker":  # workers read what the others ask for
+        if part != "worker":  # workers read rows of rooms that others request
             self.conn.may_lend = lambda key: \
                 len(s.mapped.get(key, ())) == s.ranks
-        self.before: Optional[mmx.Pool] = None  # of the daemon's run before
-        self.maps: Dict[Key, Map] = {}  # of both, for the workers
+        self.before: Optional[mmx.Pool] = None  # of the daemon's previous run
+        self.maps: Dict[Key, Map] = {}  # of both pools, for the workers
         self.speaks = part == "scheduler"
         self.hands_on = self.speaks and daemon == "langd"
 
     def _take(self, asked: mmx.Reply) -> mmx.Pool:
-        """Takes the pool if the model's rows fit it, and its descriptor where
-        workers may ask for that."""
+        """Takes the pool if the model's rows fit it. Keeps the descriptor if
+        workers may ask for it."""
         fd = os.dup(asked.fd) if self.hands_on and asked.fd >= 0 else -1
         try:
             pool = super()._take(asked)
@@ -312,19 +316,20 @@ class Link(Pooled):
             traceparent=context)
 
     def lent(self) -> Dict[Key, mmx.Pool]:
-        """Returns the pools of encoders that are mapped here. Any thread."""
+        """Returns the pools of encoders that this connection has mapped. Any
+        thread."""
         pools = (ref() for ref in self.conn._lent.valuerefs())
         return {pool.key: pool for pool in pools if pool}
 
     def meet(self) -> None:
-        """Waits for the pool where an engine starts, before its first pass."""
+        """Waits for the pool when an engine starts, before its first pass."""
         with contextlib.suppress(errors.MmxError, TimeoutError):
             self.conn.wait(lambda: self.step() or self.is_refused, BACK_S)
 
     def wait_pool(self) -> mmx.Pool:
-        """Waits for the pool, in a worker: not long for that of a daemon that
-        has ended, since all of the engine's requests wait, and not for one
-        that is refused."""
+        """Waits for the pool in a worker: only briefly if the daemon has
+        ended, because all of the engine's requests wait, and not at all if the
+        pool is refused."""
         limit = self.settings.worker_wait
         self.conn.wait(lambda: self.step() or self.is_refused,
                        min(limit, BACK_S) if self.mapped else limit)

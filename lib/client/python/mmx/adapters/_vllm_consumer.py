@@ -20,7 +20,7 @@ from ._vllm_common import (Key, Link, Load, Loaded, Map, MmxECMetadata, Offer,
 from ._vllm_engine import (Counts, Described, context_of, copier, features,
                            log, rows_of, warn, watch_resets)
 
-GRACE = 1  # seconds beyond a deadline, for the daemon to say it
+GRACE = 1  # seconds after a deadline in which the daemon may report it
 ATTEMPTS = 3  # requests for an item before it is encoded here
 PAUSE = 0.1  # seconds before the second attempt, then twice as long
 
@@ -34,23 +34,27 @@ def _end(feature: Any) -> int:
 class _Item:
     """An item of this engine's requests, under vLLM's identifier."""
 
-    offers: List[Offer] = field(default_factory=list)  # not used yet
+    # offers that were not used yet
+    offers: List[Offer] = field(default_factory=list)
     users: Set[str] = field(default_factory=set)
-    holders: Set[str] = field(default_factory=set)  # vLLM keeps it for them
+    # requests for which vLLM keeps the item
+    holders: Set[str] = field(default_factory=set)
     room: Optional[mmx.Room] = None
-    used: Optional[Offer] = None  # the room's, or the last that succeeded
-    since: float = 0.0  # it is waited for; 0: it is not
-    asked: float = 0.0  # the room
+    # the offer of the room, or of the last success
+    used: Optional[Offer] = None
+    since: float = 0.0  # when the wait for the item began; 0: no wait
+    asked: float = 0.0  # when the room was requested
     attempts: int = 0
     not_before: float = 0.0
-    grouped: bool = False  # the room is of a group
-    alone: bool = False  # its next rooms are not
-    ahead: bool = False  # the room was asked for before: _vllm_ahead.py
+    grouped: bool = False  # the room belongs to a group
+    alone: bool = False  # later rooms of the item join no group
+    ahead: bool = False  # _vllm_ahead.py requested the room
     resident: bool = False  # in vLLM's own cache
-    reference: bool = False  # to a request that has it: not encodable here
+    # a request has a reference for it: vLLM cannot encode it
+    reference: bool = False
     given_up: bool = False
-    encoded: bool = False  # here, and counted
-    context: str = ""  # of the first request that has it
+    encoded: bool = False  # encoded here, and counted
+    context: str = ""  # trace context of the first request with the item
 
 
 class ConsumerScheduler:
@@ -63,22 +67,27 @@ class ConsumerScheduler:
         self.link = Link("langd", s, "scheduler")
         self.items: Dict[str, _Item] = {}
         self.unavailable: Set[str] = set()  # requests that must fail
-        # request -> its number of items and the end of the last, once all of
-        # them are computed
+        # request -> the number of its items and the end of the last one, once
+        # all of them are computed
         self._past: Dict[str, Tuple[int, int]] = {}
-        self._offers: Dict[str, Dict[str, Offer]] = {}  # of each request
-        self._named: Counter[Place] = Counter()  # requests that offer it
-        self._declined: Set[Place] = set()  # of these
+        self._offers: Dict[str, Dict[str, Offer]] = {}  # by request
+        # number of requests that offer a place
+        self._named: Counter[Place] = Counter()
+        # those of _named that were declined
+        self._declined: Set[Place] = set()
         self.ahead = Ahead(s, self._unheard)
         self._loads: List[str] = []
-        self._number = 0  # of the last load
-        self._reading: Dict[int, mmx.Room] = {}  # until the workers have it
-        self._copying: Counter[int] = Counter()  # their ranks, by load
+        self._number = 0  # number of the last load
+        # by load, until the workers have the rows
+        self._reading: Dict[int, mmx.Room] = {}
+        # by load: ranks that are still copying
+        self._copying: Counter[int] = Counter()
         watch_resets(self)
 
     def reset(self) -> None:
-        """vLLM keeps no item any more. What is offered by now is of weights
-        that have changed: what vLLM can encode is not fetched from there."""
+        """vLLM has dropped all items, since weights have changed. Offers made
+        until now are for the old weights: items that vLLM can encode are not
+        fetched any more."""
         for identifier, item in list(self.items.items()):
             item.resident = False
             item.holders.clear()
@@ -90,9 +99,9 @@ class ConsumerScheduler:
             self._drop_unused(identifier, item)
 
     def offers(self, request: Any) -> Dict[str, Offer]:
-        """Returns the request's offers, read once. What is none is left out:
-        vLLM encodes such an item, or the request fails. An entry without a
-        room is a producer's that had no rows."""
+        """Returns the request's offers, which are read once. Leaves out what
+        is no offer: vLLM encodes such an item, or the request fails. An entry
+        without a room is from a producer that had no rows."""
         if request.request_id in self._offers:
             return self._offers[request.request_id]
         params = getattr(request, "ec_transfer_params", None) or {}
@@ -120,7 +129,7 @@ class ConsumerScheduler:
             self.counts.add("offers_malformed", len(bad))
             warn("malformed", "request %s: ec_transfer_params has what no mmx "
                  "producer returned for it: %.100s", request.request_id,
-                 # Not the values: a secret may be among them.
+                 # Only the keys: a value may be a secret.
                  sorted(map(str, bad[0])) if isinstance(bad[0], dict)
                  else type(bad[0]).__name__)
         self._offers[request.request_id] = found
@@ -130,7 +139,7 @@ class ConsumerScheduler:
     def ensure(self, request: Any, computed: int,
                local: Iterable[str] = ()) -> bool:
         past = self._past.get(request.request_id)
-        # Called for running requests too, in every step.
+        # vLLM calls this in every step, for running requests too.
         if past and computed >= past[1] and \
                 len(features(request)) == past[0]:
             return True
@@ -144,7 +153,8 @@ class ConsumerScheduler:
                     self.items[identifier].holders.discard(request.request_id)
         for f in features(request):
             offer = offers.get(f.identifier)
-            # What cannot be encoded is needed again after a preemption.
+            # An item that vLLM cannot encode is needed again after a
+            # preemption.
             if offer and self._encodes(f) and (
                     f.identifier not in wanted or f.identifier in local):
                 self._decline(f.identifier, offer)
@@ -185,8 +195,9 @@ class ConsumerScheduler:
     def _lose_patience(self, identifier: str, item: _Item,
                        feature: Any) -> None:
         """Leaves a room of which no row has come, if the item's picture is at
-        hand: encoding takes less time than a dead encoder's deadline. Gives
-        up what a daemon that hangs has not ended by its deadline."""
+        hand: encoding it takes less time than the deadline of a dead encoder.
+        Gives an item up if a daemon that hangs did not end the room by its
+        deadline."""
         waited = time.monotonic() - item.since
         if waited > self.settings.deadline + GRACE and \
                 not self.has(identifier):
@@ -206,20 +217,22 @@ class ConsumerScheduler:
             self._give_up(identifier, item, error)
 
     def _encodes(self, feature: Any) -> bool:
-        """True if vLLM can do without the item's rows."""
+        """True if vLLM can encode the item instead."""
         return self.settings.local_encode and \
             self.described.encodable(feature)
 
     def _sure(self, item: _Item, request: Any, feature: Any) -> bool:
         """True if vLLM has the item and will have it in this pass. Without a
-        holder it may evict it before it comes to this request, of which we
-        hear at the pass's end; then it encodes, which takes the picture."""
+        holder vLLM may evict the item before it comes to this request, and
+        reports that only at the end of the pass. Then it encodes the item, for
+        which it needs the picture."""
         return item.resident and (request.request_id in item.holders or
                                   self._encodes(feature))
 
     def _item(self, identifier: str, request: Any,
               offer: Optional[Offer]) -> Optional[_Item]:
-        """Returns the item; None: no encoder has it, vLLM encodes it."""
+        """Returns the item; None: no encoder has rows of it, so vLLM encodes
+        it."""
         item = self.items.get(identifier)
         if item is None:
             if offer is None:
@@ -233,8 +246,9 @@ class ConsumerScheduler:
         return item
 
     def _ask(self, ask: List[Tuple[str, _Item]]) -> None:
-        """Requests rooms. Those of one request are a group: vLLM admits it
-        with all of them, and half of two requests must not fill the pool."""
+        """Requests rooms. The rooms of one request are a group, since vLLM
+        admits the request only with all of them: two requests, each with half
+        of its rooms, must not fill the pool."""
         if not ask:
             return
         for identifier, item in ask:
@@ -245,7 +259,7 @@ class ConsumerScheduler:
                 own = item.used
                 item.room, item.used = self.ahead.take(own, identifier)
                 if item.used != own:
-                    item.offers.insert(0, own)  # declined, or the next
+                    item.offers.insert(0, own)  # to be declined, or used next
             item.ahead = item.room is not None
             item.grouped = not item.alone and not item.ahead
         several = sum(item.grouped for _, item in ask)
@@ -270,7 +284,7 @@ class ConsumerScheduler:
                 self._failed(identifier, item, e)
 
     def _unheard(self, identifier: str) -> bool:
-        """True if no request has named the item yet, and vLLM has not got
+        """True if no request has named the item yet, and vLLM does not have
         it. Called on another thread."""
         return identifier not in self.items
 
@@ -278,14 +292,14 @@ class ConsumerScheduler:
         room = item.room
         if room is None:
             return False
-        if item.ahead and room.reason:  # another thread reads its events
+        if item.ahead and room.reason:  # another thread gets the room's events
             self._failed(identifier, item, room.reason)
-            return False  # the next call asks again, or does without
+            return False  # the next call requests it again, or gives it up
         try:
-            room._failed()  # raises why, once that is known
+            room._failed()  # raises why the room failed
             if not self.has(identifier):
                 return False
-            # What else an encoder of another make has in its aux is its own.
+            # An aux that is not mmx's has no rest in the rows.
             rest = mmx.aux.rest_rows(room) if room.aux[:3] == b"MXA" else 0
             rows = (room.total or 0) - rest
             if item.used and rows != item.used.rows:
@@ -298,7 +312,8 @@ class ConsumerScheduler:
 
     def _failed(self, identifier: str, item: _Item,
                 error: errors.MmxError) -> None:
-        if item.ahead and item.used:  # in vain: asks for it itself
+        # requested ahead in vain: this side requests it
+        if item.ahead and item.used:
             self._leave(item)
             item.ahead = False
             item.offers.insert(0, item.used)
@@ -314,7 +329,8 @@ class ConsumerScheduler:
             item.not_before = time.monotonic() + PAUSE
         late = time.monotonic() - item.since > self.settings.deadline
         if item.grouped and not item.alone:
-            late, item.alone = False, True  # another room may have failed it
+            # another room of the group may be the cause
+            late, item.alone = False, True
         if error.advice != "retry" and not item.offers or \
                 item.attempts >= ATTEMPTS or late:
             self._give_up(identifier, item, error)
@@ -323,7 +339,7 @@ class ConsumerScheduler:
 
     @staticmethod
     def _tell(identifier: str, error: errors.MmxError) -> None:
-        """Logs what is tried again."""
+        """Logs an error after which the item is requested again."""
         warn(f"failed {type(error).__name__}", "%s: %s", identifier, error,
              level=logging.INFO)
 
@@ -338,7 +354,7 @@ class ConsumerScheduler:
              remedy(error, used.room, used.encoder) if used else "")
 
     def _leave(self, item: _Item) -> None:
-        """Releases a room that no worker will read; before READY that aborts
+        """Releases a room that no worker will read. Before READY this aborts
         it."""
         if item.room:
             self._release(item.room)
@@ -352,8 +368,8 @@ class ConsumerScheduler:
 
     def _without(self, request: Any, feature: Any,
                  item: Optional[_Item]) -> bool:
-        """The item's rows are unavailable: True if vLLM encodes it, else the
-        request fails."""
+        """Handles an item whose rows do not come. True: vLLM encodes the item;
+        otherwise the request fails."""
         here = self.described.encodable(feature) and \
             (self.settings.local_encode or item is None)
         if here and item and not item.encoded:
@@ -367,14 +383,14 @@ class ConsumerScheduler:
         return here
 
     def has(self, identifier: str) -> bool:
-        """True if the item's rows have landed. Called for every item in every
-        step: reads one word of shared memory."""
+        """True if the item's rows have landed. vLLM calls this for every item
+        in every step; it reads one word of shared memory."""
         item = self.items.get(identifier)
         return bool(item and item.room and item.room.complete
                     and item.room.state is mmx.State.SUCCESS)
 
     def _decline(self, identifier: str, offer: Offer) -> None:
-        """Declines an offer once, and never a room that is being fetched."""
+        """Declines an offer, once, unless its room is being fetched."""
         place = offer[:2]
         item = self.items.get(identifier)
         early, _ = self.ahead.take(offer)
@@ -383,7 +399,7 @@ class ConsumerScheduler:
             return
         if place in self._declined or item and item.used == offer:
             return
-        if place in self._named:  # it may be offered once more
+        if place in self._named:  # another request may offer the room again
             self._declined.add(place)
         self.counts.add("items_declined")
         if item and offer in item.offers:
@@ -435,11 +451,13 @@ class ConsumerScheduler:
             out.lent.update(link.lent() if link else ())
         mapped = self.settings.mapped
         for key in mapped.keys() - out.lent:
-            del mapped[key]  # workers drop it, too, and say when they have it
+            # workers drop the pool too, and report when they have it again
+            del mapped[key]
         self.link.step()
 
     def loaded(self, said: Loaded) -> None:
-        """Releases the rooms that all workers have copied."""
+        """Counts the workers' reports, and releases the rooms that all workers
+        have copied."""
         for key, by in said.mapped.items():
             self.settings.mapped.setdefault(key, set()).update(by)
         for number, ranks in said.copying.items():
@@ -449,12 +467,12 @@ class ConsumerScheduler:
                 self._release(self._reading.pop(number))
 
     def pending(self) -> bool:
-        """True if workers that are done have yet to be asked."""
+        """True if workers have yet to report the end of a copy."""
         return bool(self._copying)
 
     def finished(self, request: Any) -> None:
-        """Declines what the request offers, and no other has use for: one that
-        ended in the queue has not been seen before."""
+        """Declines the request's offers that no other request can use. A
+        request that ended in the queue was not seen before."""
         offers = self.offers(request)
         items = {f.identifier: self.items[f.identifier]
                  for f in features(request) if f.identifier in self.items}
@@ -490,8 +508,9 @@ class ConsumerScheduler:
 
 class ConsumerWorker:
     """Copies rows from the daemon's memory while the scheduler holds their
-    rooms. It asks the daemon for nothing but its map, so that none of its
-    answers, nor its end, can fail a load: vLLM would end the engine."""
+    rooms. A worker asks the daemon only for its map. So neither an answer nor
+    the end of the daemon can fail a load, on which vLLM would end the
+    engine."""
 
     def __init__(self, s: Settings) -> None:
         self.settings = s
@@ -500,14 +519,14 @@ class ConsumerWorker:
         self.link.meets = self.copies.meet
         self.link.conn.prepare = self.copies.prepare
         self._copying: Counter[int] = Counter()  # since the last report
-        # Pools of encoders that the scheduler maps, too, and of them those
-        # that it has been told of.
+        # Pools of encoders that the scheduler has mapped, too; _told: those
+        # that were reported to it.
         self.lent: Dict[Key, mmx.Pool] = {}
         self._told: Set[Key] = set()
 
     def bind(self, said: MmxECMetadata) -> None:
         """Begins a pass: maps pools before they are needed."""
-        # Before a step, which may end what else holds them.
+        # Before step(), which may drop the other references to these pools.
         self.lent = {key: pool for key, pool in self.link.lent().items()
                      if key in said.lent}
         self.link.step()
@@ -527,8 +546,8 @@ class ConsumerWorker:
             if self.settings.polled else None)
         cache.update(zip((one.identifier for one in said.loads), made))
         if not self.settings.polled:
-            # The next report may never be asked for; this one arrives with
-            # the pass's output, whose kernels have waited for the copies.
+            # Nobody may ask for the next report. This one goes with the pass's
+            # output, whose kernels have waited for the copies.
             self._copying.subtract(numbers)
 
     def take_loaded(self) -> Optional[Loaded]:
@@ -541,8 +560,8 @@ class ConsumerWorker:
         return Loaded(dict(taken), {key: {self.settings.rank} for key in new})
 
     def _pool(self, key: Key, other: Optional[Map]) -> mmx.Pool:
-        """Returns the pool of one run of the daemon, which may have ended
-        since: then the scheduler's process has it mapped."""
+        """Returns the pool of one run of the daemon. If that run has ended,
+        maps it by the scheduler's process."""
         link = self.link
         for pool in (link.mapped, link.before, self.lent.get(key)):
             if pool and pool.key == key:
