@@ -23,13 +23,14 @@ SERVING = b"\x08\x01"  # status: 1
 # --- language side ------------------------------------------------------------
 async def encoded(original: Any, self: Any, *args: Any,
                   time_stats_json: Any = None, **more: Any) -> Any:
-    """MMReceiverGrpc.encode, without what only that of HTTP takes."""
+    """MMReceiverGrpc.encode, without the arguments that only the HTTP one
+    takes."""
     return await original(self, *args, **more)
 
 
 def called(original: Any, target: str, encode_request: Any) -> Any:
-    """_grpc_encode_request: each part has a room, and so an id. What an
-    encoder says comes in one line to the client, without the call's state."""
+    """_grpc_encode_request: each part has a room, and so an id. The client
+    gets an encoder's error as one line, without gRPC's call state."""
     grpc = importlib.import_module("grpc")
     part = importlib.import_module(RECEIVER).create_part_req_id(
         encode_request["req_id"], encode_request["part_idx"])
@@ -41,8 +42,8 @@ def called(original: Any, target: str, encode_request: Any) -> Any:
 
 
 async def probed(original: Any, self: Any, session: Any, url: str) -> bool:
-    """EncoderBootstrapServer._probe: gRPC servers have a check of their own,
-    and no page /health."""
+    """EncoderBootstrapServer._probe: gRPC servers have a health check of their
+    own instead of the page /health."""
     if not url.startswith(GRPC):
         return bool(await original(self, session, url))
     try:
@@ -53,8 +54,8 @@ async def probed(original: Any, self: Any, session: Any, url: str) -> bool:
 
 # --- encoder ------------------------------------------------------------------
 def added(original: Any, servicer: Any, server: Any) -> None:
-    """add_SGLangEncoderServicer_to_server: the last that is done to it before
-    it starts."""
+    """add_SGLangEncoderServicer_to_server: SGLang calls it last before the
+    server starts."""
     grpc = importlib.import_module("grpc")
     from ._sglang_encoder import FAULTS, place
 

@@ -1,5 +1,5 @@
-"""What the connector takes of vLLM: base class, logger, its way to describe
-items, its counters."""
+"""What the connector uses of vLLM: base class, logger, description of items,
+and counters."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ try:
     from vllm.distributed.ec_transfer.ec_connector.utils import (
         PlaceholderMetadataResolver, collect_ec_item_metadata)
     from vllm.logger import init_logger
-    # What its check of waits for the GPU lets through.
+    # vLLM's check for waits on the GPU allows those in this context.
     from vllm.utils.gpu_sync_debug import gpu_sync_allowed
 except ImportError as e:
     raise ImportError("mmx.adapters.vllm_ec needs vLLM 0.32 or a newer one: "
@@ -34,7 +34,7 @@ __all__ = ["COUNTS", "Counts", "Described", "ECConnectorBase",
            "ECConnectorWorkerMetadata", "copier", "features", "log",
            "Prom", "rows_of", "warn", "watch_resets"]
 
-# What is counted, and what vLLM's /metrics says about it.
+# Counters, with their texts in vLLM's /metrics.
 COUNTS = {
     "rooms_requested": "rooms that this engine requested from mmx-langd",
     "rooms_ahead": "of these, rooms asked for before the scheduler did",
@@ -53,7 +53,7 @@ COUNTS = {
 }
 
 
-# Observed of each fetched item: what, and upper bounds.
+# Observed for each fetched item: text and upper bounds.
 HISTOGRAMS = {
     "fetch_seconds": ("seconds from an item's request to its admission",
                       SECONDS),
@@ -62,7 +62,7 @@ HISTOGRAMS = {
 IN_USE = "in_use"
 IN_USE_SAYS = "1: the daemon's pool is mapped and fits; 0: vLLM does without"
 
-# Of a video, beside its grid: its name in an aux.
+# Facts about a video beside its grid: their names in an aux.
 TIMES = {"second_per_grid_ts": "seconds", "timestamps": "times"}
 
 
@@ -72,7 +72,7 @@ class Counts(ECConnectorStats):  # type: ignore[misc]
 
     def __init__(self, data: Optional[Dict[str, Any]] = None) -> None:
         self.data: Dict[str, Any] = dict(data or {})
-        self._in_use: Optional[int] = None  # as said last
+        self._in_use: Optional[int] = None  # as last reported
 
     def add(self, name: str, amount: float = 1) -> None:
         assert name in COUNTS
@@ -93,7 +93,8 @@ class Counts(ECConnectorStats):  # type: ignore[misc]
         return self
 
     def reduce(self) -> Dict[str, Any]:
-        """Returns a number of each, for a line of vLLM's log."""
+        """Returns one number for each counter and histogram, for vLLM's log
+        line."""
         return {name: self.data[name] if name not in HISTOGRAMS else round(
             sum(self.data[name]) / len(self.data[name]), 4)
             for name in (*COUNTS, *HISTOGRAMS, IN_USE) if name in self.data}
@@ -102,8 +103,8 @@ class Counts(ECConnectorStats):  # type: ignore[misc]
         return not self.data
 
     def take(self, in_use: bool) -> "Optional[Counts]":
-        """Returns what was counted since the last call, and whether mmx is in
-        use if that has changed; None: nothing."""
+        """Returns the counts since the last call, and whether mmx is in use if
+        that has changed; None: nothing to report."""
         if in_use != self._in_use:
             self._in_use = self.data[IN_USE] = int(in_use)
         if not self.data:
@@ -114,12 +115,13 @@ class Counts(ECConnectorStats):  # type: ignore[misc]
 
 
 class Prom(ECConnectorPromMetrics):  # type: ignore[misc]
-    """Registers and feeds a Prometheus metric for each of these."""
+    """Registers and feeds a Prometheus metric for each counter and
+    histogram."""
 
     def __init__(self, config: Any, types: Any, labels: List[str],
                  values: Dict[int, List[object]]) -> None:
         super().__init__(config, types, labels, values)
-        # Takes what was counted: by name, and number of the engine.
+        # By name and number of the engine: the function that takes a value.
         self.made: Dict[str, Dict[int, Callable[[Any], Any]]] = {}
 
         def make(kind: Any, name: str, says: str, **more: Any) -> Any:
@@ -145,10 +147,9 @@ class Prom(ECConnectorPromMetrics):  # type: ignore[misc]
 
 
 class Described:
-    """Describes items as vLLM's own connectors do, beside where their rows
-    are: their places in the request, and the fields that size a placeholder.
-    A router matches items by the first and sends the second, a reference, in
-    place of a picture."""
+    """Describes items as vLLM's own connectors do: by the fields that size a
+    placeholder. A router matches items by identifier, and sends these fields,
+    a reference, in place of a picture."""
 
     def __init__(self, config: Any) -> None:
         self._resolver = PlaceholderMetadataResolver(config.model_config)
@@ -158,9 +159,9 @@ class Described:
                                              self._resolver))
 
     def aux(self, feature: Any) -> bytes:
-        """Returns what a language host of another engine needs beside the
-        rows; vLLM computes it itself. Empty: an aux cannot have it, which
-        must not end vLLM."""
+        """Returns data that a language host of another engine needs beside the
+        rows; vLLM's own host computes them. Empty if an aux cannot hold them:
+        that must not end vLLM."""
         try:
             return self._aux(feature)
         except Exception as e:
@@ -216,9 +217,9 @@ _watchers: "weakref.WeakSet[Any]" = weakref.WeakSet()
 
 
 def watch_resets(side: Any) -> None:
-    """Has side.reset() called when vLLM's scheduler drops what the encoder
-    made, which vLLM is told to do when weights change; connectors have no
-    call for it. A vLLM without the scheduler's has no such moment."""
+    """Has side.reset() called when vLLM's scheduler drops the encoder's
+    output, as vLLM does when weights change; connectors get no call for that.
+    Without Scheduler.reset_encoder_cache nothing is watched."""
     try:
         from vllm.v1.core.sched.scheduler import Scheduler
         original = Scheduler.reset_encoder_cache
@@ -238,7 +239,7 @@ def watch_resets(side: Any) -> None:
 
 
 def copier() -> Here:
-    """Returns what copies rows to and from the model's device."""
+    """Returns an object that copies rows to and from the model's device."""
     try:
         from vllm.platforms import current_platform as platform
     except ImportError:
@@ -252,7 +253,7 @@ def features(request: Any) -> Iterable[Any]:
 
 def context_of(request: Any) -> str:
     """Returns the trace context of the client's request, which vLLM keeps in
-    trace_headers; empty: there is none, or none of W3C's form."""
+    trace_headers; empty: there is none, or it is not of W3C's form."""
     headers = getattr(request, "trace_headers", None) or {}
     try:
         return mmx.wire.traceparent(headers.get("traceparent", ""))
@@ -261,7 +262,8 @@ def context_of(request: Any) -> str:
 
 
 def rows_of(feature: Any) -> int:
-    """Returns an item's rows: positions that take one, not the span."""
+    """Returns the number of an item's rows: positions that take a row, not the
+    span."""
     position = feature.mm_position
     count = getattr(position, "get_num_embeds", None)
     count = count() if callable(count) else count

@@ -19,11 +19,12 @@ from ._vllm_engine import (Counts, Described, context_of, copier, features,
 
 
 class _Drawn(NamedTuple):
-    """What a room was announced with, beside what it knows itself."""
+    """Values that a room was announced with and mmx.Source does not keep."""
 
     epoch: bytes
-    rows: int  # of the item
-    rest: Optional[bytes]  # of its aux, in the rows behind them; None: told
+    rows: int  # rows of the item
+    # the part of its aux behind the item's rows; None: the workers have it
+    rest: Optional[bytes]
 
 
 class ProducerScheduler:
@@ -34,23 +35,24 @@ class ProducerScheduler:
         self.pause = pause
         self.counts = Counts()
         self.link = Link("encoded", s, "scheduler")
-        # request -> identifier -> room; rooms whose request has ended
+        # rooms: request -> identifier -> room. left: rooms of ended requests.
         self.rooms: Dict[str, Dict[str, mmx.Source]] = {}
         self.left: List[Tuple[str, mmx.Source]] = []
         self._drawn: Dict[int, _Drawn] = {}
-        # Of the weights: rows of others have other keys.
+        # The epoch of the weights: other weights give other keys.
         self.epoch = s.epoch or secrets.token_bytes(16)
         watch_resets(self)
-        self._orphans: Set[int] = set()  # of left: will not be fetched
+        # rooms in `left` that nobody will fetch
+        self._orphans: Set[int] = set()
         self._since: Dict[str, float] = {}
 
     def reset(self) -> None:
-        """Begins another epoch: weights have changed. After one that was
-        given it is the same for all engines that have it."""
+        """Begins another epoch, since weights have changed. With a configured
+        epoch all engines that have it compute the same next one."""
         self.epoch = hashlib.sha256(self.epoch).digest()[:16]
 
     def step(self) -> None:
-        """Releases the rooms of ended requests once they have ended too."""
+        """Releases rooms of ended requests once the rooms have ended, too."""
         self.link.step()
         still = []
         for identifier, source in self.left:
@@ -67,7 +69,8 @@ class ProducerScheduler:
     def ensure(self, request: Any) -> bool:
         self.step()
         known = self.rooms.get(request.request_id)
-        # All, or those whose rows a request wrote that has failed.
+        # None: all items. Otherwise those whose rows another room was to write
+        # and that room failed.
         lacks = [None] if known is None else [
             h for h, source in known.items() if source.reason and
             source.have and source.reason.advice != "give-up"]
@@ -90,8 +93,8 @@ class ProducerScheduler:
 
     def _drop_pending(self, request: str,
                       rooms: Dict[str, mmx.Source]) -> None:
-        """Releases rooms that have no blocks yet: the pool is full, or its
-        daemon hangs."""
+        """Releases rooms that have no blocks: the pool is full, or the daemon
+        hangs."""
         warn("blocks", "%s: no blocks within %g s: items run unsaved", request,
              self._limit)
         for identifier, source in list(rooms.items()):
@@ -112,8 +115,9 @@ class ProducerScheduler:
         return min(self.settings.deadline, self.settings.patience)
 
     def _patience(self, request: str) -> bool:
-        """True once a request has waited long enough, for a daemon or for
-        blocks: it runs unsaved. At once if the daemon's pool does not fit."""
+        """True once a request has waited long enough for a daemon or for
+        blocks; it then runs without saving its items. At once if the pool does
+        not fit."""
         if self.link.is_refused:
             return True
         now = time.monotonic()
@@ -122,8 +126,8 @@ class ProducerScheduler:
 
     def _announce(self, request: Any, pool: mmx.Pool,
                   only: Optional[str]) -> Dict[str, mmx.Source]:
-        """Announces all rooms of a request together: two requests with half
-        of the blocks each would wait for each other."""
+        """Announces all rooms of a request together: two requests with half of
+        their blocks each would wait for each other."""
         lengths = {f.identifier: rows_of(f) for f in features(request)
                    if rows_of(f) > 0 and only in (None, f.identifier)}
         says = {h: mmx.aux.split(self.aux(request, h)) for h in lengths}
@@ -146,7 +150,7 @@ class ProducerScheduler:
 
     def aux(self, request: Any, identifier: str) -> bytes:
         """Returns data for the language side beside the rows. vLLM's own
-        preprocessing has all of it; a host of another engine reads it."""
+        language side computes it; a host of another engine reads it here."""
         return self.described.aux(next(
             f for f in features(request) if f.identifier == identifier))
 
@@ -161,10 +165,10 @@ class ProducerScheduler:
         yield from self.left
 
     def meta(self, out: MmxECMetadata, computes: bool) -> None:
-        """Adds every room that may be written, whether the encoder runs for
-        it in this step or vLLM has its output already. computes: the step has
-        tokens; one without may not get to the workers, and tells a rest in
-        vain."""
+        """Adds every room that may be written, whether the encoder runs for it
+        in this step or vLLM has its output already. computes: the step has
+        tokens. A step without may not reach the workers, so rests are sent
+        again later."""
         for identifier, source in self._all():
             if not self._unwritten(source):
                 continue
@@ -174,9 +178,9 @@ class ProducerScheduler:
                 self._drawn[source.room] = drawn._replace(rest=None)
 
     def finished(self, request: Any) -> Optional[Dict[str, Any]]:
-        """Returns what the router gets for the request: by identifier what
-        vLLM's own connectors say, and the room."""
-        self.step()  # a room that has failed by now is not offered
+        """Returns what the router gets for the request: for each identifier
+        the fields of vLLM's own connectors, and the room."""
+        self.step()  # so that a room that has failed is not offered
         self._since.pop(request.request_id, None)
         rooms = self.rooms.pop(request.request_id, {})
         status = str(getattr(request, "status", ""))
@@ -185,14 +189,14 @@ class ProducerScheduler:
         params = {} if unserved else self.described(request)
         for identifier, source in rooms.items():
             if unserved and identifier not in shared:
-                # At once: an idle vLLM does not come here again.
+                # Now, because an idle vLLM does not call this side again.
                 source.abort(text="the request was aborted")
                 source.release(force=True)
                 self._drawn.pop(source.room, None)
                 continue
             self.left.append((identifier, source))
             if unserved:
-                self._orphans.add(source.room)  # other rooms share its rows
+                self._orphans.add(source.room)  # other rooms share the rows
             elif source.state is not mmx.State.FAILED:
                 if source.have:
                     self.counts.add("items_had")
@@ -206,8 +210,8 @@ class ProducerScheduler:
         for said in params.values():
             said.setdefault("metadata", {})
             if lost:
-                # A router must not send a reference in the picture's place,
-                # and vLLM refuses a request that has both.
+                # A router must not send a reference in place of only some
+                # pictures: vLLM refuses a request that has both.
                 said["metadata"] = {}
         if lost:
             self.counts.add("items_not_announced", lost)
@@ -225,15 +229,17 @@ class ProducerWorker:
         self.settings = s
         self.link = Link("encoded", s, "worker") if s.rank == 0 else None
         self.todo: Dict[str, Dict[mmx.Reference, mmx.Source]] = {}
-        self._rests: Dict[mmx.Reference, bytes] = {}  # of rooms to write
+        # by room that is to be written
+        self._rests: Dict[mmx.Reference, bytes] = {}
         self._written: Set[mmx.Reference] = set()
-        self._over: List[mmx.Source] = []  # released at the pass's end
+        self._over: List[mmx.Source] = []  # released at the end of the pass
         self.copies = copier()
         if self.link:
             self.link.meets = self.copies.meet
         self._cache: Dict[str, Any] = {}
-        self._late: Dict[str, Any] = {}  # vLLM may drop what waits for blocks
-        self._silent = False  # the daemon, in this step
+        # items that wait for blocks: vLLM may drop them
+        self._late: Dict[str, Any] = {}
+        self._silent = False  # the daemon did not answer in this step
 
     def bind(self, saves: List[Save]) -> None:
         if not self.link:
@@ -244,7 +250,7 @@ class ProducerWorker:
         self._rests.update((s.room, s.rest) for s in saves
                            if s.rest is not None)
         if self.copies.later and not self.link.pool:
-            return  # a pass of a GPU's waits for no daemon
+            return  # with a GPU no pass waits for a daemon
         for save in saves:
             rooms = self.todo.setdefault(save.identifier, {})
             if save.room in rooms or save.room in self._written:
@@ -257,11 +263,11 @@ class ProducerWorker:
             except (errors.MmxError, TimeoutError) as e:
                 warn("attach", "%s: %s", save.identifier, e)
                 if isinstance(e, TimeoutError):
-                    break  # the pool was waited for: once in a step
+                    break  # waits for the pool once per step
 
     def _forget(self, named: Set[mmx.Reference]) -> None:
-        """Lets go of rooms that the scheduler names no more: they were
-        written, or their request has ended before."""
+        """Drops rooms that the scheduler does not name any more: they were
+        written, or their request has ended."""
         self._written &= named
         for room in self._rests.keys() - named:
             del self._rests[room]
@@ -273,7 +279,7 @@ class ProducerWorker:
                 self._late.pop(identifier, None)
 
     def seen(self, cache: Dict[str, Any]) -> None:
-        """Takes note of vLLM's cache: items of earlier steps are in it."""
+        """Keeps vLLM's cache, which has items of earlier steps."""
         self._cache = cache
 
     def save(self, cache: Dict[str, Any], identifier: str) -> None:
@@ -283,15 +289,17 @@ class ProducerWorker:
     def _save(self, identifier: str, rows: Any) -> None:
         for room, source in list(self.todo.get(identifier, {}).items()):
             try:
-                # Once in a step: all of the engine's requests wait.
+                # Waits once per step, because all of the engine's requests
+                # wait.
                 source.wait_granted(0 if self._silent or self.copies.later
                                     else self.settings.worker_wait)
                 self._write(source, rows, self._rests.get(room))
             except (errors.MmxError, TimeoutError, ValueError, TypeError,
-                    RuntimeError) as e:  # the last: a GPU has no memory left
+                    # RuntimeError: a GPU has no memory left
+                    RuntimeError) as e:
                 if self.copies.later and isinstance(e, TimeoutError):
                     self._late[identifier] = rows
-                    continue  # with the next step's
+                    continue  # saved in the next step
                 self._silent |= isinstance(e, TimeoutError)
                 warn("save", "%s: not saved: %s", identifier, e)
                 source.abort("internal", str(e))
@@ -301,8 +309,8 @@ class ProducerWorker:
             del self.todo[identifier][room]
 
     def save_rest(self) -> None:
-        """Saves items that vLLM has not encoded again: it does not call
-        save_caches() for them."""
+        """Saves items that vLLM did not encode in this step, for which it does
+        not call save_caches()."""
         for identifier in self.todo:
             rows = self._cache.get(identifier, self._late.get(identifier))
             if rows is not None:
@@ -326,6 +334,6 @@ class ProducerWorker:
     def _copied(self, source: mmx.Source) -> None:
         try:
             source.commit(0, source.total or 0, final=True)
-        except errors.MmxError as e:  # its daemon has ended
+        except errors.MmxError as e:  # the daemon has ended
             warn("save", "not saved: %s", e)
         self._over.append(source)

@@ -54,7 +54,7 @@ def register(backend: str) -> None:
 
 
 def hook(encode: Any, prefill: Any, modes: Any, ours: Any) -> None:
-    """Has the if-chains of vLLM's workers make ours."""
+    """Adds our sender and receiver to the if-chains of vLLM's workers."""
     made, loads = encode.__init__, prefill.init_embedding_loader
 
     @functools.wraps(made)
@@ -90,7 +90,7 @@ def main() -> None:
     if backend not in BACKENDS:
         sys.exit("usage: python -m mmx.adapters.dynamo vllm|sglang "
                  "WORDS OF DYNAMO'S WORKER")
-    os.environ.setdefault("PYTHONHASHSEED", "0")  # as Dynamo has it
+    os.environ.setdefault("PYTHONHASHSEED", "0")  # Dynamo sets this, too
     register(backend)
     runpy.run_module(f"dynamo.{backend}", run_name="__main__", alter_sys=True)
 

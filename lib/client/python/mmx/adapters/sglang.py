@@ -37,7 +37,7 @@ from ._common import deadline
 from ._sglang_common import MODE, encoders, gpu_bytes, session
 
 ON = "MMX_SGLANG"  # "encode" or "language"; spawned processes inherit it
-RIDES_ON = "zmq_to_scheduler"  # the backend whose code paths mmx takes
+RIDES_ON = "zmq_to_scheduler"  # SGLang's backend whose code paths mmx uses
 TESTED = "0.5.23"
 
 _GROUPS = "sglang.srt.arg_groups."
@@ -45,7 +45,7 @@ _ENCODER = "sglang.srt.disaggregation.encoder."
 _REGISTRY = "sglang.srt.plugins.hook_registry"
 
 Names = Dict[str, Dict[str, str]]
-# Module: {name: its parameters}; "*" before those that go by name only.
+# Module: {name: its parameters}; the parameters behind "*" are keyword-only.
 START: Names = {
     _REGISTRY: {"HookRegistry.register": "target hook hook_type * source",
                 "HookRegistry.apply_hooks": ""},
@@ -110,7 +110,7 @@ ENCODE: Names = {
 }
 
 
-# Where encoders are gRPC servers, beside these.
+# Needed in addition if encoders are gRPC servers.
 GRPC: "Dict[str, Names]" = {
     "language": {_ENCODER + "receiver": {
         "_grpc_encode_request": "target encode_request",
@@ -126,11 +126,12 @@ GRPC: "Dict[str, Names]" = {
 
 
 class Unfit(RuntimeError):
-    """This SGLang is not one that the plugin knows; nothing was hooked."""
+    """The plugin does not know this version of SGLang; nothing was hooked."""
 
 
 def parameters(call: Any) -> str:
-    """Returns the names of a callable's parameters, as in the tables here."""
+    """Returns the names of a callable's parameters, in the form of the tables
+    above."""
     words, only = [], False
     for p in inspect.signature(call).parameters.values():
         if p.kind is p.KEYWORD_ONLY and not only:
@@ -159,7 +160,7 @@ def _misfits(names: Names) -> Iterator[str]:
 
 
 def check(names: Names) -> None:
-    """Raises Unfit, in one line, unless SGLang has all of the names."""
+    """Raises Unfit, with one line, unless SGLang has all the names."""
     wrong = list(_misfits(names))
     if wrong:
         more = f", and {len(wrong) - 1} more" if len(wrong) > 1 else ""
@@ -186,7 +187,7 @@ def _choices() -> "list[Any]":
 
 
 def _chosen(original: Callable[[Any], Any], server_args: Any) -> Any:
-    """handle_encoder_disaggregation(): mmx takes the paths of RIDES_ON."""
+    """handle_encoder_disaggregation(): mmx uses the code paths of RIDES_ON."""
     from sglang.srt.arg_groups.model_override_base import (  # type: ignore
         resolving_view)
     from sglang.srt.arg_groups.overrides import (  # type: ignore
@@ -197,10 +198,10 @@ def _chosen(original: Callable[[Any], Any], server_args: Any) -> Any:
         if asked.attn_dp_size > 1 and asked.attn_cp_size > 1:
             raise ValueError("--encoder-transfer-backend mmx takes one of "
                              "--attn-dp-size and --attn-cp-size")
-        if asked.tokenizer_worker_num > 1:  # these load no plugins
+        if asked.tokenizer_worker_num > 1:  # tokenizer workers load no plugins
             raise ValueError("--encoder-transfer-backend mmx takes "
                              "--tokenizer-worker-num 1 alone")
-        # Raises what is malformed.
+        # Raises if a value is malformed.
         known, *_ = encoders(), deadline(), gpu_bytes(), session()
         for url in asked.encoder_urls if known else ():
             if url not in known:
@@ -214,7 +215,8 @@ def _chosen(original: Callable[[Any], Any], server_args: Any) -> Any:
 
             say_place()
         elif getattr(asked, "disaggregation_mode", "null") == "prefill":
-            # It does not release what a request had that decodes elsewhere.
+            # Such a server does not release the rows of a request that decodes
+            # on another server.
             os.environ.setdefault("MMX_SGLANG_COPY", "1")
         os.environ[ON] = side
         declare_resolution(server_args, "mmx",
@@ -224,9 +226,9 @@ def _chosen(original: Callable[[Any], Any], server_args: Any) -> Any:
 
 # --- hooks --------------------------------------------------------------
 def install(side: str, grpc: bool = False) -> None:
-    """Hooks one side into this process; Unfit: nothing was hooked. grpc: its
-    encoder is a gRPC server; of the language side SGLang's variable says it,
-    which its processes inherit."""
+    """Hooks one side into this process; Unfit: nothing was hooked. grpc: the
+    encoder is a gRPC server; the language side reads that from SGLang's
+    variable, which its processes inherit."""
     grpc = grpc or side == "language" and os.environ.get(MODE) == "grpc"
     check(ENCODE if side == "encode" else LANGUAGE)
     if grpc:
@@ -254,7 +256,8 @@ def install(side: str, grpc: bool = False) -> None:
 def launch_dp_worker(server_args: Any, dp_rank: int, gpu_id: int,
                      dispatch_path: str, release_path: str,
                      result_path: str) -> None:
-    """An encoder's DP worker is spawned without SGLang loading plugins."""
+    """Loads plugins in an encoder's DP worker, which SGLang spawns without
+    them."""
     from sglang.srt.plugins import load_plugins  # type: ignore
 
     load_plugins()
@@ -264,7 +267,7 @@ def launch_dp_worker(server_args: Any, dp_rank: int, gpu_id: int,
 
 
 def register() -> None:
-    """The entry point: SGLang calls it in each of its processes."""
+    """The entry point: SGLang calls this in each of its processes."""
     check(START)
     choices = _choices()
     if "mmx" not in choices:

@@ -21,7 +21,7 @@ from ._vllm_ahead import address
 
 _NAME = b'"ec_transfer_params"'
 _PARAMS = re.compile(_NAME + rb"\s*:\s*(?=\{)")
-_LONGEST = 1 << 17  # bytes of params
+_LONGEST = 1 << 17  # bytes of params at most
 
 
 class AskAhead:
@@ -56,7 +56,7 @@ class AskAhead:
 
 
 def _engine(scope: Any) -> Optional[str]:
-    """Returns the engine that will have the request, if it takes rows."""
+    """Returns the engine that will get the request, if it takes rows."""
     if scope["type"] != "http" or scope.get("method") != "POST" or \
             not scope["path"].endswith("/completions"):
         return None
@@ -69,7 +69,7 @@ def _engine(scope: Any) -> Optional[str]:
 
 
 async def _whole(receive: Any) -> List[Any]:
-    """Returns the messages that a request comes in."""
+    """Returns all messages in which a request arrives."""
     messages = [await receive()]
     while messages[-1]["type"] == "http.request" and \
             messages[-1].get("more_body"):
@@ -78,8 +78,8 @@ async def _whole(receive: Any) -> List[Any]:
 
 
 def _params(body: bytes) -> Optional[Dict[str, Any]]:
-    """Returns a request's params. They are looked for without reading the
-    rest, which has pictures in it; routers add them at the end."""
+    """Returns a request's params. Routers add them at the end; they are
+    searched there, without parsing the rest, which has the pictures."""
     found = _PARAMS.match(body, max(body.rfind(_NAME), 0))
     if not found:
         return None
