@@ -23,25 +23,20 @@ static inline uint64_t digest_room(const char *tag, const char *id)
     return n < (int)sizeof name ? mmx_room_id(name, (size_t)n) : 0;
 }
 
-static inline int digest_nibble(char c)
-{
-    const char *all = "0123456789abcdef", *at = c ? strchr(all, c) : NULL;
-
-    return at ? (int)(at - all) : -1;
-}
-
 /* Reads n bytes of hex up to the end of the text. */
 static inline bool digest_hex(const char *text, uint8_t *out, int n)
 {
+    static const char digits[] = "0123456789abcdef";
+
     if (strlen(text) != 2 * (size_t)n)
         return false;
     for (int i = 0; i < n; i++) {
-        int high = digest_nibble(text[2 * i]),
-            low = digest_nibble(text[2 * i + 1]);
+        const char *high = memchr(digits, text[2 * i], 16),
+                   *low = memchr(digits, text[2 * i + 1], 16);
 
-        if (high < 0 || low < 0)
+        if (!high || !low)
             return false;
-        out[i] = (uint8_t)(high << 4 | low);
+        out[i] = (uint8_t)((high - digits) << 4 | (low - digits));
     }
     return true;
 }
