@@ -182,7 +182,7 @@ static int wait_up(mmx *m, int timeout_ms)
         return -m->hello_err;
     if (m->link == LINK_DOWN)
         return -MMX_E_NOT_READY;
-    return client_unanswered(m, timeout_ms);
+    return client_expired(m, timeout_ms, timeout_ms >= SILENT_MS);
 }
 
 static int open_handle(mmx *m, const struct mmx_opt *o)

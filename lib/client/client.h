@@ -58,6 +58,13 @@ struct client_asked {
     struct client_reply *reply;
 };
 
+/* One wait; on its stack. */
+struct client_patience {
+    int timeout_ms;
+    uint64_t end;
+    uint32_t doubt; /* seq of its question; 0: not asked yet */
+};
+
 struct client_packet {
     uint32_t len;
     uint8_t bytes[LOCAL_PACKET_MAX];
@@ -237,9 +244,9 @@ int64_t client_left(uint64_t end);
 uint64_t client_word(const mmx *m, mmx_room h);
 /* Sets the text that mmx_error_text returns. */
 void client_error(mmx *m, const char *fmt, ...) PRINTF_LIKE(2, 3);
-/* Returns the reason for a wait of timeout_ms that ended without an answer, and
- * sets the error text. */
-int client_unanswered(mmx *m, int timeout_ms);
+/* Returns the reason for a wait of timeout_ms that has ended, and sets the
+ * error text. silent: nothing else was answered either. */
+int client_expired(mmx *m, int timeout_ms, bool silent);
 /* Sets a time soon after the room's deadline, if any, for client_due_look(). */
 void client_due(mmx *m, struct client_room *r, uint32_t deadline_ms);
 /* Sets the timer to m->due, while the link is up. */
@@ -278,6 +285,16 @@ int client_put(mmx *m, struct local_msg *msg, uint64_t id, uint32_t cell,
     uint32_t tag, struct client_reply *reply);
 /* True if messages of this type open a room. */
 bool client_is_open_op(unsigned type);
+/* Asks the daemon for a sign of life, unless such a question is unanswered: it
+ * asks for a pool of an impossible name, which any daemon answers and no
+ * counter counts. If the message has no room, the one before it serves as the
+ * question. Returns the question's seq; once it is SILENT_MS old, see
+ * client_is_answered. */
+uint32_t client_doubt(mmx *m);
+/* Returns 0, or the reason for a wait that ends because no time is left. Near
+ * the end of a wait of SILENT_MS or more it asks that question, so that the
+ * reason says whether the daemon lives. */
+int client_late(mmx *m, struct client_patience *p, int64_t left);
 /* Sends even while corked and waits for the answer; the lock is held before
  * and after, not during the wait. */
 int client_call(

@@ -123,10 +123,11 @@ void client_due(mmx *m, struct client_room *r, uint32_t deadline_ms)
 
 /* errors, and structs of callers */
 
-int client_unanswered(mmx *m, int timeout_ms)
+int client_expired(mmx *m, int timeout_ms, bool silent)
 {
-    client_error(m, "%s: no answer in %d ms", m->path, timeout_ms);
-    return timeout_ms < SILENT_MS ? -MMX_E_TIMEOUT : -MMX_E_DAEMON_SILENT;
+    client_error(m, "%s: not within %d ms%s", m->path, timeout_ms,
+        silent ? ", nor any other answer" : "");
+    return silent ? -MMX_E_DAEMON_SILENT : -MMX_E_TIMEOUT;
 }
 
 void client_error(mmx *m, const char *fmt, ...)

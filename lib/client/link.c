@@ -149,21 +149,47 @@ int client_ask(mmx *m, struct local_msg *msg, uint64_t id, uint32_t cell,
     return m->link == LINK_DOWN ? -MMX_E_DAEMON_LOST : 0;
 }
 
+uint32_t client_doubt(mmx *m)
+{
+    struct local_msg msg = {
+        .type = LOCAL_POOL, .pool = {.name = span_str("?")}};
+
+    if (m->doubt && !client_is_answered(m, m->doubt))
+        return m->doubt;
+    (void)client_put(m, &msg, 0, NONE, 0, NULL);
+    client_flush(m);
+    m->doubt = m->seq;
+    return m->doubt;
+}
+
+int client_late(mmx *m, struct client_patience *p, int64_t left)
+{
+    if (left == 0)
+        return client_expired(
+            m, p->timeout_ms, p->doubt && !client_is_answered(m, p->doubt));
+    if (!p->doubt && left > 0 && left <= SILENT_MS &&
+        p->timeout_ms >= SILENT_MS)
+        p->doubt = client_doubt(m);
+    return 0;
+}
+
 /* Waits for the answer, without the lock during the wait. The end of the
  * connection is an answer, too (forget_asked). */
 static int await(mmx *m, struct client_reply *r, uint32_t seq, int timeout_ms)
 {
-    uint64_t end = client_end(timeout_ms);
+    struct client_patience p = {timeout_ms, client_end(timeout_ms), 0};
+    int err;
 
     for (;;) {
-        int64_t left = client_left(end);
+        int64_t left = client_left(p.end);
         int sock = m->sock;
 
         client_flush(m);
         client_receive(m);
         if (r->over)
             return r->err;
-        if (left == 0)
+        err = client_late(m, &p, left);
+        if (err)
             break;
         client_unlock(m);
         client_poll(sock, left);
@@ -172,7 +198,7 @@ static int await(mmx *m, struct client_reply *r, uint32_t seq, int timeout_ms)
             return r->err;
     }
     m->asked[seq % ASKED_MAX].reply = NULL;
-    return client_unanswered(m, timeout_ms);
+    return err;
 }
 
 int client_call(

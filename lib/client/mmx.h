@@ -320,7 +320,9 @@ struct mmx_pool {
  * from this call. A second call returns the same map; after MMX_UP it unmaps
  * the old map and maps the new one. The map is excluded from core dumps and
  * child processes, and stays until mmx_close. -MMX_E_NOT_READY: not connected,
- * step until MMX_UP; -MMX_E_TIMEOUT; -MMX_E_SYSTEM: see errno. */
+ * step until MMX_UP; or (mmx_error_text) the pool has no layout yet, or its
+ * memory is still being made after a call that timed out, ask again;
+ * -MMX_E_TIMEOUT; -MMX_E_SYSTEM: see errno. */
 int mmx_pool(mmx *m, const char *name, const char *layout, int timeout_ms,
     struct mmx_pool *out);
 

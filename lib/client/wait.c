@@ -23,29 +23,11 @@
 
 /* deadlines */
 
-/* Asks the daemon for a sign of life, unless such a question is unanswered: it
- * asks for a pool of an impossible name, which any daemon answers and no
- * counter counts. If the message has no room, the one before it serves as the
- * question. Returns the question's seq; once it is SILENT_MS old, see
- * client_is_answered. */
-static uint32_t doubt_of(mmx *m)
-{
-    struct local_msg msg = {
-        .type = LOCAL_POOL, .pool = {.name = span_str("?")}};
-
-    if (m->doubt && !client_is_answered(m, m->doubt))
-        return m->doubt;
-    (void)client_put(m, &msg, 0, NONE, 0, NULL);
-    client_flush(m);
-    m->doubt = m->seq;
-    return m->doubt;
-}
-
 /* Looks at a room that is due. */
 static void look(mmx *m, struct client_room *r, uint64_t now)
 {
     if (!r->doubt) {
-        r->doubt = doubt_of(m);
+        r->doubt = client_doubt(m);
         r->due = now + SILENT_MS;
         return;
     }
@@ -81,29 +63,19 @@ void client_due_look(mmx *m)
 
 /* waits */
 
-/* Returns why a wait ends now. doubt: the question that it asked the daemon; 0:
- * the wait was too short for one. */
-static int late(mmx *m, int timeout_ms, uint32_t doubt)
-{
-    if (doubt && !client_is_answered(m, doubt))
-        return client_unanswered(m, timeout_ms);
-    return -MMX_E_TIMEOUT;
-}
-
 /* Receives until ended(m, arg), called with the lock held, is not 0. The lock
  * is not held before and after. Returns 0 if it is 1, else the negative reason,
  * or -MMX_E_DAEMON_SILENT or -MMX_E_TIMEOUT. */
 static int wait_for(
     mmx *m, int timeout_ms, int (*ended)(mmx *m, void *arg), void *arg)
 {
-    uint64_t end = client_end(timeout_ms);
+    struct client_patience p = {timeout_ms, client_end(timeout_ms), 0};
     /* The first round checks without receiving: a poll costs no more than a
      * receive that finds nothing. */
     bool receive = timeout_ms == 0;
-    uint32_t doubt = 0;
 
     for (;; receive = true) {
-        int64_t left = client_left(end);
+        int64_t left = client_left(p.end);
         int sock, did, err = client_lock(m);
 
         if (err)
@@ -114,11 +86,8 @@ static int wait_for(
         did = ended(m, arg);
         if (receive)
             client_lend(m, !did);
-        if (!did && left == 0)
-            did = late(m, timeout_ms, doubt);
-        if (!did && !doubt && left >= 0 && left <= SILENT_MS &&
-            timeout_ms >= SILENT_MS)
-            doubt = doubt_of(m);
+        if (!did)
+            did = client_late(m, &p, left);
         sock = m->sock;
         client_unlock(m);
         if (did)
