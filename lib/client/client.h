@@ -296,7 +296,8 @@ uint32_t client_doubt(mmx *m);
  * reason says whether the daemon lives. */
 int client_late(mmx *m, struct client_patience *p, int64_t left);
 /* Sends even while corked and waits for the answer; the lock is held before
- * and after, not during the wait. */
+ * and after, not during the wait. -MMX_E_STALE: it is answered, but the handle
+ * is connected again by now. */
 int client_call(
     mmx *m, struct local_msg *msg, struct client_reply *r, int timeout_ms);
 

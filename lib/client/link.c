@@ -204,14 +204,16 @@ static int await(mmx *m, struct client_reply *r, uint32_t seq, int timeout_ms)
 int client_call(
     mmx *m, struct local_msg *msg, struct client_reply *r, int timeout_ms)
 {
-    uint32_t corks = m->corks;
+    uint32_t corks = m->corks, serial = m->serial;
     int err;
 
     assert(r && !r->over);
     m->corks = 0;
     err = client_ask(m, msg, 0, NONE, 0, r);
     m->corks = corks;
-    return err ? err : await(m, r, m->seq, timeout_ms);
+    if (!err)
+        err = await(m, r, m->seq, timeout_ms);
+    return err || serial == m->serial ? err : -MMX_E_STALE;
 }
 
 /* up and down */

@@ -322,6 +322,7 @@ struct mmx_pool {
  * child processes, and stays until mmx_close. -MMX_E_NOT_READY: not connected,
  * step until MMX_UP; or (mmx_error_text) the pool has no layout yet, or its
  * memory is still being made after a call that timed out, ask again;
+ * -MMX_E_STALE: the handle was connected again meanwhile, ask again;
  * -MMX_E_TIMEOUT; -MMX_E_SYSTEM: see errno. */
 int mmx_pool(mmx *m, const char *name, const char *layout, int timeout_ms,
     struct mmx_pool *out);
@@ -548,7 +549,7 @@ int mmx_scatter_f32(mmx *m, mmx_room room, const char *field, uint32_t first,
  * processes of a session share it. Returns its number on this handle, the
  * same for a name after reconnects; call it again after MMX_UP, as for pools.
  * -MMX_E_MALFORMED: the space has another n_seq_max, or n_seq_max exceeds
- * langd's limit; -MMX_E_QUOTA: too many spaces; -MMX_E_NOT_READY,
+ * langd's limit; -MMX_E_QUOTA: too many spaces; -MMX_E_NOT_READY, -MMX_E_STALE,
  * -MMX_E_TIMEOUT, -MMX_E_SYSTEM as mmx_pool. */
 int mmx_space(mmx *m, const char *name, uint32_t n_seq_max, int timeout_ms);
 

@@ -232,7 +232,6 @@ int mmx_space(mmx *m, const char *name, uint32_t n_seq_max, int timeout_ms)
 {
     struct local_msg msg = {.type = LOCAL_SPACE};
     struct client_reply r = {.fd = -1};
-    uint32_t serial;
     int err;
 
     if (!name || strlen(name) >= sizeof m->spaces->name)
@@ -242,10 +241,9 @@ int mmx_space(mmx *m, const char *name, uint32_t n_seq_max, int timeout_ms)
     err = client_lock(m);
     if (err)
         return err;
-    serial = m->serial;
     err = client_call(m, &msg, &r, timeout_ms);
     if (!err)
-        err = serial == m->serial ? put_space(m, name, r.a) : -MMX_E_STALE;
+        err = put_space(m, name, r.a);
     client_unlock(m);
     return err;
 }

@@ -1,6 +1,7 @@
 /* client_link_test.c - the connection of the client library: opening, pools,
  * packets, the daemon's end and return, threads, fork. Against a double of a
  * daemon's socket. */
+#include "client/client.h"
 #include "test/fake_daemon.h"
 
 #include <poll.h>
@@ -378,6 +379,47 @@ TEST_RIG(daemon_returns_silently, ROLE_ENCODED)
         T_EQ_I64(mmx_wait(g->m, ev, 8, 100), 0);
     fake_welcome(&g->f, g->f.cells_fd);
     T_EQ_U64(rig_one_event(g->m).what, MMX_UP);
+}
+
+struct call {
+    mmx *m;
+    struct mmx_pool pool;
+    int err;
+};
+
+static void *call_pool(void *arg)
+{
+    struct call *c = arg;
+
+    c->err = mmx_pool(c->m, "p", LAYOUT, T_WAIT_MS, &c->pool);
+    return NULL;
+}
+
+/* Another thread takes the answer, the daemon's end and the next WELCOME before
+ * the call has the lock again: the answer's memory is of the run before. */
+TEST_RIG(an_answer_of_the_connection_before_is_stale, ROLE_LANGD)
+{
+    struct call c = {.m = g->m, .pool = {.size = sizeof c.pool}};
+    pthread_t t;
+
+    T_EQ_I64(pthread_create(&t, NULL, call_pool, &c), 0);
+    (void)fake_want(&g->f, LOCAL_POOL);
+    pthread_mutex_lock(&g->m->lock);
+    fake_pool(&g->f, ++g->seq, "p", g->f.pool_fd);
+    end_of_daemon(g);
+    (void)client_receive(g->m);
+    fake_listen(&g->f, ROLE_LANGD);
+    client_connect(g->m);
+    fake_welcome(&g->f, g->f.cells_fd);
+    (void)client_receive(g->m);
+    T_EQ_U64(g->m->link, LINK_UP);
+    pthread_mutex_unlock(&g->m->lock);
+    pthread_join(t, NULL);
+    T_EQ_I64(c.err, -MMX_E_STALE);
+    g->seq = g->f.hello_seq;
+    rig_pool(g);
+    g->f.pool[0] = 99;
+    T_EQ_U64(*(uint8_t *)g->pool.base, 99);
 }
 
 /* a daemon that answers by itself */
