@@ -369,12 +369,14 @@ bool client_is_answered(const mmx *m, uint32_t seq)
            !m->asked[seq % ASKED_MAX].type;
 }
 
-/* Removes the message with this seq from `asked`; false: it was not pending. */
-static bool answered(mmx *m, uint32_t seq, struct client_asked *out)
+/* Removes the message with this seq from `asked`; false: it was not pending, or
+ * is of another type (0: any). */
+static bool answered(
+    mmx *m, uint32_t seq, enum local_type type, struct client_asked *out)
 {
     struct client_asked *q = &m->asked[seq % ASKED_MAX];
 
-    if (client_is_answered(m, seq))
+    if (client_is_answered(m, seq) || (type && q->type != type))
         return false;
     *out = *q;
     q->type = 0;
@@ -402,9 +404,9 @@ static void answer(mmx *m, uint32_t seq, const struct local_answer *a)
         client_error(m, "%s: %s%s%s",
             local_name(m->asked[seq % ASKED_MAX].type),
             err_name((enum err)a->err), *text ? ": " : "", text);
-    if (!answered(m, seq, &q))
+    if (!answered(m, seq, 0, &q))
         return;
-    if (q.type == LOCAL_HELLO && a->err) {
+    if (q.type == LOCAL_HELLO) {
         m->hello_err = a->err;
         hang_up(m);
     } else if (q.reply) {
@@ -488,7 +490,7 @@ static void pool_info(
 {
     struct client_asked q;
 
-    if (!answered(m, seq, &q) || !q.reply) {
+    if (!answered(m, seq, LOCAL_POOL, &q) || !q.reply) {
         if (fd >= 0)
             close(fd);
         return;
@@ -541,7 +543,7 @@ static void frame(mmx *m, const struct local_msg *msg, int *fd)
         answer(m, msg->seq, &msg->answer);
         break;
     case LOCAL_WELCOME:
-        if (answered(m, msg->seq, &q) && q.type == LOCAL_HELLO)
+        if (answered(m, msg->seq, LOCAL_HELLO, &q))
             welcome(m, &msg->welcome, *fd);
         break;
     case LOCAL_POOL_INFO:

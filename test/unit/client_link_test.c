@@ -145,6 +145,25 @@ TEST(daemon_silent)
     T_EQ_I64(mmx_open(&o, &m), -MMX_E_TIMEOUT);
 }
 
+/* It would be waited for in vain. */
+TEST(a_hello_that_is_answered_otherwise_ends_the_connection)
+{
+    struct fake f;
+    struct mmx_opt o;
+    struct mmx_event ev;
+    mmx *m;
+
+    fake_listen(&f, ROLE_LANGD);
+    o = fake_opt(&f, 0);
+    T_EQ_I64(mmx_open(&o, &m), 0);
+    f.conn = accept4(f.listen, NULL, NULL, SOCK_CLOEXEC);
+    f.r = reader_of(f.in, 0);
+    fake_answer(&f, fake_want(&f, LOCAL_HELLO).seq, OK, "");
+    T_EQ_I64(mmx_step(m, &ev, 1), 0);
+    T_EQ_U64(m->link, LINK_DOWN);
+    mmx_close(&m);
+}
+
 TEST(welcome_without_cells)
 {
     struct fake f;
@@ -205,6 +224,31 @@ TEST_RIG(pool_refused, ROLE_ENCODED)
     /* An answer that comes too late changes nothing. */
     fake_pool(&g->f, ++g->seq, "q", g->f.pool_fd);
     rig_no_event(g->m);
+}
+
+static int next_fd(void)
+{
+    int fd = dup(0);
+
+    close(fd);
+    return fd;
+}
+
+TEST_RIG(an_answer_of_another_kind_is_ignored, ROLE_LANGD)
+{
+    struct local_msg welcome = {.type = LOCAL_WELCOME};
+    struct mmx_pool p = {.size = sizeof p};
+    int fd = next_fd();
+
+    fake_pool(&g->f, ++g->seq, "q", g->f.pool_fd);
+    fake_answer(&g->f, g->seq, ERR_QUOTA, "");
+    T_EQ_I64(mmx_space(g->m, "ctx", 8, T_WAIT_MS), -MMX_E_QUOTA);
+    T_EQ_I64(next_fd(), fd);
+    welcome.seq = ++g->seq;
+    fake_put(&g->f, &welcome, g->f.cells_fd);
+    fake_pool(&g->f, g->seq, "q", g->f.pool_fd);
+    T_EQ_I64(mmx_pool(g->m, "q", NULL, T_WAIT_MS, &p), 0);
+    T_EQ_I64(next_fd(), fd);
 }
 
 /* If a call has read events from the socket, the wakeup fd makes the handle
