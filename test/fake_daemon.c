@@ -15,6 +15,7 @@ int fake_memory(size_t bytes, void *map_out)
     T_EQ_I64(posix_fallocate(fd, 0, (off_t)bytes), 0);
     p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     T_TRUE(p != MAP_FAILED);
+    T_EQ_I64(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW), 0);
     memcpy(map_out, &p, sizeof p);
     return fd;
 }

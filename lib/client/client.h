@@ -242,6 +242,9 @@ int64_t client_left(uint64_t end);
 /* Returns the word of a room's cell: the handle's own, else the daemon's, which
  * is read first: at the end of a link it is erased after the other is there. */
 uint64_t client_word(const mmx *m, mmx_room h);
+/* True if the file has that many bytes and cannot change its size, so that no
+ * read of them is a SIGBUS. */
+bool client_sealed(int fd, uint64_t bytes);
 /* Sets the text that mmx_error_text returns. */
 void client_error(mmx *m, const char *fmt, ...) PRINTF_LIKE(2, 3);
 /* Returns the reason for a wait of timeout_ms that has ended, and sets the

@@ -6,10 +6,12 @@
  * woken for is seen in the handle's members alone. */
 #include "client/client.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
 
@@ -119,6 +121,18 @@ void client_due(mmx *m, struct client_room *r, uint32_t deadline_ms)
         return;
     m->due = r->due;
     client_arm(m);
+}
+
+/* memory of daemons */
+
+bool client_sealed(int fd, uint64_t bytes)
+{
+    const int both = F_SEAL_SHRINK | F_SEAL_GROW;
+    int seals = fcntl(fd, F_GET_SEALS);
+    struct stat st;
+
+    return seals >= 0 && (seals & both) == both && fstat(fd, &st) == 0 &&
+           (uint64_t)st.st_size >= bytes;
 }
 
 /* errors, and structs of callers */

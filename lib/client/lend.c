@@ -25,7 +25,6 @@
 #include "base/fds.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -98,10 +97,9 @@ static void say(struct client_lender *l, bool map, bool bye)
  * can rely on the memory and is not told of more than there is. */
 static bool is_whole(int fd, uint64_t bytes)
 {
-    const int both = F_SEAL_SHRINK | F_SEAL_GROW;
     struct stat st;
 
-    return (fcntl(fd, F_GET_SEALS) & both) == both && fstat(fd, &st) == 0 &&
+    return client_sealed(fd, bytes) && fstat(fd, &st) == 0 &&
            (uint64_t)st.st_blocks >= (bytes + 511) / 512;
 }
 

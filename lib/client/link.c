@@ -21,7 +21,6 @@
 #include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/timerfd.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -326,11 +325,9 @@ void client_connect(mmx *m)
 static bool map_cells(mmx *m, int fd, uint32_t cells)
 {
     size_t bytes = cells * sizeof(uint64_t);
-    struct stat st;
     void *p;
 
-    if (cells == 0 || cells > m->cells || fd < 0 || fstat(fd, &st) != 0 ||
-        (uint64_t)st.st_size < bytes)
+    if (cells == 0 || cells > m->cells || !client_sealed(fd, bytes))
         return false;
     /* Replaces the old page at its address, so that mmx_cell's pointers and
      * readers without the lock always see a mapped page. */

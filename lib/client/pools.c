@@ -15,24 +15,22 @@
 #include <inttypes.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 static int map_host(mmx *m, struct client_reply *r)
 {
     struct mmx_pool *p = &r->pool;
-    struct stat st;
 
-    if (r->fd < 0 || fstat(r->fd, &st) != 0) {
-        if (r->fd < 0)
-            errno = EMFILE; /* the kernel drops it then, without a word */
+    if (r->fd < 0) {
+        errno = EMFILE; /* the kernel drops it then, without a word */
         client_error(m, "pool %s: its descriptor: %m", p->name);
         return -MMX_E_SYSTEM;
     }
-    if ((uint64_t)st.st_size < p->bytes) {
+    if (!client_sealed(r->fd, p->bytes)) {
         client_error(m,
-            "pool %s: its descriptor has less than %" PRIu64 " bytes", p->name,
-            p->bytes);
+            "pool %s: its descriptor has less than %" PRIu64
+            " bytes, or its size can change",
+            p->name, p->bytes);
         return -MMX_E_MALFORMED;
     }
     p->base = mmap(NULL, p->bytes, PROT_READ | (p->writable ? PROT_WRITE : 0),

@@ -7,6 +7,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 
@@ -122,8 +123,6 @@ static void open_pair(struct pair *p)
     rig_open(&p->g, ROLE_LANGD);
     T_EQ_I64(mmx_on_map(p->g.m, tell, p), 0);
     fake_listen(&p->enc, ROLE_ENCODED);
-    T_EQ_I64(
-        fcntl(p->enc.pool_fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW), 0);
     for (uint32_t i = 0; i < POOL_BYTES; i++)
         p->enc.pool[i] = (uint8_t)(3 + 7 * i);
     say_lender(p);
@@ -293,13 +292,18 @@ TEST(pools_that_are_not_mapped)
 {
     struct pair p;
     uint8_t *mem;
-    int fd = fake_memory(POOL_BYTES, &mem), small;
+    int without_pages = memfd_create("q", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    int fds[] = {memfd_create("q", MFD_CLOEXEC), without_pages,
+        fake_memory(POOL_BYTES / 2, &mem),
+        open("/proc/self/exe", O_RDONLY | O_CLOEXEC)};
 
     open_pair(&p);
-    small = fake_memory(POOL_BYTES / 2, &mem);
-    T_EQ_I64(fcntl(small, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW), 0);
-    fake_pool(&p.enc, 0, "q", fd);
-    fake_pool(&p.enc, 0, "q", small);
+    T_EQ_I64(posix_fallocate(fds[0], 0, POOL_BYTES), 0);
+    T_EQ_I64(ftruncate(without_pages, POOL_BYTES), 0);
+    T_EQ_I64(fcntl(without_pages, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW), 0);
+    p.enc.number = 4;
+    for (size_t i = 0; i < ARRAY_LEN(fds); i++)
+        fake_pool(&p.enc, 0, "q", fds[i]);
     p.enc.number = 16;
     fake_pool(&p.enc, 0, "q", p.enc.pool_fd);
     T_WAIT(quiet, &p);
@@ -338,7 +342,6 @@ TEST(a_large_pool_takes_several_steps)
     int fd = fake_memory(100 << 20, &mem);
 
     open_pair(&p);
-    T_EQ_I64(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW), 0);
     say_large(&p, fd);
     while (!langd_has(&p))
         steps++;
@@ -372,7 +375,6 @@ TEST(several_threads_step)
     int fd = fake_memory(100 << 20, &mem);
 
     open_pair(&p);
-    T_EQ_I64(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW), 0);
     for (size_t i = 0; i < ARRAY_LEN(t); i++)
         T_EQ_I64(pthread_create(&t[i], NULL, steps, &p), 0);
     say_large(&p, fd);

@@ -4,11 +4,13 @@
 #include "client/client.h"
 #include "test/fake_daemon.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/time.h>
@@ -164,22 +166,27 @@ TEST(a_hello_that_is_answered_otherwise_ends_the_connection)
     mmx_close(&m);
 }
 
+/* The last file may shrink under the reader. */
 TEST(welcome_without_cells)
 {
+    int fds[] = {-1, memfd_create("cells", MFD_CLOEXEC)};
     struct fake f;
     struct mmx_opt o;
     mmx *m;
     char text[128];
     struct mmx_event ev;
 
-    fake_listen(&f, ROLE_LANGD);
-    o = fake_opt(&f, 0);
-    T_EQ_I64(mmx_open(&o, &m), 0);
-    fake_welcome(&f, -1);
-    T_EQ_I64(mmx_step(m, &ev, 1), 0);
-    T_EQ_I64(mmx_error_text(m, text, sizeof text), 0);
-    T_HAS(text, "has no valid cells");
-    mmx_close(&m);
+    T_EQ_I64(posix_fallocate(fds[1], 0, CELLS * 8), 0);
+    for (size_t i = 0; i < ARRAY_LEN(fds); i++) {
+        fake_listen(&f, ROLE_LANGD);
+        o = fake_opt(&f, 0);
+        T_EQ_I64(mmx_open(&o, &m), 0);
+        fake_welcome(&f, fds[i]);
+        T_EQ_I64(mmx_step(m, &ev, 1), 0);
+        T_EQ_I64(mmx_error_text(m, text, sizeof text), 0);
+        T_HAS(text, "has no valid cells");
+        mmx_close(&m);
+    }
 }
 
 TEST_RIG(info_and_pool, ROLE_ENCODED)
@@ -210,15 +217,18 @@ TEST_RIG(pool_refused, ROLE_ENCODED)
     struct mmx_pool p = {.size = sizeof p};
     char text[128];
     void *map;
-    int small = fake_memory(64, &map);
+    int small = fake_memory(64, &map), open = memfd_create("q", MFD_CLOEXEC);
 
     fake_answer(&g->f, ++g->seq, ERR_INCOMPATIBLE_LAYOUT, "a:f32:2 against c");
     T_EQ_I64(
         mmx_pool(g->m, "q", "c", T_WAIT_MS, &p), -MMX_E_INCOMPATIBLE_LAYOUT);
     T_EQ_I64(mmx_error_text(g->m, text, sizeof text), 0);
     T_EQ_STR(text, "pool: incompatible-layout: a:f32:2 against c");
-    /* A descriptor smaller than the pool would mean SIGBUS later. */
+    /* A file that is or gets smaller than the pool would mean SIGBUS. */
     fake_pool(&g->f, ++g->seq, "q", small);
+    T_EQ_I64(mmx_pool(g->m, "q", NULL, T_WAIT_MS, &p), -MMX_E_MALFORMED);
+    T_EQ_I64(posix_fallocate(open, 0, POOL_BYTES), 0);
+    fake_pool(&g->f, ++g->seq, "q", open);
     T_EQ_I64(mmx_pool(g->m, "q", NULL, T_WAIT_MS, &p), -MMX_E_MALFORMED);
     T_EQ_I64(mmx_pool(g->m, "q", NULL, 10, &p), -MMX_E_TIMEOUT);
     /* An answer that comes too late changes nothing. */
