@@ -1,9 +1,9 @@
-"""The end of a connection that no one has closed.
+"""The end of a connection that nobody has closed.
 
-Its daemon keeps READY rows until the engine says BYE or its process is gone:
-that a socket was closed does not prove that rows are not read any more. This
-side knows when they are not: when neither the connection nor a map of its
-pools is there any more. Then BYE is said, and the descriptors are closed.
+Its daemon keeps READY rows until the engine says BYE or its process has ended,
+since a closed socket does not prove that nobody reads the rows. This side knows
+when nobody does: when the connection and all maps of its pools are gone. Then
+it sends BYE and closes the descriptors.
 """
 
 from __future__ import annotations
@@ -40,14 +40,15 @@ class Ends:
                 self.socket.send(wire.BYE.encode(0xFFFFFFFF),
                                  socket.MSG_NOSIGNAL)
             except OSError:
-                pass  # the daemon does not read, or is gone
+                pass  # the daemon does not read, or has ended
         self.close()
 
 
 class Held:
-    """Referred to by a connection, or a lender, and by the maps of its pools.
-    With the last of them its ends are dropped."""
+    """A connection (or a lender) and the maps of its pools refer to this. When
+    none of them is left, the ends are dropped."""
 
     def __init__(self, ends: Any) -> None:
         self.finalizer = weakref.finalize(self, ends.dropped)
-        self.finalizer.atexit = False  # the end of the process says it
+        # at exit, the end of the process tells the daemon
+        self.finalizer.atexit = False

@@ -1,11 +1,11 @@
-"""Deadlines that a connection holds itself, for a daemon that hangs: it ends
-no room and answers nothing, and its socket stays open.
+"""Deadlines that a connection watches itself, in case its daemon hangs: such a
+daemon ends no room and answers nothing, but its socket stays open.
 
-A little after the deadline of a room, when the daemon's own event must have
-come, the daemon is asked a question that every daemon answers at once; rooms
-whose question has no answer SILENT_S later fail as daemon-silent. A daemon that
-answers judges by itself, and the room is not looked at again. A wait asks the
-same before it ends, so that its error says who is to blame.
+A little after a room's deadline, when the daemon's own event should have come,
+the connection asks a question that every daemon answers at once. Rooms whose
+question has no answer SILENT_S later fail as daemon-silent. A daemon that
+answers ends the room itself, and the room is not looked at again. A wait asks
+the same before it ends, so that its error says who is to blame.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from .client import Connection, Reply
     from .rooms import Shown
 
-SILENT_S = 0.75  # a daemon that lives has answered by then
+SILENT_S = 0.75  # a daemon that is alive has answered by then
 _LOOK_S = 0.25  # the event of a deadline has come by then
-_SLEEP_S = 3600  # of one sleep at most: poll() takes no more than 24 days
+_SLEEP_S = 3600  # the longest sleep: poll() takes at most 24 days
 _CLOEXEC = 0o2000000  # TFD_CLOEXEC
 
 
 class Timer:
-    """A timerfd, which makes a connection's `fd` readable when something is
-    due. The os module has it from Python 3.13 on."""
+    """A timerfd that makes a connection's `fd` readable when something is due.
+    Python's os module has timerfds from 3.13 on."""
 
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)
@@ -41,25 +41,26 @@ class Timer:
             raise OSError(ctypes.get_errno(), "timerfd_create")
 
     def set(self, seconds: float) -> None:
-        """Sets it anew; 0: it does not go off."""
+        """Sets the time anew; 0: stops the timer."""
         whole, part = divmod(int(seconds * 1e9), 10**9)
         spec = struct.pack("@qqqq", 0, 0, whole, part)
         self._libc.timerfd_settime(self.fd, 0, spec, None)
 
 
 class Dues:
-    """The deadlines of a connection's rooms. Its timer has one of its own: the
-    one for connecting is also set by other threads."""
+    """The deadlines of a connection's rooms. They have a timer of their own,
+    since other threads set the one for connecting."""
 
     def __init__(self, conn: "Connection") -> None:
         self._conn = conn
-        self._next = inf  # no room is due before
-        # Made before a room is asked for: it may fail.
+        self._next = inf  # no room is due before this time
+        # Made before any room is requested, since this may fail.
         self._timer = conn._new_timer()
         self._doubt: "Optional[Reply]" = None
 
     def add(self, room: "Shown", seconds: float) -> None:
-        """Has the room looked at soon after its deadline; 0: it has none."""
+        """Sets a time soon after the room's deadline for look(); 0: no
+        deadline."""
         if seconds:
             room._due = time.monotonic() + seconds + _LOOK_S
             if room._due < self._next:
@@ -74,8 +75,8 @@ class Dues:
         self._timer.set(0 if due == inf else max(left, 1e-6))
 
     def look(self) -> None:
-        """Fails the rooms whose deadline has passed if the daemon answers
-        nothing. For a step() that has read all there was."""
+        """Fails the rooms whose deadline has passed if the daemon does not
+        answer. Call it in a step() that has read all input."""
         now = time.monotonic()
         if now < self._next:
             return
@@ -98,9 +99,9 @@ class Dues:
                 f"{room.room:#x} has passed"))
 
     def doubt(self) -> "Reply":
-        """Asks the daemon whether it lives, unless such a question waits for
-        its answer: for a pool that cannot be. Any daemon answers that, and
-        counts nothing."""
+        """Asks the daemon for a sign of life, unless such a question is
+        unanswered: it asks for a pool of an impossible name, which any daemon
+        answers and no counter counts."""
         if not self._doubt or self._doubt.done:
             self._doubt = self._conn.send(wire.POOL, name="?")
         return self._doubt
@@ -117,8 +118,9 @@ class Patience:
         self._doubt: "Optional[Reply]" = None
 
     def left(self) -> Optional[float]:
-        """Returns how long to sleep at most; None: without limit. Near the end
-        of a wait that is long enough it asks whether the daemon lives."""
+        """Returns how long to sleep at most; None: without limit. Shortly
+        before the end of a wait that is long enough, asks the daemon for a
+        sign of life."""
         if self._timeout is None:
             return None
         left = self._end - time.monotonic()
@@ -133,7 +135,8 @@ class Patience:
         return time.monotonic() >= self._end
 
     def error(self, lacks: Callable[[], str]) -> TimeoutError:
-        """Returns what ends the wait. lacks: tells what it waited for."""
+        """Returns the error that ends the wait. lacks: returns what was
+        missing."""
         text = f"{self._conn.path}: {lacks()}: not within {self._timeout:g} s"
         if self._doubt and not self._doubt.done:
             return errors.DaemonSilent(f"{text}, nor any other answer")

@@ -36,13 +36,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("mmx")
 
-POOLS = 16  # of one lender
+POOLS = 16  # pools of one lender at most
 _AGAIN_S, _ANSWER_S = 0.25, 5
-_FULL = (errno.EAGAIN, errno.EMFILE, errno.ENFILE)  # it may be taken later
+# errors after which a connection may succeed later
+_FULL = (errno.EAGAIN, errno.EMFILE, errno.ENFILE)
 
 
 def reached(path: str) -> socket.socket:
-    """Returns a socket that is connected and does not block."""
+    """Returns a non-blocking connected socket."""
     s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         s.setblocking(False)
@@ -54,8 +55,8 @@ def reached(path: str) -> socket.socket:
 
 
 def received(s: socket.socket) -> Optional[Tuple[bytes, List[int]]]:
-    """Returns a packet and its descriptors, nothing of a connection that has
-    ended; None: there is none."""
+    """Returns a packet and its descriptors, empty if the connection has ended;
+    None: no packet has come."""
     while True:
         try:
             return socket.recv_fds(s, wire.PACKET_MAX, 1,
@@ -63,19 +64,19 @@ def received(s: socket.socket) -> Optional[Tuple[bytes, List[int]]]:
         except BlockingIOError:
             return None
         except ConnectionResetError:
-            pass  # reported once, before the packets received earlier
+            pass  # this error comes before packets received earlier
         except OSError as e:
             log.debug("%s", e)
             return b"", []
 
 
 class _Ends:
-    """The connection to an encoder, as far as its end needs it."""
+    """The connection to an encoder, with what is needed to end it."""
 
     def __init__(self, said: Dict[str, Any]) -> None:
         self.said, self.pid = said, os.getpid()
         self.socket: Optional[socket.socket] = None
-        self.known = False  # MAP was answered: it waits for BYE
+        self.known = False  # the encoder answered MAP, so it waits for BYE
 
     def map(self, parting: bool = False) -> bytes:
         return wire.MAP.encode(1, parting=parting, **{
@@ -87,14 +88,14 @@ class _Ends:
         self.socket = None
 
     def dropped(self) -> None:
-        """Says BYE, on another connection if this one has ended."""
+        """Sends BYE, on a new connection if this one has ended."""
         if os.getpid() == self.pid and self.socket:
             with contextlib.suppress(OSError):
                 self.socket.send(wire.BYE.encode(2), socket.MSG_NOSIGNAL)
                 self.known = False
         self.hang()
         if os.getpid() == self.pid and self.known:
-            with contextlib.suppress(RuntimeError):  # the process ends
+            with contextlib.suppress(RuntimeError):  # the process is ending
                 threading.Thread(target=self._part, daemon=True).start()
 
     def _part(self) -> None:
@@ -105,15 +106,15 @@ class _Ends:
                         return
             except OSError as e:
                 if e.errno not in _FULL:
-                    return  # it is dead
+                    return  # the encoder has ended
             time.sleep(_AGAIN_S)
 
     def _refused(self, s: socket.socket) -> bool:
-        """Says MAP and BYE on a new connection. True: they may be taken later.
-        """
+        """Sends MAP and BYE on a new connection. True: try again later."""
         s.settimeout(_ANSWER_S)
         packet = b""
-        with contextlib.suppress(OSError):  # it may have said why it refuses
+        # the encoder may have sent a reason and closed
+        with contextlib.suppress(OSError):
             s.send(self.map(True) + wire.BYE.encode(2), socket.MSG_NOSIGNAL)
         with contextlib.suppress(OSError):
             packet = s.recv(wire.PACKET_MAX)
@@ -128,16 +129,16 @@ class Lender:
         self._conn, self._number = conn, said["lender"]
         self._ends = _Ends(said)
         self._held: Optional[dropped.Held] = dropped.Held(self._ends)
-        self._pools: Dict[int, Pool] = {}  # by the encoder's numbers
-        self._ready: Set[int] = set()  # of them: their pages are mapped
-        self.told: Optional[int] = None  # langd, by MAPPED
-        self._due = 0.0  # no try to connect before
+        self._pools: Dict[int, Pool] = {}  # by the encoder's numbers of pools
+        self._ready: Set[int] = set()  # those whose pages are mapped
+        self.told: Optional[int] = None  # the pools in the last MAPPED
+        self._due = 0.0  # no try to connect before this time
         self.over = False
 
     # --- the encoder's socket ---------------------------------------------
     def step(self, ready: Collection[int]) -> None:
-        """Does what is due. ready: descriptors with something to be read.
-        Never blocks."""
+        """Does what is due. ready: descriptors that are readable. Never
+        blocks."""
         s = self._ends.socket
         if not s and not self.over:
             self._begin()
@@ -166,7 +167,8 @@ class Lender:
             self._conn._ring(_AGAIN_S)
 
     def _is_trusted(self, s: socket.socket) -> bool:
-        """True if root, or the user that serves langd's socket, serves it."""
+        """True if the socket is served by root, or by the user who serves
+        langd's."""
         assert self._conn._socket
         ours, its = (struct.unpack("3i", one.getsockopt(
             socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]
@@ -184,27 +186,27 @@ class Lender:
                     self._ends.known = True
                 elif frame.message is wire.POOL_INFO and fds:
                     self._take(frame.values, fds)
-        except Exception as e:  # whatever it is, copies work
+        except Exception as e:  # after any error rows are still copied
             log.warning("%s: rows are not read in place: %s",
                         self._ends.said["socket"], e)
             packet = b""
         finally:
-            for fd in fds:  # not taken
+            for fd in fds:  # descriptors that nobody took
                 os.close(fd)
         if not packet:
             self.leave()
         return bool(packet)
 
     def _unwatch(self) -> None:
-        # A close alone would leave it there if a forked child has it.
+        # Closing is not enough: a forked child's copy would stay registered.
         if self._ends.socket:
             with contextlib.suppress(OSError):
                 self._conn._epoll.unregister(self._ends.socket)
 
     def leave(self) -> None:
-        """Drops its maps, which open rooms hold until they end."""
+        """Drops the maps, which open rooms hold until they end."""
         self._unwatch()
-        if self._conn._socket:  # else BYE is still to be said on its own
+        if self._conn._socket:  # otherwise the end of the maps has to send BYE
             self._ends.hang()
         self.over = True
         self._conn._hold(list(self._pools.values()))
@@ -213,8 +215,8 @@ class Lender:
 
     # --- its pools --------------------------------------------------------
     def _take(self, said: Dict[str, Any], fds: List[int]) -> None:
-        """Maps a pool, unless it has no memory that this process could rely
-        on: a file that has all its pages and cannot change its size."""
+        """Maps a pool if this process can rely on its memory: a file that has
+        all its pages and a sealed size."""
         number, both = said["pool"], fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
         whole = fcntl.fcntl(fds[0], fcntl.F_GET_SEALS) & both == both and \
             os.fstat(fds[0]).st_blocks * 512 >= said["bytes"]
@@ -229,7 +231,7 @@ class Lender:
                          daemon=True).start()
 
     def _prepare(self, number: int, pool: Pool) -> None:
-        """On a thread of its own: no step waits for gigabytes."""
+        """On a thread, so that no step waits for gigabytes."""
         try:
             self._conn.prepare(pool)
         finally:
@@ -237,7 +239,8 @@ class Lender:
             self._conn._ring()
 
     def _tell(self) -> None:
-        """Says MAPPED if it is not what langd knows."""
+        """Sends MAPPED if the mapped pools differ from those that langd
+        knows."""
         pools = 0 if self.over else sum(
             1 << i for i in list(self._ready)
             if self._conn.may_lend(self._pools[i].key))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 _POPULATE_READ, _POPULATE_WRITE = 22, 23  # of madvise()
-_SLICE = 4 << 20  # bytes of a map that are let go at once
+_SLICE = 4 << 20  # bytes of a map that are freed at once
 
 
 def dtype(name: str) -> "np.dtype[Any]":
@@ -73,22 +73,22 @@ class _Buffer(ctypes.Structure):
 
 
 class _Map(mmap.mmap):
-    """Memory of a pool; with `held` its connection stays open as long as rows
-    of it are shown. `pinned` goes before the memory is unmapped, which a
-    weakref to this, of mmap's own kind, hears of afterwards."""
+    """Memory of a pool. `held` keeps its connection open as long as arrays
+    show rows of it. `pinned` ends before the memory is unmapped, whereas a
+    weakref to this object would notice only afterwards."""
 
     held: Any = None
     pinned: Any = None
 
     def advise(self, advice: int, first: int, size: int) -> None:
-        """Other threads go on meanwhile, as mmap's madvise() has none."""
+        """Calls madvise() without the GIL; mmap.madvise() holds it."""
         ctypes.CDLL(None).madvise(
             ctypes.c_void_p(_span(self)[0] + first), ctypes.c_size_t(size),
             advice)
 
     def __del__(self, ends: Any = sys.is_finalizing) -> None:
-        # Whoever drops the last array of it, an engine's step for one, is not
-        # to wait for its pages.
+        # Whoever drops the last array, perhaps in an engine's step, should not
+        # wait for the release of all pages.
         if not ends() and len(self) > _SLICE:
             _thread.start_new_thread(self._empty, ())
 
@@ -110,12 +110,13 @@ def _span(memory: mmap.mmap) -> Tuple[int, int]:
 
 
 class Pool:
-    """Made by Connection.pool(). When the daemon restarts it is mapped anew;
-    an old map is unmapped with the last room or array that shows it."""
+    """Made by Connection.pool(). After a restart of the daemon the pool is
+    mapped anew; the old map is unmapped with the last room or array that shows
+    it."""
 
     def __init__(self, info: Dict[str, Any], fd: int, epoch: int,
                  held: Any = None) -> None:
-        self.epoch = epoch  # of the daemon's run that it belongs to
+        self.epoch = epoch  # of the run that the map belongs to
         self.number: int = info["pool"]
         self.key = epoch, self.number
         self.name: str = info["name"]
@@ -144,7 +145,7 @@ class Pool:
                                         self.writable)
                 self._map.held = held
                 return
-            if fd < 0:  # mmap would make memory of its own, full of zeros
+            if fd < 0:  # mmap would make anonymous memory, full of zeros
                 raise OSError(f"pool {self.name} came without a descriptor")
             prot = mmap.PROT_READ | (mmap.PROT_WRITE if self.writable else 0)
             self._map: Any = _Map(fd, info["bytes"], mmap.MAP_SHARED, prot)
@@ -157,8 +158,8 @@ class Pool:
             self._map.madvise(mmap.MADV_DONTDUMP)
 
     def _become(self, other: "Pool") -> None:
-        """Is another run's pool of this name from now on. Arrays that show
-        rows keep the old map."""
+        """Takes over the map of a new run's pool of this name. Arrays that
+        show rows keep the old map."""
         self.__dict__.update(vars(other))
 
     def rows(self, field: str, first: int, rows: int) \
@@ -177,8 +178,8 @@ class Pool:
         return flat.reshape(rows, f.elements)
 
     def populate(self) -> None:
-        """Has this process map a host pool's pages now, so that no row's
-        first use takes a fault for each; other threads go on meanwhile."""
+        """Maps all pages of a host pool now, so that the first use of a row
+        causes no page faults. Other threads run meanwhile."""
         advice = _POPULATE_WRITE if self.writable else _POPULATE_READ
         if isinstance(self._map, mmap.mmap):
             self._map.advise(advice, 0, len(self._map))

@@ -25,12 +25,13 @@ if TYPE_CHECKING:
     from .tensor import Tensor
 
 
-# How long the event that says why a room failed may be behind its cell.
+# How long after its cell the event with the reason may come.
 AHEAD_S = 1.0
 
 
 class State(enum.IntEnum):
-    """The least of several ranks' states is the one that all have reached."""
+    """The least of several ranks' states is one that all of them have
+    reached."""
 
     FAILED = 0
     BOOTSTRAPPING = 1
@@ -54,24 +55,30 @@ class Shown:
                  pool: Optional[Pool]) -> None:
         self.conn, self.room, self._pool = conn, room, pool
         self.cell, self.tag = conn._cell()
-        self.opened: "Reply"  # the answer to ANNOUNCE, REQUEST or ATTACH
+        self.opened: "Reply"  # reply to ANNOUNCE, REQUEST or ATTACH
         self.reference: wire.Reference  # for the other side
         self.total: Optional[int] = None
         self.storage = 0
         self.released = 0  # rows [0, released) were released
         self.error: Optional[errors.MmxError] = None
-        self._ahead_until = 0.0  # the cell says failed; 0: it does not
+        # the cell says failed, and the event is awaited until then; 0: no
+        self._ahead_until = 0.0
         self._cells = conn.cells
         self.shows_rows = True  # False: attached with WATCH only
         self._where = -1 if pool is None else pool.number
-        self._may_show: List[Pool] = []  # maps that a lender has dropped
-        self._reported: Tuple[int, bytes] = 0, b""  # first row, blocks from it
-        self._laid: Optional[List[Run]] = []  # _reported as runs; None:
+        # maps that a lender has dropped, but this room may still show
+        self._may_show: List[Pool] = []
+        # first row, blocks from there on
+        self._reported: Tuple[int, bytes] = 0, b""
+        # _reported as runs; None: its pool is not mapped yet
+        self._laid: Optional[List[Run]] = []
         # its pool is not mapped yet
         self._views: "List[Tuple[int, weakref.ref[Any]]]" = []
-        self._lent = 0  # arrays whose end releases the room
-        self._due = inf  # next look at its deadline (due.py)
-        self._doubt: "Optional[Reply]" = None  # what that look waits for
+        # lent arrays; the end of the last one releases the room
+        self._lent = 0
+        self._due = inf  # when due.py looks at its deadline
+        # the question for which that look waits
+        self._doubt: "Optional[Reply]" = None
 
     def __repr__(self) -> str:
         return (f"<{type(self).__name__} {self.room:#x} {self.state.name} "
@@ -81,7 +88,8 @@ class Shown:
     @property
     def _word(self) -> int:
         word = self._cells[self.cell]
-        # Another tag: the daemon has not read the room's opening yet.
+        # With another tag in the cell the daemon has not read the room's
+        # opening yet.
         return word if word >> 10 & wire.TAG_MAX == self.tag else 1
 
     @property
@@ -102,11 +110,12 @@ class Shown:
 
     @property
     def _has_ended(self) -> bool:
-        """True if the event of its end was received, or it has failed."""
+        """True if the event of the room's end has come, or the room failed
+        here."""
         return bool(self.error)
 
     def _lacks(self) -> str:
-        """Returns what a wait for the room lacks, for a person."""
+        """Returns what a wait for the room lacks, for people."""
         what = "the daemon has not answered its " + self.opened.what \
             if not self.opened.done else self._stands()
         return f"room {self.room:#x} is {self.state.name.lower()}: {what}"
@@ -120,7 +129,8 @@ class Shown:
             self._fail(answer.error)
 
     def _fail(self, error: errors.MmxError) -> None:
-        # An event has a text, a cell has none: the text wins.
+        # An event has a text and a cell has none, so an error with a text
+        # stays.
         if not self.error or (error.text and not self.error.text):
             self.error = error
         self._may_show.clear()
@@ -134,7 +144,8 @@ class Shown:
                                     event["a"], event["b"]))
         if event["runs"] and self.shows_rows:
             self._where = event["pool"]
-            # All that the room has: what lies before was released by all.
+            # The event has all runs of the room; earlier rows were released by
+            # all.
             self._reported = event["first"], event["runs"]
             pool = self._pool = self.conn._lent.get(
                 (self.conn.epoch, self._where), self._pool)
@@ -145,8 +156,9 @@ class Shown:
 
     @property
     def pool(self) -> Pool:
-        """The pool of the rows. After an attach without a pool the first use
-        maps it: that asks the daemon and waits."""
+        """The pool of the rows. If it is not mapped (an attach without a
+        pool), the first use maps it, for which it asks the daemon and
+        waits."""
         if self._pool is None or self._pool.number != self._where:
             if self._where < 0:
                 raise errors.NotReady(f"room {self.room:#x}: no event has "
@@ -202,8 +214,8 @@ class Shown:
         weakref.finalize(base, self.conn._is_returned, self).atexit = False
 
     def _returned(self) -> None:
-        """An array that was lent is gone: the last one ends the room, when no
-        other array shows its rows."""
+        """Called at the end of a lent array. After the last one the room is
+        released, unless another array shows its rows."""
         self._lent -= 1
         if self._lent or self.released == wire.ALL:
             return
@@ -229,17 +241,17 @@ class Shown:
         if rows == wire.ALL:
             self._may_show.clear()
         if rows == wire.ALL and self._where >= lend.POOLS and self._pool:
-            # Its encoder waits for the last map of an ended langd.
+            # The encoder of an ended langd waits for the end of all maps.
             self._laid, self._pool = self._runs, None
         if self.opened.done and self.opened.error:
             self.conn._forget(self)
-            return self.opened  # the daemon has refused to open it
+            return self.opened  # the daemon refused to open the room
         flags = wire.KEEP if keep else 0
         if no_readers:
             flags |= wire.NO_READERS
         reply = self._send(wire.RELEASE, rows=rows, flags=flags)
         if reply.done and rows == wire.ALL:
-            self.conn._forget(self)  # the daemon's run has ended
+            self.conn._forget(self)  # that run of the daemon has ended
 
         def answered(answer: "Reply") -> None:
             if answer.error:
@@ -261,7 +273,7 @@ class Shown:
         return self._send(wire.ABORT, reason=number, text=some)
 
     def _send(self, message: wire.Message, **values: Any) -> "Reply":
-        # After a reconnect the cell belongs to another room.
+        # After a reconnect the cell may belong to another room.
         stale = self._cells is not self.conn.cells
         return self.conn.send(message, cell=self.cell, tag=self.tag,
                               stale=stale, **values)
@@ -270,9 +282,9 @@ class Shown:
         return self
 
     def __exit__(self, kind: Any, *_: Any) -> None:
-        # During an exception the frames of its traceback may hold views.
+        # In an exception the traceback's frames may hold views.
         if self._lent and kind is None:
-            return  # released with the last of them
+            return  # the end of the last array releases the room
         if self.released != wire.ALL:
             self.release(force=kind is not None)
 
@@ -287,8 +299,8 @@ class Shown:
         return self
 
     def _failed(self) -> bool:
-        """Raises why the room has failed, once that is known: the cell has a
-        reason, the event that follows it the text, too."""
+        """Raises why the room failed, if it did: the cell has a reason; the
+        event that follows has the text, too."""
         if self.state != State.FAILED:
             return False
         if not self.error and not self._ahead_until:
@@ -461,8 +473,8 @@ class Room(Shown):
         return list(self.pieces(self._held(), self.readable))
 
     def _held(self) -> int:
-        """Returns the first row that is not released, here or, before this
-        reader came, by the others."""
+        """Returns the first row that was not released, here or by others
+        before this reader came."""
         shown = self._runs[0].first if self._runs else 0
         return max(min(self.released, self.readable), shown)
 
