@@ -25,7 +25,7 @@ class Watch:
         # Changes of one room accumulate in one event until it is taken.
         self._events: "Dict[Any, Event]" = {}
         self.loop.add_reader(conn.fd, self._readable)
-        self.soon()  # for events received before
+        self.soon()  # events received before are handed out soon
 
     def close(self) -> None:
         if not self.loop.is_closed():

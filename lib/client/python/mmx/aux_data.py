@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from .pool import Field, Pool
     from .rooms import Room, Source
 
-MAX = 32768  # bytes of an aux
-WHOLE = 16 << 20  # and of one with its rest
+MAX = 32768  # bytes of an aux at most
+WHOLE = 16 << 20  # bytes of an aux with its rest at most
 VERSION = 1
 BOTH_WAYS, MROPE = 1, 2  # bits of flags
 MODALITIES = {"image": 1, "video": 2, "audio": 3}
@@ -65,9 +65,9 @@ _join = call("mmx_aux_join", _bytes, ctypes.c_size_t, ctypes.c_void_p,
 
 class _Row(NamedTuple):
     name: str
-    kind: str  # of struct; "": bytes
+    kind: str  # format for struct; "": bytes
     per: int
-    one: bool = False  # one entry: a number, or a tuple of `per`
+    one: bool = False  # a single entry: a number, or a tuple of `per`
 
     @property
     def width(self) -> int:
@@ -144,7 +144,8 @@ def _packed(row: _Row, value: Any) -> bytes:
 
 
 def _whole(value: Any) -> int:
-    """Of numpy and torch too, but never cut to a whole number."""
+    """Converts numbers of numpy and torch, too, but never cuts to an
+    integer."""
     number = int(value)
     if number != value:
         raise ValueError(f"{value} is not a whole number")
@@ -171,18 +172,18 @@ def unpack(data: Any) -> Dict[str, Any]:
 
 
 class Split(NamedTuple):
-    """The aux of a room, and what of the whole is in its last rows."""
+    """An aux for a room, and the rest that goes into the room's last rows."""
 
     aux: bytes
     rest: bytes
 
     def rows(self, pool: "Pool") -> int:
-        """Returns how many rows the rest takes."""
+        """Returns how many rows of the pool the rest takes."""
         return -(-len(self.rest) // _field(pool).row_bytes)
 
     def write(self, source: "Source", first: int) -> None:
-        """Writes the rest to the rows from `first` on, behind the item's. To
-        be committed with these."""
+        """Writes the rest to the rows from `first` on, behind the item's rows.
+        The caller commits them together."""
         import numpy as np
 
         from .pool import dtype
@@ -204,8 +205,8 @@ def _field(pool: "Pool") -> "Field":
 
 
 def split(whole: bytes) -> Split:
-    """Cuts what pack() has made, or nothing. errors.Malformed: it is no such
-    thing."""
+    """Splits what pack() has made, or nothing. errors.Malformed: it is no
+    aux."""
     if not whole:
         return Split(b"", b"")
     aux, cut = ctypes.create_string_buffer(MAX), ctypes.c_size_t()
@@ -216,9 +217,9 @@ def split(whole: bytes) -> Split:
 
 
 def rest_rows(room: "Room") -> int:
-    """Returns how many of a room's rows are the rest of its aux: its last
-    ones, and no item's. The room's length is known. errors.TooLarge: it claims
-    more than there is; errors.Malformed, errors.Version: as unpack()."""
+    """Returns how many of a room's last rows are the rest of its aux. The
+    room's length must be known. errors.TooLarge: the aux claims more rows than
+    there are; errors.Malformed, errors.Version: as unpack()."""
     data, size = room.aux, _field(room.pool).row_bytes
     rows: int = _rest(data, len(data), room.total or 0, size)
     if rows == -errors.TooLarge.number:
@@ -233,9 +234,9 @@ def rest_rows(room: "Room") -> int:
 
 
 def whole(room: "Room") -> bytes:
-    """Returns what the encoder has split, of a room that is complete; of rows
-    that are released it has none. errors.Malformed: the rows are not its
-    rest; else as rest_rows()."""
+    """Returns the aux that the encoder has split, joined again. The room must
+    be complete, with no row released. errors.Malformed: the last rows are not
+    its rest; other errors as rest_rows()."""
     rows, data = rest_rows(room), room.aux
     if not rows:
         return data

@@ -49,19 +49,19 @@ class Reply:
         self.done = False
         self.error: Optional[errors.MmxError] = None
         self.values: Dict[str, Any] = {}
-        self.fd = -1  # descriptor of the answer: take_fd()
-        self.epoch = 0  # of the daemon's run that answered
-        self.text = b""  # of REPORTs, joined
+        self.fd = -1  # descriptor of the answer; see take_fd()
+        self.epoch = 0  # of the run that answered
+        self.text = b""  # the REPORTs' texts, joined
         self.then: Optional[Callable[[Reply], None]] = None
 
     def take_fd(self) -> int:
-        """Returns the answer's descriptor, which the caller closes; -1: none.
-        """
+        """Returns the answer's descriptor, which the caller closes; -1:
+        none."""
         fd, self.fd = self.fd, -1
         return fd
 
     def __del__(self) -> None:
-        if self.fd >= 0:  # of a call that was given up
+        if self.fd >= 0:  # the call was given up
             os.close(self.fd)
 
     def result(self) -> Dict[str, Any]:
@@ -125,30 +125,31 @@ class Connection:
         # Raises now what would be raised once there is a daemon.
         wire.HELLO.encode(0, name=name, session=self.session)
         self.epoch = 0
-        self.info: Dict[str, Any] = {}  # WELCOME
+        self.info: Dict[str, Any] = {}  # the WELCOME
         self._want_cells = cells
         self._ends = dropped.Ends()
-        self._held = dropped.Held(self._ends)  # by it and by each map
+        # referred to by this object and by each map
+        self._held = dropped.Held(self._ends)
         self._out: Deque[bytes] = collections.deque()
         self._events: List[Event] = []
         self._seq = 0
         self._tag = 0
         self._replies: Dict[int, Reply] = {}
         self._rooms: Dict[Tuple[int, int], Shown] = {}
-        # Rooms of which an array that was lent is gone, in any thread.
+        # Rooms whose lent arrays have ended, in any thread.
         self._returned: Deque[Shown] = collections.deque()
-        self._rung = False  # the timer was set for them
+        self._rung = False  # _ring() has made a step due
         self._free: Deque[int] = collections.deque()
-        self._pools: Dict[str, Pool] = {}  # by the name that was asked for
-        self._following = 0  # pools asked for again that are not mapped yet
+        self._pools: Dict[str, Pool] = {}  # by the name in the call
+        self._following = 0  # pools of a new run that are not mapped yet
         self._spaces: Dict[int, Space] = {}
         self._lends = lends and role == "langd"
         self._lenders: List[lend.Lender] = []
-        # Pools of encoders on this host, by run of langd and number of events.
+        # Pools of encoders on this host, by (langd's run, number in events).
         self._lent: "weakref.WeakValueDictionary[Tuple[int, int], Pool]" = \
             weakref.WeakValueDictionary()
-        # What makes such a pool ready for reads, on a thread of its own, and
-        # whether langd may then show rows there.
+        # Prepares such a pool for reads, on a thread of its own; may_lend:
+        # whether langd may show rows there.
         self.prepare: Callable[[Pool], Any] = Pool.populate
         self.may_lend: Callable[[Tuple[int, int]], bool] = lambda key: True
         self.cells = memoryview(b"").cast("Q")
@@ -156,12 +157,13 @@ class Connection:
         self._closed = False
         self._pid = os.getpid()
         self._watch: Optional[aio.Watch] = None
-        self._look_at = 0.0  # conditions are looked at again, also unasked
+        # when waits check their conditions again without an event
+        self._look_at = 0.0
         self._greeting: Optional[Reply] = None
         self._up = False
-        # Why the daemon refused the connection at the last try.
+        # Why the daemon refused the last connection.
         self.not_taken: Optional[errors.MmxError] = None
-        # Why the socket could not be reached at the last try.
+        # Why the socket could not be reached last time.
         self.unreached: Optional[str] = None
         self._writing = False
         self._epoll = self._ends.epoll
@@ -195,7 +197,7 @@ class Connection:
             abilities=wire.ABLE_LEND if self._lends else 0)
 
     def _welcome(self, values: Dict[str, Any], fds: List[int]) -> None:
-        if not fds:  # of a process at its limit the kernel drops it
+        if not fds:  # at the process's limit the kernel drops the descriptor
             raise OSError("WELCOME came without its descriptor")
         self.cells = memoryview(mmap.mmap(
             fds[0], values["cells"] * 8, mmap.MAP_SHARED,
@@ -215,14 +217,14 @@ class Connection:
         self._events.append(Event(None, 0, Link.UP))
 
     def _follow(self, name: str) -> None:
-        """Asks another run of the daemon for a pool. The link is up when all
-        have been answered."""
+        """Asks a new run of the daemon for a pool. The link is up when all
+        pools have been answered."""
         def followed(reply: Reply) -> None:
             if not self._socket:
-                return  # lost again
+                return  # the connection is lost again
             try:
                 self._map(name, reply)
-            except Exception as e:  # a GPU has errors of its own
+            except Exception as e:  # a GPU raises its own errors
                 log.warning("%s: pool %s: %s", self.path, name, e)
                 del self._pools[name]
             self._following -= 1
@@ -253,7 +255,7 @@ class Connection:
         was_up, self._up, self._writing = self._up, False, False
         rooms = self._shown()
         maps = {id(p): copy.copy(p) for p in self._pools.values()}
-        for room in rooms:  # rows that are there stay readable
+        for room in rooms:  # rows that have landed stay readable
             room._pool = maps.get(id(room._pool), room._pool)
             room._may_show.clear()
         for reply in list(self._replies.values()):
@@ -265,7 +267,7 @@ class Connection:
         for space in spaces:
             space._lost(error)
         for room in rooms:
-            # Of one that has ended the rows stay readable.
+            # Rooms that have ended keep their state and rows.
             if room.state not in (State.FAILED, State.SUCCESS):
                 self._fail(room, error)
         if was_up:
@@ -322,7 +324,7 @@ class Connection:
         return reply
 
     def _flush(self) -> None:
-        """Sends until the socket is full; then `fd` also watches for space,
+        """Sends until the socket is full; then `fd` also waits for space,
         which the daemon may make only after this side has received."""
         full = False
         while self._out and self._socket and not full:
@@ -331,8 +333,8 @@ class Connection:
                 self._out.popleft()
             except OSError as e:
                 full = e.errno in (errno.EAGAIN, errno.ENOBUFS)
-                # Else the daemon's last messages are still to be received;
-                # _read ends the connection after them.
+                # If that was no lack of space, the daemon's last messages are
+                # still to be read; _read ends the connection after them.
                 if not full:
                     self._out.clear()
         if self._socket and full != self._writing:
@@ -345,7 +347,8 @@ class Connection:
         """Sends, receives, reconnects when due, and returns the events.
         Never blocks."""
         self._here()
-        rung, self._rung = self._rung, False  # another thread may ring now
+        # from now on another thread may set the timer again
+        rung, self._rung = self._rung, False
         if (rung or not self._socket) and not self._closed:
             due = self._timer_due()
             if rung and not due:
@@ -387,10 +390,10 @@ class Connection:
         try:
             for frame in wire.frames(packet):
                 self._frame(frame, fds)
-        except (ValueError, OSError) as e:  # a broken frame, no cells
+        except (ValueError, OSError) as e:  # a broken frame, or no cells
             self._lost(str(e))
         finally:
-            for fd in fds:  # not taken
+            for fd in fds:  # descriptors that nobody took
                 os.close(fd)
         return True
 
@@ -398,7 +401,8 @@ class Connection:
         message, values = frame.message, frame.values
         if message is wire.EVENT:
             room = self._rooms.get((values["cell"], values["tag"]))
-            # What a daemon says after it was silent for too long is too late.
+            # If the daemon was silent for too long, its later events do not
+            # count.
             if room and not isinstance(room.error, errors.DaemonSilent):
                 room._event(values)
                 self._events.append(Event(room, values["what"]))
@@ -425,7 +429,8 @@ class Connection:
         number = values.get("err", 0)
         if message is wire.WELCOME:
             self._welcome(values, fds)
-        elif message is wire.POOL_INFO:  # of a GPU it may have a handle alone
+        # a GPU's pool may come with a handle only
+        elif message is wire.POOL_INFO:
             reply.fd, reply.epoch = fds.pop() if fds else -1, self.epoch
         reply._finish(errors.error(number, _text(values), values.get("a", 0),
                                    values.get("b", 0)) if number else None)
@@ -465,8 +470,8 @@ class Connection:
         return until.result() if isinstance(until, Reply) else got
 
     def _look_again(self, seconds: float) -> None:
-        """Has the conditions of waits looked at after this time, though no
-        event comes."""
+        """Has waits check their conditions after this time, even without an
+        event."""
         self._look_at = time.monotonic() + seconds
         if self._watch:
             self._watch.loop.call_later(seconds, self._watch.look)
@@ -529,11 +534,11 @@ class Connection:
 
     def _map(self, name: str, reply: Reply) -> Pool:
         values = reply.result()
-        if reply.epoch != self.epoch:  # another run, since it was awaited
+        if reply.epoch != self.epoch:  # another run than the one asked
             raise errors.DaemonLost(f"{self.path}: reconnected")
         known = self._pools.get(name)
         if known and known.epoch == self.epoch:
-            return known  # another caller was answered first
+            return known  # the answer to another caller came first
         pool = Pool(values, reply.take_fd(), self.epoch, self._held)
         if known and known.layout == pool.layout:
             known._become(pool)
@@ -616,7 +621,8 @@ class Connection:
                 batch=len(items) - 1 - at, deadline_ms=due.ms(i.deadline),
                 key=_key(i.key), aux=i.aux,
                 traceparent=wire.traceparent(i.traceparent)))
-            wire.ANNOUNCE.encode(0, **values[-1])  # raises before any is sent
+            # raises before any message is sent
+            wire.ANNOUNCE.encode(0, **values[-1])
         for v in values:
             source = Source(self, v["room"], pool, wire.WRITE)
             self._open(source, wire.ANNOUNCE, v)
@@ -708,7 +714,7 @@ class Connection:
             raise errors.NotReady(f"{self.path}: no daemon is connected")
 
     def _cell(self) -> Tuple[int, int]:
-        """Takes a free cell, and a new tag for this use of it."""
+        """Takes a free cell, with a new tag for this use."""
         self._linked()
         if not self._free:
             raise errors.Quota(f"all {len(self.cells)} cells are in use")
@@ -742,22 +748,23 @@ class Connection:
             self._free.append(room.cell)
 
     def _is_returned(self, room: Shown) -> None:
-        """Notes it for the next step(), which it makes due. Not in a forked
-        child, which has the parent's timer."""
+        """Notes that a lent array has ended, for the next step(), which is
+        made due. Not in a forked child: its timer is the parent's."""
         if os.getpid() != self._pid:
             return
         self._returned.append(room)
         self._ring()
 
     def _ring(self, seconds: float = 1e-9) -> None:
-        """Makes a step() due. Any thread."""
+        """Sets the timer, so that step() is due. Any thread."""
         if not self._closed:
             self._timer.set(seconds)
-        self._rung = True  # after it is set: a step() meanwhile may miss it
+        # set first: a step() meanwhile may read it too early
+        self._rung = True
 
     def _hold(self, pools: List[Pool]) -> None:
-        """Has the rooms that may come to show rows in pools of a lender hold
-        them; without a link none may."""
+        """Makes rooms hold the pools of a lender in which they may come to
+        show rows; without a link no room can."""
         for room in self._shown() if self._socket else ():
             if not room._has_ended:
                 room._may_show += pools
@@ -774,7 +781,7 @@ class Connection:
             return
         self._closed = True
         try:
-            # Before it is up, there is nothing to end.
+            # A connection that is not up has nothing to end.
             if os.getpid() == self._pid and self._up:
                 with contextlib.suppress(errors.MmxError, TimeoutError):
                     self.wait(self.send(wire.BYE), timeout)

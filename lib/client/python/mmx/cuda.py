@@ -139,7 +139,7 @@ class Memory:
     """A pool's memory, mapped in this process; unmapped with the last Rows
     of it."""
 
-    held: Any = None  # its connection stays open as long as this is there
+    held: Any = None  # keeps the connection open as long as this exists
 
     def __init__(self, name: str, share: str, handle: bytes, fd: int,
                  size: int, writable: bool) -> None:
@@ -174,7 +174,7 @@ class Memory:
 
 
 class _Shown:
-    """Referred to by all Rows of one view and their slices; a room watches
+    """All Rows of one view and their slices refer to this; a room watches
     it."""
 
     def __init__(self, memory: Memory) -> None:
@@ -284,9 +284,9 @@ def stream_of(stream: Any) -> int:
 
 
 def copies(gpu: int, pieces: List[Tuple[int, int, int]], stream: Any) -> None:
-    """Queues copies on a stream, each (to, from, bytes) by address, in one
-    call of a driver that has it, of CUDA 13. From and to host memory that is
-    not pinned a copy waits."""
+    """Queues copies on a stream, each as (to, from, bytes) with addresses: in
+    one call if the driver has one (CUDA 13). A copy from or to unpinned host
+    memory waits."""
     driver, queue, n = Driver.get(), stream_of(stream), len(pieces)
     words = [(_u64 * n)(*column) for column in zip(*pieces)]
     how, first = (ctypes.c_uint * 6)(_STREAM_ORDER), _size()
@@ -296,7 +296,7 @@ def copies(gpu: int, pieces: List[Tuple[int, int, int]], stream: Any) -> None:
                 driver.batch(*words, n, how, ctypes.byref(first), 1, queue)
                 return
         except (AttributeError, CudaError):
-            pass  # one by one, which says what is wrong
+            pass  # singly, to find out which copy is wrong
         for piece in pieces:
             driver.copy(*piece, queue)
 
@@ -324,8 +324,8 @@ class Fences:
         self._waiting.append((gpu, event.value or 0, call))
 
     def step(self) -> int:
-        """Makes the calls that are due; returns their number. After one that
-        raises the others are made by the next step()."""
+        """Makes the calls that are due; returns their number. If one raises,
+        the next step() makes the others."""
         made = 0
         for gpu, event, call in list(self._waiting):
             with self._driver.context(gpu):

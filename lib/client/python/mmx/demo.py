@@ -36,10 +36,10 @@ from .pool import Pool
 from .rooms import Room, Source
 
 TILE, ROOM, LIMIT = 28, 42, 60  # pixels, room id, seconds
-ROW = TILE * TILE * 3  # values
+ROW = TILE * TILE * 3  # values of a row
 POOL = ("pools[0].name=vit", "pools[0].blocks=64",
         f"pools[0].layout=embedding:bf16:{ROW}")
-MAX_ROWS = 64 * 128  # of the pool
+MAX_ROWS = 64 * 128  # rows of the pool
 UCX = {"UCX_HANDLE_ERRORS": "none", "UCX_VFS_ENABLE": "n",
        "UCX_MEM_EVENTS": "n"}  # as in the units
 LIBC = ctypes.CDLL(None)
@@ -60,13 +60,13 @@ def with_parent() -> None:
 
 # --- the picture -----------------------------------------------------------
 class Picture(NamedTuple):
-    wide: int  # tiles
+    wide: int  # tiles along the width
     high: int
-    pixels: bytes  # 3 for each, line by line
+    pixels: bytes  # 3 bytes per pixel, line by line
 
 
 def draw() -> Picture:
-    """A gradient with discs and squares: something whose mistakes one sees."""
+    """Draws a gradient with discs and squares, in which errors are visible."""
     wide, high = 68, 38
     w, h = wide * TILE, high * TILE
     line = bytearray(3 * w)
@@ -88,7 +88,7 @@ def draw() -> Picture:
 
 
 def load(path: Optional[str]) -> Picture:
-    """The picture, resized as Qwen2-VL does: sides are multiples of 28."""
+    """Loads a picture, resized as Qwen2-VL does: sides are multiples of 28."""
     if not path:
         return draw()
     from PIL import Image
@@ -103,7 +103,7 @@ def load(path: Optional[str]) -> Picture:
 
 
 def save(picture: Picture, path: str) -> None:
-    """Writes it as PNG."""
+    """Writes a picture as PNG."""
     def part(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + \
             struct.pack(">I", zlib.crc32(kind + data))
@@ -126,7 +126,7 @@ for _value, _bits in enumerate(BITS):
 
 
 def encode_rows(picture: Picture) -> bytes:
-    """The tiles as rows of bf16."""
+    """Returns the tiles as rows of bf16."""
     n, flat = 3 * TILE, []
     for tile in range(picture.high * picture.wide):
         y, x = divmod(tile, picture.wide)
@@ -153,7 +153,7 @@ def decode_rows(rows: bytes, wide: int, high: int) -> Picture:
 # --- rows in a pool, as bytes -----------------------------------------------
 def place(pool: Pool, room: Union[Source, Room], first: int,
           end: int) -> List[slice]:
-    """Where the rows lie in the memory of a pool on the host."""
+    """Returns where rows lie in the memory of a host pool."""
     field = pool.fields["embedding"]
     return [slice(field.offset + run.place * field.row_bytes,
                   field.offset + (run.place + run.rows) * field.row_bytes)
@@ -223,7 +223,7 @@ def language(args: argparse.Namespace) -> Dict[str, Any]:
 
 # --- the stage ---------------------------------------------------------------
 def program(args: argparse.Namespace, name: str) -> str:
-    """The path of a program: of --programs, of this package, or in PATH."""
+    """Returns the path of a program: in --programs, this package, or PATH."""
     folder = args.programs or os.path.join(os.path.dirname(__file__), "bin")
     path = shutil.which(name, path=folder)
     if not path and not args.programs:
@@ -235,7 +235,7 @@ def program(args: argparse.Namespace, name: str) -> str:
 
 
 class Stage:
-    """What runs, and the folder it runs in."""
+    """The running programs, and their folder."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.args = args
@@ -244,14 +244,15 @@ class Stage:
             print(f"demo: keeps {self.dir}", flush=True)
         self.processes: "Dict[str, subprocess.Popen[str]]" = {}
 
-        # Ended from outside we end what we started, too; nohup's choice stays.
+        # If the demo is ended from outside, it ends its children first; a
+        # signal that nohup ignores stays ignored.
         for which in ENDS:
             if signal.getsignal(which) != signal.SIG_IGN:
                 signal.signal(which, self.ended)
 
     def ended(self, number: int, _: Any) -> None:
-        """No exception: Python drops those that are raised in a destructor.
-        No SIG_IGN: Python complains of a signal that came before it."""
+        """Raises nothing, since Python drops exceptions in a destructor;
+        SIG_IGN would make Python complain of a signal that came before."""
         for which in ENDS:
             signal.signal(which, lambda *_: None)
         self.close()
@@ -259,7 +260,7 @@ class Stage:
 
     def start(self, name: str, words: List[str],
               stdout: int = subprocess.DEVNULL) -> "subprocess.Popen[str]":
-        # None between its start and its place among those that are ended.
+        # Blocks signals until the child is among those to be ended.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
         try:
             with open(os.path.join(self.dir, name + ".log"), "w") as log:
@@ -272,7 +273,8 @@ class Stage:
         return self.processes[name]
 
     def configure(self, role: str, *settings: str) -> str:
-        """Writes the daemon's configuration, and the key of both; its path."""
+        """Writes a daemon's configuration and the key of both; returns its
+        path."""
         key, path = (os.path.join(self.dir, name)
                      for name in ("fleet.key", role + ".yaml"))
         if not os.path.exists(key):
@@ -330,7 +332,7 @@ class Stage:
             stdout=subprocess.PIPE, timeout=LIMIT).stdout)
 
     def history(self, role: str) -> Dict[str, Any]:
-        """The room's row among those that ended."""
+        """Returns the room's row in the history."""
         rows: List[Dict[str, Any]] = [
             r for r in self.ctl(role, "rooms")
             if r["room"] == ROOM and r.get("ended")]
@@ -339,8 +341,8 @@ class Stage:
         return rows[-1]
 
     def kept(self) -> str:
-        """Copies the picture out of the folder; its path, by default a new
-        file's: no other user has made it."""
+        """Copies the picture out of the folder; returns its path, by default a
+        new file that no other user has made."""
         path: str = self.args.picture
         if not path:
             fd, path = tempfile.mkstemp(prefix="mmx-demo-", suffix=".png")
@@ -357,7 +359,7 @@ class Stage:
                     print(f"--- {name}\n{text}")
 
     def close(self) -> None:
-        """Ends all; may be called again, also within itself."""
+        """Ends all children. May be called again, even during a call."""
         for process in self.processes.values():
             if process.poll() is None:
                 process.terminate()
@@ -407,8 +409,8 @@ def free_port() -> int:
 
 
 def play(stage: Stage, way: str) -> str:
-    """Moves the picture; returns what moved, or nothing where these programs
-    lack the way."""
+    """Moves the picture; returns what moved, or nothing if these programs
+    cannot use this way."""
     address = f"tcp://127.0.0.1:{free_port()}"
     said = subprocess.run(
         [program(stage.args, "mmx-encoded"), "--check-config", stage.configure(

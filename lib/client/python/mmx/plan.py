@@ -86,7 +86,8 @@ class Placeholder:
         return self.offset + self.length
 
     def _packed(self) -> bytes:
-        """Returns it as struct mmx_placeholder, which refers to this mask."""
+        """Returns the placeholder as struct mmx_placeholder, which refers to
+        this object's mask."""
         if self.embed is not None and self.embed.shape != (self.length,):
             raise errors.Malformed(f"{self}: a mask of {self.embed.shape}")
         mask = 0 if self._words is None else self._words.ctypes.data
@@ -180,7 +181,7 @@ class _View:
         self.elements = room.pool.fields[field].elements
         self.released, self.readable = room.released, room.readable
         self.total = room.total
-        if room._runs:  # by the others, before this reader came
+        if room._runs:  # others released these before this reader came
             self.released = max(self.released, room._runs[0].first)
 
     def check(self, s: Segment) -> None:
