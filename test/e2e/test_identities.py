@@ -7,7 +7,7 @@ import subprocess
 import unittest
 
 from pair import BUILD, LIMIT, Case, eventually, keygen, merged
-from test_reload import Rooms, reload, write
+from test_reload import Rooms, changes, reload, write
 
 
 class Identities(Case):
@@ -101,6 +101,36 @@ class Identities(Case):
         d.start()
         self.refused(d, "its key is that of langd lang0")
         self.refused(e, "its key is that of langd lang0")
+
+    def write(self, daemon, conf, *gone):
+        """Writes its file: as it runs, without these keys, and with conf."""
+        was = daemon.conf
+        daemon.conf = merged(was, conf)
+        for key in gone:
+            daemon.conf["control"] = {k: v for k, v in daemon.conf[
+                "control"].items() if k != key}
+        write(daemon)
+        daemon.conf = was
+
+    def test_a_reload_judges_keys_by_what_will_be_in_force(self):
+        e = self.world.encoded(control=self.control("enc0"))
+        # A name needs a restart, so the line has to be of the old one.
+        self.write(e, {"name": "enc9", "log": "debug"})
+        said = changes(e.ctl("reload", "--json"))
+        self.assertEqual(said["log"], "changed")
+        self.assertIn("restart", said["name"])
+        with open(self.who + ".other", "w") as f:
+            f.write(self.lines["enc0"].replace("enc0", "enc9"))
+        self.write(e, {"name": "enc9", "control": {
+            "identities": self.who + ".other"}})
+        refused = e.ctl("reload", check=False)
+        self.assertIn("has no line of this daemon", refused.stderr)
+        # Without keys is for the whole run, and so are their lines.
+        self.write(e, {"insecure": True}, "keys", "identities")
+        said = changes(e.ctl("reload", "--json"))
+        self.assertIn("restart", said["control.keys"])
+        self.assertIn("restart", said["control.identities"])
+        self.assertNotIn("keys in the files", said)
 
     def check(self, daemon):
         write(daemon)

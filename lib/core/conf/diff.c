@@ -61,14 +61,14 @@ static void copy(const struct conf_row *row, void *to, const void *from)
         size_of(row));
 }
 
-/* Returns why the change needs a restart; NULL: it needs none. */
-static const char *why_not(
-    const struct conf_row *row, const struct conf *now, const struct conf *next)
+/* Returns why the change needs a restart; NULL: it needs none. turns: it is
+ * between keys and none. */
+static const char *why_not(const struct conf_row *row, bool turns)
 {
     if (row->takes == TAKES_RESTART)
         return "needs a restart";
-    if (row->offset == offsetof(struct conf, control_keys) &&
-        conf_secure(now) != conf_secure(next))
+    if (turns && (row->offset == offsetof(struct conf, control_keys) ||
+                     row->offset == offsetof(struct conf, control_identities)))
         return "needs a restart: with keys or without is for the whole run";
     return NULL;
 }
@@ -118,8 +118,9 @@ static void tell_rows(const struct diff *d, const struct conf_rows *rows,
         conf_value(row, now, was, sizeof(was));
         conf_value(row, next, is, sizeof(is));
         d->take(d->ud, key, was, is,
-            rows->list ? row->takes == TAKES_RESTART ? "needs a restart" : NULL
-                       : why_not(row, d->now, d->next));
+            rows->list
+                ? row->takes == TAKES_RESTART ? "needs a restart" : NULL
+                : why_not(row, conf_secure(d->now) != conf_secure(d->next)));
     }
 }
 
@@ -180,9 +181,10 @@ void conf_diff(const struct conf *now, const struct conf *next,
 void conf_keep(struct conf *next, const struct conf *now)
 {
     bool pools = same_pools(now, next);
+    bool turns = conf_secure(now) != conf_secure(next);
 
     for (size_t i = 0; i < conf_keys.count; i++)
-        if (why_not(&conf_keys.rows[i], now, next))
+        if (why_not(&conf_keys.rows[i], turns))
             copy(&conf_keys.rows[i], next, now);
     if (!pools) {
         memcpy(next->pools, now->pools, sizeof(next->pools));

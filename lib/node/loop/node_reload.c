@@ -39,6 +39,17 @@ struct reload_job {
 
 /* in another thread */
 
+/* Makes j->merged. */
+static enum err merge(struct reload_job *j)
+{
+    CHECK(j->read.role == j->role, "the file of role %u", j->read.role);
+    memcpy(&j->merged, &j->read, sizeof(j->merged));
+    conf_keep(&j->merged, j->node->conf);
+    return conf_finish(&j->merged, "", &j->e);
+}
+
+/* Keys are judged by what will be in force. The loop changes its configuration
+ * only when this has ended. */
 static void on_work(uv_work_t *w)
 {
     struct reload_job *j = CONTAINER_OF(w, struct reload_job, work);
@@ -46,7 +57,9 @@ static void on_work(uv_work_t *w)
 
     j->err = load_conf(from, j->role, &j->read, NULL, &j->e);
     if (j->err == OK)
-        j->err = load_keys(from, &j->read, &j->keys, &j->e);
+        j->err = merge(j);
+    if (j->err == OK)
+        j->err = load_keys(from, &j->merged, &j->keys, &j->e);
 }
 
 static void on_worked(uv_work_t *w, int status)
@@ -197,15 +210,6 @@ static void tell_keys(struct reload_job *j, const struct keys *now)
 
 /* applying */
 
-/* Makes j->merged. */
-static enum err merge(struct reload_job *j)
-{
-    CHECK(j->read.role == j->role, "the file of role %u", j->read.role);
-    memcpy(&j->merged, &j->read, sizeof(j->merged));
-    conf_keep(&j->merged, j->node->conf);
-    return conf_finish(&j->merged, "", &j->e);
-}
-
 /* Puts the new keys in force; links whose keys are in both sets go on. On error
  * nothing has changed. */
 static enum err take_keys(struct node *n, struct reload_job *j)
@@ -243,8 +247,6 @@ static void put_in_force(struct node *n, const struct conf *next)
 /* Applies the configuration, or only compares it, and gathers the report. */
 static void finish(struct node *n, struct reload_job *j, struct query *q)
 {
-    if (j->err == OK)
-        j->err = merge(j);
     if (j->err == OK && q)
         j->rows = admin_rows(q);
     if (j->err == OK && j->show) {
