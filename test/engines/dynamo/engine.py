@@ -14,7 +14,7 @@ PACKAGE, VERSION = "ai-dynamo", "1.6.1"
 VLLM = "0.31.0"  # that it asks for
 NIXL = "1.4.1"
 NEED_BYTES = 12 * 10**9  # wheels while they are unpacked; 7 GB stay
-PARTS = ("transfer", "fleet")
+PARTS = ("transfer", "fleet", "time")
 SHORT = ("transfer",)
 PLANNER = "aisimulate"  # its wheel is on an index of its own
 

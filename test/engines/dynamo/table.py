@@ -4,7 +4,7 @@
 
 Parts: transfer (the checks and the benchmark of Dynamo's own tests, over each
 mode), fleet (frontend, encode workers and a prefill worker, and what may happen
-to them)."""
+to them), time (encoder done to rows usable)."""
 
 import asyncio
 import os
@@ -17,6 +17,7 @@ sys.path.insert(0, os.path.dirname(HERE))
 
 import cases  # noqa: E402
 import servers  # noqa: E402
+import timed  # noqa: E402
 
 # Of the tensors of Dynamo's tests.
 POOL = {"fields": "embedding:f32:8192", "blocks": 640, "block_rows": 16}
@@ -60,7 +61,8 @@ async def transfer(t):
         end._daemon.conn.close()
 
 
-KNOWN = {"transfer": transfer, "fleet": cases.run}
+KNOWN = {"transfer": transfer, "fleet": cases.run,
+         "time": timed.run}
 
 if __name__ == "__main__":
     sys.exit(asyncio.run(servers.Table(sys.argv[1], POOL["fields"]).play(
