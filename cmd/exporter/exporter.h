@@ -31,7 +31,7 @@ struct daemon {
     bool here;         /* it was named, or its socket has been seen */
     /* Members below belong to one request: daemon_forget. */
     bool up;
-    /* Rows, in memory of their own; empty: no answer. */
+    /* Rows, in memory of their own; NULL: no answer, or it was refused. */
     struct reader said[SAID_COUNT];
     uint8_t *memory[SAID_COUNT];
 };

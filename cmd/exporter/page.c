@@ -233,7 +233,8 @@ static void print_daemon(FILE *out, const struct daemon *d)
     if (d->up) {
         print_rooms(out, d);
         print_pools(out, d->said[SAID_POOLS]);
-        print_peers(out, d->said[SAID_PEERS]);
+        if (d->memory[SAID_PEERS])
+            print_peers(out, d->said[SAID_PEERS]);
         print_measures(out, d->said[SAID_BUCKETS]);
     }
     fputs("</section>\n", out);

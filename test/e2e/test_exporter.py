@@ -19,6 +19,8 @@ from engine import LIMIT
 from pair import BUILD, ROOT, Case, eventually, free_port
 import wire
 
+from mmx.errors import TooLarge
+
 sys.path.insert(0, os.path.join(ROOT, "scripts"))
 
 import surface  # noqa: E402
@@ -218,6 +220,19 @@ class Exporter(Scraped):
         seen = self.get(self.start("--langd", self.fake(talk)) + "/metrics")
         self.assertEqual(re.findall(r'^mmx_peer_up.*peer="(\w+)"', seen, re.M),
                          ["enc8", "enc9"])
+
+    def test_a_refused_report_is_not_empty(self):
+        def talk(s):
+            while packet := s.recv(wire.PACKET_MAX):
+                for frame in wire.frames(packet):
+                    s.send(test_ctl.WELCOME if frame.message is wire.HELLO
+                           else wire.REPORT.encode(
+                               frame.seq, text=b"", err=TooLarge.number * (
+                                   frame.values.get("what") == "rooms")))
+        url = self.start("--langd", self.fake(talk))
+        seen = self.values(self.get(url + "/metrics"))
+        self.assertEqual(seen['mmx_up{daemon="langd"}'], 1)
+        self.assertFalse([k for k in seen if k.startswith("mmx_rooms{")])
 
     def fake(self, talk):
         """Starts a daemon that sends on each connection what `talk` does;
