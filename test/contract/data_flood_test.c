@@ -1,5 +1,6 @@
-/* data_flood_test.c - what strangers in numbers cost a port for rows, and a
- * peer that proves its key beside them. Both ways, proved and encrypted. */
+/* data_flood_test.c - floods of strangers at a port for rows: how much they
+ * cost, and whether a peer can prove its key beside them. Both kinds of proof:
+ * plain and encrypted. */
 #include "io/data/tcp.h"
 #include "test/relay.h"
 #include "test/side.h"
@@ -8,7 +9,7 @@
 #include <poll.h>
 #include <sys/resource.h>
 
-/* A sanitizer, which clang does not name here, keeps memory that was freed. */
+/* Sanitizers keep freed memory. Clang has no such macros here. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) ||           \
     defined(__clang__)
 #define SANITIZED true
@@ -27,7 +28,7 @@ static size_t resident(void)
     return pages * (size_t)sysconf(_SC_PAGESIZE);
 }
 
-/* Skips the case where there cannot be n descriptors. */
+/* Skips the case if the process cannot have n descriptors. */
 static void many_descriptors(int n)
 {
     struct rlimit most;
@@ -76,7 +77,7 @@ TEST(half_open_proofs_are_bounded)
     }
 }
 
-/* Opens both ends with a relay between them; b has time for a greeting. */
+/* Opens both ends with a relay between them; b allows time for a greeting. */
 static void far_apart(
     struct side *a, struct side *b, struct relay *r, bool encrypt)
 {
@@ -98,7 +99,7 @@ static void send_through(struct side *a, const struct relay *r)
     side_send(a, 0, 1, p, sizeof(p));
 }
 
-/* Strangers connect, more than there are places, and say a little. */
+/* More strangers connect than there are places, and send a few bytes. */
 static void flood(struct side *b, const struct tcp_place *to, bool encrypt)
 {
     enum { PLACES = 128 };
@@ -116,7 +117,7 @@ static void flood(struct side *b, const struct tcp_place *to, bool encrypt)
     }
 }
 
-/* All places are taken anew while it waits for each answer. */
+/* While the peer waits for each answer, strangers take all places anew. */
 TEST(a_peer_whose_answers_take_long_proves_its_key_in_a_flood)
 {
     for (int encrypt = 0; encrypt < 2; encrypt++) {
@@ -139,7 +140,7 @@ TEST(a_peer_whose_answers_take_long_proves_its_key_in_a_flood)
     }
 }
 
-/* Opens n connections that say `len` bytes of p; `keep` has room for n. */
+/* Opens n connections that send `len` bytes of p; `keep` has room for n. */
 static void crowd(struct side *b, const struct tcp_place *to, int *keep, int n,
     const uint8_t *p, size_t len)
 {
@@ -156,7 +157,7 @@ static void crowd_ends(const int *fds, int n)
         close(fds[i]);
 }
 
-/* A peer's host is slow to say its first bytes after it has connected. */
+/* A peer's host sends its first bytes long after it has connected. */
 TEST(a_peer_that_speaks_late_proves_its_key_beside_silent_ones)
 {
     enum { SILENT = 900 };
@@ -181,8 +182,8 @@ TEST(a_peer_that_speaks_late_proves_its_key_beside_silent_ones)
     }
 }
 
-/* A listener on the way says the first bytes of a peer again, many times: its
- * connections take each other's places, and not that of the peer. */
+/* An eavesdropper repeats a peer's first bytes many times: its connections
+ * evict each other, and not the peer's. */
 TEST(a_name_that_was_heard_spares_no_crowd)
 {
     enum { NAMED = 140, SILENT = 900 };
@@ -217,7 +218,7 @@ TEST(a_name_that_was_heard_spares_no_crowd)
     }
 }
 
-/* A byte now and then does not keep a proof alive beyond its time. */
+/* A byte now and then does not prolong a proof. */
 TEST(a_slow_proof_ends)
 {
     for (int encrypt = 0; encrypt < 2; encrypt++) {

@@ -1,5 +1,5 @@
-/* data_own_test.c - what one carrier alone promises: UCX with its environment,
- * transports, stuck workers and killed peers, TCP with killed ones. */
+/* data_own_test.c - promises of one carrier alone. UCX: its environment,
+ * transports, stuck workers and killed peers; TCP: killed peers. */
 #include "base/guard.h"
 #include "test/data_mem.h"
 #include "test/side.h"
@@ -10,7 +10,7 @@
 #include <sys/resource.h>
 #include <sys/wait.h>
 
-/* What the config says holds, whatever the environment says. */
+/* The configuration decides, not the environment. */
 /* RULES 3.3 */
 TEST(ucx_environment_does_not_override)
 {
@@ -86,8 +86,8 @@ TEST(ucx_makes_no_segments_that_a_group_could_write)
     }
 }
 
-/* Engines may take pages of a pool away at any time: until UCX copies, which
- * may be long after post(). */
+/* Engines may remove pages of a pool at any time until UCX copies them, perhaps
+ * long after post(). */
 TEST(ucx_sends_zeros_for_pages_that_go_after_post)
 {
     int fd = memfd_create("pool", MFD_CLOEXEC);
@@ -100,7 +100,7 @@ TEST(ucx_sends_zeros_for_pages_that_go_after_post)
     T_TRUE(p != MAP_FAILED);
     side_pair(&a, &b, &data_ucx);
     b.any_bytes = true;
-    /* The endpoint is not connected yet: both wait. */
+    /* The endpoint is not connected yet, so both messages wait. */
     T_OK(side_post(&a, 0, 1, p, 40 * KIB));
     T_OK(side_post(&a, 0, 2, p + 60 * KIB, 100));
     T_TRUE(ftruncate(fd, 0) == 0);
@@ -124,7 +124,7 @@ static void stick(struct side *a, struct side *b, uint8_t *p)
     T_EQ_U64(b->fetched_count, 0);
 }
 
-/* A message to the worker that took the stuck one's place arrives. */
+/* The worker that replaced the stuck one receives a message. */
 static void worker_works(struct side *a, struct side *b, uint8_t *p)
 {
     side_until(a, NULL, &a->broken_count, 1);
@@ -136,7 +136,8 @@ static void worker_works(struct side *a, struct side *b, uint8_t *p)
     side_until(a, b, &b->arrived_count, 2);
 }
 
-/* A fetch whose sender does nothing: the worker is replaced, and works. */
+/* A fetch whose sender does nothing gets the worker replaced; the new worker
+ * works. */
 /* RULES 6.5 */
 TEST(ucx_replaces_a_stuck_worker)
 {
@@ -164,8 +165,8 @@ TEST(ucx_replaces_a_stuck_worker)
     free(p);
 }
 
-/* A worker that cannot have the descriptor of the one before is none; tick()
- * tries again, once a second. */
+/* A new worker that cannot get the old one's descriptor fails to open; tick()
+ * tries again once a second. */
 TEST(ucx_opens_a_worker_later)
 {
     const uint64_t stall = SIDE_STALL_MS * NS_PER_MS;
@@ -179,7 +180,7 @@ TEST(ucx_opens_a_worker_later)
         T_TRUE((low[i] = dup(0)) >= 0);
     stick(&a, &b, p);
     for (size_t i = 0; i < ARRAY_LEN(low); i++)
-        close(low[i]); /* for all of a worker but that descriptor */
+        close(low[i]); /* enough for a worker, but not for that descriptor */
     T_EQ_I64(getrlimit(RLIMIT_NOFILE, &limit), 0);
     none = (struct rlimit){(rlim_t)data_ucx.fd(b.d), limit.rlim_max};
     T_EQ_I64(setrlimit(RLIMIT_NOFILE, &none), 0);
@@ -195,7 +196,7 @@ TEST(ucx_opens_a_worker_later)
     free(p);
 }
 
-/* A worker that is not progressed answers nothing; later it does. */
+/* A worker that makes no progress answers nothing; with progress it answers. */
 /* RULES 9.6 */
 TEST(ucx_that_gets_no_answer_says_so)
 {
@@ -236,7 +237,8 @@ NORETURN static void victim(const struct data_ops *ops, int out)
         ops->progress(b.d);
 }
 
-/* Neither the ticks, of which there are none, nor a keepalive says it. */
+/* The carrier itself notices it: the test calls no tick(), and keepalives are
+ * too slow. */
 static void peer_killed(const struct data_ops *ops)
 {
     struct data_conf c = side_conf();
@@ -262,7 +264,8 @@ static void peer_killed(const struct data_ops *ops)
     side_until(&a, NULL, &a.done_count, 1);
     side_fill(p, 200 * KIB, 0);
     T_EQ_I64(kill(child, SIGSTOP), 0);
-    T_EQ_I64(waitpid(child, NULL, WUNTRACED), child); /* it has stopped */
+    /* the child has stopped */
+    T_EQ_I64(waitpid(child, NULL, WUNTRACED), child);
     a.done_count = 0;
     posted = side_post_many(&a, 0, p, 200 * KIB);
     side_settle(&a, NULL);

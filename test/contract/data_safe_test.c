@@ -1,6 +1,6 @@
-/* data_safe_test.c - connections that have to prove a key, under attack: no
- * key, a wrong or an old one, bytes that were heard before, and a relay between
- * the two ends that changes what passes. Both ways, proved and encrypted. */
+/* data_safe_test.c - connections with a key under attack: no key, a wrong or an
+ * old key, replayed bytes, and a relay that changes bytes between the ends.
+ * Both kinds of proof: plain and encrypted. */
 #include "io/data/tcp.h"
 #include "test/relay.h"
 #include "test/side.h"
@@ -38,7 +38,7 @@ static bool closed(struct side *s, int fd)
 
 /* who is refused */
 
-/* One end has this key, the other that of side.c. */
+/* One end has this key, the other end that of side.c. */
 static void refused_with(bool encrypt, const uint8_t *key, size_t len)
 {
     SIDE a, b;
@@ -63,7 +63,7 @@ TEST(a_wrong_key_is_refused)
         uint8_t key[SIDE_KEY];
 
         memcpy(key, side_key(encrypt).p, SIDE_KEY);
-        key[SIDE_KEY - 1] ^= 1; /* the id is right */
+        key[SIDE_KEY - 1] ^= 1; /* the id stays right */
         refused_with(encrypt, key, SIDE_KEY);
     }
 }
@@ -111,7 +111,7 @@ TEST(the_token_is_not_enough)
     }
 }
 
-/* One end proves, the other wants encryption, or the other way round. */
+/* One end uses plain proofs, the other requires encryption, and vice versa. */
 TEST(neither_way_is_taken_for_the_other)
 {
     for (int encrypt = 0; encrypt < 2; encrypt++) {
@@ -168,15 +168,15 @@ TEST(a_key_that_is_replaced_ends_its_connections)
         side_until(&a, &b, &a.broken_count, 1);
         a.ops->disconnect(a.d, 0);
         T_OK(a.ops->connect(
-            a.d, 0, b.ops->address(b.d), NO_KEY)); /* the old one */
+            a.d, 0, b.ops->address(b.d), NO_KEY)); /* the old key */
         T_OK(side_post(&a, 0, 1, p, sizeof(p)));
         side_until(&a, &b, &a.broken_count, 2);
         T_EQ_U64(b.arrived_count, 1);
     }
 }
 
-/* Three ends with keys of their own send to one, large messages and small: each
- * comes with the number that its key was admitted under. */
+/* Three ends with keys of their own send large and small messages to a fourth.
+ * Each message has the number under which the key was admitted. */
 /* RULES 10.6 */
 TEST(a_message_says_whose_key_its_connection_has)
 {
@@ -249,8 +249,9 @@ TEST(what_was_heard_cannot_be_said_again)
     }
 }
 
-/* A byte of each part is flipped: of the proof either way fails it; of the
- * encrypted rows it ends the connection, and no message with it comes. */
+/* Flips a byte of each part. In a proof of either kind, the proof fails; in
+ * encrypted rows the connection ends, and the changed message does not
+ * arrive. */
 /* F45 */
 TEST(a_byte_that_is_flipped_comes_nowhere)
 {
@@ -299,7 +300,8 @@ TEST(a_proof_that_is_changed_is_none)
     }
 }
 
-/* Cut inside a message: it is not believed; by the next connection it comes. */
+/* A connection is cut inside a message: the message does not count, and the
+ * next connection brings it. */
 TEST(what_is_cut_comes_again_whole)
 {
     for (int encrypt = 0; encrypt < 2; encrypt++) {
@@ -327,7 +329,7 @@ TEST(what_is_cut_comes_again_whole)
     }
 }
 
-/* A relay leads the sender to the listener of another shard. */
+/* A relay leads the sender to another shard's listener. */
 TEST(connections_cannot_be_swapped)
 {
     for (int encrypt = 0; encrypt < 2; encrypt++) {
@@ -351,7 +353,7 @@ TEST(connections_cannot_be_swapped)
     }
 }
 
-/* Rows in the clear are seen by the relay, encrypted ones are not. */
+/* The relay sees plain rows, but no encrypted ones. */
 TEST(only_encrypted_rows_are_hidden)
 {
     for (int encrypt = 0; encrypt < 2; encrypt++) {
@@ -373,8 +375,8 @@ TEST(only_encrypted_rows_are_hidden)
     }
 }
 
-/* OpenSSL of this host cannot encrypt: found at the start, by either end that
- * may have to, and by no other. */
+/* OpenSSL of this host cannot encrypt. Each end that may have to encrypt finds
+ * that at the start; others open. */
 TEST(without_encryption_here_nothing_is_opened_that_needs_it)
 {
     static const char conf[] = "openssl_conf = a\n[a]\nproviders = b\n"
@@ -392,17 +394,17 @@ TEST(without_encryption_here_nothing_is_opened_that_needs_it)
     c.safe = SAFE_ENCRYPTED;
     T_ERR(data_tcp.open(&d, &c, &calls), ERR_INTERNAL);
     close(fd);
-    c.safe = SAFE_AUTO; /* loopback: its listener does not encrypt */
+    c.safe = SAFE_AUTO; /* a listener at loopback does not encrypt */
     T_OK(data_tcp.open(&d, &c, &calls));
     data_tcp.close(&d);
-    c.inbound_max = 0; /* the listeners it connects to might */
+    c.inbound_max = 0; /* listeners of others may encrypt */
     T_ERR(data_tcp.open(&d, &c, &calls), ERR_INTERNAL);
     c.safe = SAFE_PROVED;
     T_OK(data_tcp.open(&d, &c, &calls));
     data_tcp.close(&d);
 }
 
-/* A pair's key is good for as many connections as the pair may have. */
+/* A pair's key allows as many connections as the pair may have. */
 TEST(a_newer_connection_ends_the_older_of_its_number)
 {
     enum { TIMES = 8 };
@@ -440,12 +442,13 @@ TEST(a_number_beyond_those_of_a_peer_is_refused)
         uint8_t more[TCP_ADDRESS_MAX], *p = calloc(1, SIDE_SEGMENT);
         struct writer w = writer_of(more, sizeof(more));
 
-        c.streams = c.addresses = SIDE_STREAMS; /* one at each */
+        /* one connection at each address */
+        c.streams = c.addresses = SIDE_STREAMS;
         side_open_with(&b, side_safe(encrypt), &c);
         c.addresses = 1;
         side_open_with(&a, side_safe(encrypt), &c);
         T_OK(tcp_place_get(data_tcp.address(b.d), &place));
-        place.of = 1; /* takes it that all are at this one */
+        place.of = 1; /* as if all connections went to this address */
         tcp_place_put(&w, &place);
         b.any_bytes = true;
         T_OK(a.ops->connect(a.d, 0, span_of(w.p, (uint32_t)w.len), NO_KEY));

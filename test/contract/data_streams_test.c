@@ -1,11 +1,11 @@
-/* data_streams_test.c - what data_tcp promises where a peer is sent to by
- * several connections: over rails, of small messages beside large ones, with
- * one that is refused, stalls or breaks. One thread turns everything. */
+/* data_streams_test.c - data_tcp with several connections to a peer: over
+ * rails, small messages beside large ones, and one connection that is refused,
+ * stalls or breaks. One thread turns everything. */
 #include "io/data/tcp.h"
 #include "test/side.h"
 #include "test/t.h"
 
-/* A side that sends to rails of the test's own making. */
+/* A sender, b, to rails that the test makes. */
 struct wide {
     struct side a, b; /* b sends to a */
     struct tcp_place place;
@@ -69,7 +69,7 @@ static uint32_t descriptors(void)
     return n;
 }
 
-/* Where the configuration leaves their number to the carrier. */
+/* The configuration leaves the number of connections to the carrier. */
 TEST(streams_are_chosen_by_link_and_cores)
 {
     static const struct {
@@ -77,7 +77,7 @@ TEST(streams_are_chosen_by_link_and_cores)
         uint32_t cores, streams;
     } cases[] = {{1000, 64, 1}, {10000, 64, 1}, {25000, 64, 3}, {40000, 64, 4},
         {400000, 64, STREAMS_CHOSEN}, {400000, 2, 2}, {25000, 2, 2},
-        /* Not told. */
+        /* Link speed unknown. */
         {0, 64, STREAMS_CHOSEN / 2}, {0, 2, 2}, {0, 0, 1}};
 
     for (size_t i = 0; i < ARRAY_LEN(cases); i++)
@@ -103,8 +103,8 @@ TEST(rows_go_by_several_connections)
     wide_close(&w);
 }
 
-/* Messages of more pieces than the kernel takes at once: what is begun of one
- * goes on when another connection has the turn. */
+/* Messages of more pieces than one system call takes: a message that has begun
+ * goes on while another connection has the turn. */
 TEST(messages_of_many_pieces_go_by_several_connections)
 {
     struct iovec iov[DATA_IOV_MAX];
@@ -136,7 +136,7 @@ TEST(little_goes_by_one_connection)
     wide_close(&w);
 }
 
-/* A listener of the test, in place of the second rail. */
+/* Opens a listener of the test as the second rail. */
 static int other_rail(struct wide *w, bool listens)
 {
     struct sockaddr_in at = *(struct sockaddr_in *)&w->place.at[1];
@@ -151,7 +151,7 @@ static int other_rail(struct wide *w, bool listens)
     return fd;
 }
 
-/* A connection of several that never comes about costs the others nothing. */
+/* A connection that is refused costs the others nothing. */
 TEST(a_rail_that_is_refused_is_done_without)
 {
     struct wide w;
@@ -163,12 +163,12 @@ TEST(a_rail_that_is_refused_is_done_without)
     T_EQ_U64(wide_post(&w, 0, 40), 40);
     side_until(&w.b, &w.a, &w.a.fetched_count, 40);
     T_EQ_U64(w.b.broken_count, 0);
-    T_EQ_U64(descriptors(), 4); /* two of four streams, both ends */
+    T_EQ_U64(descriptors(), 4); /* two of four streams, at both ends */
     close(fd);
     wide_close(&w);
 }
 
-/* Nor does one whose other end knows no key. */
+/* Neither does a connection whose other end has no key. */
 TEST(a_rail_without_a_proof_is_done_without)
 {
     struct wide w;
@@ -183,15 +183,15 @@ TEST(a_rail_without_a_proof_is_done_without)
     T_EQ_I64(write(one, "400 Bad Request\r\n", 17), 17);
     while (w.b.counts.unproven == 0)
         (void)side_turn(&w.b, &w.a);
-    T_TRUE(side_goes(&w.b, 0)[0]); /* without trouble */
+    T_TRUE(side_goes(&w.b, 0)[0]); /* no trouble is known */
     T_EQ_U64(w.b.broken_count, 0);
     close(one);
     close(fd);
     wide_close(&w);
 }
 
-/* Messages on a connection where nothing is read: the others go on, and the
- * endpoint breaks, once, when stall_ms are over. */
+/* One connection's messages are not read. The others go on, and after stall_ms
+ * the endpoint breaks, once. */
 /* F44 */
 TEST(one_connection_that_stalls_breaks_the_endpoint)
 {
@@ -204,14 +204,15 @@ TEST(one_connection_that_stalls_breaks_the_endpoint)
     w.a.drop = true;
     fd = other_rail(&w, true);
     wide_connect(&w);
-    while (w.b.done_count < 398) { /* the two there have begun one each */
+    /* two streams to the test's rail have begun one message each */
+    while (w.b.done_count < 398) {
         posted += wide_post(&w, posted, 400 - posted);
         (void)side_turn(&w.b, &w.a);
     }
     side_settle(&w.b, &w.a);
     T_EQ_U64(w.b.done_count, 398);
     data_tcp.tick(w.b.d, now);
-    T_OK(side_post(&w.b, 0, 400, w.p, 4 * KIB)); /* the others go on */
+    T_OK(side_post(&w.b, 0, 400, w.p, 4 * KIB)); /* the other streams go on */
     side_settle(&w.b, &w.a);
     data_tcp.tick(w.b.d, now + (SIDE_STALL_MS - 100) * NS_PER_MS);
     side_settle(&w.b, &w.a);
@@ -280,7 +281,8 @@ TEST(a_small_message_overtakes_large_ones)
     auto_open(&w);
     T_EQ_U64(wide_post(&w, 0, 2), 2);
     side_until(&w.b, &w.a, &w.a.fetched_count, 2);
-    T_EQ_U64(wide_post(&w, 2, 1), 1); /* the first when it was connected */
+    /* the first one since the new stream is connected */
+    T_EQ_U64(wide_post(&w, 2, 1), 1);
     side_until(&w.b, &w.a, &w.a.fetched_count, 3);
     side_settle(&w.b, &w.a);
     T_EQ_U64(descriptors(), 4);
@@ -297,7 +299,7 @@ TEST(a_small_message_overtakes_large_ones)
     wide_close(&w);
 }
 
-/* The number of connections that the peer takes is kept to. */
+/* The carrier opens no more connections than the peer takes. */
 TEST(one_connection_is_for_all_sizes_where_one_was_asked_for)
 {
     struct wide w;
@@ -314,7 +316,7 @@ TEST(one_connection_is_for_all_sizes_where_one_was_asked_for)
     wide_close(&w);
 }
 
-/* A device that large messages cannot do without is not left to small ones. */
+/* If large messages need each device, none is kept for small messages. */
 TEST(each_rail_carries_large_messages_where_connections_are_few)
 {
     struct wide w;
@@ -332,7 +334,7 @@ TEST(each_rail_carries_large_messages_where_connections_are_few)
     wide_close(&w);
 }
 
-/* Places of a HELLO that are cut, or mean too much. */
+/* Places in a HELLO that are cut, or have impossible numbers. */
 TEST(places_that_cannot_be_meant_are_refused)
 {
     struct tcp_place back;

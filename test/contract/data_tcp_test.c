@@ -1,6 +1,6 @@
-/* data_tcp_test.c - what data_tcp alone promises: who may connect, what is not
- * believed, and messages that are asked for whole. Strangers are sockets of
- * this test; one thread turns everything. */
+/* data_tcp_test.c - promises of data_tcp alone: who may connect, which input it
+ * refuses, and messages fetched whole. Strangers are sockets of this test; one
+ * thread turns everything. */
 #include "io/data/tcp.h"
 #include "test/side.h"
 #include "test/t.h"
@@ -9,7 +9,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 
-/* A connection to where s listens. */
+/* Returns a connection to s. */
 static int stranger(struct side *s)
 {
     struct pollfd p = {.events = POLLOUT};
@@ -21,13 +21,14 @@ static int stranger(struct side *s)
     return p.fd;
 }
 
-/* As stranger(), with the greeting of a peer. */
+/* As stranger(), and sends a peer's greeting. */
 static int friend(struct side *s)
 {
     struct span a = s->ops->address(s->d);
     int fd = stranger(s);
 
-    T_EQ_I64(write(fd, a.p, TCP_HELLO), TCP_HELLO); /* an address begins so */
+    /* an address begins with the greeting */
+    T_EQ_I64(write(fd, a.p, TCP_HELLO), TCP_HELLO);
     return fd;
 }
 
@@ -36,7 +37,7 @@ static void send_all(int fd, const void *p, size_t n)
     T_EQ_I64(write(fd, p, n), (ssize_t)n);
 }
 
-/* Frame, and a header as side.c wants it. */
+/* Sends a frame, and a header in the form of side.c. */
 static void send_head(int fd, uint32_t header, uint32_t id, uint32_t len)
 {
     uint8_t head[16] = {0};
@@ -63,7 +64,7 @@ static bool stays_open(struct side *s, int fd)
     return !ended(fd);
 }
 
-/* True if it is closed at once, not for want of a greeting. */
+/* True if s closes fd at once, and not for lack of a greeting. */
 static bool closed(struct side *s, int fd)
 {
     uint64_t limit = t_now_ns() + SIDE_GREETING_MS * NS_PER_MS / 2;
@@ -133,8 +134,8 @@ TEST(a_header_that_is_too_long_ends_the_connection)
     close(fd);
 }
 
-/* A message of so many bytes, none of which come, asked for whole if it gets
- * so far. */
+/* Announces a message of `len` bytes and sends none of them. The test asks for
+ * the message whole, if it gets there. */
 static void a_body(uint32_t len, bool closes)
 {
     SIDE a;
@@ -149,7 +150,7 @@ static void a_body(uint32_t len, bool closes)
     close(fd);
 }
 
-/* The sum of a frame's lengths wraps at 2^32 for some of these. */
+/* With some of these the sum of a frame's lengths wraps at 2^32. */
 TEST(a_body_that_cannot_be_meant_ends_the_connection)
 {
     static const uint32_t wraps[] = {16, 15, 8, 1, 56, 2600};
@@ -178,11 +179,11 @@ TEST(a_message_that_is_not_ended_fails_its_fetch)
     data_tcp.tick(a.d, now);
     data_tcp.tick(a.d, now + 9 * tenth);
     T_EQ_U64(a.fetched_count, 0);
-    for (int i = 0; i < 10; i++) { /* it lives: the time begins anew */
+    for (int i = 0; i < 10; i++) { /* bytes arrive: the time begins anew */
         send_all(fd, some, sizeof(some));
         side_settle(&a, NULL);
     }
-    for (uint32_t i = 18; i < 28; i++) { /* a byte each time is no life */
+    for (uint32_t i = 18; i < 28; i++) { /* a byte each time is not enough */
         data_tcp.tick(a.d, now + i * tenth);
         T_EQ_U64(a.fetched_count, 0);
         send_all(fd, some, 1);
@@ -195,7 +196,7 @@ TEST(a_message_that_is_not_ended_fails_its_fetch)
     close(fd);
 }
 
-/* Connections that say nothing take no place from those of peers. */
+/* Silent connections take no places from peers. */
 TEST(silent_strangers_give_way)
 {
     struct data_conf c = side_conf();
@@ -217,8 +218,8 @@ TEST(silent_strangers_give_way)
         close(fds[i]);
 }
 
-/* Peers that come in one turn, after as many silent ones as there are places:
- * none of them makes another give way. */
+/* Peers that connect in one turn, after silent connections have taken all
+ * places: none of the peers evicts another. */
 TEST(the_oldest_stranger_gives_way)
 {
     struct data_conf c = side_conf();
@@ -234,7 +235,7 @@ TEST(the_oldest_stranger_gives_way)
     }
     for (size_t i = 0; i < ARRAY_LEN(fds); i++)
         fds[i] = stranger(&a);
-    side_turn(&a, NULL); /* all are taken in, nothing was said yet */
+    side_turn(&a, NULL); /* all are accepted, and have sent nothing yet */
     for (size_t i = 0; i < ARRAY_LEN(fds); i++)
         send_all(fds[i], data_tcp.address(a.d).p, TCP_HELLO);
     for (size_t i = 0; i < ARRAY_LEN(fds); i++)
@@ -249,8 +250,8 @@ TEST(the_oldest_stranger_gives_way)
         close(fds[i]);
 }
 
-/* Turns a only when its descriptor says so, and never ticks it: as long as
- * fd is open. Returns the turns. */
+/* While fd is open, turns `a` only when its descriptor is readable, and never
+ * ticks it. Returns the number of turns. */
 static uint32_t turns_until_closed(struct side *a, int fd)
 {
     struct pollfd p = {.fd = data_tcp.fd(a->d), .events = POLLIN};
@@ -298,8 +299,8 @@ static bool fd_free(void)
     return fd >= 0;
 }
 
-/* Another thread takes the spare descriptor: nothing spins, and the connection
- * is served when there are descriptors again. */
+/* Another thread takes the spare descriptor. The carrier does not spin, and
+ * serves the connection once there are descriptors again. */
 TEST(without_any_descriptor_connections_wait)
 {
     struct rlimit old, few;
@@ -316,19 +317,20 @@ TEST(without_any_descriptor_connections_wait)
     T_FALSE(fd_free());
     p = (struct pollfd){.fd = data_tcp.fd(a.d), .events = POLLIN};
     T_EQ_I64(setrlimit(RLIMIT_NOFILE, &old), 0);
-    T_EQ_I64(poll(&p, 1, T_WAIT_MS), 1); /* it came */
+    T_EQ_I64(poll(&p, 1, T_WAIT_MS), 1); /* the connection came */
     T_EQ_I64(setrlimit(RLIMIT_NOFILE, &few), 0);
     data_tcp.progress(a.d);
     T_EQ_U64(data_tcp.progress(a.d), 0);
     T_EQ_I64(setrlimit(RLIMIT_NOFILE, &old), 0);
-    T_EQ_I64(poll(&p, 1, 0), 0); /* and does not keep us awake */
+    /* the carrier does not poll the listener now */
+    T_EQ_I64(poll(&p, 1, 0), 0);
     side_send(&b, 0, 2, bytes, 8);
     side_until(&a, &b, &a.arrived_count, 1);
     T_EQ_U64(a.counts.refused, 0);
 }
 
-/* Rows of which some pages are gone when they are sent: zeros go, and the
- * endpoint has other messages. */
+/* Some pages of the rows are gone when they are sent: zeros go instead, and the
+ * endpoint still sends other messages. */
 static void some_pages_left(
     const struct data_ops *ops, size_t bytes, size_t left)
 {
@@ -355,16 +357,17 @@ static void some_pages_left(
     close(file);
 }
 
-/* The kernel takes nothing at all. Tests of one fault each: the sanitizer of
- * threads leaves the signal blocked after the first fault of a process. */
+/* The first page is missing, so the kernel takes nothing. One test per fault,
+ * since the thread sanitizer leaves the signal blocked after a process's first
+ * fault. */
 TEST_IS(pages_that_were_taken_away_go_as_zeros,
     some_pages_left(&data_tcp, 64 * KIB, 16 * KIB));
 
-/* The kernel takes what comes before them. */
+/* The kernel takes the pages before the missing one. */
 TEST_IS(pages_that_are_missed_later_go_as_zeros,
     some_pages_left(&data_tcp, MIB, 512 * KIB));
 
-/* The same amid the cipher. */
+/* Pages go missing while they are encrypted. */
 TEST_IS(pages_that_were_taken_away_go_as_zeros_encrypted,
     some_pages_left(side_encrypted(), 64 * KIB, 16 * KIB));
 TEST_IS(pages_that_are_missed_later_go_as_zeros_encrypted,
@@ -380,7 +383,7 @@ static uint8_t *no_pages(size_t bytes)
     return p;
 }
 
-/* Rows whose place is gone when they come: that connection ends. */
+/* The place of rows is gone when they arrive: the connection ends. */
 TEST(a_place_that_was_taken_away_fails_its_fetch)
 {
     static uint8_t some[40000];
@@ -468,7 +471,7 @@ TEST(says_what_cannot_be_had)
     T_ERR(
         data_ucx.connect(b.d, 0, data_tcp.address(a.d), NO_KEY), ERR_MALFORMED);
     side_close(&b);
-    /* A range of one port that is taken. */
+    /* Another socket has the only port of the range. */
     T_OK(tcp_place_get(data_tcp.address(a.d), &place));
     port = ntohs(((struct sockaddr_in *)&place.at[0])->sin_port);
     snprintf(ports, sizeof(ports), "%u-%u", port, port);
@@ -477,7 +480,7 @@ TEST(says_what_cannot_be_had)
     T_ERR(data_tcp.open(&d, &c, &calls), ERR_INTERNAL);
 }
 
-/* Two messages asked for whole, small ones around them. */
+/* Two messages are fetched whole, with small ones around them. */
 /* RULES 3.3 */
 TEST(a_message_is_brought_whole_when_asked)
 {
@@ -495,8 +498,8 @@ TEST(a_message_is_brought_whole_when_asked)
     T_EQ_U64(b.fetched_count, 0);
 }
 
-/* A place at a port of this test's: of a socket that is bound, and listens if
- * `backlog` is not negative. */
+/* Returns a place at a port of this test's socket, which is bound, and listens
+ * unless `backlog` is negative. */
 static struct tcp_place trap(int *fd, int backlog)
 {
     struct tcp_place p = {.rails = 1, .streams = 1, .of = 1};
@@ -513,7 +516,8 @@ static struct tcp_place trap(int *fd, int backlog)
     return p;
 }
 
-/* Connects without a message, until the endpoint is broken; returns why. */
+/* Connects without a message and waits until the endpoint breaks; returns
+ * why. */
 static const char *breaks(struct side *s, const struct tcp_place *p)
 {
     uint8_t bytes[TCP_ADDRESS_MAX];
@@ -529,7 +533,7 @@ static const char *breaks(struct side *s, const struct tcp_place *p)
     }
     T_EQ_U64(s->broken_count, 1);
     T_EQ_U64(s->made_count, 0);
-    /* Both ends are of this host, and the address is of loopback. */
+    /* Both ends are on this host, and the address is loopback. */
     T_EQ_U64(s->ops->state(s->d, 0, &text), TROUBLE_DATA_LOOPBACK);
     return text;
 }
@@ -547,7 +551,7 @@ TEST(who_is_refused_hears_why)
     close(fd);
 }
 
-/* Gives this process' ends of connections to p small buffers. */
+/* Sets small buffers on this process's connections to p. */
 static void small_buffers(const struct tcp_place *p)
 {
     for (int fd = 3; fd < 256; fd++) {
@@ -563,7 +567,7 @@ static void small_buffers(const struct tcp_place *p)
     }
 }
 
-/* It reads on, but so little that the message would take hours. */
+/* The receiver reads on, but so slowly that the message would take hours. */
 TEST(who_reads_by_drops_is_broken)
 {
     static uint8_t p[SIDE_MESSAGE], address[TCP_ADDRESS_MAX];
@@ -593,7 +597,7 @@ TEST(who_reads_by_drops_is_broken)
     close(fd);
 }
 
-/* A queue that is full drops what comes, as a firewall does. */
+/* A full backlog drops connections, as a firewall does. */
 /* RULES 9.6 */
 TEST(who_gets_no_answer_hears_why)
 {

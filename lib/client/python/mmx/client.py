@@ -181,7 +181,7 @@ class Connection:
         try:
             s = lend.reached(self.path)
             self._epoll.register(s, select.EPOLLIN)
-        except OSError as e:  # no descriptor is free, for one
+        except OSError as e:  # such as no free descriptor
             log.debug("%s: %s", self.path, e)
             self.unreached = e.strerror
             self._timer.set(self._retry)
