@@ -58,8 +58,7 @@ static void open_worker(void)
     ucx(ucp_worker_get_efd(am.worker, &am.fd), "descriptor");
 }
 
-/* Progresses until a message is here; asleep, or spinning, when there is
- * nothing to do. */
+/* Makes progress until a message has come; when idle, sleeps or spins. */
 static void wait_until(uint64_t count, bool spin)
 {
     while (am.got < count) {

@@ -38,10 +38,10 @@ enum step {
 
 struct record {
     uint32_t step, room;
-    uint8_t rest[56]; /* about the size of a frame */
+    uint8_t rest[56]; /* the rest of about a frame */
 };
 
-#define PACKET    64 /* records */
+#define PACKET    64 /* records in a packet */
 #define ROW_FRAME (sizeof(struct record) + SMALL_BYTES)
 
 /* Records that wait to go one way. */
@@ -72,8 +72,8 @@ static void send_packets(int fd, struct outbox *o)
     o->count = 0;
 }
 
-/* Returns the number of records; 0: none is there, -1: the other end is gone.
- */
+/* Returns the number of records; 0: none has come, -1: the other end has
+ * closed. */
 static int receive(int fd, struct record *r, int flags)
 {
     ssize_t n = recv(fd, r, PACKET * sizeof *r, flags);
@@ -167,7 +167,7 @@ static void send_rows(struct daemon *d)
     d->to_rows.count = 0;
 }
 
-/* One turn of a daemon. Returns false when its engine is gone. */
+/* Does one turn of a daemon. Returns false when its engine has closed. */
 static bool turn(struct daemon *d)
 {
     zmq_pollitem_t items[] = {{.socket = d->zmq, .events = ZMQ_POLLIN},
@@ -197,7 +197,7 @@ static bool turn(struct daemon *d)
     return true;
 }
 
-/* Runs as a daemon until its engine is gone. */
+/* Runs as a daemon until its engine has closed. */
 static NORETURN void serve(struct side *x, int engine)
 {
     static struct daemon d;
@@ -212,10 +212,11 @@ static NORETURN void serve(struct side *x, int engine)
     zmq_setsockopt(d.zmq, ZMQ_LINGER, &zero, sizeof zero);
     if (x->which == ENC) {
         d.rows =
-            faulted((size_t)IN_FLIGHT * SMALL_BYTES); /* a pool is not forked */
+            /* fork does not inherit a pool's map */
+            faulted((size_t)IN_FLIGHT * SMALL_BYTES);
         check(zmq_bind(d.zmq, "tcp://127.0.0.1:*") == 0, "zmq_bind");
         zmq_getsockopt(d.zmq, ZMQ_LAST_ENDPOINT, x->s->chain_at, &n);
-        check(write(engine, "up", 2) == 2, "up"); /* it can be connected to */
+        check(write(engine, "up", 2) == 2, "up"); /* engines may connect now */
     } else {
         check(zmq_connect(d.zmq, x->s->chain_at) == 0, "zmq_connect");
     }

@@ -6,7 +6,8 @@
 #include <time.h>
 
 #define CHOSEN_ROOMS 2000
-#define OVER_NS      (50 * NS_PER_MS) /* what an encoder takes for its pieces */
+/* time in which an encoder makes its pieces */
+#define OVER_NS (50 * NS_PER_MS)
 
 static void bulk(struct side *x, unsigned round, int series, int cpu)
 {
@@ -61,7 +62,7 @@ void copied_round(struct side *x, unsigned round)
     by_size(x, round, S_HOST, 0);
 }
 
-/* Rows that are read where they were written. The language engine has mapped
+/* Rows are read where the encoder wrote them. The language engine has mapped
  * and populated the encoder's pool before the first room. */
 void lent_round(struct side *x, unsigned round)
 {
@@ -89,7 +90,8 @@ static void resume_room(struct side *x, int how, unsigned round)
         return;
     }
     r = request(x->e, POOL_ROWS, x->s->id, granted);
-    if (known) /* its answer, the larger grant, has then been sent too */
+    /* by then langd has answered LENGTH with the larger grant, too */
+    if (known)
         must(mmx_wait_room(x->e->m, r, MMX_LENGTH, ROOM_MS), "length");
     t = await_room(x, r);
     note(x, S_RESUME + how, t - x->s->stamp);
@@ -184,7 +186,7 @@ static void spread_encode(struct side *x, uint32_t n)
     x->s->id += n;
 }
 
-/* One room to each of n destinations, the first of which is ends[at]. */
+/* Moves one room to each of n destinations, from ends[at] on. */
 static void spread(struct side *x, unsigned at, uint32_t n, int series)
 {
     uint32_t rows = SPREAD_ROWS / n;

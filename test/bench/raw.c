@@ -67,7 +67,7 @@ void *faulted(size_t bytes)
     return p;
 }
 
-/* From the source pool's memfd into faulted memory, as fast as it goes. */
+/* Moves bytes from the source pool's memfd into faulted memory. */
 void tcp_move(struct side *x, size_t bytes, size_t piece, int series)
 {
     meet(x);
@@ -96,7 +96,7 @@ void tcp_bulk(struct side *x)
     }
 }
 
-/* One way of a sleeping TCP ping with the same bytes. */
+/* Measures one way of a TCP ping of the same bytes between sleeping ends. */
 void tcp_ping(struct side *x)
 {
     uint8_t bytes[SMALL_BYTES] = {0};
@@ -117,7 +117,7 @@ void tcp_ping(struct side *x)
     meet(x);
 }
 
-/* The socket alone: one process, 64 B, send and receive. */
+/* Measures the socket alone: one process sends and receives 64 bytes. */
 uint64_t bare_packets(unsigned n)
 {
     uint8_t bytes[64] = {0};

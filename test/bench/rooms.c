@@ -53,7 +53,8 @@ void check_rows(struct end *e, mmx_room r, uint32_t rows)
     }
 }
 
-/* A small room has its number in its first word and in its last. */
+/* Returns the first word of a small room, which has the room's number, and in
+ * *last its last word, which has it, too. */
 static uint64_t *ends_of(struct end *e, mmx_room r, uint64_t **last)
 {
     struct mmx_view v;

@@ -51,7 +51,7 @@ static void flush(void)
 static long ctrl(BIO *b, int what, long number, void *p)
 {
     (void)b, (void)number, (void)p;
-    if (what == BIO_CTRL_FLUSH) /* handshakes do */
+    if (what == BIO_CTRL_FLUSH) /* handshakes flush */
         flush();
     return what == BIO_CTRL_FLUSH;
 }
@@ -133,7 +133,7 @@ static SSL *connection(bool server)
     return ssl;
 }
 
-/* Notes what the cipher itself takes on one core. */
+/* Measures the cipher alone on one core. */
 static void cipher(struct side *x)
 {
     static uint8_t rows[RECORD], to[RECORD + 16], key[16];

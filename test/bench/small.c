@@ -84,7 +84,7 @@ void beside_round(struct side *x, unsigned round)
             break;
         one_room(x, POOL_SMALL, 1, false, S_BESIDE);
     }
-    /* The encoder's part has ended long before, and was swept with others. */
+    /* The encoder has finished long before, and has swept its other rooms. */
     if (x->which == LANG)
         must(mmx_release(x->e->m, r, MMX_ALL, 0), "release");
     sweep(x->e);
@@ -163,7 +163,7 @@ void tp_round(struct side *x, unsigned round)
 const uint32_t open_steps[STEPS] = {10, 100, 1000, OPEN_MAX};
 static mmx_room waiting[OPEN_MAX];
 
-/* More than may be asked at once: waits for answers on the way. */
+/* Waits for answers now and then, since only so many may be unanswered. */
 static void pace(struct side *x, uint32_t i)
 {
     struct mmx_event ev[IN_FLIGHT];
@@ -173,7 +173,7 @@ static void pace(struct side *x, uint32_t i)
             ;
 }
 
-/* Rooms that are requested and announced and get no further. */
+/* Requests and announces rooms that get no further. */
 static void open_more(struct side *x, uint64_t base, uint32_t from, uint32_t to)
 {
     next_room(x);
@@ -193,7 +193,8 @@ static void open_more(struct side *x, uint64_t base, uint32_t from, uint32_t to)
     meet(x);
 }
 
-/* The language side gives them up, then the encoder, where some are over. */
+/* Gives the rooms up: first the language side, then the encoder, for which some
+ * have ended already. */
 static void close_all(struct side *x)
 {
     for (int side = SIDES - 1; side >= 0; side--) {
@@ -231,8 +232,8 @@ void open_round(struct side *x, unsigned round)
 
 /* with many peers */
 
-/* The first encoder has all destinations but the last, which has the second
- * encoder for itself. */
+/* The first encoder has all destinations except the last one, which has the
+ * second encoder for itself. */
 void peers_round(struct side *x, unsigned round)
 {
     unsigned last = x->w->langs - 1;

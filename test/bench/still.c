@@ -34,7 +34,7 @@ uint64_t daemons_cpu(const struct side *x)
     return sum;
 }
 
-/* The number behind a word in a file of /proc. */
+/* Returns the number behind a word in a file of /proc. */
 static uint64_t number_in(const char *path, const char *word)
 {
     char line[256];
@@ -92,7 +92,7 @@ struct wakes {
     uint64_t of[THREADS_MAX];
 };
 
-/* How often each thread has gone to sleep so far, in the order of /proc. */
+/* Counts how often each thread has gone to sleep, in the order of /proc. */
 static void count_wakes(pid_t pid, struct wakes *w)
 {
     char path[300];

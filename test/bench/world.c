@@ -158,7 +158,7 @@ static void conf_pools(FILE *f, const struct world *w, int role, unsigned i)
     }
 }
 
-/* Returns the file with the daemons' key, which it makes at first. */
+/* Returns the file with the daemons' key, and makes it at the first call. */
 const char *bench_key(void)
 {
     static char path[600];
@@ -188,7 +188,7 @@ static void write_conf(
         role == ENC ? "enc" : "lang", i, sock);
     if (opt.clear)
         fprintf(f, "insecure: true\n");
-    /* In valgrind everything takes that much longer. */
+    /* Under valgrind everything takes much longer. */
     fprintf(f, "control:\n  heartbeat: %s\n  lost_after: %s\n",
         w->valgrind ? "60s" : "1s", w->valgrind ? "60s" : "500ms");
     if (!opt.clear)
@@ -283,7 +283,7 @@ static void show_logs(void)
         closedir(dir);
 }
 
-/* Waits for the engines; false: something ended that should not. */
+/* Waits for the engines. False: a process ended too early, or failed. */
 static bool watch(const pid_t *engines, unsigned n)
 {
     unsigned left = n;

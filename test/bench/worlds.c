@@ -63,7 +63,7 @@ bool world_wanted(const struct world *w)
     return false;
 }
 
-/* Of the pairs that differ in it: one, two and four. */
+/* Returns the shards of a pair, in worlds whose pairs differ: 1, 2 and 4. */
 unsigned world_shards(const struct world *w, unsigned pair)
 {
     return w->cases == spread && pair < SPREADS_SHARDS ? 1u << pair : 1;
@@ -87,14 +87,15 @@ void world_carrier(const struct world *w, int role, unsigned i, FILE *f)
     if (w->cases != chosen && !opt.ucx)
         return;
     if (!opt.clear)
-        fprintf(f, "  trusted_network: true\n"); /* or there is no UCX */
+        /* without this there is no UCX */
+        fprintf(f, "  trusted_network: true\n");
     if (opt.devices)
         fprintf(f, "  devices: \"%s\"\n", opt.devices);
     if (w->cases != chosen || i == BY_UCX)
         fprintf(f, "  carrier: ucx\n  tls: \"%s\"\n", tls);
     else if (i == BY_TCP || (i == BESIDE_UCX && role == LANG))
         fprintf(f, "  carrier: tcp\n");
-    else if (opt.ucx || i == BESIDE_UCX) /* auto opens it if it is sound */
+    else if (opt.ucx || i == BESIDE_UCX) /* auto opens UCX if it is sound */
         fprintf(f, "  tls: \"%s\"\n", opt.ucx ? tls : "posix,tcp");
 }
 
@@ -106,7 +107,7 @@ static uint32_t bulk_blocks(const struct world *w, int role, unsigned i)
         return 0;
     if (w->cases == ranks)
         return TP_ROWS / BLOCK_ROWS;
-    if (w->cases == lent) /* not more than half of a pool is lent */
+    if (w->cases == lent) /* at most half of a pool is lent */
         return (BULK_ROWS + BLOCK_ROWS - 1) / BLOCK_ROWS *
                (role == ENC ? 2 : 1);
     if (w->cases == chosen)

@@ -21,12 +21,12 @@
     TEST_IS(ucx_##id, id(&data_ucx));                                          \
     static void id(const struct data_ops *ops)
 
-/* Between two ticks of a test: a thousand are a stall. */
+/* Interval of a test's ticks: a thousand of them are a stall. */
 #define TICK_NS (SIDE_STALL_MS * NS_PER_MS / 1000)
 
 /* connections */
 
-/* And of the end. */
+/* Both ends hear of the connection's end, too. */
 EACH(who_connects_hears_of_it_without_a_message)
 {
     SIDE a, b;
@@ -71,8 +71,8 @@ EACH(sizes_both_ways)
 {
     static const size_t sizes[] = {0, 1, 7, 64, 4 * KIB, 64 * KIB, 255 * KIB,
         SIDE_SEGMENT - 48, SIDE_SEGMENT, SIDE_SEGMENT + 1, MIB, 3 * MIB + 5};
-    /* What does not fit a segment comes as a rendezvous, with its header for
-     * UCX; over TCP what is larger than 16 KiB. */
+    /* Fetched: with UCX what does not fit a segment with its header, over TCP
+     * what is larger than 16 KiB. */
     uint32_t fetched = ops->number == CARRIER_UCX   ? 5
                        : ops->number == CARRIER_TCP ? 7
                                                     : 3;
@@ -104,7 +104,7 @@ EACH(sizes_both_ways)
     T_EQ_U64(a.broken_count + b.broken_count, 0);
 }
 
-/* Pieces of random length, empty ones among them, and a large header. */
+/* Sends pieces of random lengths, some empty, and a large header. */
 static void send_pieces(struct side *a, struct side *b, uint32_t id,
     uint32_t pieces, size_t max, uint32_t header_len)
 {
@@ -137,7 +137,7 @@ EACH(many_pieces)
     send_pieces(&a, &b, 1, 17, 1000, 100);
     send_pieces(&a, &b, 2, DATA_IOV_MAX, 100, 700);
     send_pieces(&a, &b, 3, DATA_IOV_MAX, 900, DATA_HEADER_MAX);
-    /* a rendezvous */
+    /* sent as a rendezvous */
     send_pieces(&a, &b, 4, DATA_IOV_MAX, 9000, DATA_HEADER_MAX);
     side_until(&a, &b, &b.fetched_count, ops->number == CARRIER_TCP ? 3 : 1);
     T_EQ_U64(b.failed_count, 0);
@@ -154,7 +154,7 @@ EACH(source_is_free_after_done)
         while (next < 200 && next < a.done_count + 4) {
             uint8_t *slot = p + (next % 4) * SIDE_SEGMENT;
 
-            /* The slot's last message is done only if all before are. */
+            /* The slot is free when its last message is done. */
             if (next >= 4 && !a.done[next - 4])
                 break;
             memset(slot, 0xee, SIDE_SEGMENT);
@@ -213,7 +213,8 @@ EACH(dropped_messages_complete)
     T_EQ_U64(b.failed_count, 0);
 }
 
-/* The end of a body and what follows it may be in one record or read. */
+/* The end of a dropped body and the next message may be in one record or
+ * read. */
 EACH(a_message_behind_a_dropped_one_arrives)
 {
     struct side a, b;
@@ -227,7 +228,8 @@ EACH(a_message_behind_a_dropped_one_arrives)
     side_until(&a, &b, &b.arrived_count, 2);
     side_send(&a, 0, 2, p, 40000);
     side_until(&a, &b, &b.arrived_count, 3);
-    if (ops->number == CARRIER_TCP) /* the others copy so little */
+    /* other carriers copy too little for that */
+    if (ops->number == CARRIER_TCP)
         side_until(&a, &b, &b.fetched_count, 2);
     T_EQ_U64(a.broken_count + b.failed_count, 0);
     side_close_both(&a, &b);
@@ -358,7 +360,7 @@ EACH(peer_closes_with_pieces_outstanding)
         peer_closes(ops, pieces[i], 250 * KIB / pieces[i]);
 }
 
-/* Nobody is there any more: connect() says so, or broken(). */
+/* Nobody listens there any more: connect() or broken() reports it. */
 EACH(the_address_of_a_dead_carrier)
 {
     struct side a, b;
@@ -386,7 +388,7 @@ EACH(the_address_of_a_dead_carrier)
     free(p);
 }
 
-/* The receiver goes at any moment of a rendezvous. */
+/* Closes the receiver at any moment of a rendezvous. */
 static void receiver_goes(
     const struct data_ops *ops, uint32_t turns, uint32_t pieces)
 {
@@ -460,7 +462,7 @@ EACH(an_idle_endpoint_hears_of_the_end)
     side_until(&a, NULL, &a.broken_count, 1);
 }
 
-/* The other side never turns. */
+/* The other side makes no progress. */
 EACH(an_endpoint_without_progress_breaks)
 {
     SIDE a, b;
@@ -483,7 +485,7 @@ EACH(an_endpoint_without_progress_breaks)
         T_OK(side_post(&a, 0, posted++, p, 8));
         side_settle(&a, NULL);
     }
-    do { /* what the kernel still takes begins the time anew */
+    do { /* the kernel still takes bytes: the time begins anew */
         T_TRUE(now < last);
         T_FALSE(ops->tick(a.d, now));
         T_FALSE(ops->tick(a.d, now + stall / 10 * 9));
@@ -516,7 +518,7 @@ EACH(close_completes_everything)
     b.drop = true;
     side_settle(&b, NULL);
     side_close(&b);
-    side_close(&b); /* harmless */
+    side_close(&b); /* harmless: may be called twice */
     free(p);
 }
 
@@ -532,7 +534,7 @@ EACH(a_number_can_be_used_again_at_once)
     ops->disconnect(a.d, 0);
     T_OK(ops->connect(a.d, 0, ops->address(b.d), NO_KEY));
     side_until(&a, &b, &a.done_count, posted + 1);
-    do { /* what the kernel still has of them comes */
+    do { /* bytes that the kernel still holds arrive */
         arrived = b.arrived_count;
         side_settle(&a, &b);
     } while (b.arrived_count != arrived);
@@ -547,7 +549,7 @@ EACH(a_number_can_be_used_again_at_once)
     T_EQ_U64(a.broken_count, 0);
 }
 
-/* The sender goes between the offer and the fetch's end. */
+/* Closes the sender between the offer and the end of the fetch. */
 EACH(a_fetch_from_a_closed_sender_ends)
 {
     SIDE a, b;
@@ -563,7 +565,7 @@ EACH(a_fetch_from_a_closed_sender_ends)
     side_close(&a);
     T_EQ_U64(a.done_count, 1);
     free(p);
-    /* What the carrier does not notice by itself, its ticks do. */
+    /* Ticks notice what the carrier does not notice by itself. */
     while (b.fetched_count == 0 && t_now_ns() < limit) {
         side_turn(&b, NULL);
         ops->tick(b.d, tick += TICK_NS);
@@ -621,7 +623,7 @@ struct player {
     pthread_barrier_t *start;
 };
 
-/* Sleeps until there is something to do; nothing for long fails. */
+/* Sleeps until there is something to do; fails if nothing comes for long. */
 static void sleep_on(struct side *s)
 {
     struct pollfd p = {.fd = s->ops->fd(s->d), .events = POLLIN};
@@ -699,7 +701,8 @@ static void *receive(void *arg)
     return NULL;
 }
 
-/* Many messages of all sizes at once, the receiver in a thread of its own. */
+/* Sends many messages of all sizes at once; the receiver has a thread of its
+ * own. */
 EACH(a_stream_between_threads)
 {
     static struct stream r;

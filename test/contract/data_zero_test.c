@@ -15,7 +15,7 @@
 
 #define ROWS (200 * KIB)
 
-/* UCX's hooks and those of the thread sanitizer end the process together. */
+/* The hooks of UCX and of the thread sanitizer together end the process. */
 #ifndef __has_feature
 #define __has_feature(x) 0
 #endif
@@ -47,8 +47,8 @@ static struct data_conf shared_memory(void)
     return c;
 }
 
-/* A pair whose first message has gone, so that its transports are known; *p is
- * memory for messages. */
+/* Opens a pair that has sent a first message, so that the transports are known;
+ * *p: memory for messages. */
 static void pair(struct side *a, struct side *b, uint8_t **p)
 {
     struct data_conf c = shared_memory();
@@ -76,7 +76,8 @@ static void end(struct side *a, struct side *b, uint8_t *p)
     free(p);
 }
 
-/* What fits a segment and would be eager over TCP is fetched. */
+/* The receiver fetches a message that fits a segment; over TCP it would be
+ * eager. */
 TEST(rows_in_one_place_are_fetched)
 {
     struct side a, b;
@@ -175,8 +176,8 @@ static bool named(const struct ucx *u, const uint8_t *p, uint64_t bytes)
     return param.op_attr_mask & UCP_OP_ATTR_FIELD_MEMH && param.memh;
 }
 
-/* Two workers of a process: one context, in which a pool is registered once;
- * each operation on it says so. */
+/* Two workers of a process share a context, in which a pool is registered once.
+ * Each operation on the pool names that registration. */
 TEST(a_pool_is_registered_once)
 {
     struct data_conf c = shared_memory();
@@ -247,10 +248,11 @@ static void killed(uint32_t turns)
     side_until(&a, NULL, &a.made_count, 1);
     posted = side_post_many(&a, 0, p, ROWS);
     T_TRUE(posted > 8);
-    while (waitpid(child, NULL, WNOHANG) == 0) /* a zombie is alive to UCX */
+    while (waitpid(child, NULL, WNOHANG) == 0) /* for UCX a zombie is alive */
         side_turn(&a, NULL);
     side_until(&a, NULL, &a.broken_count, 1);
-    /* UCX keeps what a full queue of shared memory holds up: ticks end it. */
+    /* UCX keeps messages that a full queue of shared memory holds up, until
+     * ticks end them. */
     while (a.done_count < posted + 1 && t_now_ns() < limit) {
         side_turn(&a, NULL);
         data_ucx.tick(a.d, tick += SIDE_STALL_MS * NS_PER_MS / 100);

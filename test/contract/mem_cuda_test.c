@@ -1,6 +1,6 @@
-/* mem_cuda_test.c - what engines and shards rely on in a pool on a GPU: it is
- * zero, it is exported by descriptor, it is all given back, and what
- * the driver refuses is told. Over the driver's double, or over the real one
+/* mem_cuda_test.c - what engines and shards need of a pool on a GPU: its memory
+ * is zero, exported by a descriptor and freed completely, and the driver's
+ * refusals are reported. Runs over the driver's double, or over the real driver
  * with MMX_TEST_GPU=real. */
 #include "io/mem/cuda_impl.h"
 
@@ -42,7 +42,7 @@ TEST(no_driver_is_an_error)
     gpu_use_double();
     gpu_driver_file = "libcuda-of-no-host.so.1";
     T_ERR(mem_cuda.open(&m, &opt), ERR_INTERNAL);
-    T_EQ_I64(m.fd, -77); /* untouched */
+    T_EQ_I64(m.fd, -77); /* *m is unchanged */
 }
 
 TEST(no_such_gpu_is_an_error)
@@ -111,7 +111,7 @@ TEST(a_gpu_without_vmm_is_refused)
     T_ERR(mem_cuda.open(&m, &opt), ERR_INTERNAL);
 }
 
-/* Whatever step of VMM fails, nothing leaks. */
+/* If any step of VMM fails, nothing leaks. */
 TEST(a_vmm_that_fails_is_an_error)
 {
     static const char *const steps[] = {"fail_cuMemGetAllocationGranularity",
@@ -120,7 +120,7 @@ TEST(a_vmm_that_fails_is_an_error)
     struct mem_opt opt = some(MIB);
 
     gpu_use_double();
-    gpu_set("error", 801); /* not supported */
+    gpu_set("error", 801); /* the driver does not support it */
     for (size_t i = 0; i < ARRAY_LEN(steps); i++) {
         struct mem m;
 
@@ -160,7 +160,7 @@ TEST(more_than_the_gpu_has_is_refused)
     T_ERR(mem_cuda.open(&m, &opt), ERR_INTERNAL);
     T_EQ_I64(m.fd, -77);
     opt.bytes = MIB;
-    T_OK(mem_cuda.open(&m, &opt)); /* and nothing is lost by it */
+    T_OK(mem_cuda.open(&m, &opt)); /* nothing was lost */
     T_TRUE(cuda_lost(m.gpu) == NULL);
     mem_cuda.close(&m);
 }
@@ -255,13 +255,13 @@ static void other_process(int sock)
         close(fd);
     T_EQ_I64(write(sock, "w", 1), 1);
     T_EQ_I64(read(sock, &go, 1), 1);
-    /* The owner has closed it; what a descriptor brought is still there. */
+    /* The owner has closed the pool; the importer's memory still exists. */
     gpu_read(again.gpu, got, again.device + 200, 5);
     T_EQ_MEM(got, "world", 5);
     mem_cuda.close(&again);
 }
 
-/* The other process is there before either has a driver: a GPU does not
+/* The other process is forked before either loads the driver: a GPU does not
  * survive fork. */
 TEST(another_process_maps_a_descriptor)
 {
@@ -316,7 +316,7 @@ TEST(a_driver_without_read_only_maps_still_maps)
     mem_cuda.close(&m);
 }
 
-/* A pool on cuda:0, imported for copies by cuda:1 too. */
+/* Imports a pool on cuda:0 so that cuda:1 can copy from it, too. */
 static enum err import_for_another(const struct mem *m, struct mem *out)
 {
     struct mem_import from = {.name = "peer",
@@ -338,7 +338,7 @@ TEST(another_gpu_reads_it_where_it_reaches_it)
     long mapped;
 
     gpu_use();
-    gpu_double_only(); /* not every host has two */
+    gpu_double_only(); /* few hosts have two GPUs */
     T_OK(mem_cuda.open(&m, &opt));
     T_OK(cuda_open(&other, "test", 1));
     gpu_write(m.gpu, m.device, "hello", 5);
@@ -376,7 +376,7 @@ TEST(handles_that_are_none_are_refused)
     T_ERR(mem_cuda_import(&n, &from), ERR_MALFORMED);
     from.handle.len++;
     m.handle[3] ^= 1;
-    T_ERR(mem_cuda_import(&n, &from), ERR_INTERNAL); /* no such GPU */
+    T_ERR(mem_cuda_import(&n, &from), ERR_INTERNAL); /* no GPU has this UUID */
     m.handle[3] ^= 1;
     T_EQ_I64(n.fd, -77);
     mem_cuda.close(&m);
@@ -456,14 +456,14 @@ TEST(a_failed_copy_loses_the_gpu)
     T_TRUE(cuda_lost(c) == NULL);
     gpu_set("fail_copy", 1);
     gpu_set("hold", 1);
-    T_OK(cuda_lane_submit(l, &b, 0)); /* it shows later */
+    T_OK(cuda_lane_submit(l, &b, 0)); /* a later call reports it */
     gpu_set("hold", 0);
     T_ERR(cuda_lane_wait(l, 0), ERR_INTERNAL);
     T_ERR(cuda_lane_look(l, 0), ERR_INTERNAL);
     T_ERR(cuda_lane_submit(l, &b, 0), ERR_INTERNAL);
     T_HAS(cuda_lost(same), "cuda:1 is lost");
     T_HAS(cuda_lost(same), "ILLEGAL_ADDRESS");
-    cuda_lane_close(&l); /* does not hang */
+    cuda_lane_close(&l); /* this must not hang */
     cuda_unpin(c, p);
     cuda_close(&c);
     cuda_close(&same);
@@ -486,7 +486,7 @@ static void small_copies(bool old, long batches)
     struct mem m;
 
     T_OK(mem_cuda.open(&m, &opt));
-    m.gpu->no_batch = old; /* an older driver, as it were */
+    m.gpu->no_batch = old; /* as with an older driver */
     pinned = cuda_pinned(m.gpu, MIB);
     T_TRUE(pinned != NULL);
     for (uint32_t i = 0; i < MIB; i++)
@@ -504,7 +504,7 @@ static void small_copies(bool old, long batches)
         uint64_t at = to[i] - m.device;
 
         T_EQ_MEM(got + at, pinned + (from[i] - (uintptr_t)pinned), bytes[i]);
-        T_EQ_U64(got[at + bytes[i]], 0); /* and nothing more */
+        T_EQ_U64(got[at + bytes[i]], 0); /* no byte behind it was written */
     }
     if (!gpu_real())
         T_EQ_I64(gpu_get("batches"), batches);

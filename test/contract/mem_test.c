@@ -1,5 +1,5 @@
-/* mem_test.c - what engines and shards rely on in a pool's memory: it is all
- * there, it cannot be resized, and only we write where only we should. */
+/* mem_test.c - what engines and shards need of a pool's memory: all pages are
+ * there, the size is fixed, and only the daemon writes where only it may. */
 #include "io/mem.h"
 #include "test/t.h"
 
@@ -74,7 +74,7 @@ TEST(mode_seals_and_close_on_exec)
     mem_host.close(&m);
 }
 
-/* Root may reopen a descriptor for writing; the seal is what keeps it out. */
+/* Root may reopen a descriptor for writing; the seal still prevents it. */
 TEST(readers_see_and_cannot_write)
 {
     struct mem_opt opt = some(1 << 20, false);
@@ -95,10 +95,10 @@ TEST(readers_see_and_cannot_write)
     reader = map_fd(m.fd, m.bytes, PROT_READ);
     T_TRUE(reader != NULL);
     T_EQ_I64(mprotect(reader, m.bytes, PROT_READ | PROT_WRITE), -1);
-    memset(m.base, 0x5a, m.bytes); /* our own map was made before the seal */
+    memset(m.base, 0x5a, m.bytes); /* the daemon's map is older than the seal */
     T_EQ_MEM(reader, m.base, m.bytes);
     mem_host.close(&m);
-    T_EQ_U64(reader[m.bytes - 1], 0x5a); /* the pages outlive us */
+    T_EQ_U64(reader[m.bytes - 1], 0x5a); /* the pages outlive the daemon */
     munmap(reader, m.bytes);
 }
 
@@ -118,7 +118,8 @@ TEST(writers_write_and_nobody_resizes)
     T_EQ_I64(ftruncate(m.fd, (off_t)m.bytes * 2), -1);
     T_EQ_I64(fallocate(m.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
                  (off_t)m.page),
-        0); /* writable pools can lose bytes, never pages under a reader */
+        /* pages of writable pools may be removed, but never under a reader */
+        0);
     T_EQ_U64(m.base[0], 0);
     munmap(writer, m.bytes);
     mem_host.close(&m);
@@ -131,7 +132,7 @@ TEST(more_than_the_machine_has_is_refused)
     struct mem m = {.fd = -77};
 
     T_ERR(mem_host.open(&m, &opt), ERR_INTERNAL);
-    T_EQ_I64(m.fd, -77); /* untouched */
+    T_EQ_I64(m.fd, -77); /* *m is unchanged */
 }
 
 /* F40 */
@@ -143,7 +144,7 @@ TEST(huge_pages_are_had_or_refused)
     opt.huge_pages = true;
     T_TRUE(mem_host.page(&opt) > (uint64_t)sysconf(_SC_PAGESIZE));
     if (mem_host.open(&m, &opt) != OK)
-        return; /* refused with a line in the log: never small pages instead */
+        return; /* refused with a log line, never small pages instead */
     T_EQ_U64(m.bytes, mem_host.page(&opt));
     m.base[m.bytes - 1] = 1;
     mem_host.close(&m);

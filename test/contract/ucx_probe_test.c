@@ -1,14 +1,13 @@
-/* ucx_probe_test.c - what is asked of UCX before it is chosen: that it sees
- * memory go.
- *
- * UCX reads UCX_MEM_EVENTS when it is loaded, so each case is a process of its
- * own: this program again, which prints what it was told. */
+/* ucx_probe_test.c - what is asked of UCX before it is chosen, above all that
+ * it notices when memory is unmapped.  * UCX reads UCX_MEM_EVENTS when it is
+ * loaded, so each case is a process of its own: this program again, which
+ * prints the answer. */
 #include "io/data/ucx.h"
 #include "test/t.h"
 
 #include <sys/prctl.h>
 
-/* UCX's hooks and those of the thread sanitizer end the process together. */
+/* The hooks of UCX and of the thread sanitizer together end the process. */
 #ifndef __has_feature
 #define __has_feature(x) 0
 #endif
@@ -18,7 +17,7 @@
 #define HOOKS true
 #endif
 
-#define ASK "MMX_TEST_PROBE" /* in the environment: which transports */
+#define ASK "MMX_TEST_PROBE" /* variable: the transports to ask for */
 
 #ifndef PR_SET_MDWE
 #define PR_SET_MDWE              65
@@ -40,7 +39,7 @@ static __attribute__((constructor)) void answer(void)
     _exit(0);
 }
 
-/* Returns what the program says with UCX_MEM_EVENTS set so. */
+/* Returns the program's answer with this value of UCX_MEM_EVENTS. */
 static const char *ask(const char *events, const char *tls)
 {
     static char text[512];
@@ -52,7 +51,7 @@ static const char *ask(const char *events, const char *tls)
         events, tls, program);
     f = popen(command, "r");
     T_TRUE(f != NULL);
-    do /* UCX's own lines come first */
+    do /* UCX prints lines of its own first */
         T_TRUE(fgets(text, sizeof(text), f) != NULL);
     while (strncmp(text, "cache", 5) != 0);
     T_EQ_I64(pclose(f), 0);
@@ -78,7 +77,7 @@ TEST(a_cache_that_works)
     T_HAS(said, too_old() ? "ends the process" : "offer 1");
 }
 
-/* As the units of hosts have it. What is copied anyway needs no cache. */
+/* As the units of hosts set it. Transports that copy need no cache. */
 TEST(without_a_cache_ucx_is_not_offered)
 {
     const char *said = ask("n", "posix,cma");
@@ -89,7 +88,7 @@ TEST(without_a_cache_ucx_is_not_offered)
     T_HAS(said, too_old() ? "offer 0" : "offer 1");
 }
 
-/* As MemoryDenyWriteExecute has it: UCX's hooks cannot patch code. */
+/* With MemoryDenyWriteExecute UCX's hooks cannot patch code. */
 TEST(where_code_cannot_be_changed_there_is_no_cache)
 {
     if (!HOOKS)
@@ -99,7 +98,7 @@ TEST(where_code_cannot_be_changed_there_is_no_cache)
     T_HAS(ask("y", "posix,cma"), "cache 0, offer 0");
 }
 
-/* lo is one of UCX's, by its TCP. */
+/* UCX lists lo for its TCP transport. */
 TEST(devices_are_those_that_ucx_lists)
 {
     static const char *const none[] = {"", "l", "lo:1", "nosuch_0:1"};
@@ -119,7 +118,7 @@ TEST(an_offer_names_release_transports_and_devices)
 
     ucx_offer_text(&o, text, sizeof(text));
     T_EQ_STR(text, "1.22 rc_mlx5,dc_mlx5 on mlx5_0:1,mlx5_1:1");
-    o.devices[0] = 0; /* shared memory, by its name */
+    o.devices[0] = 0; /* shared memory by name */
     ucx_offer_text(&o, text, sizeof(text));
     T_EQ_STR(text, "1.22 rc_mlx5,dc_mlx5");
     o.transports[0] = 0;
@@ -127,7 +126,7 @@ TEST(an_offer_names_release_transports_and_devices)
     T_EQ_STR(text, "1.22");
 }
 
-/* The probe, on hosts as they come: what it says is consistent. */
+/* The probe on any host: its answer must be consistent. */
 TEST(what_ucx_is_worth)
 {
     struct ucx_offer any, named, none;

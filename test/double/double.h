@@ -37,7 +37,7 @@
 
 #define SHOWN __attribute__((visibility("default")))
 
-/* Results that nothing of ours asks for. */
+/* Results that our code does not name. */
 enum {
     CUDA_ERROR_INVALID_VALUE = 1,
     CUDA_ERROR_NOT_INITIALIZED = 3,
@@ -49,7 +49,7 @@ enum {
 #define CALL(name, version, parameters)  CUresult name##version parameters;
 #define BATCH(name, version, parameters) CUresult name##version parameters;
 #include "gpu/cuda.def"
-/* What Python calls besides. */
+/* Functions that only the Python package calls. */
 CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t bytes);
 CUresult cuMemFree_v2(CUdeviceptr a);
 CUresult cuMemHostRegister_v2(void *p, size_t bytes, unsigned int flags);
@@ -60,14 +60,14 @@ SHOWN long double_get(const char *name);
 
 /* cuda_mem.c */
 void double_count(const char *name, long n);
-/* What this call gives: CUDA_SUCCESS unless it is to fail. */
+/* Returns the result for this call: CUDA_SUCCESS unless it is to fail. */
 CUresult double_fault(const char *call);
 bool double_current(void);
-/* Of the current context. */
+/* Returns the device of the current context. */
 int double_device(void);
-/* Where a CPU finds the byte: for carriers that reach into GPUs. */
+/* Returns the byte's address for a CPU: for carriers that reach into GPUs. */
 SHOWN uint8_t *double_host(CUdeviceptr a);
-/* By that GPU. */
+/* True if that GPU reaches the bytes. */
 bool double_reachable(CUdeviceptr a, size_t bytes, bool write, int device);
 
 #define FAULT()                                                                \
@@ -78,7 +78,7 @@ bool double_reachable(CUdeviceptr a, size_t bytes, bool write, int device);
             return fault_;                                                     \
     } while (0)
 
-/* Calls that need a current context. */
+/* For calls that need a current context. */
 #define CURRENT()                                                              \
     do {                                                                       \
         if (!double_current())                                                 \
