@@ -31,7 +31,7 @@ struct engine {
 
 static uint8_t rows[ROWS][ROW_BYTES], came[ROWS][ROW_BYTES];
 
-/* Says which call has failed. True if it has not. */
+/* Reports a call that failed. True if it did not. */
 static bool ok(const struct engine *e, const char *call, int err)
 {
     char why[256] = "";
@@ -44,8 +44,8 @@ static bool ok(const struct engine *e, const char *call, int err)
     return false;
 }
 
-/* Waits for the room of one of the two; what the socket of either has kept back
- * goes meanwhile. */
+/* Waits for the room of one engine, and meanwhile sends what either socket has
+ * kept back. */
 static bool wait(struct engine both[2], int at, uint32_t what, const char *call)
 {
     int err = -MMX_E_TIMEOUT;

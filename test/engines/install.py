@@ -13,7 +13,7 @@ import zipfile
 
 
 class Refused(Exception):
-    """One line that says what is wrong and what to do."""
+    """An error of one line: what is wrong, and what to do."""
 
 
 def gb(size):
@@ -21,7 +21,7 @@ def gb(size):
 
 
 def room_for(path, need):
-    """Checks the disk before anything is fetched or made."""
+    """Checks the disk's free space before anything is fetched or made."""
     at = os.path.abspath(path)
     while not os.path.exists(at):
         at = os.path.dirname(at)
@@ -37,7 +37,7 @@ def room_for(path, need):
 
 
 def pip(venv, *words):
-    """Runs pip; raises its last error as a line."""
+    """Runs pip; raises Refused with the last error line."""
     got = subprocess.run(
         [os.path.join(venv, "bin/pip"), "--disable-pip-version-check",
          *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -49,8 +49,8 @@ def pip(venv, *words):
 
 
 def follow(words):
-    """Runs a table's program; returns its exit status. It is told when this
-    one is given up, and ends what it started."""
+    """Runs a table's program; returns its exit status. If this program is
+    ended, it ends the table's program, which ends its children."""
     child = subprocess.Popen(words)
     signal.signal(signal.SIGTERM, lambda *_: child.terminate())
     return child.wait()
@@ -65,7 +65,7 @@ def metadata(wheel):
 
 
 def fetch(venv, wanted, folder):
-    """Downloads one package without what it needs; returns its file."""
+    """Downloads one package without its dependencies; returns the file."""
     os.makedirs(folder, exist_ok=True)
     try:
         pip(venv, "download", "--quiet", "--no-deps", "--dest", folder,
@@ -82,15 +82,15 @@ def make_venv(path):
 
 
 def plain(requirement):
-    """Returns a requirement without the local part of its version, which
-    another index has ("torch==2.13.0+cpu")."""
+    """Returns a requirement without the local part of its version, such as
+    "+cpu", which only another index has."""
     return re.sub(r"(==[\w.]+)\+\w+", r"\1", requirement)
 
 
 def install(engine, folder):
-    """Returns the folder, with the engine in folder/venv. What an earlier run
-    left unfinished, or of another version, is removed first, and what fails
-    is removed; a folder that is not ours is left alone."""
+    """Returns the folder, with the engine in folder/venv. Removes first what
+    an earlier run left unfinished, or another version; removes what fails.
+    Leaves a folder alone that is not ours."""
     done, begun = (os.path.join(folder, x) for x in ("installed", "begun"))
     wanted = f"{engine.PACKAGE}=={engine.VERSION}"
     if os.path.exists(done):

@@ -1,5 +1,5 @@
-"""When an engine did what: written by its processes into the file MMX_TIMES
-names. Monotonic time is the same for all processes of a host."""
+"""Times at which an engine did something: its processes write them into the
+file MMX_TIMES names. Processes of a host share monotonic time."""
 
 import contextlib
 import os
@@ -15,8 +15,8 @@ def note(what, identifier):
 
 
 def taken(last=()):
-    """Returns {identifier: {what: time in ns}}, and forgets it: the first
-    time, or that of the last, of what `last` names."""
+    """Returns {identifier: {mark: time in ns}} and forgets it: the first time
+    of each mark, or the last one for marks in `last`."""
     found = {}
     with contextlib.suppress(FileNotFoundError):
         with open(os.environ["MMX_TIMES"], encoding="utf-8") as f:

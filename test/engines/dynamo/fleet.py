@@ -15,7 +15,7 @@ import aiohttp
 from servers import HERE, ON_A_CPU, PORT, ROOT, Server
 
 DEADLINE_S = 8
-LIMIT_S = 60  # for a request that does not end
+LIMIT_S = 60  # limit for a request that does not end
 MODEL = "m"
 WORKER = os.path.join(HERE, "dynamo/worker.py")
 ENV = {**ON_A_CPU, "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -49,7 +49,7 @@ class Fleet:
         return self.all[-1]
 
     def worker(self, name, model, mode, *words, env=None, served=MODEL):
-        """model: the folder that has it."""
+        """model: its folder."""
         return self.start(
             name, WORKER, "vllm", "--model",
             os.path.join(self.t.folder, model, "m"), "--served-model-name",
@@ -87,7 +87,8 @@ class Fleet:
 
 
 async def ask(fleet, *parts, model=MODEL, tokens=8):
-    """Returns tokens with their log-probabilities, or how it ended else."""
+    """Returns the tokens with their log-probabilities, or how the request
+    ended otherwise."""
     content = [{"type": "image_url", "image_url": {"url": p}}
                if p.startswith("data:") else {"type": "text", "text": p}
                for p in parts]

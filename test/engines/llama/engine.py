@@ -1,4 +1,5 @@
-"""llama.cpp: prebuilt libraries for CPUs of a wheel, and what is run of it."""
+"""llama.cpp: a wheel with prebuilt libraries for CPUs, and what is run of
+it."""
 
 import os
 import sys
@@ -16,7 +17,8 @@ SHORT = ("split",)
 
 
 def requirements(meta):
-    """Returns what our scripts need; the package's Python part is not run."""
+    """Returns what our scripts need; the package's own Python code is not
+    run."""
     return ["numpy", "gguf"]
 
 
@@ -25,7 +27,7 @@ def after(folder):
 
 
 def run(folder, parts):
-    """Prints the table; returns 0 if all of it is well."""
+    """Prints the table; returns 0 if all rows are well."""
     return install.follow(
         [os.path.join(folder, "venv/bin/python"), "-B",
          os.path.join(HERE, "run.py"), folder, *parts])

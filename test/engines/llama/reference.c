@@ -60,7 +60,7 @@ static void greedy(llama_pos past, FILE *logits)
     putchar('\n');
 }
 
-/* What other slots do beside the first batch. */
+/* Does what llama-server's other slots would do beside the first batch. */
 static void beside(const mtmd_input_chunk *picture)
 {
     const char *name = getenv("BESIDE");
@@ -81,7 +81,8 @@ static void beside(const mtmd_input_chunk *picture)
     fclose(said);
 }
 
-/* As llama-server: the pictures in one batch, then chunk by chunk. */
+/* Decodes as llama-server: encodes the pictures as one batch, then decodes
+ * chunk by chunk. */
 static void batched(const mtmd_input_chunks *chunks, llama_pos *past)
 {
     size_t n = mtmd_input_chunks_size(chunks);

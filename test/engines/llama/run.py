@@ -25,7 +25,7 @@ from install import Refused
 from prepare import PARTS, ROOT
 
 STEPS = 12
-ROUNDS = 5  # of times
+ROUNDS = 5  # of measured times
 PROMPT = "hello <__media__> what is this?"
 TWO = "first <__media__> second <__media__> compare"
 
@@ -51,7 +51,8 @@ class Cases:
     # --- programs -----------------------------------------------------------
     def reference(self, kind, line, name="ref", preload=None, batched=False,
                   batch=256):
-        """The answer of an unsplit program; (tokens, logits, stderr, s)."""
+        """Runs an unsplit program; returns (tokens, logits, stderr,
+        seconds)."""
         env = dict(os.environ, **(preload or {}))
         if batched:
             env["BATCHED"] = "1"
@@ -82,7 +83,7 @@ class Cases:
 
     @staticmethod
     def end(encode):
-        """Lets an encode host go; what it said."""
+        """Ends an encode host; returns its stderr."""
         if not encode.stdin.closed:
             encode.stdin.close()
         if encode.stdout:
@@ -92,7 +93,8 @@ class Cases:
         return said
 
     def language_host(self, kind, daemon, line, *more, name="got"):
-        """Its answer to a line; (stdout, logits or None)."""
+        """Runs a language host on one line; returns (stdout, logits or
+        None)."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.path(f"{name}.bin"))
         p = subprocess.run(
@@ -120,7 +122,7 @@ class Cases:
                  note)
 
     def split(self, case, pair, kind, line, *more, limit=0.0):
-        """Encode host, then language host."""
+        """Runs an encode host, then a language host."""
         encode = self.encode_host(kind, pair[0])
         encode.stdin.write(line + "\n")
         encode.stdin.close()
@@ -150,11 +152,12 @@ def split_cases(c):
     one, two = f"r {a} {PROMPT}", f"r {a},{b} {TWO}"
     turn = iter(range(1000))
 
-    def fresh(line):  # room names are for use once
+    def fresh(line):  # a room name is for one use
         return f"r{next(turn)}-{time.time_ns()}{line[1:]}"
 
     other = c.truth("qwen", f"r {b} {PROMPT}")
-    c.bad += (other[1] == c.truth("qwen", one)[1]).all()  # it sees pictures
+    # the answers differ: the model sees the pictures
+    c.bad += (other[1] == c.truth("qwen", one)[1]).all()
     sound = f"r {c.path('sound.wav')} {PROMPT}"
     for kind, what in (("qwen", "M-RoPE"), ("gemma", "both ways"),
                        ("sound", "a sound")):
@@ -193,12 +196,12 @@ def split_cases(c):
 
 
 def renamed(manifest, reference):
-    """The line with another room."""
+    """Returns the line with another room."""
     return re.sub(r"room:[\w-]+:", f"room:{reference}:", manifest)
 
 
 def language_process(c, lang, mode, steps):
-    """A language host of the sound's model that stays."""
+    """Starts a language host of the sound's model that stays."""
     return subprocess.Popen(
         [f"{c.build}/llama/mmx-llama-language", "--model", c.model("sound"),
          "--socket", lang.socket, "--encoder", "enc0", "--batch", "256",
@@ -208,22 +211,22 @@ def language_process(c, lang, mode, steps):
 
 
 def slow_encoder(c, e, ms):
-    """An encoder that sleeps before each window."""
+    """Starts an encoder that sleeps before each window."""
     return c.encode_host("sound", e, LD_PRELOAD=c.path("slow.so"),
                          SLOW_MS=str(ms))
 
 
 def asks(host, line):
-    """Gives a line to a host; its answer's first line."""
+    """Gives a line to a host; returns the first line of the answer."""
     host.stdin.write(line)
     host.stdin.flush()
     return host.stdout.readline()
 
 
 def first_token_cases(c):
-    """How long the first token of an answer takes: rows prefilled as they land
-    beside the whole item, in turn, from the encode host's line on, when the
-    sound is cut and none of it encoded."""
+    """Measures the time to the first token from the encode host's line on,
+    when the sound is cut and not encoded yet: with rows prefilled as they
+    land, and with the whole item, in turn."""
     sound = f"{c.path('sound.wav')} {PROMPT}\n"
     w, started = worlds(), []
     try:
@@ -234,7 +237,8 @@ def first_token_cases(c):
             encode = slow_encoder(c, e, ms)
             hosts = {m: language_process(c, lang, m, 1) for m in took}
             started += [encode, *hosts.values()]
-            for turn in range(2 * ROUNDS + 2):  # the first two load models
+            # the first two rounds load models
+            for turn in range(2 * ROUNDS + 2):
                 mode = ("stream", "view")[turn % 2]
                 manifest = asks(encode, f"r{turn} {sound}")
                 windows = manifest.count(" room:")
@@ -263,7 +267,7 @@ def first_token_cases(c):
 
 
 def dies_case(c, e, lang, sound, started):
-    """An encode host is killed when its first window has landed."""
+    """An encode host is killed after its first window has landed."""
     from pair import eventually
     language = language_process(c, lang, "stream", STEPS)
     encode = slow_encoder(c, e, 2000)
@@ -291,7 +295,7 @@ def dies_case(c, e, lang, sound, started):
 
 
 def grid_case(c, line, truth):
-    """Rows as of another engine: aux has the grid, and no saved chunk."""
+    """Rows as from another engine: the aux has the grid and no saved chunk."""
     import mmx
     from mmx import aux
     w = worlds()
@@ -331,8 +335,8 @@ def grid_case(c, line, truth):
 
 
 def other_case(c, checkpoint, python):
-    """The encoder of transformers, the language model of llama.cpp, and both
-    of them alone, on one checkpoint."""
+    """transformers' encoder with llama.cpp's language model, and both engines
+    alone, on one checkpoint."""
     import mmx
     a, room = c.path("a.png"), str(mmx.Reference.draw())
     line = f"r {a} {PROMPT}"
@@ -353,7 +357,7 @@ def other_case(c, checkpoint, python):
             [python, "-B", os.path.join(prepare.HERE, "other.py"), checkpoint,
              a, e.socket, room, str(STEPS), before, behind], text=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        # Its libraries take a minute to load: the room is asked for later.
+        # Its libraries take a minute to load, so the room is requested later.
         theirs = other.stdout.readline().split()[1:]
         said, got = c.language_host(
             "qwen", lang, renamed(manifest, room))
@@ -412,7 +416,7 @@ def preload_cases(c):
             case(f"{dtype}{', batch calls' if batched else ''}", env, batched,
                  " rows of ", False, limit)
             c.end(encode)
-            lang.all_free()  # the encoder keeps what has a key
+            lang.all_free()  # the encoder keeps rooms that have a key
         finally:
             w.close()
     w = worlds()
@@ -428,7 +432,7 @@ def preload_cases(c):
 
 
 def full_pipe():
-    """A pipe into which not one byte fits: who writes waits."""
+    """Returns a full pipe: a writer waits."""
     there, here = os.pipe()
     os.set_blocking(here, False)
     with contextlib.suppress(BlockingIOError):
@@ -439,7 +443,7 @@ def full_pipe():
 
 
 def killed_case(c, two, case):
-    """The encode host stands between announce and encode, and is killed while
+    """The encode host is stopped between announce and encode, and killed while
     the language side waits."""
     from pair import eventually
     w = worlds()

@@ -16,7 +16,7 @@ STEPS = 12
 
 
 class Client:
-    """Asks a server of this port."""
+    """A client of the server at this port."""
 
     def __init__(self, port):
         self.port = port
@@ -30,7 +30,7 @@ class Client:
             return json.load(answer)
 
     def ask(self, *pictures):
-        """([token, ...], [log-probability, ...])"""
+        """Returns ([token, ...], [log-probability, ...])."""
         data = []
         for path in pictures:
             with open(path, "rb") as f:

@@ -1,5 +1,5 @@
-"""What our hosts for llama.cpp call, by header of its sources: all that the
-doubles of test/double/llama have, whose declarations are the table."""
+"""The functions that our hosts for llama.cpp call, by header of its sources:
+those that the doubles in test/double/llama declare."""
 
 import os
 import re
@@ -7,18 +7,18 @@ import re
 TESTED = ("llama-cpp-py-sync==0.11739",)
 MAIN = "ggml-org/llama.cpp/master/"
 WHEEL_BYTES = 10**9
-IN_WHEEL = "llama_cpp_py_sync/_cffi_bindings.py"  # has all headers
+IN_WHEEL = "llama_cpp_py_sync/_cffi_bindings.py"  # the file with all headers
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 DOUBLES = os.path.join(HERE, "../../double/llama")
 FILES = ("include/llama.h", "tools/mtmd/mtmd.h", "tools/mtmd/mtmd-helper.h")
-# A comma follows the deprecated ones, which are a macro's parameter.
+# Deprecated prototypes are a macro's parameter, and so end with a comma.
 PROTOTYPE = re.compile(
     r"([\w\s*]+?)\b((?:llama|mtmd)_\w+)\s*\(([^()]*)\)\s*[;,]")
 
 
 def types(words):
-    """Returns a type without spaces, and without the name behind it."""
+    """Returns a type without spaces and without the parameter's name."""
     words = [w for w in re.findall(r"\w+|\*", words)
              if w not in ("struct", "enum") and not w.endswith("_API")]
     named = len(words) > 1 and words[-1] not in ("*", "const") and \
@@ -40,7 +40,7 @@ def prototypes(text):
 
 
 def names(text, wanted):
-    """As signatures.names, of a header."""
+    """As signatures.names, for a header."""
     found = prototypes(text)
     return {name: found.get(name) for name in wanted}
 
