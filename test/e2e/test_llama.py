@@ -133,30 +133,6 @@ class Split(Llama):
                         self.split(world, line, "--mode", mode, batch=batch)
                 self.gone(*world)
 
-    # RULES 6.7
-    def test_rows_are_read_where_the_encoder_has_them(self):
-        """As soon as the host has mapped the encoder's pool; also rows in
-        bf16."""
-        for dtype in ("f32", "bf16"):
-            e, d = self.pair_of(dtype, transfer={"same_host": "lend"})
-            want = self.unsplit(self.line())[0]
-            for mode in ("auto", "view", "plan"):
-                host = self.encode_host(e)
-                p = self.language_host(d, "--mode", mode)
-                before = d.stats()["rooms_lent"]
-
-                def lent():
-                    p.stdin.write(self.encoded_line(host, self.line()))
-                    p.stdin.flush()
-                    tokens, _ = p.stdout.readline(), p.stdout.readline()
-                    self.assertEqual(re.findall(r" tokens (.*)", tokens), want)
-                    return d.stats()["rooms_lent"] > before
-                eventually(lent, f"{dtype} of {mode} are lent")
-                self.end(p)
-                self.end(host)
-                e.all_free()
-            self.gone(e, d)
-
     def test_a_picture_larger_than_the_pool_passes_through(self):
         self.file("a", "40 30 5")
         pair = self.pair_of(encoded={"blocks": 400},
@@ -543,7 +519,7 @@ class Windows(Llama):
         d.all_free()
 
 
-class Preload(Llama):
+class Programs(Llama):
     """Programs without mmx in them. A test ends the encoder's daemon itself:
     rows with a key stay there until their space is needed."""
 
@@ -568,6 +544,8 @@ class Preload(Llama):
         self.encoded_line(host, line)
         return host
 
+
+class Preload(Programs):
     def test_rows_come_from_a_room(self):
         line = self.line("ab", "one <__media__> two <__media__> end")
         want = self.unsplit(line)[0]
@@ -586,22 +564,6 @@ class Preload(Llama):
                 self.end(host)
                 d.all_free()
             self.gone(e, d)
-
-    # RULES 6.7
-    def test_rows_are_read_where_the_encoder_has_them(self):
-        """The rows of a batch are used until the program frees it."""
-        e, d = self.pair_of(transfer={"same_host": "lend"})
-        for batched in (False, True):
-            lines = [self.line(name) for name in ("a", "b") * 20]
-            host = self.digest_host(e, lines[0])
-            self.encoded_line(host, lines[1])
-            before = d.stats()["rooms_lent"]
-            got, said = self.ask(d, *lines, batched=batched)
-            self.assertEqual(got, 20 * self.unsplit(*lines[:2])[0], said)
-            self.assertEqual(self.own, 0, said)
-            self.assertGreater(d.stats()["rooms_lent"], before)
-            self.end(host)
-        e.stop()
 
     def test_the_library_may_be_linked(self):
         e, d = self.pair_of()

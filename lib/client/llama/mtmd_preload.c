@@ -22,20 +22,21 @@
  * Rows of single pictures are copied, so that an idle program holds no blocks;
  * those of a batch are read in place, where the pool is f32, until the program
  * frees the batch. A batch of which one picture's rows are missing is encoded
- * here as a whole. A handle of libmmx serves all threads; the lock below guards
- * the list of what is had and the link, and no wait for rows. Rejected:
- * answering libmtmd's tokenizer as well, which would spare the projector but
- * follows its inner types. */
+ * here as a whole. A handle of libmmx serves all threads, one of them ours; the
+ * lock below guards the list of what is had and the link, and no wait for rows.
+ * Rejected: answering libmtmd's tokenizer as well, which would spare the
+ * projector but follows its inner types. */
 #include "digest.h"
 
 #include <dlfcn.h>
 #include <llama.h>
 #include <mtmd.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <time.h>
 
-enum { WAIT_MS = 300 };
+enum { WAIT_MS = 300, KEEP_MS = 20 };
 
 /* The rows of one chunk: of a batch, or a single one of a context. */
 struct have {
@@ -57,6 +58,7 @@ static struct {
     uint64_t epoch;
     bool off;  /* never again: this program encodes by itself */
     bool away; /* a line has said so */
+    int waits; /* threads that step the handle themselves */
     int width;
     /* when a wait for a picture last failed, ms; 0: the last one came */
     int64_t silent;
@@ -137,6 +139,32 @@ static bool map_pool(uint64_t epoch)
     return false;
 }
 
+/* Steps the handle while the program asks for no picture. Otherwise it keeps
+ * maps of daemons that have ended, and blocks that were lent to others. */
+static void *keep(void *unused)
+{
+    struct mmx_event ev[64];
+    struct pollfd p = {.fd = mmx_fd(link.m), .events = POLLIN};
+
+    for (bool busy = false;;) {
+        (void)poll(NULL, 0, busy ? KEEP_MS : 0);
+        (void)poll(&p, 1, -1);
+        pthread_mutex_lock(&lock);
+        busy = link.waits > 0;
+        if (!busy)
+            (void)mmx_step(link.m, ev, 64);
+        pthread_mutex_unlock(&lock);
+    }
+    return unused;
+}
+
+static void waits(int more)
+{
+    pthread_mutex_lock(&lock);
+    link.waits += more;
+    pthread_mutex_unlock(&lock);
+}
+
 /* True if rooms can be requested: connected, with a pool that fits. Called with
  * the lock held. */
 static bool up(void)
@@ -148,12 +176,15 @@ static bool up(void)
     struct mmx_info info = {.size = sizeof info};
     struct mmx_event ev[64];
     bool ok = false, fresh = false;
+    pthread_t thread;
 
     if (!link.off && !link.m) {
         int e = mmx_open(&o, &link.m);
 
         fresh = e == 0;
         link.off = e != 0;
+        if (e == 0 && pthread_create(&thread, NULL, keep, NULL) == 0)
+            pthread_detach(thread);
         if (e)
             fprintf(stderr, "mmx: %s; pictures are encoded here\n",
                 mmx_reason(e, NULL, NULL));
@@ -246,11 +277,14 @@ static void heard(bool announced)
 /* Waits for the rows. Returns 0, or why they do not come. */
 static int wait_rows(mmx_room r)
 {
-    int e = mmx_wait_room(link.m, r, MMX_LENGTH | MMX_READY, patience());
+    int e;
 
+    waits(1);
+    e = mmx_wait_room(link.m, r, MMX_LENGTH | MMX_READY, patience());
     heard(e != -MMX_E_TIMEOUT && e != -MMX_E_PEER_LOST);
     if (e == 0)
         e = mmx_wait_room(link.m, r, MMX_READY, limit("MMX_ROWS_MS", 60000));
+    waits(-1);
     return e;
 }
 
