@@ -507,6 +507,40 @@ class Windows(Llama):
         self.end(again)
         d.all_free()
 
+    def test_langd_starts_again_while_rows_are_decoded(self):
+        """The wait for the next rows finds the new run; the next requests are
+        answered."""
+        e, d = self.pair_of()
+        hold = os.path.join(self.dir, "decode")
+        os.mkfifo(hold)
+        line, encode = self.line(["sound"]), self.held(e)
+        language = self.language_host(
+            d, FAKE_ROWS=self.dir + "/rows.count", FAKE_DECODE=hold)
+        language.stdin.write(self.encoded_line(encode, line))
+        language.stdin.flush()
+        self.one_more(2)
+        for rows in (5, 10):
+            eventually(lambda: self.decoded() == rows, f"{rows} are decoded")
+            with open(hold, "w", encoding="ascii"):
+                pass
+        eventually(lambda: self.decoded() == 12, "the window is decoded")
+        d.kill()
+        d.start()
+        with open(hold, "w", encoding="ascii"):
+            os.unlink(hold)
+        self.assertRegex(language.stdout.readline(),
+                         "^r1 error daemon-lost, advice ")
+        encode.kill()
+        encode.communicate()
+        again = self.encode_host(e)
+        eventually(lambda: d.show("engines"), "the host is connected")
+        for _ in range(2):
+            language.stdin.write(self.encoded_line(again, line))
+        out, said = language.communicate(timeout=LIMIT)
+        self.assertEqual(re.findall(r" tokens (.*)", out),
+                         self.unsplit(line)[0] * 2, out + said)
+        self.end(again)
+
     def test_no_window_is_encoded_for_a_request_that_has_gone(self):
         e, d = self.pair_of()
         _, encode, language = self.first_window(e, d)

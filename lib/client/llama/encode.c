@@ -368,8 +368,8 @@ static bool serve(char *line)
     settle(n_undelivered + j.n_items > OPEN_MAX ? ALL : 0);
     for (int i = 0; tag && i < j.n_items; i++)
         settle(j.item[i].id);
-    if (!wrong && !host_up(&host))
-        wrong = "the daemon is away";
+    if (!wrong && (e = host_up(&host)) != 0)
+        wrong = host_reason(&host, e);
     if (!wrong) {
         (void)mmx_cork(host.m); /* they get their blocks together */
         while (opened < j.n_items && (e = announce(&j, opened)) == 0)

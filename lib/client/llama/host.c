@@ -67,20 +67,9 @@ void host_open(struct host *h, int role, const char *socket, const char *pool)
             h->pool.name, h->field->dtype);
 }
 
-bool host_up(struct host *h)
+int host_up(struct host *h)
 {
-    struct mmx_event ev[16];
-    struct mmx_pool again = {.size = sizeof again};
-
-    for (int n = mmx_step(h->m, ev, 16); n > 0; n = mmx_step(h->m, ev, 16))
-        for (int i = 0; i < n; i++)
-            if (ev[i].what & MMX_UP &&
-                mmx_pool(h->m, h->pool.name, h->pool.layout, 5000, &again) == 0)
-                h->pool = again;
-    h->field = &h->pool.fields[0];
-    struct mmx_info info = {.size = sizeof info};
-
-    return mmx_info(h->m, &info) == 0 && info.up;
+    return mmx_pool(h->m, h->pool.name, h->pool.layout, 5000, &h->pool);
 }
 
 void host_fits(const struct host *h, int width)
@@ -98,9 +87,11 @@ void host_fits(const struct host *h, int width)
 static void idle(struct host *h)
 {
     struct pollfd p[] = {{STDIN_FILENO, POLLIN, 0}, {mmx_fd(h->m), POLLIN, 0}};
+    struct mmx_event ev[16];
 
     do
-        (void)host_up(h);
+        while (mmx_step(h->m, ev, 16) > 0)
+            ;
     while (poll(p, 2, -1) < 0 || !p[0].revents);
 }
 

@@ -31,9 +31,9 @@ void host_quiet(void);
 /* Connects and maps the pool (NULL: the daemon's first), or dies. */
 void host_open(struct host *h, int role, const char *socket, const char *pool);
 
-/* Connects again if need be, and maps the pool of a daemon that was restarted.
- * False: the daemon is away. */
-bool host_up(struct host *h);
+/* Maps the pool again if its daemon was restarted, or the connection to it was
+ * lost. Returns 0 or why not. */
+int host_up(struct host *h);
 
 /* Dies unless the pool's rows are as wide as the model's. */
 void host_fits(const struct host *h, int width);

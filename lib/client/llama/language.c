@@ -482,8 +482,7 @@ static bool serve(char *line)
         ok = n < PARTS_MAX && read_part(&part[n++], word, &room);
     }
     ok = ok && n > 0;
-    if (ok && !host_up(&host))
-        ok = wrong_is("the daemon is away");
+    ok = ok && good(host_up(&host));
     if (ok) {
         space = mmx_space(host.m, host_name, llama_n_seq_max(context), 5000);
         ok = good(space) && run(part, n, request);

@@ -13,4 +13,7 @@ struct llama_model {
 /* Returns the hash of n bytes behind h. */
 uint64_t fake_mix(uint64_t h, const void *p, size_t n);
 
+/* Reads the pipe that the variable names to its end, if there is one. */
+void fake_hold(const char *variable);
+
 #endif

@@ -3,7 +3,9 @@
  * attention was causal, in order. A model's file says "WIDTH MROPE BOTH_WAYS",
  * three numbers; MROPE 2: positions are not those of the grid.
  *
- *   FAKE_ROWS  a file that gets one byte for each row decoded */
+ *   FAKE_ROWS    a file that gets one byte for each row decoded
+ *   FAKE_DECODE  a pipe's name: after that, decoding waits until it can be read
+ *                to its end */
 #include "fake.h"
 
 #include <stdlib.h>
@@ -226,6 +228,8 @@ int32_t llama_process(struct llama_context *c, enum llama_process_type type,
     }
     if (f)
         fclose(f);
+    if (b->entry[0].row)
+        fake_hold("FAKE_DECODE");
     return 0;
 }
 

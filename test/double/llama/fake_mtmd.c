@@ -298,21 +298,28 @@ struct mtmd_decoder_pos mtmd_image_tokens_get_decoder_pos(
 
 /* encoding */
 
+void fake_hold(const char *variable)
+{
+    const char *pipe = getenv(variable);
+    FILE *f = pipe ? fopen(pipe, "r") : NULL;
+
+    if (f) {
+        while (fgetc(f) != EOF)
+            ;
+        fclose(f);
+    }
+}
+
 static void held(void)
 {
-    const char *hold = getenv("FAKE_HOLD"), *count = getenv("FAKE_ENCODES");
+    const char *count = getenv("FAKE_ENCODES");
     FILE *f = count ? fopen(count, "a") : NULL;
 
     if (f) {
         fputc('.', f);
         fclose(f);
     }
-    f = hold ? fopen(hold, "r") : NULL;
-    if (f) {
-        while (fgetc(f) != EOF)
-            ;
-        fclose(f);
-    }
+    fake_hold("FAKE_HOLD");
 }
 
 static float *rows_of(const mtmd_context *m, const mtmd_input_chunk *c)
