@@ -1,5 +1,5 @@
-/* relay.h - a man in the middle of one connection for rows: sockets of the
- * test, turned by the thread that turns the ends. */
+/* relay.h - a relay in the middle of one connection for rows. Its sockets
+ * belong to the test; the thread that turns the ends turns it. */
 #ifndef MMX_TEST_RELAY_H
 #define MMX_TEST_RELAY_H
 
@@ -9,17 +9,17 @@
 /* Bytes on their way from one end of the relay to the other. */
 struct pipe {
     int from, to;
-    uint8_t *heard; /* all of them so far */
+    uint8_t *heard; /* all bytes so far */
     size_t len, sent;
 };
 
-/* A man in the middle of one connection. */
+/* A relay in the middle of one connection. */
 struct relay {
     int listener;
     struct tcp_place to;
-    struct pipe up, down; /* up: to the listener of rows */
-    size_t flip_at;       /* of `up`: this byte is changed; SIZE_MAX: none */
-    size_t cut_at;        /* and nothing goes on from here */
+    struct pipe up, down; /* up: towards the listener for rows */
+    size_t flip_at;       /* changes this byte of `up`; SIZE_MAX: none */
+    size_t cut_at;        /* passes no byte on from here */
     uint8_t address[TCP_ADDRESS_MAX];
     uint32_t address_len;
 };
@@ -29,13 +29,13 @@ void relay_open(struct relay *r, struct side *to);
 /* Ends the connections on both sides. */
 void relay_end(struct relay *r);
 void relay_close(struct relay *r);
-/* Returns a connection to where the rows go. */
+/* Returns a new connection to the listener for rows. */
 int relay_onward(const struct relay *r);
-/* Connects onward for a connection that has come. */
+/* Accepts a connection, and connects onward for it. */
 void relay_accept(struct relay *r);
-/* Passes on what has come, either way. */
+/* Passes on what has arrived, in both directions. */
 void relay_turn(struct relay *r);
-/* Turns all until *count is `wanted`, or a's endpoint broke. */
+/* Turns all until *count is `wanted`, or a's endpoint breaks. */
 void relay_until(struct relay *r, struct side *a, struct side *b,
     const uint32_t *count, uint32_t wanted);
 

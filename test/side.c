@@ -1,14 +1,15 @@
-/* side.c - see side.h. Every callback checks what it is told as it is told:
- * content, "not inside post", and that nothing is told twice is what the
- * counts are for. The thread that owns the carrier owns the side. Rejected: a
- * log of callbacks compared at the end, which says less about where. */
+/* side.c - see side.h. Every callback checks its arguments at once: the
+ * content, that it is not called inside post(), and (by the counts) that
+ * nothing is reported twice. The thread that owns the carrier owns the side.
+ * Rejected: a log of callbacks compared at the end, which says less about
+ * where. */
 #include "test/side.h"
 
 #include "test/t.h"
 
 #include <signal.h>
 
-/* Byte i of message id. */
+/* Returns byte i of message id. */
 static uint8_t byte_of(uint32_t id, size_t i)
 {
     return (uint8_t)(id * 37 + i * 11 + (i >> 8) * 3 + (i >> 16));
@@ -29,7 +30,7 @@ static void verify(const uint8_t *p, size_t n, uint32_t id)
             id, n, i, p[i], byte_of(id, i));
 }
 
-/* The cookie of message id: not NULL. */
+/* Returns the cookie of message id, which is not NULL. */
 static void *cookie_of(uint32_t id)
 {
     return (void *)(uintptr_t)(id + 1);
@@ -164,7 +165,7 @@ void side_open_with(
         .connected = on_connected};
     struct data_conf own = *c;
 
-    signal(SIGPIPE, SIG_IGN); /* as the daemons do */
+    signal(SIGPIPE, SIG_IGN); /* as the daemons set it */
     memset(s, 0, sizeof(*s));
     s->ops = ops;
     s->fetch_pieces = 3;

@@ -1,4 +1,4 @@
-/* slab.h - a slab of fresh memory, as daemons have one. */
+/* slab.h - a slab of fresh memory, as daemons have. */
 #ifndef MMX_TEST_SLAB_H
 #define MMX_TEST_SLAB_H
 
@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* p is the caller's to free; a test's process may end with it. */
+/* The caller frees p, or its process ends. */
 static inline struct slab slab_fresh(size_t bytes)
 {
     struct slab s = {.p = aligned_alloc(SLAB_ALIGN, bytes), .cap = bytes};

@@ -196,7 +196,7 @@ static int remove_one(
 static void case_process(const struct t_case *c, int out, pid_t parent)
 {
     setpgid(0, 0);
-    /* Who ends the program ends the case, too. */
+    /* If the program ends, the case ends, too. */
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent)
         _exit(1);
@@ -209,7 +209,7 @@ static void case_process(const struct t_case *c, int out, pid_t parent)
     exit(0);
 }
 
-/* What the case printed, on our stdout. */
+/* Copies the case's output to our stdout. */
 static void show_output(int out)
 {
     char buf[4096];
@@ -230,7 +230,7 @@ static int capture_file(void)
     return fd;
 }
 
-/* A case under way. */
+/* A running case. */
 struct running {
     const struct t_case *c;
     pid_t pid;
@@ -275,14 +275,15 @@ static bool over(const struct running *r, bool *is_late)
     siginfo_t si = {.si_pid = 0};
 
     *is_late = false;
-    /* WNOWAIT keeps the pid, and with it the group's number, ours. */
+    /* WNOWAIT keeps the pid, and with it the number of the case's process
+     * group. */
     if (waitid(P_PID, (id_t)r->pid, &si, WEXITED | WNOHANG | WNOWAIT) == 0 &&
         si.si_pid == r->pid)
         return true;
     return *is_late = t_now_ns() >= r->end_ns;
 }
 
-/* Kills its process group in any case, and says what came of it. */
+/* Kills the case's process group in any case, and prints the result. */
 static void end(const struct running *r, bool is_late)
 {
     int status = 0;
@@ -310,7 +311,7 @@ static void end(const struct running *r, bool is_late)
     late += is_late;
 }
 
-/* Waits until fewer than n cases are under way. */
+/* Waits until fewer than n cases run. */
 static void wait_below(unsigned n)
 {
     while (running_count >= n) {

@@ -10,18 +10,18 @@
 #include "base/bytes.h"
 #include "base/err.h"
 
-/* What nearly every test uses. */
+/* Headers that nearly every test needs. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-/* Limits are only for what never comes: a machine with other work, and a build
- * with a sanitizer, may take any time below them. */
+/* Limits are only for events that never come: below them a busy machine, or a
+ * build with a sanitizer, may take any time. */
 #define T_LIMIT_S 120   /* of a case */
 #define T_WAIT_MS 50000 /* of one wait */
-/* For times of ours that are not to end while a test waits. */
+/* For daemons' times that must not end during a test. */
 #define T_NEVER_MS 3600000
 
 struct t_case {
@@ -33,7 +33,8 @@ struct t_case {
 
 void t_register(struct t_case *c);
 
-/* TEST(name) has the usual limit, TEST_LIMIT(name, seconds) its own. */
+/* TEST(name) has the usual limit, TEST_LIMIT(name, seconds) a limit of its
+ * own. */
 #define TEST_LIMIT(id, seconds)                                                \
     static void t_run_##id(void);                                              \
     __attribute__((constructor)) static void t_add_##id(void)                  \
@@ -43,8 +44,8 @@ void t_register(struct t_case *c);
     }                                                                          \
     static void t_run_##id(void)
 #define TEST(id) TEST_LIMIT(id, T_LIMIT_S)
-/* The body has the variable `of`, for example `struct rig *e`; `made` is its
- * value. */
+/* The body has the variable `of`, for example `struct rig *e`, with the value
+ * `made`. */
 #define TEST_WITH(id, of, made)                                                \
     static void t_with_##id(of);                                               \
     TEST(id)                                                                   \
@@ -53,7 +54,7 @@ void t_register(struct t_case *c);
     }                                                                          \
     static void t_with_##id(of)
 
-/* A case that is one call: those of a function stand as a table. */
+/* A case that is one call: cases of one function form a table. */
 #define TEST_IS(id, call)                                                      \
     TEST(id)                                                                   \
     {                                                                          \
@@ -61,7 +62,7 @@ void t_register(struct t_case *c);
     }                                                                          \
     struct t_case
 
-/* `begin` comes before the body, `end` when it has run to its last line. */
+/* Runs `begin` before the body, and `end` after its last line. */
 #define TEST_AROUND(id, begin, end)                                            \
     static void t_around_##id(void);                                           \
     TEST(id)                                                                   \
@@ -72,7 +73,7 @@ void t_register(struct t_case *c);
     }                                                                          \
     static void t_around_##id(void)
 
-/* Runs n cases of this program side by side: for cases that mostly wait. */
+/* Runs n cases of this program at once: for cases that mostly wait. */
 #define TESTS_AT_ONCE(n)                                                       \
     __attribute__((constructor)) static void t_all_at_once(void)               \
     {                                                                          \
@@ -81,13 +82,13 @@ void t_register(struct t_case *c);
     _Static_assert((n) > 1, "one at a time")
 void t_at_once(unsigned cases_at_once);
 
-/* Ends the case; any thread of it. */
+/* Ends the case as failed, from any of its threads. */
 NORETURN void t_fail(const char *file, int line, const char *fmt, ...)
     PRINTF_LIKE(3, 4);
 /* Ends the case as skipped, with a line that says why it could not run. */
 NORETURN void t_skip(const char *fmt, ...) PRINTF_LIKE(1, 2);
 
-/* What was compared, as text: `a` and `b` are the expressions. */
+/* Compare values; `a` and `b` are the expressions as text. */
 void t_u64(const char *file, int line, const char *a, const char *b, uint64_t x,
     uint64_t y);
 void t_i64(const char *file, int line, const char *a, const char *b, int64_t x,
@@ -104,7 +105,7 @@ void t_err(
     ((x) ? (void)0 : t_fail(__FILE__, __LINE__, "%s is false", #x))
 #define T_FALSE(x)                                                             \
     ((x) ? t_fail(__FILE__, __LINE__, "%s is true", #x) : (void)0)
-/* Like T_TRUE with the values that explain it. */
+/* As T_TRUE, with a text that shows the values. */
 #define T_CHECK(x, ...)                                                        \
     ((x) ? (void)0 : t_fail(__FILE__, __LINE__, __VA_ARGS__))
 #define T_FAIL(...) t_fail(__FILE__, __LINE__, __VA_ARGS__)
@@ -118,30 +119,32 @@ void t_err(
 #define T_HAS(text, part) t_has(__FILE__, __LINE__, (text), (part))
 #define T_EQ_MEM(got, wanted, n)                                               \
     t_mem(__FILE__, __LINE__, #got, (got), (wanted), (n))
-/* T_ERR(call, ERR_X): the call gave that; T_OK(call): it gave OK. */
+/* T_ERR(call, ERR_X): the call must return that; T_OK(call): it must return
+ * OK. */
 #define T_ERR(call, wanted) t_err(__FILE__, __LINE__, #call, (call), (wanted))
 #define T_OK(call)          T_ERR(call, OK)
 
-/* Polls cond every millisecond until it holds or limit_ms is over; says which.
- * T_WAIT fails the case when it does not hold within T_WAIT_MS. */
+/* Polls cond every millisecond until it holds or limit_ms is over; returns
+ * whether it holds. T_WAIT fails the case if it does not hold within
+ * T_WAIT_MS. */
 bool t_wait(bool (*cond)(void *ud), void *ud, unsigned limit_ms);
 #define T_WAIT(cond, ud)                                                       \
     T_CHECK(t_wait(cond, ud, T_WAIT_MS), "%s did not hold in time", #cond)
 
 /* xorshift64*; the state is the seed, 0 is taken as 1. */
 uint64_t t_rand(uint64_t *state);
-/* Uniform enough in [0, n), n > 0. */
+/* Returns a nearly uniform number in [0, n), n > 0. */
 uint64_t t_rand_below(uint64_t *state, uint64_t n);
 void t_rand_bytes(uint64_t *state, void *p, size_t n);
 
-/* Monotonic clock. */
+/* Returns the time of the monotonic clock. */
 uint64_t t_now_ns(void);
-/* Returns the time at which a wait of limit_ms that begins now ends: four times
- * as long under sanitizers. */
+/* Returns the end of a wait of limit_ms that begins now; under sanitizers four
+ * times as long. */
 uint64_t t_end_ns(unsigned limit_ms);
 
-/* A directory of this case alone, removed with what is in it when the case
- * ends, however it ends. Static text; the same one at every call. */
+/* Returns a directory of this case alone, the same at every call. It is removed
+ * with its contents when the case ends, however that happens. */
 const char *t_dir(void);
 
 #endif

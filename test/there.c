@@ -153,7 +153,7 @@ void told(struct rig *l, struct there *t)
         t->open = *open;
 }
 
-/* Requests, and takes INIT as the encoder. */
+/* Requests a room, and takes INIT as the encoder. */
 struct there ask(struct rig *l, uint32_t conn, struct local_msg m)
 {
     struct there t = {.room = m.request.room};
@@ -173,7 +173,7 @@ struct there ask_room(struct rig *l, uint64_t room, uint32_t cell)
     return ask(l, 0, request(room, cell, MODE_WHOLE));
 }
 
-/* Announced with a total, and all of it granted and landed. */
+/* The encoder announces the total; all rows are granted and land. */
 void fill(struct rig *l, struct there *t, uint32_t total)
 {
     brain_hear(l, 0, length(t, total, total, true));

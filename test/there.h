@@ -1,5 +1,6 @@
-/* there.h - words for tests of the language side: what its engines say, and a
- * room as the encoder at link 0 knows it. Cells carry the tag cell + 100. */
+/* there.h - vocabulary for tests of the language side: messages of its engines,
+ * and a room as the encoder at link 0 knows it. Cells have the tag cell +
+ * 100. */
 #ifndef MMX_TEST_THERE_H
 #define MMX_TEST_THERE_H
 
@@ -8,7 +9,7 @@
 /* A room as the encoder knows it. */
 struct there {
     uint64_t room, generation;
-    struct data_cmd open; /* what the shards were told last */
+    struct data_cmd open; /* the last command to the shards */
 };
 
 struct local_msg request(uint64_t room, uint32_t cell, uint8_t mode);
@@ -26,9 +27,9 @@ struct peer_msg state(const struct there *t, enum peer_type answers,
 struct peer_msg acked(const struct there *t);
 struct peer_msg want(const struct there *t, uint32_t attempt, uint32_t granted,
     uint32_t committed);
-/* The encoder's HELLO, on this host: its pools may be mapped. */
+/* Returns the HELLO of an encoder on this host, whose pools may be mapped. */
 struct peer_msg near_hello(uint64_t token);
-/* With engine 0 of session "s"; up: the encoder `enc` is there. */
+/* Opens a langd with engine 0 of session "s"; up: the encoder `enc` is up. */
 struct rig *langd(const char *a, const char *b);
 struct rig *langd_up(const char *a, const char *b);
 /* TEST_LANGD(id, setting, setting): with none, one or two of them. */
@@ -36,25 +37,25 @@ struct rig *langd_up(const char *a, const char *b);
     TEST_WITH(id, struct rig *l,                                               \
         brain_of(langd_up,                                                     \
             (const char *const[]){__VA_ARGS__ __VA_OPT__(, ) NULL, NULL}))
-/* Takes the attempt that the shards were told of, if they were. */
+/* Takes the attempt of the last command to the shards, if there was one. */
 void told(struct rig *l, struct there *t);
-/* Requests, and answers INIT as the encoder. */
+/* Requests a room, and answers INIT as the encoder. */
 struct there ask(struct rig *l, uint32_t conn, struct local_msg m);
 struct there ask_room(struct rig *l, uint64_t room, uint32_t cell);
-/* Rooms 1 to n, in cells 0 to n - 1. */
+/* Requests rooms 1 to n, in cells 0 to n - 1. */
 void ask_rooms(struct rig *l, struct there *t, uint32_t n);
-/* Member of group 9: the room in cell room - 1. */
+/* Requests a member of group 9, in cell room - 1. */
 struct there member(struct rig *l, uint64_t room, uint16_t size);
-/* A room whose committed rows wait: LENGTH, then WANT. */
+/* Has committed rows wait for a grant: sends LENGTH, then WANT. */
 void wants(struct rig *l, struct there *t, uint32_t granted, uint32_t total);
-/* Announced, granted and landed whole. */
+/* Announces the total; all rows are granted and land. */
 void fill(struct rig *l, struct there *t, uint32_t total);
-/* The same; the room of this cell has succeeded then. */
+/* The same; then the room of this cell must have succeeded. */
 void fill_succeeds(
     struct rig *l, struct there *t, uint32_t total, uint32_t cell);
-/* Connection 0 releases a room; then `blocks` blocks are free. */
+/* Connection 0 releases a room; then `blocks` blocks must be free. */
 void frees(struct rig *l, uint32_t cell, uint32_t blocks);
-/* Blocks that the runs of an event cover. */
+/* Returns the number of blocks in an event's runs. */
 uint32_t there_blocks(const struct local_event *e);
 
 #endif

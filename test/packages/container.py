@@ -21,11 +21,11 @@ FILE = os.path.join(TOP, "conf/Containerfile")
 BASE = "docker.io/library/debian:{}-slim"
 LAYERS_OF_BASE = 2
 SOCKETS = "/run/mmx"
-LIMIT_S = 900  # a command that hangs; a build downloads 300 MB
-# Of what lies over the base: 13 MB in Debian 12. UCX of Debian 13 depends on
-# AMD's runtime and its compiler; 271 MB.
+LIMIT_S = 900  # for a command that hangs; a build downloads 300 MB
+# Bytes over the base image: 13 MB with Debian 12. UCX of Debian 13 depends on
+# AMD's runtime and its compiler: 271 MB.
 MOST_BYTES = {"12": 40e6, "13": 400e6}
-# Tools that build, and what apt or the installation must not leave behind.
+# Tools for building, and leftovers of apt or of the installation.
 NOT_IN_IT = ("gcc", "cc", "make", "ld", "git", "python3", "systemd")
 NOT_IN_LAYERS = ("fleet.key", ".deb", "_Packages", "pkgcache.bin")
 ENGINE = """
@@ -52,7 +52,7 @@ class Container:
     def __init__(self, release):
         self.release, self.base = release, BASE.format(release)
         self.debs = os.path.join(TOP, "build/packages", SUITES[release])
-        self.at = self.env = None  # env: of podman, with our own store
+        self.at = self.env = None  # env: podman's, with a store of our own
 
     def __enter__(self):
         return self
@@ -75,7 +75,7 @@ class Container:
 
     # --- steps -------------------------------------------------------------
     def podman_that_works(self):
-        """Tried with a trivial image, which is built and run."""
+        """Builds and runs a trivial image."""
         for program in ("podman", "runc"):
             if not shutil.which(program):
                 raise Lacking(program)
@@ -119,7 +119,7 @@ class Container:
     def daemons_in_containers(self):
         self._as_said("install")
         self._as_said("podman run --rm")
-        # What a test that was killed leaves behind ends by itself.
+        # If this test is killed, the containers end by themselves.
         for side, net in (("encoded", "none"),
                           ("langd", "container:mmx-encoded")):
             self._as_said("podman run -d", side, "--timeout", "1800",
@@ -161,8 +161,9 @@ class Container:
 
     # --- what they need ----------------------------------------------------
     def _as_said(self, start, side="encoded", *options, network=None):
-        """Carries out the command line of the container file's head that starts
-        so, with folders of the host below our own and options added."""
+        """Runs the command line at the head of the container file that begins
+        like this, with our own folders in place of the host's, and more
+        options."""
         with open(FILE) as f:
             text = "".join(re.findall(r"^#     (.*\n)", f.read(), flags=re.M))
         line = next(x for x in text.replace("\\\n", " ").splitlines()
@@ -179,9 +180,9 @@ class Container:
         return "-v", f"{self.at}{SOCKETS}:{SOCKETS}"
 
     def _store(self):
-        """A store and settings of this test's own, on disk until it ends."""
+        """Makes a store and settings for this test, on disk until it ends."""
         self.at = tempfile.mkdtemp(dir=CACHE)
-        # Its own limits are above what a root without CAP_SYS_RESOURCE may set.
+        # The defaults exceed what a root without CAP_SYS_RESOURCE may set.
         self._file("[containers]\n"
                    "default_ulimits = [\"nofile=4096\", \"nproc=4096\"]\n"
                    "[engine]\nruntime = \"runc\"\nevents_logger = \"none\"\n"
@@ -200,8 +201,8 @@ class Container:
         return path
 
     def _layers(self):
-        """The bytes of the layers over the base, none of which may have what
-        is deleted in a later one."""
+        """Returns the bytes of the layers over the base. No layer may have
+        files that a later one deletes."""
         path = os.path.join(self.at, "mmx.tar")
         self.podman("save", "-q", "-o", path, "mmx")
         size = 0

@@ -57,7 +57,7 @@ class Pair:
         self.src.release()
 
     def ended(self):
-        """The reasons that both sides name for an open room."""
+        """Returns the reasons with which an open room ends at both sides."""
         names = []
         for wait in (self.room.wait_ready, self.src.wait_done):
             try:
@@ -67,7 +67,8 @@ class Pair:
         return names
 
     def again(self, number):
-        """A room when both daemons are back; they may come and go."""
+        """Passes a room once both daemons are back; they may come and go
+        meanwhile."""
         end = time.monotonic() + LIMIT
         while True:
             try:

@@ -1,4 +1,4 @@
-"""The life of the packages in one release."""
+"""Installation, upgrade and removal of the packages in one release."""
 
 import glob
 import json
@@ -13,12 +13,12 @@ from roots import ENV, FETCH, HERE, SUITES, TOP, Failed, Root, checked
 
 DAEMONS = ("mmx-encoded", "mmx-langd")
 UNITS = [f"{d}.{kind}" for d in DAEMONS for kind in ("socket", "service")]
-# Daemons drain as long as timeouts.drain says, then rooms fail.
+# Daemons drain for at most timeouts.drain; then rooms fail.
 DRAIN_S = 10
-# Where the test itself writes, and apt keeps what it downloaded.
+# Paths where the test itself writes, or apt keeps its downloads.
 NOT_OURS = ("/proc", "/sys", "/dev", "/tmp", "/root", "/home", "/var/cache",
             "/var/lib/apt", "/var/log")
-# What a container has of /run; in a process namespace of its own.
+# What a container has in /run, in a process namespace of its own.
 CONTAINER = """
 mkdir -p /tmp/mmx && mount --bind -o ro /run/mmx /tmp/mmx &&
 mount -t tmpfs tmpfs /run && mkdir /run/mmx &&
@@ -79,7 +79,7 @@ class Life:
             shutil.copy(path, self.folder)
 
     def build_again(self):
-        """In another folder: the same bytes."""
+        """Builds in another folder: the bytes must be the same."""
         b = self.builder
         shutil.copytree(os.path.join(self.folder, "tree"), b.at("/tmp/again"),
                         symlinks=True)
@@ -135,7 +135,7 @@ class Life:
         r.run("mmxctl", "doctor", user="engine")
 
     def orders(self):
-        """They come by a socket that an engine neither sees nor is shown."""
+        """Orders come by a socket that engines neither see nor are told of."""
         r = self.root
         container = ("unshare", "-mpf", "sh", "-c", CONTAINER, "sh")
         for role in ("encoded", "langd"):
@@ -188,7 +188,7 @@ class Life:
         r.run("systemctl", "stop", "scraper")
 
     def spans(self):
-        """Its unit's user is shown all rooms; no collector is here."""
+        """mmx-otel sees all rooms; this host has no collector."""
         r = self.root
         r.run("systemctl", "stop", "mmx-otel")
         said = r.run("journalctl", "--no-pager", "-u", "mmx-otel")
@@ -239,7 +239,7 @@ class Life:
         self.upgrade_of_one_side()
 
     def upgrade_of_one_side(self):
-        """A host that runs one side gets no other by an upgrade."""
+        """An upgrade brings no other side to a host that runs one side."""
         r = self.root
         r.run("systemctl", "disable", "--now", *UNITS[2:])
         r.apt("install", "--reinstall", "/root/next/mmx_*.deb".replace(
@@ -264,8 +264,8 @@ class Life:
         r.apt("purge", "mmx", "mmx-exporter", "mmx-otel")
         left = self.files()
         check(not left, f"left behind:\n{left}")
-        # The user stays, as Debian's do: its number must not become another
-        # one's. It owns nothing and cannot log in.
+        # The user stays, as with Debian's packages, so that no other user gets
+        # its number. It owns no file and cannot log in.
         check("/usr/sbin/nologin" in r.run("getent", "passwd", "mmx"),
               "mmx could log in")
         check(not r.run("find", "/", "-xdev", "-user", "mmx", "-not", "-path",
@@ -273,7 +273,7 @@ class Life:
 
     # --- what they need ----------------------------------------------------
     def install_from(self, folder):
-        """As the README has it."""
+        """Installs as the README says."""
         self.root.run("sh", "-c", f"cd {folder} && apt-get -q -y -o "
                       "Dpkg::Use-Pty=0 install ./*.deb", net=True)
 
@@ -282,7 +282,7 @@ class Life:
         return os.path.basename(path)[len(package) + 1:-len(".deb")]
 
     def next_version(self):
-        """The same packages as the version that follows."""
+        """Builds the same packages with the next version."""
         r = self.root
         r.run("mkdir", "/root/next")
         for path in glob.glob(r.at("/root/debs/*.deb")):
@@ -295,7 +295,7 @@ class Life:
                   "rm -rf unpacked")
 
     def engine(self, what, room):
-        """A pair of engines with an open room."""
+        """Starts a pair of engines with an open room."""
         p = subprocess.Popen(
             self.root.words(["python3", "/home/engine/engines.py", what,
                              str(room)], user="engine"), env=ENV, text=True,
@@ -309,7 +309,7 @@ class Life:
         return self.root.status("systemctl", "is-active", unit)[1].strip()
 
     def pid(self, daemon):
-        """Its process id on this machine."""
+        """Returns the process id on this machine."""
         inside = self.root.run("systemctl", "show", "-P", "MainPID",
                                daemon).strip()
         for path in glob.glob("/proc/[0-9]*/status"):
@@ -324,12 +324,12 @@ class Life:
         raise Failed(f"{daemon} has no process")
 
     def processes(self):
-        """Those of the package, as ps would list them."""
+        """Returns the package's processes, as ps would list them."""
         return self.root.run("sh", "-c", "cat /proc/[0-9]*/comm | "
                              "grep ^mmx- || true")
 
     def files(self):
-        """Every path with our name in it."""
+        """Returns every path that has our name in it."""
         words = ["find", "/", "("]
         for path in NOT_OURS:
             words += ["-path", path, "-o"]

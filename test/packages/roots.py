@@ -1,7 +1,7 @@
-"""Fresh roots of Debian releases: one bare root each, made once by debootstrap,
-and overlays over it that end with this process, which has a mount namespace of
-its own (enter). A root is booted by its own systemd, in namespaces of its own,
-with a loopback network; commands join it."""
+"""Fresh roots of Debian releases: a bare root per release, made once by
+debootstrap, and overlays over it that end with this process, which has a mount
+namespace of its own (enter). Its own systemd boots a root in namespaces of its
+own, with a loopback network; commands join these."""
 
 import contextlib
 import ctypes
@@ -14,21 +14,22 @@ import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 TOP = os.path.dirname(os.path.dirname(HERE))
-# Not in the build folder: clones share them, and make looks through that.
+# Not in the build folder, since clones share the roots, and make searches that
+# folder.
 CACHE = os.environ.get("MMX_ROOTS", "/var/cache/mmx-roots")
 SUITES = {"12": "bookworm", "13": "trixie", "22.04": "jammy"}
-# Of Ubuntu, where the wheel alone is tried; venv is not in main there. Debian 12
-# has no package with its keys.
+# For Ubuntu, where only the wheel is tested, as its main has no venv. Debian
+# 12 has no package with Ubuntu's keys.
 KEYS = os.environ.get("MMX_UBUNTU_KEYS",
                       "/usr/share/keyrings/ubuntu-archive-keyring.gpg")
 UBUNTU = {"jammy": ("--components=main,universe", f"--keyring={KEYS}")}
 ENV = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
        "LANG": "C.UTF-8", "HOME": "/root", "DEBIAN_FRONTEND": "noninteractive"}
-ARCHIVES = "/var/cache/apt/archives"  # where apt has its downloads
-# A command that prints what a URL answers.
+ARCHIVES = "/var/cache/apt/archives"  # apt's folder of downloads
+# A command that prints the content of a URL.
 FETCH = ("python3", "-c", "import sys, urllib.request as u; "
          "print(u.urlopen(sys.argv[1], timeout=20).read().decode())")
-BARE_S, BOOT_S = 300, 300  # of a slow machine, or network
+BARE_S, BOOT_S = 300, 300  # limits for a slow machine, or network
 CLONE_NEWNS = 0x20000
 BOOT = r"""
 set -e
@@ -48,16 +49,16 @@ exec unshare -m -p -C -u -i -n --fork --kill-child sh -ec '
 
 
 class Failed(Exception):
-    """A command in a root ended badly; its last lines."""
+    """A command in a root failed; has its last lines."""
 
 
 class Lacking(Exception):
-    """What this machine lacks for a step and those behind it: they are
+    """What this machine lacks for a step: it and the steps after it are
     skipped."""
 
 
 def lacks():
-    """What this machine lacks to make roots and boot them, or None."""
+    """Returns what this machine lacks to make roots and boot them, or None."""
     if os.geteuid():
         return "root"
     for program in ("debootstrap", "unshare", "nsenter", "chroot"):
@@ -88,7 +89,7 @@ def cgroup2():
 
 
 def enter():
-    """Leaves the machine's mounts: what this process mounts ends with it."""
+    """Enters a mount namespace: mounts of this process end with it."""
     if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWNS):
         raise OSError(ctypes.get_errno(), "unshare")
     mount("--make-rprivate", "/")
@@ -110,7 +111,7 @@ def checked(words, **more):
 
 
 def limited(seconds, *words):
-    """The command line that ends the command, and what it has started, after
+    """Returns a command line that ends the command, with its children, after
     this time."""
     return ["timeout", "-k", "10", str(seconds), *words]
 
@@ -121,7 +122,7 @@ def name_of(release):
 
 
 def bare(suite):
-    """The folder of a bare root, made when there is none yet."""
+    """Returns the folder of a bare root; makes the root if there is none."""
     path = os.path.join(CACHE, suite + ".bare")
     more = UBUNTU.get(suite, ())
     if more and not os.path.exists(KEYS):
@@ -141,8 +142,8 @@ def bare(suite):
 
 
 def mirrors(suite):
-    """Where this machine's apt has packages of the release from, as words of
-    mmdebstrap; none: its own default."""
+    """Returns the sources of this machine's apt for the release, as words of
+    mmdebstrap; none: its default."""
     if not shutil.which("apt-get"):
         return []
     found = checked(["apt-get", "indextargets", "--format", "$(REPO_URI)",
@@ -152,9 +153,9 @@ def mirrors(suite):
 
 
 def foreign(suite, arch, packages):
-    """The folder of a root for another kind of processor: unpacked only, none
-    of its programs has run. It is made anew when other packages are asked
-    for."""
+    """Returns the folder of a root for another processor. Its packages are
+    only unpacked: no program of them has run. Other packages need a new
+    root."""
     path = os.path.join(CACHE, f"{suite}.{arch}")
     has, words = path + ".has", " ".join(packages)
     with contextlib.suppress(OSError), open(has) as f:
@@ -176,15 +177,15 @@ def foreign(suite, arch, packages):
 
 
 def downloads(suite):
-    """The folder of what apt downloaded for it."""
+    """Returns the folder of the root's downloads by apt."""
     path = os.path.join(CACHE, suite + ".debs")
     os.makedirs(os.path.join(path, "partial"), exist_ok=True)
     return path
 
 
 class Root:
-    """A root over the bare one. With a name what changes is kept for the next
-    run; else it is thrown away."""
+    """A root over the bare one. With a name its changes are kept for the next
+    run; without, they are dropped."""
 
     def __init__(self, suite, kept=None, lower=None):
         self.suite, self.init, self.outer = suite, None, None
@@ -220,13 +221,14 @@ class Root:
         mount("-t", "tmpfs", "-o", "mode=1777", "tmpfs", self.at("/tmp"))
 
     def at(self, *parts):
-        """A path of the root as this process names it."""
+        """Returns the path by which this process reaches a path of the
+        root."""
         return self.path + os.path.join(*parts)
 
     # --- commands ----------------------------------------------------------
     def words(self, words, net=False, user=None):
-        """The command line for a command inside; net: with this machine's
-        network, as a booted root has none."""
+        """Returns the command line for a command inside. net: with this
+        machine's network, which a booted root does not have."""
         how = ["chroot", self.path]
         if self.init:
             how = ["nsenter", "-t", str(self.init), "-m", "-p", "-C", "-u",
@@ -235,11 +237,11 @@ class Root:
         return [*how, *as_user, *words]
 
     def run(self, *words, net=False, user=None, **more):
-        """Runs it; returns what it printed, raises Failed."""
+        """Runs a command; returns its output, raises Failed."""
         return checked(self.words(words, net, user), env=ENV, **more)
 
     def status(self, *words):
-        """Its exit status and what it printed."""
+        """Returns a command's exit status and output."""
         got = subprocess.run(self.words(words), env=ENV, text=True,
                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                              stderr=subprocess.STDOUT)
@@ -251,7 +253,7 @@ class Root:
 
     # --- booted ------------------------------------------------------------
     def boot(self):
-        """Starts the root's systemd; waits until it is up."""
+        """Starts the root's systemd and waits until it is up."""
         self.group = os.path.join(cgroup2(), f"mmx-packages-{os.getpid()}")
         os.mkdir(self.group)
         self.outer = subprocess.Popen(
@@ -281,7 +283,7 @@ class Root:
             "running", "degraded")
 
     def close(self):
-        if self.outer:  # unshare; its child, the init, ends with it
+        if self.outer:  # unshare: its child, the init, ends with it
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.init or self.outer.pid, signal.SIGKILL)
             self.outer.wait()

@@ -1,5 +1,5 @@
-"""The wheel in one release, where nothing is installed but Python: by pip into a
-virtual environment, as a user who is not root."""
+"""The wheel in one release, on a system with Python alone: installed by pip
+into a virtual environment, by a user who is not root."""
 
 import filecmp
 import glob
@@ -12,7 +12,7 @@ import tempfile
 from life import check
 from roots import SUITES, TOP, Lacking, Root, checked
 
-# Of what the daemons need: Python itself may bring libssl.
+# Libraries of the daemons that must be missing; Python itself may need libssl.
 NOT_THERE = ("libzmq", "libuv", "libyaml", "libsodium", "libucp",
              "libmicrohttpd", "libmmx")
 COMMANDS = {"mmx", "mmx-encoded", "mmx-exporter", "mmx-langd", "mmxctl"}
@@ -26,7 +26,8 @@ def jobs():
 
 class Wheel:
     STEPS = ("build", "build_again", "python_alone", "pip_install", "demo")
-    made = again = None  # of all releases: it is built here, not in a root
+    # shared by all releases: built on this host, not in a root
+    made = again = None
 
     def __init__(self, release):
         self.suite = SUITES[release]
@@ -46,7 +47,7 @@ class Wheel:
     def build(self):
         if Wheel.made:
             return
-        # make does not tell that the tools cannot be had from other failures.
+        # make's exit status does not say that the tools are missing.
         got = subprocess.run(["scripts/wheel", "--tools"], cwd=TOP, text=True,
                              capture_output=True)
         if got.returncode == 2:
@@ -56,7 +57,8 @@ class Wheel:
         Wheel.made = os.path.join(TOP, said.strip().splitlines()[-1])
 
     def build_again(self):
-        """From a copy of the tree, in another folder: the same bytes."""
+        """Builds from a copy of the tree in another folder: the bytes must be
+        the same."""
         if Wheel.again:
             return
         with tempfile.TemporaryDirectory() as folder:
@@ -84,7 +86,7 @@ class Wheel:
         r.run("useradd", "-m", USER)
 
     def pip_install(self):
-        """As the README has it, with no network."""
+        """Installs as the README says, without a network."""
         r = self.root
         os.makedirs(r.at(AT, "build"))
         shutil.copy(self.made, r.at(AT, "build"))

@@ -34,8 +34,8 @@
 #define UV(error)  (-(error))
 #define UCS_MEMORY (-4) /* UCS_ERR_NO_MEMORY; also as a pointer */
 
-/* kind, function, what a failed call returns, errno, and for which arguments
- * a to h it counts */
+/* kind, function, the result of a failed call, errno, and a condition on its
+ * arguments a to h */
 #define CALLS(C)                                                               \
     C(memory, malloc, 0, ENOMEM, true)                                         \
     C(memory, calloc, 0, ENOMEM, true)                                         \
@@ -159,11 +159,12 @@ enum { CALLS(AS_CALL) CALLS_ALL };
 struct page {
     _Atomic int64_t held; /* what was allocated and not freed */
     _Atomic int64_t maps;
-    _Atomic uint64_t place; /* where the failed call was, in the program */
-    char failed[40];        /* its function; empty: none has failed */
+    _Atomic uint64_t place; /* address of the failed call in the program */
+    char failed[40];        /* the failed function; empty: none yet */
     struct {
         char name[16];
-        _Atomic uint64_t calls, fail_at; /* fail_at 0: none is to fail */
+        /* fail_at: the number of the call that fails; 0: none */
+        _Atomic uint64_t calls, fail_at;
     } kinds[KINDS_ALL];
 };
 
@@ -180,8 +181,8 @@ static bool is_file(int fd)
     return fstat(fd, &s) == 0 && S_ISREG(s.st_mode);
 }
 
-/* True if this call, of the function and the place in the program, is to fail.
- */
+/* True if this call, of this function from this place in the program, must
+ * fail. */
 static bool fails(unsigned kind, const char *name, const void *place)
 {
     uint64_t n = 1 + atomic_fetch_add(&page->kinds[kind].calls, 1);
@@ -193,8 +194,8 @@ static bool fails(unsigned kind, const char *name, const void *place)
     return true;
 }
 
-/* Counts what a call has taken; old, flags: the first and the fourth argument.
- */
+/* Counts what a call has taken. old, flags: the first and the fourth
+ * argument. */
 static void take(unsigned i, long old, long flags, long got)
 {
     bool memory =
@@ -208,8 +209,8 @@ static void take(unsigned i, long old, long flags, long got)
         atomic_fetch_add(&page->maps, 1);
 }
 
-/* Takes the descriptors out of a message that has come, as the kernel does
- * where the process may open no more. */
+/* Removes the descriptors from a received message, as the kernel does if the
+ * process may open no more. */
 static void lose(struct msghdr *m, const void *place)
 {
     struct cmsghdr *c = CMSG_FIRSTHDR(m);
@@ -330,7 +331,7 @@ __attribute__((constructor)) static void start(void)
         p = mmap(
             NULL, sizeof(*page), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (p == MAP_FAILED)
-        return; /* a program that another one starts */
+        return; /* a child of the program */
     close(fd);
     page = p;
     for (unsigned i = 0; i < KINDS_ALL; i++)

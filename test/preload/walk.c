@@ -11,12 +11,12 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define PLACES 65536 /* more than there are functions */
+#define PLACES 65536 /* more than the program has functions */
 
 /* scripts/walk reads it. */
 struct walk {
-    _Atomic uint64_t on, base; /* base: where the program was loaded */
-    _Atomic uint64_t ends;     /* relative to base; 0: nothing does */
+    _Atomic uint64_t on, base; /* base: load address of the program */
+    _Atomic uint64_t ends;     /* relative to base; 0: none */
     struct {
         _Atomic uint64_t function, entered;
     } places[PLACES];
