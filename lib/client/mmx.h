@@ -223,8 +223,6 @@ enum mmx_happening {
     MMX_FAILED = 128,   /* the room has ended: reason, advice, text. Readable
                           rows stay until mmx_release, which is due in any
                           case. Encoder, peer-lost: the outcome is unknown */
-    MMX_GONE = 256,     /* reserved. A new request for a kept item that was
-                           evicted ends with MMX_FAILED(gone) */
     MMX_UP = 1 << 16,   /* connected to the daemon's run `epoch`. Ask for the
                           pools again: an old pool cannot open rooms */
     MMX_DOWN = 1 << 17, /* the daemon is lost. Rooms that had not ended have

@@ -396,7 +396,6 @@ void attachment_wait(
 
     CHECK(!att->room && !list_linked(&att->in_room),
         "cell %u of connection %u waits twice", att->cell, att->conn);
-    att->deadline_ns = deadline_ns;
     list_push_tail(&s->waiting, &att->in_room);
     heap_set(&g->timers, &att->timer, deadline_ns);
 }

@@ -70,9 +70,8 @@ struct attachment {
     uint16_t pending;  /* EVENT_ bits of the next event */
     uint8_t rights;
     bool used, owner;
-    bool fresh;           /* joined since the last room_show */
-    bool shown;           /* rows were shown and may be in use */
-    uint64_t deadline_ns; /* of waiting */
+    bool fresh; /* joined since the last room_show */
+    bool shown; /* rows were shown and may be in use */
     struct heap_node timer;
 };
 

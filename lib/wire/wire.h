@@ -69,8 +69,7 @@ enum {
     EVENT_LENGTH = 16,
     EVENT_LANDED = 32,
     EVENT_READY = 64,
-    EVENT_FAILED = 128,
-    EVENT_GONE = 256
+    EVENT_FAILED = 128
 };
 
 struct key {

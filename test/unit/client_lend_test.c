@@ -428,7 +428,7 @@ TEST(langd_ends_before_its_event_is_handed_out)
     close(p.g.f.conn);
     close(p.g.f.listen);
     for (int i = 0; i < 20; i++)
-        T_EQ_I64(mmx_wait_room(p.g.m, r, MMX_GONE, 1), -MMX_E_TIMEOUT);
+        T_EQ_I64(mmx_wait_room(p.g.m, r, MMX_LANDED, 1), -MMX_E_TIMEOUT);
     T_TRUE(fake_idle(&p.enc));
     T_EQ_I64(mmx_step(p.g.m, &ev, 1), 1);
     T_EQ_U64(ev.what, MMX_READY);

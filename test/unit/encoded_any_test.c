@@ -125,8 +125,7 @@ static void any_message(struct rig *e, uint32_t link)
         m.resume.from = one_in(3) ? any_rows() : 0;
         m.resume.firm = (uint8_t)below(3);
         break;
-    case 1:
-        m.ack.rows = any_rows();
+    case 1: /* an ACK */
         break;
     case 2:
         m.type = one_in(2) ? PEER_ABORT : PEER_RETURN;

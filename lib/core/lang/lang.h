@@ -535,9 +535,8 @@ void lroom_lost(struct langd *l, struct lroom *m, const char *text);
 void lroom_fail(struct langd *l, struct lroom *m, enum err reason, uint32_t a,
     uint32_t b, const char *text);
 /* Fails all members of a group after one lost its place at its encoder; members
- * that join later fail too (lroom_joined). */
+ * that join later fail too. */
 void lroom_place_lost(struct langd *l, struct lgroup *g);
-void lroom_joined(struct langd *l, struct lroom *m);
 /* Fails the room's group if its members can never be held together. */
 void lroom_check_group(struct langd *l, struct lroom *m);
 /* Applies what follows from all changes, and sorts the room into the queues. */

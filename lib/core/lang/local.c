@@ -116,7 +116,8 @@ static enum err open_room(struct langd *l, uint32_t conn,
     att->name = brain_name(&l->b, &n->secret);
     attachment_join(&l->b.engines, att, &(*out)->r);
     room_gather(&l->b.engines, &(*out)->r, conn, peer, att->name);
-    lroom_joined(l, *out);
+    if ((*out)->group && (*out)->group->lost)
+        lroom_place_lost(l, (*out)->group);
     lroom_hope(l, *out, l->b.engines.conns[conn].session);
     *text = "";
     return OK;

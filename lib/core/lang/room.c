@@ -157,19 +157,11 @@ static void fail_group(struct langd *l, struct lgroup *g, enum err reason,
             l, LIST_ENTRY(n, struct lroom, in_group), reason, a, b, text);
 }
 
-static const char place_lost[] =
-    "a room of the group lost its place at its encoder";
-
 void lroom_place_lost(struct langd *l, struct lgroup *g)
 {
     g->lost = true;
-    fail_group(l, g, ERR_NO_BLOCKS, 0, 0, place_lost);
-}
-
-void lroom_joined(struct langd *l, struct lroom *m)
-{
-    if (m->group && m->group->lost)
-        lroom_fail(l, m, ERR_NO_BLOCKS, 0, 0, place_lost);
+    fail_group(l, g, ERR_NO_BLOCKS, 0, 0,
+        "a room of the group lost its place at its encoder");
 }
 
 void lroom_check_group(struct langd *l, struct lroom *m)
@@ -557,7 +549,8 @@ static void forget(struct langd *l, struct lroom *m)
     admit_leave(l, m);
     laux_drop(l, m);
     heap_remove(&l->timers, &m->timer);
-    tickets_room_over(&m->tickets);
+    while (list_pop(&m->tickets)) /* they go on without the room */
+        ;
     list_remove(&m->in_peer);
     l->leave_due |= l->leaving > 0;
     list_remove(&m->r.todo);

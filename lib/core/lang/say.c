@@ -148,7 +148,6 @@ static void say_ack(
 
     CHECK(m->r.state == ROOM_SUCCESS, "room %llx of state %u has all rows",
         (unsigned long long)m->r.id, m->r.state);
-    msg.ack.rows = m->total;
     tell(l, out, m, p, &msg, m->total);
     /* May wait for the engine's READY: on a single core, the packet's receiver
      * would run before the engine. */

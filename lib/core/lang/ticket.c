@@ -327,12 +327,6 @@ void tickets_room_failed(struct tickets *t, struct list *room, enum err reason)
         lose(t, LIST_ENTRY(n, struct ticket, in_room), reason);
 }
 
-void tickets_room_over(struct list *room)
-{
-    while (list_pop(room))
-        ;
-}
-
 void tickets_conn_end(struct tickets *t, uint32_t conn)
 {
     for (uint32_t i = 0; i < t->slots.fresh; i++) {

@@ -92,8 +92,6 @@ MUST_CHECK enum err ticket_query(const struct tickets *t, uint32_t session,
 
 /* Ends the tickets of a room that failed, and notifies their holders. */
 void tickets_room_failed(struct tickets *t, struct list *room, enum err reason);
-/* Detaches the tickets of a room that is freed; they go on without it. */
-void tickets_room_over(struct list *room);
 void tickets_conn_end(struct tickets *t, uint32_t conn);
 void tickets_session_end(struct tickets *t, uint32_t session);
 void tickets_expire(struct tickets *t, uint64_t now_ns);

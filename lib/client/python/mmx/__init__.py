@@ -37,7 +37,7 @@ from .pool import Field, Pool, bf16, from_bf16
 from .rooms import Room, Run, Source, State
 from .tensor import Tensor, native
 from .tickets import Holding, Space, Ticket
-from .wire import (DONE, FAILED, GONE, GRANTED, HAVE, LANDED, LENGTH, NO_KEY,
+from .wire import (DONE, FAILED, GRANTED, HAVE, LANDED, LENGTH, NO_KEY,
                    NO_SECRET, READ, READY, WANTED, WATCH, WRITE, Reference,
                    place, room_id, secret)
 
@@ -48,7 +48,7 @@ __all__ = [
     "bf16",
     "connect", "errors", "from_bf16", "native", "place", "room_id", "secret",
     "wait_any",
-    "wire", "DONE", "FAILED", "GONE", "GRANTED", "HAVE", "LANDED", "LENGTH",
+    "wire", "DONE", "FAILED", "GRANTED", "HAVE", "LANDED", "LENGTH",
     "NO_KEY", "NO_SECRET", "NULL", "READ", "READY", "WANTED", "WATCH", "WRITE",
 ]
 __version__ = "0.1.0"

@@ -34,7 +34,7 @@ NO_READERS = 2  # flag of RELEASE
 READ, WRITE, WATCH = 1, 2, 4  # rights of ATTACH
 ABLE_LEND = 1  # ability of HELLO
 GRANTED, HAVE, WANTED, DONE, LENGTH = 1, 2, 4, 8, 16  # bits of EVENT.what
-LANDED, READY, FAILED, GONE = 32, 64, 128, 256
+LANDED, READY, FAILED = 32, 64, 128
 
 _HEADER = struct.Struct("<HHII")  # type, zero, length of the body, seq
 _FIXED = {kind: struct.Struct("<" + form) for kind, form in (
