@@ -120,6 +120,34 @@ TEST(a_pool_that_gets_its_layout_later_is_given_then_once)
     T_EQ_U64(pools_given(e, 2), 0);
 }
 
+TEST(so_many_readers_are_given_a_pool_in_turns)
+{
+    static char layout[1024];
+    struct rig *e =
+        BRAIN(ROLE_ENCODED, "limits.connections=500", "pools[0].layout=engine");
+    struct local_msg m = {.type = LOCAL_POOL};
+    struct event ev = {.type = EV_LOCAL, .conn = 0, .local = &m};
+    uint32_t given = 0, n = 400;
+    uint64_t token;
+
+    for (int i = 0; i < LAYOUT_FIELDS_MAX; i++)
+        snprintf(layout + strlen(layout), sizeof(layout) - strlen(layout),
+            "%sa_field_of_the_pool_%02d:u8:1", i ? "," : "", i);
+    brain_conn(e, 0, "s");
+    brain_hello(e, 0, "a", L_EPOCH);
+    token = lend_of(e, L_EPOCH);
+    for (uint32_t i = 1; i <= n; i++) {
+        open_as(e, i, 7, (int32_t)i);
+        T_OK(say_map(e, i, "a", L_EPOCH, token));
+    }
+    m.pool.name = span_str("main");
+    m.pool.layout = span_str(layout);
+    rig_step(e, &ev);
+    for (uint32_t i = 1; i <= n; i++)
+        given += pools_given(e, i) == 1;
+    T_EQ_U64(given, n);
+}
+
 TEST_WITH(of_a_lost_langd_only_who_parts_is_heard, struct rig *e, mapped(NULL))
 {
     struct local_msg m = {.type = LOCAL_MAP};

@@ -181,6 +181,8 @@ static void work(void *brain, struct out *out)
         else
             break;
     }
+    if (e->offers_due && out_has_room(out))
+        encoded_map_offer(e, out);
 }
 
 static void on_conf(struct encoded *e)
@@ -262,8 +264,7 @@ static void on_event(void *brain, struct out *out, const struct event *ev)
         encoded_say_acked(e, out);
         break;
     case EV_POOL:
-    case EV_MORE:
-        encoded_map_offer(e, out);
+        e->offers_due = true;
         break;
     case EV_KILL:
         kill_rooms(e, ev);
@@ -280,7 +281,8 @@ static bool pending(const void *brain)
 {
     const struct encoded *e = brain;
 
-    return !list_empty(&e->dst_todo) || !list_empty(&e->room_todo);
+    return e->offers_due || !list_empty(&e->dst_todo) ||
+           !list_empty(&e->room_todo);
 }
 
 static uint64_t deadline(const void *brain)

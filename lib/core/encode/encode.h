@@ -282,6 +282,7 @@ struct encoded {
     struct epool pools[CONF_POOLS_MAX];
     struct heap room_timers, dst_timers;
     struct list room_todo, dst_todo;
+    bool offers_due;         /* a pool is ready: who maps others gets it */
     struct eroom *announced; /* room whose announce is being handled; NULL */
     uint8_t scratch[AUX_MAX];
 };

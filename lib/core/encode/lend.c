@@ -101,7 +101,7 @@ static void offer(struct encoded *e, struct out *out, uint32_t conn)
 
 void readers_offer(struct encoded *e, struct out *out)
 {
-    for (uint32_t i = 0; i < e->b.engines.conns_max; i++)
+    for (uint32_t i = 0; i < e->b.engines.conns_max && out_has_room(out); i++)
         if (e->readers[i].run && e->b.engines.conns[i].state == CONN_DAEMON)
             offer(e, out, i);
 }

@@ -44,9 +44,10 @@ static void offer(struct encoded *e, struct out *out, struct peer *p)
 void encoded_map_offer(struct encoded *e, struct out *out)
 {
     PEERS_FOREACH (p, &e->b.peers)
-        if (p->e.map_conn != NONE)
+        if (p->e.map_conn != NONE && out_has_room(out))
             offer(e, out, p);
     readers_offer(e, out);
+    e->offers_due = !out_has_room(out);
 }
 
 /* Ends the mapping by p: rows of its open rooms are sent from now on. */
