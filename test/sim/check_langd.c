@@ -512,7 +512,7 @@ static void see_group(
         sums[OF_LACKS] += lacks ? chunks : 0;
         sums[OF_UNKNOWN] += !m->length_known;
         sums[OF_UNREADY] += lroom_closing(m) || lacks || !m->length_known;
-        sums[OF_GROWS] += unknown || grant_wanted(l, m) > 0;
+        sums[OF_GROWS] += unknown || div_up(m->total, rows) > m->held.blocks;
     }
     for (uint32_t i = 0; i < GROUP_SUMS; i++)
         HOLDS(sums[i] == g->sums[i], "a group counts its members",

@@ -3,7 +3,7 @@
 #include "test/sim/reference.h"
 
 /* Returns what the group may still take: all that it may hold, less what its
- * members have, until all totals are known. */
+ * members have, until all totals are known and each has its blocks. */
 /* RULES 5.6 */
 static uint32_t kept(const struct lorder *k, const struct lgroup *g)
 {
@@ -22,7 +22,7 @@ static uint32_t kept(const struct lorder *k, const struct lgroup *g)
                    : 0;
         least += div_up(known ? m->total : m->committed, p->block_rows);
         held += m->held.blocks;
-        open |= !known || k->now[lroom_slot(k->l, m)].lacks > 0;
+        open |= !known || div_up(m->total, p->block_rows) > m->held.blocks;
     }
     HOLDS(least <= most, "a group that cannot fit has ended", "%s: %u of %u",
         k->d->conf->name, least, most);

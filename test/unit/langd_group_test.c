@@ -122,6 +122,28 @@ TEST_WITH(max_rows_do_not_shrink_below_what_is_held, struct rig *l, scattered())
     T_EQ_U64(brain_free(l), 2047);
 }
 
+/* The last total becomes known while the shards close the attempt, and is more
+ * than the member holds. */
+/* RULES 5.6 */
+TEST(a_member_grows_that_closed_when_the_last_total_came)
+{
+    struct rig *l = langd_up("pools[0].default_blocks=0", NULL);
+    struct there a = member(l, 1, 2), b = member(l, 2, 2);
+
+    brain_hear(l, 0, length(&a, ROWS_UNKNOWN, 128, false));
+    brain_hear(l, 0, length(&b, ROWS_UNKNOWN, 128, false));
+    brain_hear(l, 0, want(&a, 0, 0, 64));
+    brain_hear(l, 0, length(&b, 8, 128, true));
+    T_EQ_U64(brain_free(l), 7);
+    l->noisy = true;
+    HEARS(l, 0, about(&a, PEER_BROKEN), length(&a, 96, 128, true));
+    T_EQ_U64(brain_free(l), 7);
+    while (brain_quiet(l))
+        ;
+    T_EQ_U64(brain_free(l), 3);
+    T_EQ_U64(brain_shown(l, "rooms", "granted", 0), 96);
+}
+
 /* A total becomes known while the shards close the attempt. */
 TEST(what_a_total_does_not_need_goes_back_after_a_break)
 {

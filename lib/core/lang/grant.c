@@ -24,18 +24,23 @@ uint64_t grant_rows(const struct lpool *p, const struct lroom *m)
     return m->want && m->length_known ? m->max_rows : first;
 }
 
-uint32_t grant_wanted(struct langd *l, const struct lroom *m)
+/* Returns the blocks that the room needs beyond those it holds. */
+static uint32_t lacking(struct langd *l, const struct lroom *m)
 {
     const struct lpool *p = lroom_pool(l, m);
     uint32_t cap = m->mode == MODE_STREAM ? p->cap_stream : p->cap_whole;
     uint64_t target = grant_rows(p, m), blocks;
 
-    if (!lroom_alive(m) || lroom_closing(m) || !p->meta->ready ||
-        m->peer == NONE || m->hopes)
+    if (!lroom_alive(m) || !p->meta->ready || m->peer == NONE || m->hopes)
         return 0;
     blocks = target > m->base ? (target - m->base - 1) / p->block_rows + 1 : 0;
     blocks = min_u64(blocks, cap);
     return blocks > m->held.blocks ? (uint32_t)blocks - m->held.blocks : 0;
+}
+
+uint32_t grant_wanted(struct langd *l, const struct lroom *m)
+{
+    return lroom_closing(m) ? 0 : lacking(l, m);
 }
 
 void grant_count(struct langd *l, struct lroom *m, bool in)
@@ -57,7 +62,7 @@ void grant_count(struct langd *l, struct lroom *m, bool in)
         counts[OF_LACKS] = lacks ? counts[OF_AUX] : 0;
         counts[OF_UNKNOWN] = !m->length_known;
         counts[OF_UNREADY] = !m->length_known || lacks || lroom_closing(m);
-        counts[OF_GROWS] = !known || grant_wanted(l, m) > 0;
+        counts[OF_GROWS] = !known || lacking(l, m) > 0;
     }
     for (int i = 0; i < GROUP_SUMS; i++) {
         m->group->sums[i] += (uint64_t)counts[i] - m->counts[i];

@@ -427,7 +427,8 @@ void laux_serve(struct langd *l);
  * stream needs its promised blocks from its base on, however few rows its
  * request expects. */
 uint64_t grant_rows(const struct lpool *p, const struct lroom *m);
-/* Returns the blocks that the room wants beyond those it holds. */
+/* Returns the blocks that the room wants beyond those it holds; 0 while it is
+ * closing. */
 uint32_t grant_wanted(struct langd *l, const struct lroom *m);
 /* Makes the sums of the room's group true again after the room changed. A room
  * that is not `in` leaves. */
