@@ -50,7 +50,7 @@ struct local_msg fake_get(struct fake *f)
     return m;
 }
 
-/* The next frame, which must be of this type. */
+/* Returns the next frame, which must be of this type. */
 struct local_msg fake_want(struct fake *f, enum local_type type)
 {
     struct local_msg m = fake_get(f);
@@ -128,7 +128,7 @@ void fake_welcome(struct fake *f, int fd)
     fake_put(f, &m, fd);
 }
 
-/* Answers a POOL that is, or will be, the message with this seq. */
+/* Answers the POOL with this seq, which may still come. */
 void fake_pool(struct fake *f, uint32_t seq, const char *name, int fd)
 {
     uint8_t blob[24];
@@ -213,7 +213,7 @@ void rig_open(struct rig *g, uint8_t role)
 
 void rig_close(struct rig *g)
 {
-    /* The fake closes first; the BYE has a test of its own. */
+    /* The fake closes first: BYE has a test of its own. */
     close(g->f.conn);
     mmx_close(&g->m);
     T_TRUE(g->m == NULL);

@@ -1,6 +1,6 @@
 /* fake_daemon.h - a double of a daemon's socket, for tests of the client
- * library: it speaks the wire by wire/wire.h and does nothing by itself. A rig
- * is a handle on one, opened, with a pool. */
+ * library. It encodes and decodes messages by wire/wire.h and does nothing by
+ * itself. A rig is an open handle on a fake, with a pool. */
 #ifndef MMX_TEST_FAKE_DAEMON_H
 #define MMX_TEST_FAKE_DAEMON_H
 
@@ -12,23 +12,23 @@
 #define CELLS      64
 #define BLOCKS     16
 #define BLOCK_ROWS 4
-#define ROW        8 /* bytes of field a; field b has 4 */
+#define ROW        8 /* field a has 8 bytes; field b has 4 more */
 #define LAYOUT     "a:f32:2,b:i32:1"
 #define POOL_BYTES (BLOCKS * BLOCK_ROWS * (ROW + 4))
 #define EPOCH      0x1234
 
-/* One end of a daemon's socket. Frames are taken one by one; packets counts
- * how many packets they came in. */
+/* One end of a daemon's socket. Tests take frames one by one; `packets` counts
+ * the packets in which they came. */
 struct fake {
-    const char *layout; /* of pools that are asked for; NULL: LAYOUT */
+    const char *layout; /* layout of pools in answers; NULL: LAYOUT */
     char path[108];
     int listen, conn;
     uint64_t epoch;
-    uint8_t role, number; /* number: of the next pools; 0: 3 */
+    uint8_t role, number; /* number: of later pools; 0: 3 */
     int cells_fd, pool_fd;
     uint64_t *cells;
     uint8_t *pool;
-    const struct mem *gpu; /* what the next pools lie in; NULL: host memory */
+    const struct mem *gpu; /* memory of later pools; NULL: host memory */
     uint8_t in[LOCAL_PACKET_MAX];
     struct reader r;
     uint32_t packets, hello_seq;
@@ -38,7 +38,7 @@ struct rig {
     struct fake f;
     mmx *m;
     struct mmx_pool pool;
-    uint32_t seq; /* of the last message that the fake has seen */
+    uint32_t seq; /* of the last message that the fake has taken */
 };
 
 int fake_memory(size_t bytes, void *map_out);
@@ -57,7 +57,7 @@ void rig_no_event(mmx *m);
 void rig_pool(struct rig *g);
 void rig_open(struct rig *g, uint8_t role);
 void rig_close(struct rig *g);
-/* A case with a rig `g`, which it closes. */
+/* A case with a rig `g`, which is closed at the end. */
 #define TEST_RIG(id, role)                                                     \
     static void t_rig_##id(struct rig *g);                                     \
     TEST(id)                                                                   \

@@ -6,19 +6,20 @@
 #include "io/cuda.h"
 #include "io/mem.h"
 
-/* Before the first cuda_open of a process. */
+/* Call it before the first cuda_open of a process. */
 void gpu_use(void);
 bool gpu_real(void);
-/* Only with the double: skips the case on a real GPU. */
+/* Skips the case on a real GPU: it needs the double. */
 void gpu_double_only(void);
-/* Both, in this order. */
+/* gpu_use() and gpu_double_only(), in this order. */
 void gpu_use_double(void);
-/* Where a CPU finds a byte of a GPU's; the double's only. */
+/* Returns the address of a byte of GPU memory for a CPU; only with the
+ * double. */
 void *gpu_host(const void *p);
 void gpu_set(const char *name, long value);
 long gpu_get(const char *name);
 
-/* Bytes of GPU memory to and from the host's, by a lane of its own. */
+/* Copy bytes between GPU memory and host memory, by a lane of their own. */
 void gpu_write(struct cuda *c, cuda_address to, const void *from, size_t n);
 void gpu_read(struct cuda *c, void *to, cuda_address from, size_t n);
 

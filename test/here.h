@@ -1,12 +1,13 @@
-/* here.h - words for tests of the encode side: what its engines say, and what
- * langd `a` at link 0 and `b` at link 1 do. Engine 0 is of session "s"; cells
- * carry the tag cell + 100. */
+/* here.h - vocabulary for tests of the encode side: messages of its engines,
+ * and of langd `a` at link 0 and `b` at link 1. Engine 0 has session "s"; cells
+ * have the tag cell + 100. */
 #ifndef MMX_TEST_HERE_H
 #define MMX_TEST_HERE_H
 
 #include "test/brain.h"
 
-#define L_EPOCH UINT64_C(0x1a00) /* + link */
+/* epoch of the langd at link 0; others add the link */
+#define L_EPOCH UINT64_C(0x1a00)
 
 static inline struct local_msg announce(
     uint64_t room, uint32_t cell, uint32_t max_rows, uint32_t total)
@@ -86,7 +87,7 @@ static inline struct peer_msg init(
     return m;
 }
 
-/* Of a room that two langds have to ask for. */
+/* Makes the message ask for a room with two destinations. */
 static inline struct peer_msg two(struct peer_msg m)
 {
     m.init.required_dst = 2;
@@ -141,7 +142,7 @@ static inline struct rig *encoded(const char *a, const char *b)
         brain_of(encoded,                                                      \
             (const char *const[]){__VA_ARGS__ __VA_OPT__(, ) NULL, NULL}))
 
-/* What came last was neither refused nor failed; its answer may come later. */
+/* The last message was neither refused nor failed; an answer may come later. */
 static inline void is_taken(struct rig *e)
 {
     T_EQ_U64(brain_said_count(e, PEER_FAILED), 0);
@@ -154,7 +155,7 @@ static inline void ack(struct rig *e, uint32_t link, uint64_t room, uint64_t g)
     is_taken(e);
 }
 
-/* An ACK; connection 0 sees the room of this cell succeed. */
+/* Sends an ACK; connection 0 must see the room of this cell succeed. */
 static inline void ack_succeeds(
     struct rig *e, uint32_t link, uint64_t room, uint64_t g, uint32_t cell)
 {
@@ -162,14 +163,14 @@ static inline void ack_succeeds(
     T_EQ_U64(brain_state(e, 0, cell), ROOM_SUCCESS);
 }
 
-/* Connection 0 releases a room; then `blocks` blocks are free. */
+/* Connection 0 releases a room; then `blocks` blocks must be free. */
 static inline void frees(struct rig *e, uint32_t cell, uint32_t blocks)
 {
     T_OK(brain_say(e, 0, release(cell)));
     T_EQ_U64(brain_free(e), blocks);
 }
 
-/* An INIT that grants nothing yet. */
+/* Returns an INIT that grants nothing yet. */
 static inline struct peer_msg asks(
     struct rig *e, uint64_t room, uint64_t generation)
 {

@@ -1,6 +1,5 @@
-/* orders.h - orders to a shard, one call for each kind; what names no carrier
- * goes by data_mem. False: the ring has no place for it, and nothing was done.
- */
+/* orders.h - orders to a shard, one function for each kind. An order that names
+ * no carrier uses data_mem. False: the ring has no place; nothing was done. */
 #ifndef MMX_TEST_ORDERS_H
 #define MMX_TEST_ORDERS_H
 
@@ -45,7 +44,7 @@ static inline bool shard_pool_ready(struct shard *s, uint32_t pool)
     return order_push(s, &(struct order){.type = ORDER_POOL, .pool = pool});
 }
 
-/* The data_key that a peer's connections prove. */
+/* Gives the data_key that a peer's connections prove. */
 static inline bool shard_key(struct shard *s, uint32_t peer, struct span key)
 {
     struct order o = {.type = ORDER_KEY, .key = {.peer = peer, .len = key.len}};

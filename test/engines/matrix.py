@@ -16,11 +16,11 @@ import signatures
 
 PARTS = ("names", "truth")
 SITE = os.environ.get("MMX_ENGINES_MAIN", "https://raw.githubusercontent.com")
-LIMIT_S = 20  # of a file
+LIMIT_S = 20  # limit for a file
 
 
 class Count:
-    """Prints what was found, and counts it."""
+    """Prints findings, and counts them."""
 
     def __init__(self):
         self.held = self.changed = self.away = 0
@@ -39,20 +39,21 @@ class Count:
         print(f"{what}: not reachable ({why})", flush=True)
 
     def end(self):
-        """Returns the exit status: 1, too, where nothing could be held."""
+        """Returns the exit status: also 1 if nothing could be compared."""
         print(f"engines-matrix: {self.held} as tested, {self.changed} changed,"
               f" {self.away} not reachable")
         return 1 if self.changed or not self.held else 0
 
 
 def packages(name):
-    """Returns {package: (release, its table)}, the newest tested of each."""
+    """Returns {package: (release, its table)} with the newest tested release
+    of each."""
     return {release.split()[0]: (release, table)
             for release, table in signatures.committed(name).items()}
 
 
 def newest(package, tmp):
-    """Returns the wheel and the version of the newest release."""
+    """Returns the newest release's wheel and version."""
     wheel = install.fetch(install.make_venv(os.path.join(tmp, "venv")),
                           package, os.path.join(tmp, package))
     return wheel, install.metadata(wheel)["Version"]
@@ -82,7 +83,7 @@ def file_of_main(spec, path):
         if e.code != 404:
             raise
     except urllib.error.URLError as e:
-        if not isinstance(e.reason, FileNotFoundError):  # of file://
+        if not isinstance(e.reason, FileNotFoundError):  # of file:// URLs
             raise
     return None
 
@@ -93,7 +94,7 @@ def main_branch(name, count):
     release, table = list(signatures.committed(name).items())[-1]
     try:
         found = signatures.read(lambda path: file_of_main(spec, path), spec)
-    except OSError as e:  # HTTPError and URLError are
+    except OSError as e:  # HTTPError and URLError are OSErrors
         return count.not_reachable(what, e)
     if not any(found.values()):
         return count.not_reachable(what, "it has none of the files")
@@ -101,8 +102,8 @@ def main_branch(name, count):
 
 
 def truth(name, engine, at, tmp, count):
-    """Runs the engine's short table with its newest release, which has a
-    folder of its own if it is not the tested one."""
+    """Runs the engine's short table with its newest release, in a folder of
+    its own if that is not the tested release."""
     tested = engine.VERSION
     try:
         _, engine.VERSION = newest(engine.PACKAGE, tmp)
@@ -116,7 +117,7 @@ def truth(name, engine, at, tmp, count):
 
 
 def run(engines, at, parts):
-    """Holds {name: engine}; returns the exit status."""
+    """Compares {name: engine}; returns the exit status."""
     count = Count()
     for name, engine in engines.items():
         install.room_for(at, signatures.spec_of(name).WHEEL_BYTES)

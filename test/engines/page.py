@@ -1,6 +1,6 @@
-"""The rows of an engine's table, as a page: what a run printed, and nothing
-else. A part that is run anew has its rows in the place of the old ones; one of
-which a row failed has none."""
+"""The rows of an engine's table as a page: what a run printed, and nothing
+else. A part that runs again replaces its rows; a part with a failed row has
+none."""
 
 import json
 import os
@@ -11,12 +11,12 @@ HEAD = """# What `make engines ENGINE={engine}` printed
 
 Written by `test/engines/run {engine} --table`, never by hand; {package}, on a CPU.
 """
-LONGEST = 160  # letters of what a row says
+LONGEST = 160  # characters of a row's text
 
 
 class Page:
     def __init__(self, folder):
-        """folder: of the engine that is installed."""
+        """folder: where the engine is installed."""
         self._path = os.path.join(folder, "table.json")
         try:
             with open(self._path, encoding="utf-8") as f:
@@ -47,7 +47,7 @@ class Page:
             json.dump(self._parts, f)
 
     def text(self, engine, package):
-        """Returns the page of all parts that have rows."""
+        """Returns the page of all parts with rows."""
         out = [HEAD.format(engine=engine, package=package)]
         for part, of in self._parts.items():
             out.append(f"## {part}\n\n{of['on']}, {of['cores']} cores, "
@@ -59,7 +59,7 @@ class Page:
 
 
 def cell(text):
-    """Returns a cell: no folder of the machine, nothing too long."""
+    """Returns a cell: shortened, and without folders of this machine."""
     text = re.sub(r"(?<!\w)/(?:\S+/)+", ".../", " ".join(text.split()))
     text = text.replace("|", "\\|")
     return text if len(text) <= LONGEST else text[:LONGEST] + " ..."

@@ -1,6 +1,6 @@
-"""What the tables of engines have in common: servers as processes, daemons,
-lines that are counted, pictures made here, the lines of a page. What is
-started here is ended here, by its process group."""
+"""Common code of the engines' tables: servers as processes, daemons, counted
+rows, pictures made here, and the rows of a page. Processes that it starts are
+ended by their process group."""
 
 import atexit
 import base64
@@ -23,7 +23,7 @@ from marks import taken  # noqa: E402
 from page import Page  # noqa: E402
 from pair import World, free_port  # noqa: E402
 
-# Engines on vLLM.
+# For engines that run vLLM.
 ON_A_CPU = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1",
             "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1",
             "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1",
@@ -35,7 +35,7 @@ started = []
 class Server:
     """A process that serves a port; up after wait()."""
 
-    fatal = ()  # what its log says when it serves no more
+    fatal = ()  # texts in its log that mean it does not serve any more
 
     def __init__(self, folder, name, words, env, port=0, cwd=None):
         self.name, self.port = name, port or free_port()
@@ -48,7 +48,7 @@ class Server:
         started.append(self)
 
     def start(self, words, env, cwd):
-        """Returns the process, in a group of its own."""
+        """Starts a process in a group of its own; returns it."""
         with open(self.log, "w", encoding="utf-8") as log:
             return subprocess.Popen(
                 words, cwd=cwd, stdout=log, stderr=subprocess.STDOUT,
@@ -66,7 +66,7 @@ class Server:
             return s.connect_ex(("127.0.0.1", self.port)) == 0
 
     def wait(self, up=healthy, limit=540):
-        """Returns it once it is up."""
+        """Returns the server once it is up."""
         end = time.monotonic() + limit
         while time.monotonic() < end and self.process.poll() is None:
             if up(self):
@@ -91,7 +91,7 @@ class Server:
         self.process.wait()
 
 
-PORT = object()  # in a server's words: the port that it gets
+PORT = object()  # in a server's arguments: replaced by its port
 
 
 def end_all():
@@ -103,15 +103,15 @@ atexit.register(end_all)
 
 
 class Table:
-    """What was found; printed line by line."""
+    """The findings, printed line by line."""
 
     def __init__(self, folder, rows):
         """rows: the layout of the daemons' pools."""
         self.folder, self.rows = folder, rows
         self.passed, self.bad, self.page = 0, 0, Page(folder)
         os.environ["MMX_TIMES"] = os.path.join(folder, "times")
-        taken()  # of an earlier run
-        # Of who gives it up: what was started ends as at the end.
+        taken()  # drops marks of an earlier run
+        # When the run is given up, its children end as at the end of a run.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
         self.world = World()
 
@@ -128,7 +128,7 @@ class Table:
             "control": {"allow": ["tcp://127.0.0.1:*"]}, **(langd or {})})
 
     async def play(self, engine, known, parts):
-        """Plays parts, all without any; returns the exit status."""
+        """Plays the named parts, or all; returns the exit status."""
         for part in parts or known:
             if part not in known:
                 raise SystemExit(
@@ -141,7 +141,7 @@ class Table:
                 await known[part](self)
                 self.page.end()
                 end_all()
-        finally:  # also what a part that failed has started
+        finally:  # ends what a failed part has started, too
             end_all()
             wrong = self.world.close()
         self.line(not wrong, "the daemons end well", wrong or "")
@@ -150,7 +150,7 @@ class Table:
 
 
 def video(seed, frames=4):
-    """Returns a video as a data URL: its frames."""
+    """Returns the frames of a video as a data URL."""
     return "data:video/jpeg;base64," + ",".join(
         picture(seed + i, kind="JPEG").split(",")[1] for i in range(frames))
 
@@ -186,11 +186,12 @@ def blocks(page, heading):
 
 
 class Readme:
-    """The lines of a section, in the environment of an installed engine."""
+    """The commands of a section, run in the environment of an installed
+    engine."""
 
     def __init__(self, folder, heading, env, *ports,
                  page="lib/client/README.md"):
-        """ports: what the lines take."""
+        """ports: those that the commands use."""
         self.folder, self.blocks = folder, blocks(page, heading)
         self.env = {**os.environ, **env, "PATH":
                     f"{folder}/venv/bin:{os.environ['PATH']}"}
@@ -201,17 +202,17 @@ class Readme:
                                      "the page's lines take")
 
     def install(self, *lines):
-        """Runs the lines that install our package."""
+        """Runs the commands that install our package."""
         self.run("make -s wheel", *lines)
 
     def run(self, *lines):
-        """Runs lines that come to an end."""
+        """Runs commands that end by themselves."""
         for line in lines:
             subprocess.run(["bash", "-c", line], cwd=ROOT, env=self.env,
                            check=True, stdout=subprocess.DEVNULL)
 
     def start(self, name, line, port, cwd=ROOT):
-        """Starts a line that goes on running."""
+        """Starts a command that goes on running."""
         return Server(self.folder, f"readme-{name}",
                       ["bash", "-c", f"exec env {line}"], self.env, port, cwd)
 

@@ -37,7 +37,7 @@ def signature(f):
 
 
 def members(node):
-    """Yields what a class has: methods, fields and values."""
+    """Yields the members of a class: methods, fields and values."""
     for n in node.body:
         if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef)):
             marks = {ast.unparse(d) for d in n.decorator_list}
@@ -88,13 +88,13 @@ def names(source, wanted):
                         ".self." not in k and
                         not k.split(".")[1].startswith("_")})
         else:
-            out[name] = found.get(name)  # None: it is not there
+            out[name] = found.get(name)  # None: the file has no such name
     return out
 
 
 def read(get, spec):
-    """Returns {file: {name: signature}}; get returns the bytes of a file, None
-    where there is none. A spec may read names in a way of its own."""
+    """Returns {file: {name: signature}}. get: returns the bytes of a file, or
+    None. A spec may have a reader of its own."""
     found = {path: get(path) for path in spec.NAMES}
     return {path: None if found[path] is None else
             getattr(spec, "names", names)(found[path].decode(), wanted)
@@ -103,8 +103,8 @@ def read(get, spec):
 
 @contextlib.contextmanager
 def wheel(path, spec):
-    """Returns what reads the files of a wheel, or of the one file in it that a
-    spec has in their place."""
+    """Returns a function that reads the files of a wheel, or of the one file
+    in it that a spec names instead."""
     with zipfile.ZipFile(path) as z:
         there = set(z.namelist())
 
@@ -115,8 +115,8 @@ def wheel(path, spec):
 
 
 def parameters(call):
-    """Returns the parameters of a signature, each with its default, in their
-    order; None of what is no call."""
+    """Returns the parameters of a signature with their defaults, in order;
+    None: it is not callable."""
     found = CALL.match(call)
     if not found:
         return None
@@ -132,7 +132,7 @@ def parameters(call):
 
 
 def changed(name, old, new):
-    """Yields what became of a name: one line, or one for each parameter."""
+    """Yields how a name has changed: one line, or one for each parameter."""
     was, now = parameters(old), None if new is None else parameters(new)
     kind = "value" if was is None else "call"
     if new is None:
@@ -150,13 +150,13 @@ def changed(name, old, new):
             if p not in was:
                 said = True
                 yield f"parameter {p}{now[p]} of {name} is new"
-    if not said:  # another order, kind or type
+    if not said:  # the order, kind or type has changed
         yield f"{kind} {name}: {old or 'no value'}, now {new or 'no value'}"
 
 
 def differences(old, new):
-    """Yields a line for each file, class, call, parameter and value that a
-    release has changed."""
+    """Yields a line for each change of a file, class, call, parameter or value
+    in a release."""
     for path, names_ in old.items():
         if new.get(path) is None:
             yield f"{path} is gone"
@@ -198,8 +198,8 @@ def committed(name):
 
 
 def lacking(name):
-    """Returns what the committed table of an engine lacks of what is needed of
-    the releases that are tested, a line for each."""
+    """Returns, one per line, the needed names of tested releases that an
+    engine's committed table lacks."""
     spec, table = spec_of(name), committed(name)
     tested = [wheel.replace("==", " ") for wheel in spec.TESTED]
     lines = [] if tested == list(table) else [f"{tested}, not {list(table)}"]
@@ -211,8 +211,8 @@ def lacking(name):
 
 
 def refresh(name, at):
-    """Writes the table from the tested releases' wheels, or holds it against
-    them where something else is the table."""
+    """Writes the table from the wheels of the tested releases; if another file
+    is the table, compares the wheels with that."""
     spec = spec_of(name)
     install.room_for(at, spec.WHEEL_BYTES)
     table = {}

@@ -8,14 +8,15 @@
 
 #include <string.h>
 
-enum { INPUT = 1 << 17 }; /* bytes that are of use */
+enum { INPUT = 1 << 17 }; /* longest input of use */
 
 static uint64_t values[INPUT / 8];
 static uint8_t again[INPUT], whole[INPUT];
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* The first three bytes of data are the aux's, the others its rest's. */
+/* Joins and splits. data: 3 bytes for the length of the aux, the aux, its rest.
+ */
 static void split_again(const uint8_t *data, size_t size)
 {
     size_t len =

@@ -54,24 +54,24 @@ static size_t sealed(const uint8_t *secret, uint64_t rekey, uint8_t *wire)
     return len;
 }
 
-/* Makes one change. */
+/* Makes one change to the sealed bytes. */
 static size_t edit(uint8_t *p, size_t len, const uint8_t *e)
 {
     size_t at = ((size_t)e[1] << 16 | (size_t)e[2] << 8 | e[3]) % len;
     size_t n = e[4] < len - at ? e[4] : len - at;
 
     switch (e[0] % 4) {
-    case 0: /* other bits */
+    case 0: /* flips bits */
         p[at] ^= e[5];
         return len;
-    case 1: /* bytes are left out */
+    case 1: /* leaves bytes out */
         memmove(p + at, p + at + n, len - at - n);
         return len - n > 0 ? len - n : len;
-    case 2: /* said twice */
+    case 2: /* repeats bytes */
         n = n < WIRE - len ? n : 0;
         memmove(p + at + n, p + at, len - at);
         return len + n;
-    default: /* a header of another length */
+    default: /* changes a header's length */
         p[at] = 23;
         if (at + 4 < len) {
             p[at + 3] = e[4];
@@ -81,7 +81,7 @@ static size_t edit(uint8_t *p, size_t len, const uint8_t *e)
     }
 }
 
-/* Returns how many rows are opened. */
+/* Returns how many rows could be opened. */
 static size_t opened(
     struct tcp_records *r, const uint8_t *wire, size_t len, size_t step)
 {

@@ -10,7 +10,8 @@
 static struct segment first[SEGMENTS_MAX], second[SEGMENTS_MAX];
 static uint8_t header[DATA_HEADER_MAX];
 
-/* Where segments lie: what is let through is inside, and reads again. */
+/* Reads the places of segments: an accepted one is inside the input, and reads
+ * the same again. */
 static void sources(struct span in, struct span head)
 {
     struct reader r = reader_of(in.p, in.len);
@@ -61,7 +62,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
     if (r.failed || size > UINT32_MAX)
         return 0;
-    if (size > 64 + r.at) /* a header of one or more, then their places */
+    /* a header of one segment or more, then their places */
+    if (size > 64 + r.at)
         for (uint32_t i = 1; i <= 2 && size >= 8 + 40 * i + r.at; i++)
             sources(span_of(data + r.at + 8 + 40 * i, size - r.at - 8 - 40 * i),
                 span_of(data + r.at, 8 + 40 * i));

@@ -15,15 +15,15 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* As a daemon has it that learns the layout of a pool later. */
+/* The limit of a daemon that learns a pool's layout later. */
 #define BODY_MAX ROW_BYTES_MAX
 
 struct seen {
     const uint8_t *p; /* all bytes behind the greeting */
     size_t len, at;   /* the next frame begins at `at` */
-    uint8_t choice;   /* of each large message in turn */
+    uint8_t choice;   /* what to do with each large message in turn */
     struct tcp_in *in;
-    uint8_t *into; /* a fetch is under way */
+    uint8_t *into; /* a fetch is in progress */
     uint32_t into_len;
     const uint8_t *wanted;
 };

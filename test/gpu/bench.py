@@ -78,7 +78,7 @@ class Copies:
 
 
 def wire(size):
-    """Seconds for so many bytes through TCP on loopback."""
+    """Returns the seconds for this many bytes by TCP on loopback."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         out = socket.create_connection(server.getsockname())
         into, _ = server.accept()
@@ -121,7 +121,7 @@ class Pair:
         self.enc, self.lm = world.engine(self.e), world.engine(self.l)
 
     def seconds(self):
-        """From commit to READY, of an exact grant."""
+        """Returns the seconds from commit to READY, with an exact grant."""
         enc, lm, room, rows = self.enc, self.lm, self.room, self.rows
         self.room += 1
         lm.request(room, "enc0", rows=rows)
@@ -138,7 +138,8 @@ class Pair:
 
 
 def interleaved(rounds, **work):
-    """{name: [seconds]}, one of each per round; a first round for nothing."""
+    """Runs each once per round; returns {name: [seconds]} without the first
+    round."""
     took = {name: [] for name in work}
     for i in range(rounds + 1):
         for name, call in work.items():
@@ -153,7 +154,7 @@ def gbs(size, seconds):
 
 
 def room(world, args, env, copies, what, staged, target=None):
-    """One row: a room of so many bytes, against what bounds it."""
+    """Prints one row: a room of this size, compared with its bounds."""
     rows = copies.size // ROW
     pair = Pair(world, env, "cuda:0", "cuda:0", rows, staged)
     yards = {"down": copies.to_host, "up": copies.from_host,
@@ -181,9 +182,9 @@ def room(world, args, env, copies, what, staged, target=None):
 
 
 def large(copies):
-    """A size whose plain copy on the GPU takes some milliseconds, if it has
-    the memory (four times of it): a room begins and ends in a fraction of
-    one, which a faster GPU does not change."""
+    """Returns a size whose plain copy on the GPU takes some milliseconds, if
+    the GPU has four times that memory. A room begins and ends in a fraction of
+    a millisecond, which a faster GPU does not change."""
     have, there = ctypes.c_size_t(), ctypes.c_size_t()
     with copies.d.context(0):
         copies.d.lib.cuMemGetInfo_v2(ctypes.byref(have), ctypes.byref(there))
@@ -213,7 +214,8 @@ def rooms(cuda, world, args, env):
 
 
 def pinning(cuda, world, env):
-    """Can the map of a host pool be pinned, read-only or else?"""
+    """Reports whether the map of a host pool can be pinned, read-only or
+    otherwise."""
     for access in ("read", "write"):
         e = world.encoded(start=False)
         e.start(env)

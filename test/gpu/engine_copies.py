@@ -51,7 +51,7 @@ class Bench:
         self.copies.prepare(pool)
         field, half = pool.fields["embedding"], pool.blocks // 2
         rng = np.random.default_rng(3)
-        # Runs of up to 16 blocks in any order; saves go to the other half.
+        # Runs of up to 16 blocks in any order. Saves use the other half.
         self.load_from, self.save_to = (
             _copies.Rows(pool, field, half * pool.block_rows, tuple(
                 Run(at * pool.block_rows, min(16, half - at) * pool.block_rows,
@@ -65,7 +65,8 @@ class Bench:
                     0, 2**16, part.shape, "u2") if fill else 0
 
     def order(self, rng, half):
-        """Places of runs of 16 blocks that do not meet; the last is short."""
+        """Returns places for runs of 16 blocks that do not overlap; the last
+        run is short."""
         whole = [16 * i for i in rng.permutation(half // 16)]
         return [*whole, half // 16 * 16]
 
@@ -116,11 +117,12 @@ class Bench:
         return time.perf_counter() - began, host
 
     def pageable(self):
-        """As before: an array in between, and a copy that is waited for."""
+        """Copies through an array in host memory, and waits, as earlier
+        versions did."""
         self.torch.from_numpy(self.rows.view("i2")).to("cuda")
 
     def pinned(self):
-        """One copy of pinned memory."""
+        """Measures one copy of pinned memory."""
         self.into.copy_(self.from_, non_blocking=True)
 
     def theirs(self):
@@ -164,7 +166,7 @@ class Bench:
         self.overlap(whole, rounds)
 
     def overlap(self, alone, rounds):
-        """Kernels as long as a load, and both at once."""
+        """Measures kernels as long as a load, and both at once."""
         torch = self.torch
         a = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
 
@@ -174,7 +176,7 @@ class Bench:
                     a @ a
         self.seconds(lambda: kernels(10))
         n = max(1, int(alone / (self.seconds(lambda: kernels(100))[0] / 100)))
-        # Kernels first: the load waits for none of them.
+        # Kernels first: the load does not wait for them.
         work = median(self.seconds(lambda: kernels(n))[0]
                       for _ in range(rounds))
         both = median(self.seconds(lambda: (kernels(n), self.load()))[0]

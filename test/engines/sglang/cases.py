@@ -1,5 +1,6 @@
-"""What may happen to a request, in the real engines: clients that leave or
-lie, daemons and servers that die. No server ends of it, no block is lost."""
+"""Faults of a request in the real engines: clients that leave or lie, daemons
+and servers that die. With each fault the servers go on, and no block is
+lost."""
 
 import asyncio
 import contextlib
@@ -10,7 +11,7 @@ import time
 from serve import answer, ask, near, post, prompt
 from servers import picture
 
-LIES = (  # to an encoder's /encode
+LIES = (  # bodies for an encoder's /encode
     ("no JSON object", lambda r: [1]),
     ("no id", lambda r: {k: v for k, v in r.items() if k != "req_id"}),
     ("an id that names no secret", lambda r: {**r, "req_id": "r"}),
@@ -36,12 +37,12 @@ class Cases:
             x.wait()
 
     def fresh(self):
-        """Returns a request that no cache knows."""
+        """Returns a request that is in no cache."""
         self.n += 1
         return prompt(f"{self.n} ", picture(5000 + self.n, 224, 224))
 
     def well(self, case, *words):
-        """The next request is answered right, and its blocks are free."""
+        """The next request must be answered right, and its blocks be freed."""
         body = self.fresh()
         got = ask(self.language.url, *body)
         right = answer(got) == answer(ask(self.base.url, *body)) != []
@@ -50,7 +51,8 @@ class Cases:
                     f"next answer after {got[2]:.2f} s")
 
     def free(self):
-        """Rows go back when SGLang has ended the request: a batch later."""
+        """SGLang gives rows back when it has ended the request, a batch
+        later."""
         for n in range(60):
             ask(self.language.url, "bye")
             with contextlib.suppress(AssertionError):
@@ -63,7 +65,7 @@ class Cases:
                     f"{self.d.free()} {self.e.free()}, {n + 1} batches later")
 
     def again(self, case, limit=30):
-        """As well(), once what was started again is connected."""
+        """As well(), once restarted programs are connected."""
         end = time.monotonic() + limit
         while time.monotonic() < end and \
                 ask(self.language.url, *self.fresh())[0] != 200:
@@ -77,7 +79,7 @@ class Cases:
                     str(said)[:160].replace("\n", " "))
 
     async def halted(self, case, statuses, ends):
-        """A request that waits for an encoder that stands; `ends` ends it."""
+        """A request waits for a stopped encoder; `ends` ends the request."""
         self.encoder.signal(signal.SIGSTOP)
         opened = self.d.stats()["rooms_opened"]
         task = asyncio.create_task(asyncio.to_thread(
@@ -172,7 +174,7 @@ class Cases:
         self.free()
 
     async def hangs(self):
-        """SIGSTOP of each daemon, under a request and before one."""
+        """Each daemon gets SIGSTOP, during a request and before one."""
         for name, daemon in (("encoded", self.e), ("langd", self.d)):
             def stop(*also):
                 os.kill(daemon.pid, signal.SIGSTOP)
@@ -200,7 +202,7 @@ class Cases:
                     f"{took:.1f} s, of which MMX_DEADLINE_S is {deadline}")
 
     async def full(self):
-        """Pools of four blocks, of which a picture takes one."""
+        """The pools have four blocks; a picture takes one."""
         e, d = daemons = self.t.pair(blocks=4, n="full",
                                      langd={"default_blocks": 1})
         made, language = self.t.split("full", "mmx", daemons=daemons)
@@ -239,7 +241,7 @@ class Cases:
         d.all_free()
 
     async def narrow(self):
-        """Pools of another width."""
+        """The pools have another width."""
         e, d = daemons = self.t.pair("embedding:bf16:64", n="narrow")
         made, language = self.t.split("narrow", "mmx", daemons=daemons)
         for x in (*made, language):

@@ -1,4 +1,4 @@
-"""SGLang: its package without what only a GPU needs, and what is run of it."""
+"""SGLang: its package without the parts for GPUs, and what is run of it."""
 
 import glob
 import importlib.util
@@ -15,10 +15,10 @@ sys.path.insert(0, os.path.dirname(HERE))
 import install  # noqa: E402
 
 PACKAGE, VERSION = "sglang", "0.5.23"
-NEED_BYTES = 12 * 10**9  # wheels while they are unpacked; 7 GB stay
+NEED_BYTES = 12 * 10**9  # wheels while they are unpacked; 7 GB remain
 PARTS = ("truth", "cases", "tp", "dp", "grpc", "pd", "time", "readme", "llama")
 SHORT = ("truth",)
-# Kernels for GPUs. What a CPU needs of them is in the folder stand_in.
+# Kernels for GPUs. The folder stand_in has what a CPU needs of them.
 LEFT_OUT = {"cuda-python", "flash-attn-4", "flashinfer-python",
             "humming-kernels", "nvidia-cutlass-dsl", "nvidia-mathdx",
             "nvshmem4py-cu13", "quack-kernels", "sgl-deep-ep",
@@ -35,7 +35,7 @@ MODELS = {  # folder: the script that makes it, and its options
 
 
 def requirements(meta):
-    """Returns what the package needs on a CPU, without extras."""
+    """Returns the package's requirements on a CPU, without extras."""
     return [install.plain(r) for r in meta.get_all("Requires-Dist")
             if "extra ==" not in r and
             re.match(r"[\w.-]+", r)[0].replace("_", "-").lower()
@@ -47,7 +47,8 @@ def after(folder):
 
 
 def models(folder):
-    """Makes them; SGLang asks for the old name of a field of theirs."""
+    """Makes the models. SGLang needs a field of theirs under its old name,
+    too."""
     for name, (script, *options) in MODELS.items():
         config = os.path.join(folder, name, "config.json")
         if os.path.exists(config):
@@ -67,7 +68,7 @@ def models(folder):
 
 
 def llama(at):
-    """Installs llama.cpp, which SGLang's encoder feeds."""
+    """Installs llama.cpp, to which SGLang's encoder sends rows."""
     spec = importlib.util.spec_from_file_location(
         "llama_engine", os.path.join(HERE, "../llama/engine.py"))
     engine = importlib.util.module_from_spec(spec)
@@ -76,14 +77,14 @@ def llama(at):
 
 
 def nixl(folder):
-    """Installs what moves SGLang's KV cache; the first chooses by torch's
-    CUDA between the others."""
+    """Installs the library that moves SGLang's KV cache. Its first package
+    chooses among the others by torch's CUDA."""
     install.pip(os.path.join(folder, "venv"), "install", "--quiet",
                 "--no-deps", "nixl==1.5.1", "nixl-cu13==1.5.1")
 
 
 def run(folder, parts):
-    """Prints the table; returns 0 if all of it is well."""
+    """Prints the table; returns 0 if all rows are well."""
     models(folder)
     if not parts or "llama" in parts:
         llama(os.path.dirname(folder))

@@ -18,7 +18,7 @@ sys.path.append(os.path.join(os.path.dirname(HERE), "llama"))
 
 
 def prepared(folder):
-    """Returns llama's cases, on our checkpoint."""
+    """Returns llama.cpp's cases, on our checkpoint."""
     import prepare
     import run
     from pair import BUILD
@@ -40,7 +40,7 @@ async def run(t):
     encoder = t.engine("llama-encoder", "qwen", "--encoder-only",
                        "--encoder-transfer-backend", "mmx", env=env)
     base = t.engine("llama-unsplit", "qwen")
-    encode = c.encode_host("qwen", e)  # for the tokens around the picture
+    encode = c.encode_host("qwen", e)  # prepares the tokens around the picture
     encode.stdin.write(f"unused {c.path('a.png')} {llama.PROMPT}\n")
     encode.stdin.flush()
     manifest = encode.stdout.readline()

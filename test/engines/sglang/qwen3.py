@@ -43,7 +43,7 @@ def config(ids):
 
 
 def seed(module, number):
-    """Weights that make a difference; norms stay."""
+    """Draws weights that make a difference; norms stay."""
     torch.manual_seed(number)
     for one in module.parameters():
         if one.dim() > 1:

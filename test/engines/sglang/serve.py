@@ -28,7 +28,7 @@ FLAGS = ("--device", "cpu", "--dtype", "bfloat16", "--mem-fraction-static",
 
 
 class Forked:
-    """A process of the zygote's, as a Popen."""
+    """A process that the zygote forked, with Popen's interface."""
 
     def __init__(self, pid):
         self.pid = pid
@@ -119,7 +119,7 @@ def prompt(*parts):
 
 
 def answer(got):
-    """Returns tokens with their log-probabilities; of a refusal nothing."""
+    """Returns tokens with their log-probabilities; of a refusal none."""
     status, body, _ = got
     return [(x[1], x[0]) for x in body["meta_info"]["output_token_logprobs"]] \
         if status == 200 else []
@@ -133,8 +133,9 @@ def compare(a, b):
 
 
 def near(a, b):
-    """True if two answers may differ by how SGLang has batched their requests:
-    by some hundredths of a log-probability, until their tokens part."""
+    """True if two answers differ no more than SGLang's own do with how it
+    batches requests: by some hundredths of a log-probability, until their
+    tokens differ."""
     for x, y in zip(a, b):
         if abs(x[1] - y[1]) > 0.1:
             return False

@@ -1,5 +1,6 @@
-"""What mmx.adapters.sglang needs of SGLang, by file of its wheel: what it
-looks up itself before it hooks anything, and what it reads beside."""
+"""The names that mmx.adapters.sglang needs of SGLang, by file of its wheel:
+those that it checks before it hooks anything, and those that it reads
+besides."""
 
 TESTED = ("sglang==0.5.23",)
 MAIN = "sgl-project/sglang/main/python/"

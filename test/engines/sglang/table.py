@@ -33,7 +33,7 @@ ZMQ = "zmq_to_scheduler"
 
 
 class Table(servers.Table):
-    """SGLang's: what is compared with what."""
+    """SGLang's table: which answers are compared."""
 
     zygote = None
 
@@ -49,8 +49,8 @@ class Table(servers.Table):
 
     def split(self, name, backend, model="wrong", daemons=None, args=(),
               encoders=1, env=None):
-        """Starts (encoders, language server); model: the latter's, whose own
-        encoder answers otherwise."""
+        """Starts (encoders, language server). model: the language server's;
+        its own encoder gives other answers."""
         e, d = daemons or (None, None)
         ours = {**({"MMX_ENCODED_SOCKET": e.socket,
                     "MMX_LANGD_SOCKET": d.socket} if e else {}),
@@ -71,8 +71,8 @@ class Table(servers.Table):
         return made, language
 
     def transfer(self):
-        """Returns the ms between the rows of a request's last part and their
-        use, and forgets it."""
+        """Returns the ms from the rows of a request's last part to their use,
+        and forgets them."""
         found = [m["usable"] - m["encoded"] for m in taken(last={"encoded"}).values()
                  if {"encoded", "usable"} <= set(m)]
         return found[0] / 1e6 if found else None
@@ -129,7 +129,7 @@ async def truth(t):
     got = await asyncio.gather(*(asyncio.to_thread(
         unsplit, ours[1], b) for b in bodies))
     equal = sum(compare(w, g)[0] for w, g in zip(want, got))
-    # One of them may differ as SGLang's own do with the batch.
+    # One answer may differ, as SGLang's own do with the batch.
     t.line(equal >= 7, "mmx: eight at once", f"{equal} of 8 equal")
     for x in every:
         t.line(x is other or x.alive(), f"{x.name} lives")
@@ -139,9 +139,9 @@ async def truth(t):
 
 
 async def ranks(t):
-    """Two language ranks: bytes moved once. SGLang's own transfer is what is
-    compared with: unsplit, its encoder has two ranks as well, and rounds
-    otherwise."""
+    """Two language ranks: bytes move once. The reference is SGLang's own
+    transfer: unsplit, the encoder has two ranks as well, and rounds
+    differently."""
     daemons = t.pair(n="tp")
     how = {"args": ("--tp", "2"),
            "env": {"SGLANG_CPU_OMP_THREADS_BIND": "0|1"}}
@@ -161,8 +161,8 @@ async def ranks(t):
 
 
 async def groups(t):
-    """Attention data parallelism, which SGLang's own transfer does not answer
-    with; ranks round otherwise than the unsplit server's one."""
+    """Attention data parallelism, with which SGLang's own transfer does not
+    answer. Ranks round differently from the unsplit server's single one."""
     daemons = t.pair(fields="embedding:bf16:256", n="dp")
     base, other = (t.engine(f"dp-{m}", m) for m in ("right3", "wrong3"))
     made, language = t.split(
@@ -187,7 +187,8 @@ async def groups(t):
 
 
 async def by_grpc(t):
-    """SGLang's own transfer answers no picture so: see _sglang_grpc.py."""
+    """Encoders as gRPC servers, for which SGLang's own transfer answers no
+    picture: see _sglang_grpc.py."""
     e, d = t.pair(n="grpc")
     base = t.engine("grpc-unsplit", "right")
     ours = {"MMX_ENCODED_SOCKET": e.socket, "MMX_LANGD_SOCKET": d.socket,
@@ -213,14 +214,15 @@ async def by_grpc(t):
             return sorted(json.load(r)["encoder_urls"])
     eventually(lambda: used() == sorted(urls), "they are in use", 60)
     began, equal = time.monotonic(), []
-    while time.monotonic() < began + 6:  # SGLang looks three times, or more
+    # in this time SGLang checks at least three times
+    while time.monotonic() < began + 6:
         parts = ["g", picture(900 + len(equal), 224, 112)]
         equal.append(compare(unsplit(base, parts), unsplit(language, parts)))
     t.line({*equal} == {(True, 0)}, "gRPC: one picture",
            f"{equal.count((True, 0))} of {len(equal)} requests equal")
     parts = ["g", picture(980), "h", picture(981, 224, 224)]
     rooms = d.stats()["rooms_succeeded"]
-    # Unsplit, they are encoded together, which rounds otherwise.
+    # Unsplit, both pictures are encoded together, which rounds differently.
     t.line(near(unsplit(base, parts), unsplit(language, parts)) and
            d.stats()["rooms_succeeded"] == rooms + 2,
            "gRPC: two pictures, each by another encoder")
@@ -241,8 +243,8 @@ async def by_grpc(t):
 
 
 async def prefill(t):
-    """Prefill and decoding in servers of their own behind mmx: SGLang moves the
-    KV cache, by NIXL."""
+    """Prefill and decoding run on servers of their own behind mmx; SGLang
+    moves the KV cache by NIXL."""
     daemons = t.pair(n="pd")
     base, other = t.engine("pd-unsplit", "right"), t.engine("pd-o", "wrong")
     kv = ("--disaggregation-transfer-backend", "nixl")
@@ -257,7 +259,7 @@ async def prefill(t):
         x.wait()
 
     def both(n, parts):
-        """As SGLang's router does it."""
+        """Sends a request to both, as SGLang's router does."""
         place = {"bootstrap_host": "127.0.0.1", "bootstrap_port": boot,
                  "bootstrap_room": n + 1}
         with futures.ThreadPoolExecutor() as pool:
@@ -287,8 +289,8 @@ def halt(made, but):
 
 def timed(t, made, how, parts, tries=5):
     """Returns the transfer's ms and the seconds to the first token. SGLang
-    leaves out an encoder that its health check has met halted, until the next
-    check: the same is asked again then."""
+    does not use an encoder that a health check found stopped, until the next
+    check; then the request is repeated."""
     text, *pictures = parts
     for _ in range(tries):
         taken()
@@ -302,8 +304,8 @@ def timed(t, made, how, parts, tries=5):
 
 
 async def times(t, rounds=9):
-    """Interleaved rounds of both, one request at a time; the other servers
-    are halted, since SGLang's schedulers never sleep."""
+    """Rounds of both transfers in turn, one request at a time. The other
+    servers are stopped, since SGLang's schedulers never sleep."""
     daemons = t.pair("embedding:bf16:2048", blocks=64, n="big")
     made = {"mmx": t.split("time-mmx", "mmx", "large", daemons),
             ZMQ: t.split("time-zmq", ZMQ, "large")}

@@ -1,5 +1,6 @@
-"""Writes down when an encoder has staged the rows of a part and when the
-scheduler has all of a request's, for mmx and SGLang's zmq_to_scheduler alike."""
+"""Writes down when an encoder has staged the rows of a part, and when the
+scheduler has all rows of a request, for mmx and for SGLang's
+zmq_to_scheduler."""
 
 import functools
 
@@ -15,7 +16,7 @@ def name(req_id):
 def before(owner, method, call):
     original = getattr(owner, method)
 
-    @functools.wraps(original)  # the adapter looks at its parameters
+    @functools.wraps(original)  # keeps the signature, which the adapter checks
     def with_note(self, *args, **more):
         call(self, *args)
         return original(self, *args, **more)

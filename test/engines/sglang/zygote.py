@@ -52,8 +52,8 @@ def one_processor():
 
 
 def pickled_modality():
-    """Python 3.11.2 pickles an enum by getattr, which SGLang's reader of
-    zmq_to_scheduler refuses: as later ones do it."""
+    """Pickles an enum as later Pythons do: 3.11.2 does it by getattr, which
+    SGLang's reader of zmq_to_scheduler refuses."""
     from sglang.srt.managers.schedule_batch import Modality
 
     if sys.version_info < (3, 11, 4):
@@ -61,8 +61,8 @@ def pickled_modality():
 
 
 def padded_batches():
-    """What SGLang's attention on a CPU lacks for attention data parallelism:
-    the length of a place that no request has."""
+    """Adds what SGLang's attention on a CPU lacks for attention data
+    parallelism: the length of a place without a request."""
     from sglang.srt.layers.attention import torch_native_backend as native
 
     native.TorchNativeAttnBackend.get_cpu_graph_seq_len_fill_value = \
@@ -70,8 +70,8 @@ def padded_batches():
 
 
 def memory_of_hosts():
-    """On a CPU SGLang's KV cache is on the host; NIXL is told that it is a
-    GPU's, and CUDA is to pin what a decoding server keeps."""
+    """On a CPU SGLang's KV cache is in host memory, but SGLang tells NIXL that
+    a GPU has it, and CUDA to pin it. This mends both."""
     from sglang.srt.mem_cache.pool_host import common
 
     common._cuda_host_register = lambda *_: None
@@ -130,7 +130,7 @@ def main():
         if pid == 0:
             serve(**json.loads(line))
         print(pid, file=answers, flush=True)
-        while True:  # what has ended
+        while True:  # collects processes that have ended
             try:
                 if os.waitpid(-1, os.WNOHANG)[0] == 0:
                     break

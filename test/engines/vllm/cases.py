@@ -1,13 +1,13 @@
-"""What may happen to a request, in the real engines: items larger than the
-prefill budget, preemption, clients that leave or lie, daemons and engines
-that die. No engine ends of it, no block is lost."""
+"""Faults of a request in the real engines: items larger than the prefill
+budget, preemption, clients that leave or lie, daemons and engines that die.
+With each fault the engines go on, and no block is lost."""
 
 import asyncio
 import contextlib
 import time
 
 import aiohttp
-import serve  # finds what is imported below
+import serve  # adds the folder of the imports below
 
 import mmx
 from router import HTTPError, Router, session
@@ -17,7 +17,7 @@ from servers import picture
 SMALL = ("--max-num-batched-tokens", "64", "--max-num-seqs", "8",
          "--num-gpu-blocks-override", "40", "--max-model-len", "1216")
 PATIENCE_S, DEADLINE_S = 3, 8
-LATEST_S = DEADLINE_S + 4  # with the adapter's 1 s, and vLLM's own time
+LATEST_S = DEADLINE_S + 4  # the adapter's 1 s and vLLM's own time come on top
 LIES = (("an entry of text", lambda p: "room"),
         ("an entry of a list", lambda p: [1]),
         ("a room of text", lambda p: {**p, "room": "x"}),
@@ -33,7 +33,7 @@ LIES = (("an entry of text", lambda p: "room"),
 
 
 class Given(Router):
-    """Sends params that are changed on the way."""
+    """Sends changed params."""
 
     change = staticmethod(lambda p: p)
 
@@ -43,7 +43,8 @@ class Given(Router):
 
 
 async def ends(s, router, body, limit=60):
-    """Returns how a request ends (its answer, or a text), and its seconds."""
+    """Returns how a request ended (its answer, or a text), and after how many
+    seconds."""
     began = time.monotonic()
     try:
         got = answer(await asyncio.wait_for(router.chat(s, body), limit))
@@ -98,7 +99,7 @@ class Cases:
                                      for b in bodies))
         equal = sum(compare(w, answer(g))[0] for w, g in zip(want, got))
         count = await metric(s, self.consumer, "vllm:num_preemptions_total")
-        # One of them may differ as vLLM's own do from run to run.
+        # One answer may differ, as vLLM's own do from run to run.
         self.t.line(equal >= len(bodies) - 1, "six at once, KV for 1,280 "
                     "tokens", f"{equal} of 6 equal, {count:.0f} preemptions")
 
@@ -115,7 +116,8 @@ class Cases:
         self.t.line(True, "blocks of clients that left are free")
 
     async def withdrawn(self, s):
-        """A client leaves after encode, before the decoder hears of it."""
+        """A client leaves after the encode, before the decoder has the
+        request."""
         for n, daemon in enumerate((self.d, self.e)):
             with mmx.connect(daemon.role, daemon.socket,
                              name="router") as conn:
@@ -184,7 +186,7 @@ class Cases:
         await self.well(s, "langd is back", 841)
 
     async def producer_dies(self, s):
-        """After its answer: the daemon has the rows."""
+        """The producer dies after its answer: the daemon has the rows."""
         encoded = []
         for references in (False, True):
             router = self.router(references=references)
@@ -211,7 +213,7 @@ class Cases:
 
 
 async def another_dtype(t, daemons):
-    """Engines of float32 over a pool of bf16."""
+    """The engines use float32, the pool has bf16."""
     e, d = daemons
     more = ("--dtype", "float32")
     made = [t.engine("f32-unsplit", "right/m", *more),

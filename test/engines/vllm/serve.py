@@ -43,7 +43,7 @@ class Engine(Server):
 
 
 def mmx(role, daemon, engine_id=None, timed=False, **extra):
-    """The engine's own setting for mmx."""
+    """Returns the engine's setting for mmx."""
     return {"ec_connector": "TimedMmx" if timed else "MmxECConnector",
             "ec_connector_module_path":
                 "timed" if timed else "mmx.adapters.vllm_ec",
@@ -53,7 +53,7 @@ def mmx(role, daemon, engine_id=None, timed=False, **extra):
 
 
 def example(role, path):
-    """vLLM's example: a file for each picture."""
+    """Returns the setting for vLLM's example: a file for each picture."""
     return {"ec_connector": "TimedExample",
             "ec_connector_module_path": "timed", "ec_role": role,
             "ec_connector_extra_config": {"shared_storage_path": path}}
@@ -74,7 +74,8 @@ def prompt(*parts, tokens=16, **more):
 
 
 def answer(got):
-    """Returns tokens with their log-probabilities, and the five best."""
+    """Returns tokens with their log-probabilities, and the five best of
+    each."""
     return [(t["token"], t["logprob"],
              tuple((x["token"], x["logprob"]) for x in t["top_logprobs"]))
             for t in got["choices"][0]["logprobs"]["content"]]

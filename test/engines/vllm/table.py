@@ -28,15 +28,15 @@ ROWS = "embedding:bf16:128"
 
 
 class Table(servers.Table):
-    """vLLM's: what is compared with what."""
+    """vLLM's table: which answers are compared."""
 
     def engine(self, name, model, *args, **how):
         return Engine(self.folder, name, model, *args, **how)
 
     def transfer(self):
         """Returns (ms to save, ms until the consumer asks, ms until its rows
-        are usable) of the last request's slowest picture, and forgets it.
-        Until it asks the request is on its way: vLLM's and the router's."""
+        are usable) of the last request's slowest picture, and forgets them.
+        Until the consumer asks, vLLM and the router carry the request."""
         found = [(m["saved"] - m["encoded"], m["asked"] - m["saved"],
                   m["usable"] - m["asked"]) for m in taken().values()
                  if {"encoded", "saved", "asked", "usable"} <= set(m)]
@@ -133,7 +133,7 @@ async def truth(t):
 
 
 async def ranks(t):
-    """Two ranks a side: bytes moved once, against once for each rank."""
+    """Two ranks a side: bytes move once, compared with once per rank."""
     fields = ROWS
     e, d = t.pair(fields, n="tp")
     shared = os.path.join(t.folder, "example-tp")
@@ -173,9 +173,9 @@ async def ranks(t):
 
 
 async def times(t, rounds=15):
-    """Interleaved rounds of both, one request at a time: from the encoder's
-    output in the producer's cache until the consumer has read its rows, less
-    the time that the request is on its way. See timed.py."""
+    """Rounds of both connectors in turn, one request at a time: from the
+    encoder's output in the producer's cache until the consumer has read the
+    rows, without the time in which the request is carried. See timed.py."""
     e, d = t.pair("embedding:bf16:2048", blocks=64, n="big")
     shared = os.path.join(t.folder, "example-times")
     shutil.rmtree(shared, ignore_errors=True)

@@ -37,7 +37,8 @@ _op("initialize(int size, int rank) -> ()", lambda size, rank: None)
 
 
 def __getattr__(name):
-    """Any other kernel can be imported, and not called."""
+    """Returns a stand-in for any other kernel, which can be imported but not
+    called."""
     if name.startswith("__"):
         raise AttributeError(name)
 
@@ -46,7 +47,7 @@ def __getattr__(name):
     return missing
 
 
-# What models take when they are imported, and Qwen2-VL does not call.
+# Names that models import and Qwen2-VL does not call.
 for _name in ("fused_sigmoid_mul", "fused_qk_gemma_rmsnorm",
               "fused_qk_gemma_rmsnorm_with_gate",
               "fused_qkvzba_split_reshape_cat_contiguous"):
