@@ -21,32 +21,34 @@
 #include <unistd.h>
 
 enum { POLL_MS = 200, PAUSE_MAX_S = 30, SAY_S = 60, FLUSH_S = 3 };
-/* A daemon that hangs holds up all for HANG_S, then is left alone for longer
- * each time. */
+/* A daemon that hangs delays all others by HANG_S, and is then left alone, for
+ * longer each time. */
 enum { HANG_S = 1, HANG_PAUSE_MAX_S = 8 };
 enum { CANNOT_START = 1 };
 
 /* A daemon that is followed. */
 struct followed {
-    const char *path;           /* NULL: none is */
+    const char *path;           /* NULL: no daemon is followed */
     struct ctl *c;              /* NULL: not connected, until again_ns */
-    uint64_t epoch;             /* of its run */
-    uint64_t again_ns, pause_s; /* when to connect again; the last pause */
-    bool away;                  /* which was said */
-    struct happenings got;      /* the last report */
-    uint64_t lost; /* happenings that were gone before they were read */
+    uint64_t epoch;             /* of the daemon's present run */
+    uint64_t again_ns, pause_s; /* time of the next connect; the last pause */
+    bool away;                  /* the daemon is away, as a line has said */
+    struct happenings got;      /* from the last report */
+    uint64_t lost; /* happenings that were overwritten before they were read */
     struct lives lives;
 };
 
 struct otel {
     struct followed of[HOST_MAX];
     struct post post;
-    uint32_t turn, batch;       /* daemon and spans of the last request */
-    struct lives *from;         /* the same daemon */
-    uint64_t again_ns, pause_s; /* when to try again; the last pause */
-    bool failing;               /* as the last answer said */
+    /* turn: daemon of the last request; batch: its spans */
+    uint32_t turn, batch;
+    struct lives *from;         /* that daemon's spans */
+    uint64_t again_ns, pause_s; /* time of the next try; the last pause */
+    bool failing;               /* the last request failed */
     uint64_t sent, refused;
-    uint64_t said_ns, said; /* the last time, and the losses then */
+    /* time of the last line about losses; the losses then */
+    uint64_t said_ns, said;
 };
 
 static void usage(FILE *to)
@@ -96,7 +98,7 @@ static void leave(struct followed *f, const char *why)
     f->again_ns = clock_ns() + f->pause_s * NS_PER_S;
 }
 
-/* Connects, and begins anew if it is another run of the daemon. */
+/* Connects; begins anew if the daemon is another run. */
 static bool join(struct followed *f)
 {
     struct local_msg m = {0};
@@ -137,7 +139,7 @@ static void follow(struct followed *f)
         struct local_msg m;
         bool whole = trace_ask(f->c, g, 0, &m);
 
-        /* Of a report that is cut off, too: g->next is behind them. */
+        /* g->next is behind all of them, even if the report was cut off. */
         for (size_t i = 0; i < g->count; i++)
             spans_take(&f->lives, &g->all[i]);
         more = whole && g->count > 0 && g->all[g->count - 1].ns < now_ns;
@@ -193,8 +195,8 @@ static void answered(struct otel *o, enum posted is)
     o->from->first += o->batch;
 }
 
-/* Says what was lost, when that has grown and at most once a minute; last: at
- * the end. */
+/* Logs what was lost if that has grown, at most once a minute; last: at the
+ * end. */
 static void say(struct otel *o, bool last)
 {
     uint64_t wait = 0, gone[4] = {0, o->refused}, all;

@@ -19,27 +19,27 @@ extern const struct happening_row happening_rows[HAPPENED_COUNT];
 
 struct happening {
     uint64_t number, room;
-    int64_t ns;      /* of the host's clock */
-    bool of_room;    /* false: of the daemon, or of a room that is hidden */
+    int64_t ns;      /* by the host's clock */
+    bool of_room;    /* false: about the daemon, or about a hidden room */
     uint8_t kind;    /* enum happening_kind */
     uint8_t message; /* enum peer_type; 0: none */
     uint8_t side;
     uint32_t a, b; /* ROWS_UNKNOWN: not given */
-    char text[64]; /* of `reason` */
+    char text[64]; /* text of `reason` */
     char peer[64];
 };
 
 struct happenings {
     struct happening *all; /* freed with free() */
     size_t count, cap;
-    uint64_t next; /* number of the daemon's next one to ask for */
+    uint64_t next; /* number of the daemon's next happening to ask for */
 };
 
 struct trace {
     const struct host *of;
     struct happenings got;      /* of all daemons, in one order */
     struct json json;           /* state of the output so far */
-    int name_width, room_width; /* of lines so far; 0: no room in them */
+    int name_width, room_width; /* widths so far; 0: no line with a room yet */
 };
 
 /* trace_read.c */

@@ -127,7 +127,7 @@ static bool has(struct reader row, const char *column)
 /* The rows of a report of all daemons, one after the other. */
 struct walk {
     const struct daemon *d; /* whose row it is */
-    uint32_t left;          /* daemons behind it */
+    uint32_t left;          /* daemons after `d` */
     unsigned what;
     struct reader rows, row;
 };
@@ -334,7 +334,7 @@ static void print_states(
             for (uint32_t k = 0; k < ARRAY_LEN(states); k++)
                 rooms[k] += !has(row, "ended") && !strcmp(state, states[k]);
         }
-        /* A report that was refused does not say that there are none. */
+        /* A refused report does not mean that there are no rooms. */
         for (uint32_t k = 0;
              k < ARRAY_LEN(states) && daemons[i].memory[SAID_ROOMS]; k++) {
             sample(out, "mmx_rooms", &daemons[i]);
@@ -364,9 +364,9 @@ static const struct state_metric {
 
 enum { GONE_MS = 60 * 1000 };
 
-/* True for a stranger that was refused, for what langd connects to at first
- * use, and for a peer of no configuration that is down for a while: those come
- * and go, as pods do. */
+/* True for a refused stranger, for an encoder that langd connects to at first
+ * use, and for an unconfigured peer that is down for a while, as pods come and
+ * go. */
 static bool is_no_peer(struct reader row, const char *state)
 {
     bool asked = !strcmp(state, "named") || !strcmp(state, "connecting");

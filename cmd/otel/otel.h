@@ -19,7 +19,7 @@ enum span_name {
 };
 
 struct otel_span {
-    struct traceparent of; /* of the engine: the trace and the parent */
+    struct traceparent of; /* the engine's trace and parent */
     uint64_t id, room;
     int64_t from_ns, to_ns; /* Unix time */
     uint32_t rows;          /* ROWS_UNKNOWN: not known */
@@ -34,8 +34,8 @@ struct life {
     struct traceparent of;
     bool traced, lang;
     uint32_t granted, rows;
-    int64_t asked_ns;            /* requested, or announced */
-    int64_t waits_ns;            /* waits for blocks since then */
+    int64_t asked_ns;            /* time of the request, or of the announce */
+    int64_t waits_ns;            /* since when it waits for blocks */
     int64_t waited_ns, had_ns;   /* begin and end of the last wait */
     int64_t encode_ns, wrote_ns; /* first source block, last commit */
     int64_t moves_ns;            /* first rows that go, or land */
@@ -49,7 +49,7 @@ struct lives {
     int64_t unix_ns;            /* Unix time less that of the daemon's clock */
     uint64_t turn;              /* happenings taken */
     uint64_t first, count;      /* numbers of the first span and the next one */
-    uint64_t dropped;           /* spans that found no place */
+    uint64_t dropped;           /* spans for which there was no place */
     uint64_t forgotten;         /* rooms that gave their place to newer ones */
     uint64_t hidden;            /* contexts of other users */
     struct otel_span spans[SPANS_MAX];
@@ -67,13 +67,13 @@ uint64_t otlp_rejected(struct span answer);
 enum posted {
     POST_WAITS, /* no request is under way, or it has no answer yet */
     POST_DONE,
-    POST_LATER,  /* not taken, but may be later */
-    POST_REFUSED /* not taken, and will not be */
+    POST_LATER,  /* not taken now, perhaps later */
+    POST_REFUSED /* not taken, and never will be */
 };
 
-/* One request at a time, and its answer, which is cut to its first bytes. */
+/* One request at a time, and the first bytes of its answer. */
 struct post {
-    void *all, *one; /* of libcurl */
+    void *all, *one; /* handles of libcurl */
     char *shown;     /* the URL without user and password */
     bool busy;
     char why[256]; /* why the last request was not taken */

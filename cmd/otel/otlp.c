@@ -17,7 +17,7 @@ static const char *const names[] = {
     [SPAN_READY] = "mmx.ready",
 };
 
-/* Attributes, and the pointers to them that protobuf-c wants. */
+/* Attributes, and the pointers to them that protobuf-c needs. */
 struct attributes {
     Otlp__KeyValue pairs[ATTRIBUTES], *all[ATTRIBUTES];
     Otlp__AnyValue values[ATTRIBUTES];
@@ -33,7 +33,7 @@ struct packed {
     char room[16];
 };
 
-/* protobuf-c has no const: it writes to nothing that it packs. */
+/* protobuf-c lacks const, but does not write to what it packs. */
 static char *text_of(const char *text)
 {
     return (char *)(uintptr_t)text;
@@ -74,7 +74,7 @@ static void fill(struct packed *p, const struct otel_span *s)
     o->trace_id = (ProtobufCBinaryData){16, (uint8_t *)p->trace};
     o->span_id = (ProtobufCBinaryData){8, (uint8_t *)&p->id};
     o->parent_span_id = (ProtobufCBinaryData){8, (uint8_t *)&p->parent};
-    o->flags = s->of.flags | 0x300; /* the parent is of another process */
+    o->flags = s->of.flags | 0x300; /* the parent is in another process */
     o->name = text_of(names[s->name]);
     o->kind = OTLP__SPAN__SPAN_KIND__SPAN_KIND_INTERNAL;
     o->start_time_unix_nano = (uint64_t)s->from_ns;

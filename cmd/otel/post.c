@@ -43,7 +43,7 @@ bool post_open(struct post *p, const char *url)
     curl_easy_setopt(p->one, CURLOPT_USERAGENT, "mmx-otel/" MMX_VERSION);
     curl_easy_setopt(p->one, CURLOPT_NOSIGNAL, 1L);
     curl_easy_setopt(p->one, CURLOPT_TIMEOUT, (long)TIMEOUT_S);
-    /* Do not wait for a name server that hangs beyond that. */
+    /* Gives up a name server that hangs when the handle ends. */
     curl_easy_setopt(p->one, CURLOPT_QUICK_EXIT, 1L);
     curl_easy_setopt(p->one, CURLOPT_ERRORBUFFER, p->why);
     curl_easy_setopt(p->one, CURLOPT_WRITEFUNCTION, take);
@@ -61,7 +61,7 @@ void post_send(struct post *p, size_t len)
     p->busy = curl_multi_add_handle(p->all, p->one) == CURLM_OK;
 }
 
-/* Returns what became of the request. */
+/* Returns the outcome of the request. */
 static enum posted outcome(struct post *p, CURLcode code)
 {
     long status = 0;
@@ -73,7 +73,7 @@ static enum posted outcome(struct post *p, CURLcode code)
         snprintf(p->why, sizeof(p->why), "status %ld", status);
     else if (!p->why[0])
         snprintf(p->why, sizeof(p->why), "%s", curl_easy_strerror(code));
-    /* The statuses that OTLP says may be tried again. */
+    /* OTLP allows to try again after these statuses. */
     return code != CURLE_OK || status == 429 || (status >= 502 && status <= 504)
                ? POST_LATER
                : POST_REFUSED;

@@ -60,7 +60,7 @@ static void emit(struct lives *l, const struct life *r, enum span_name name,
     struct otel_span *s = &l->spans[l->count % SPANS_MAX];
 
     if (!r->traced || !(r->of.flags & 1) || from_ns > to_ns)
-        return; /* without a context, or one that is not sampled; or nonsense */
+        return; /* no context, one that is not sampled, or impossible times */
     CHECK(l->count - l->first <= SPANS_MAX, "%llu spans wait",
         (unsigned long long)(l->count - l->first));
     if (l->count - l->first == SPANS_MAX) {
@@ -104,7 +104,7 @@ static void ended(struct lives *l, struct life *r, const struct happening *h)
 
     if (h->b != ROWS_UNKNOWN)
         r->rows = h->b;
-    if (!good) /* it may have ended for want of blocks */
+    if (!good) /* a room may have ended for lack of blocks */
         had(l, r, h->ns);
     if (r->asked_ns)
         emit(l, r, SPAN_REQUEST, r->asked_ns, h->ns);
@@ -121,8 +121,8 @@ static void ended(struct lives *l, struct life *r, const struct happening *h)
         r->used = 0;
 }
 
-/* Takes a message about a room of langd: whether it waits for blocks. It does
- * from the start, if its first INIT brings none. */
+/* Takes a message about a room of langd, which tells whether the room waits for
+ * blocks: from the start, if its first INIT grants none. */
 static void message(struct life *r, const struct happening *h)
 {
     bool lacks = h->kind == HAPPENED_GOT && h->message == PEER_WANT;
@@ -142,8 +142,8 @@ static void message(struct life *r, const struct happening *h)
         r->waits_ns = since_ns;
 }
 
-/* Begins a life at its announce or request. One that has only a context, which
- * came with a langd's INIT before the announce, goes on. */
+/* Begins a life at the announce or request. A life that has only a context,
+ * which came with a langd's INIT before the announce, goes on. */
 static void asked(struct lives *l, struct life *r, const struct happening *h)
 {
     if (r && r->asked_ns)
