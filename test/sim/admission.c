@@ -56,34 +56,6 @@ static void to_both_coupled(uint64_t room, uint64_t when_ms)
     d->twin = c;
 }
 
-static void coupled_world(void)
-{
-    quiet_world(1, 2);
-    W.is.data_us = 400000;
-    W.is.rendezvous = 1000;
-    e0 = make(ROLE_ENCODED, "e0", ROW_4K, 16, 16, 0);
-    l0 = make(ROLE_LANGD, "l0", ROW_4K, 4, 16, 1);
-    l1 = make(ROLE_LANGD, "l1", ROW_4K, 4, 16, 1);
-    start_all();
-}
-
-void coupled_calm(void)
-{
-    coupled_world();
-    to_both_coupled(1, 5);
-    to_both_coupled(2, 8);
-    all_succeed(2);
-}
-
-void coupled_breaks(void)
-{
-    coupled_world();
-    to_both_coupled(1, 5);
-    to_both_coupled(2, 8);
-    at(30 * MS, breaks_now, NULL, 0, 0);
-    all_succeed(2);
-}
-
 static void restart(void *p, uint64_t up, uint64_t b)
 {
     (up ? daemon_start : daemon_crash)(p);
@@ -93,7 +65,13 @@ static void restart(void *p, uint64_t up, uint64_t b)
  * the first room has at the other langd goes back. */
 void coupled_restarts(void)
 {
-    coupled_world();
+    quiet_world(1, 2);
+    W.is.data_us = 400000;
+    W.is.rendezvous = 1000;
+    e0 = make(ROLE_ENCODED, "e0", ROW_4K, 16, 16, 0);
+    l0 = make(ROLE_LANGD, "l0", ROW_4K, 4, 16, 1);
+    l1 = make(ROLE_LANGD, "l1", ROW_4K, 4, 16, 1);
+    start_all();
     to_both_coupled(1, 5);
     to_both_coupled(2, 8);
     at(30 * MS, restart, l0, false, 0);
@@ -279,145 +257,13 @@ static void must_all_succeed(uint32_t rooms, uint64_t least, uint64_t most)
 
 /* Rooms 1 and 2, a group, hold langd's pool from 41 ms on. Room 1 waits for
  * source blocks that room 3 holds; room 3 waits for langd's pool. */
-static struct prod *circle_of_three(uint32_t source_blocks, uint64_t asked_ms)
-{
-    struct prod *p;
-
-    quiet_pair(source_blocks, 2, 16, 0);
-    in_group(request(l0, e0, 1, 1), 1, 2, 2);
-    in_group(request(l0, e0, 2, 2), 1, 2, 2);
-    request(l0, e0, 3, asked_ms);
-    p = announce(e0, 3, 16, 5);
-    announce(e0, 1, 16, 40);
-    announce(e0, 2, 16, 41);
-    return p;
-}
-
 void victim(void)
 {
-    (void)circle_of_three(1, 60);
-    must_all_succeed(3, 1, 1);
-}
-
-/* The victim's engine still encodes when its turn to be ended comes: until 90
- * ms. */
-void victim_at_work(void)
-{
-    circle_of_three(1, 50)->pieces = 16;
-    e0->conf->timeout_revoke_after = 20 * MS;
-    must_all_succeed(3, 1, 1);
-}
-
-static void cut(void *p, uint64_t from_langd, uint64_t for_ms)
-{
-    net_partition(
-        from_langd ? l0 : e0, from_langd ? e0 : l0, for_ms * MS, false);
-}
-
-/* The victim's langd does not know yet that the rows are written. */
-void victim_unheard(void)
-{
-    circle_of_three(1, 60)->must_succeed = true;
-    at(55 * MS, cut, NULL, false, 200);
-    (void)run_until(1000 * MS);
-    must_all_succeed(3, 1, 1);
-}
-
-/* Another room, 4, has ended before: its blocks come back when langd
- * answers. */
-void victim_in_time(void)
-{
-    struct prod *p;
-
-    (void)circle_of_three(2, 60);
-    request(l0, e0, 4, 61)->must_succeed = false;
-    p = announce(e0, 4, 16, 6);
-    p->aborts = true;
-    p->abort_ns = 120 * MS;
-    at(110 * MS, cut, NULL, true, 200);
-    (void)run_until(1000 * MS);
-    while (!world_over() && W.now_ns < 20 * NS_PER_S)
-        (void)run_until(W.now_ns + 20 * MS);
-    HOLDS(world_over() && ended_for_others() == 0 && W.succeeded == 3,
-        "blocks that come back are waited for", "%u succeeded, %llu ended",
-        W.succeeded, (unsigned long long)ended_for_others());
-    world_finish(LIMIT);
-}
-
-/* Another langd, whose pool is full, asks again for a kept room. The older room
- * 1 has the grants there and lacks only source blocks. */
-void victim_kept(void)
-{
-    struct daemon *l2;
-
-    quiet_world(1, 2);
-    e0 = make(ROLE_ENCODED, "e0", ROW_4K, 1, 16, 0);
-    l0 = make(ROLE_LANGD, "l0", ROW_4K, 1, 16, 0);
-    l2 = make(ROLE_LANGD, "l2", ROW_4K, 1, 16, 0);
-    start_all();
-    request(l0, e0, 9, 1)->hold_ns = 80 * MS;
-    in_group(request(l0, e0, 1, 2), 1, 1, 2);
-    announce(e0, 9, 16, 1);
-    request(l2, e0, 3, 20);
-    announce(e0, 3, 16, 20)->flags |= FLAG_KEEP;
-    request(l0, e0, 3, 35)->must_succeed = false;
-    announce(e0, 1, 16, 45);
-    must_all_succeed(3, 1, 1);
-}
-
-/* Two rooms of one item, or two items of one batch, are each a group. langd's
- * pool holds one of them; what that one needs is held by room 3. */
-static void full_by_one(uint64_t key)
-{
-    struct prod *a, *b;
-
-    quiet_world(1, 1);
-    e0 = make(ROLE_ENCODED, "e0", ROW_4K, key ? 1 : 2, 16, 0);
-    l0 = make(ROLE_LANGD, "l0", ROW_4K, 1, 16, 0);
-    start_all();
-    in_group(request(l0, e0, 1, 1), 1, 1, 2);
-    in_group(request(l0, e0, 2, 2), 2, 1, 2);
+    quiet_pair(1, 2, 16, 0);
+    in_group(request(l0, e0, 1, 1), 1, 2, 2);
+    in_group(request(l0, e0, 2, 2), 1, 2, 2);
     request(l0, e0, 3, 60);
     announce(e0, 3, 16, 5);
-    a = announce(e0, 1, 16, 40);
-    b = announce(e0, 2, 16, 40);
-    b->session = a->session;
-    for (struct cons *c = cons_all(); key && c; c = c->next)
-        c->key = c->room < 3 ? key : 0;
-    if (key) {
-        (void)prod_key(a, key, 16);
-        (void)prod_key(b, key, 16);
-    } else {
-        a->mate = b;
-        b->led = a;
-    }
-    must_all_succeed(3, 1, 1);
-}
-
-void full_by_one_room(void)
-{
-    full_by_one(77);
-}
-
-void full_by_one_item(void)
-{
-    full_by_one(0);
-}
-
-/* The same for a room that has its grant at one langd and waits for that of the
- * next: its blocks at the first go back, too. */
-void victim_of_two(void)
-{
-    quiet_world(1, 2);
-    e0 = make(ROLE_ENCODED, "e0", ROW_4K, 1, 16, 0);
-    l0 = make(ROLE_LANGD, "l0", ROW_4K, 2, 16, 0);
-    l1 = make(ROLE_LANGD, "l1", ROW_4K, 2, 16, 0);
-    start_all();
-    in_group(request(l1, e0, 1, 1), 1, 2, 2);
-    in_group(request(l1, e0, 2, 2), 1, 2, 2);
-    announce(e0, 3, 16, 5)->required = 2;
-    request(l0, e0, 3, 20)->required = 2;
-    request(l1, e0, 3, 80)->required = 2;
     announce(e0, 1, 16, 40);
     announce(e0, 2, 16, 41);
     must_all_succeed(3, 1, 1);
@@ -478,82 +324,6 @@ void open_victim(void)
     HOLDS(world_over(), "no room waits for a deadline", "encode%s, language%s",
         prods_left(), cons_left());
     world_finish(LIMIT);
-}
-
-/* Items of a batch, one of them shared by two rooms. */
-void victims_in_a_batch(void)
-{
-    struct prod *a, *b, *c;
-
-    quiet_pair(2, 2, 16, 0);
-    in_group(request(l0, e0, 1, 1), 1, 2, 2);
-    in_group(request(l0, e0, 2, 2), 1, 2, 2);
-    for (uint64_t r = 3; r <= 5; r++)
-        request(l0, e0, r, 60 + r);
-    a = announce(e0, 3, 16, 5);
-    b = announce(e0, 4, 16, 5);
-    a->mate = b;
-    b->led = a;
-    b->session = a->session;
-    c = announce(e0, 5, 16, 20);
-    c->session = b->session;
-    for (struct cons *k = cons_all(); k; k = k->next)
-        k->key = k->room == 5 || k->room == 4 ? 77 : 0;
-    (void)prod_key(b, 77, 16);
-    (void)prod_key(c, 77, 16);
-    announce(e0, 1, 16, 40);
-    announce(e0, 2, 16, 41);
-    must_all_succeed(5, 1, 2);
-}
-
-/* A source pool is full of rooms that are sent slowly: it empties. */
-void overload_drains(void)
-{
-    quiet_world(1, 1);
-    W.is.data_us = 900000;
-    W.is.rendezvous = 1000;
-    pair(2, 16, 16, 0);
-    for (uint64_t r = 1; r <= 8; r++) {
-        request(l0, e0, r, r);
-        announce(e0, r, 16, 5 + r);
-    }
-    for (uint64_t r = 9; r <= 12; r++) {
-        in_group(request(l0, e0, r, r), 1 + r / 11, 2, 2);
-        announce(e0, r, 16, 30 + r);
-    }
-    must_all_succeed(12, 0, 0);
-}
-
-/* One user requests 150 rooms at once, another one a room now and then. The
- * latter waits for rooms that hold blocks, and at each side for one more of the
- * first user's, not for all. */
-void users_take_turns(void)
-{
-    quiet_world(1, 1);
-    W.is.data_us = 100000;
-    W.is.rendezvous = 1000;
-    e0 = make(ROLE_ENCODED, "e0", ROW_4K, 4, 16, 0);
-    l0 = make(ROLE_LANGD, "l0", ROW_4K, 4, 16, 1);
-    e0->conf->limit_rooms = l0->conf->limit_rooms = 200;
-    W.cells = 160;
-    start_all();
-    for (uint64_t r = 2; r <= 300; r += 2) {
-        request(l0, e0, r, r);
-        announce(e0, r, 16, r + 3);
-    }
-    (void)run_until(500 * MS);
-    for (uint64_t r = 1; r <= 9; r += 2) {
-        uint32_t before = W.succeeded;
-        struct cons *c = request(l0, e0, r, 0);
-
-        announce(e0, r, 16, 1);
-        while (!c->over)
-            (void)run_until(W.now_ns + MS);
-        HOLDS(W.succeeded - before < 12, "users take turns for blocks",
-            "room %llu waited for %u others", (unsigned long long)r,
-            W.succeeded - before - 1);
-    }
-    all_succeed(155);
 }
 
 /* Two users request more than there is, half of it in groups. Both sides give

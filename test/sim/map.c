@@ -445,16 +445,6 @@ void map_lose_one(void)
         map_fail(found, "it breaks");
 }
 
-void map_lose_reader(void)
-{
-    struct mapping *m = mappings;
-
-    while (m && !(m->reader && m->connected && l_lives(m)))
-        m = m->next;
-    HOLDS(m, "the scenario is the one that is meant", "no engine maps");
-    at(W.now_ns, ends, m, 0, 0);
-}
-
 /* The daemon's process has ended, with all of its connections. */
 void map_daemon_gone(struct daemon *d)
 {

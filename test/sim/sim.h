@@ -287,8 +287,6 @@ void map_deliver(struct mapping *m, struct span frame);
 void map_close(struct mapping *m);
 void map_daemon_gone(struct daemon *d);
 void map_lose_one(void);
-/* Ends the connection of an engine that maps; its process lives on. */
-void map_lose_reader(void);
 bool map_stands(const struct mapping *m);
 /* The engine was told of a lender: its process maps the pools. */
 void map_lender(struct econn *c, const struct local_lender *n);
