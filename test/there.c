@@ -1,4 +1,5 @@
-/* there.c - see there.h. One thread. Rejected: these in every test of langd. */
+/* there.c - see there.h. One thread. Rejected: a copy of these functions in
+ * every test of langd. */
 #include "test/there.h"
 
 struct local_msg request(uint64_t room, uint32_t cell, uint8_t mode)

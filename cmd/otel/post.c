@@ -43,7 +43,7 @@ bool post_open(struct post *p, const char *url)
     curl_easy_setopt(p->one, CURLOPT_USERAGENT, "mmx-otel/" MMX_VERSION);
     curl_easy_setopt(p->one, CURLOPT_NOSIGNAL, 1L);
     curl_easy_setopt(p->one, CURLOPT_TIMEOUT, (long)TIMEOUT_S);
-    /* Gives up a name server that hangs when the handle ends. */
+    /* The end of the handle does not wait for a name server that hangs. */
     curl_easy_setopt(p->one, CURLOPT_QUICK_EXIT, 1L);
     curl_easy_setopt(p->one, CURLOPT_ERRORBUFFER, p->why);
     curl_easy_setopt(p->one, CURLOPT_WRITEFUNCTION, take);

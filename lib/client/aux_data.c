@@ -4,13 +4,13 @@
  *   record   u16 tag, u16 zero, u32 bytes of the values, the values, zeros up
  *            to the next multiple of 8
  *
- * What 32 KiB have no space for are the last records: they go on behind the
- * item's rows, in rows of their own, and the tag REST, which is the last one
- * there can be, says how many bytes.
+ * An aux has at most 32 KiB. Records beyond that, always the last ones, lie in
+ * rows of their own behind the item's rows. The record REST, with the highest
+ * tag, has the number of their bytes.
  *
- * Numbers are little-endian. There is one way to say a thing: tags ascend,
- * what is filled up is zero, so that equal values have equal bytes. Every read
- * checks the whole first, which takes less than a copy of it. */
+ * Numbers are little-endian. Tags ascend and padding is zero, so that equal
+ * values have equal bytes. Every read checks the whole aux first, which takes
+ * less time than a copy. */
 #include "client/mmx_aux.h"
 
 #include "base/bytes.h"

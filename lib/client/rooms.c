@@ -6,10 +6,9 @@
  * at the next step so that the event's text stays valid). Events accumulate as
  * bits in the room until they are handed out, so a handle that is not stepped
  * for a minute needs no memory for them. A word with the room's tag in the
- * daemon's page is the true state unless m->own has one, too: what the daemon
- * cannot show, that it is lost, hangs or refused the room. Under the handle's
- * lock,
- * except the reads of words.
+ * daemon's page is the true state, unless m->own has such a word, too: for
+ * states that the daemon cannot show, since it is lost, hangs or refused the
+ * room. All runs under the handle's lock, except the reads of words.
  *
  * Free cells are a stack: few rooms at a time touch few pages. Rejected: a
  * queue, which would reuse cells later; stale handles are detected by tags. */

@@ -404,7 +404,7 @@ TEST(a_thread_that_stands_still_hangs)
     stuck = data_mem;
     stuck.progress = no_progress;
     alone = true;
-    stands = true; /* from its first turn on, for which no wake-up is needed */
+    stands = true; /* the thread hangs in its first turn, without a wake-up */
     start(NULL, &stuck, 65536, 65536);
     T_WAIT(it_stands, NULL);
     T_EQ_U64(

@@ -172,7 +172,7 @@ static void both_close(struct both *b)
     close(b->theirs_fd);
 }
 
-/* our sender */
+/* records of our sender */
 
 /* Cuts rows into pieces of any size, many small ones and some large. */
 static unsigned cut(

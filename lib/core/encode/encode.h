@@ -95,7 +95,7 @@ struct item {
 };
 
 struct eroom {
-    struct room r; /* first */
+    struct room r; /* must be the first member */
     uint8_t life;  /* enum eroom_life; eroom_move changes it */
     /* A fact beside its life: the rows were there at the announce, so the
      * engine writes none. */

@@ -124,7 +124,7 @@ struct lgroup {
  * `life` what the room has of its pool, `init` what its encoder knows. Each
  * bool is a fact that can hold in several of these states. */
 struct lroom {
-    struct room r;          /* first */
+    struct room r;          /* must be the first member */
     struct list in_settled; /* of langd */
     uint32_t peer;          /* NONE: null encoder */
     uint32_t scope;         /* key in langd.keys: lroom_scope() */
