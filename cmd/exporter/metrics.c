@@ -364,16 +364,17 @@ static const struct state_metric {
 
 enum { GONE_MS = 60 * 1000 };
 
-/* True for a refused stranger, for an encoder that langd connects to at first
- * use, and for an unconfigured peer that is down for a while, as pods come and
- * go. */
+/* True for a refused stranger, for an encoder that a reload has taken out, for
+ * one that langd connects to at first use, and for an unconfigured peer that is
+ * down for a while, as pods come and go. */
 static bool is_no_peer(struct reader row, const char *state)
 {
     bool asked = !strcmp(state, "named") || !strcmp(state, "connecting");
     bool down =
         asked || !strcmp(state, "away") || !strcmp(state, "unreachable");
 
-    return !strcmp(state, "refused") || (asked && !has(row, "trouble_ms")) ||
+    return !strcmp(state, "refused") || !strcmp(state, "leaving") ||
+           (asked && !has(row, "trouble_ms")) ||
            (down && row_number(row, "configured") != 1 &&
                row_number(row, "trouble_ms") > GONE_MS);
 }

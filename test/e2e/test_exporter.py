@@ -208,7 +208,8 @@ class Exporter(Scraped):
                 "trouble": "lost", "trouble_ms": 61000}
         peers = b"".join(test_ctl.row(**peer) for peer in (
             gone, {**gone, "name": "enc8", "trouble_ms": 2000},
-            {**gone, "name": "enc9", "configured": 1}))
+            {**gone, "name": "enc9", "configured": 1},
+            {**gone, "name": "enc9", "state": "leaving", "trouble_ms": 0}))
 
         def talk(s):
             while packet := s.recv(wire.PACKET_MAX):
