@@ -5,7 +5,9 @@ own, with a loopback network; commands join these."""
 
 import contextlib
 import ctypes
+import glob
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -152,6 +154,41 @@ def mirrors(suite):
     return sorted(set(found.split()))[:1]
 
 
+def record(root):
+    """Writes what dpkg would know of the packages with libraries that were
+    unpacked there, from their archives, which go: for dpkg-query, and as one
+    DEBIAN, where dpkg-shlibdeps -S looks."""
+    info, about = f"{root}/var/lib/dpkg/info", f"{root}/DEBIAN"
+    for folder in (info, about):
+        os.makedirs(folder, exist_ok=True)
+    with open(f"{info}/format", "w") as f:
+        f.write("1\n")
+    with open(f"{root}/var/lib/dpkg/status", "w") as status, \
+            tempfile.TemporaryDirectory() as part:
+        for deb in sorted(glob.glob(f"{root}{ARCHIVES}/*.deb")):
+            one = os.path.join(part, os.path.basename(deb))
+            checked(["dpkg-deb", "-e", deb, one])
+            for kind in ("shlibs", "symbols"):
+                with contextlib.suppress(FileNotFoundError), \
+                        open(f"{one}/{kind}") as f, \
+                        open(f"{about}/{kind}", "a") as whole:
+                    whole.write(f.read())
+            if os.path.exists(f"{one}/shlibs"):
+                with open(f"{one}/control") as f:
+                    text = f.read()
+                field = dict(re.findall(r"^(\S+): (.*)", text, re.M))
+                status.write(f"{text}Status: install ok installed\n\n")
+                name = field["Package"] + (
+                    ":" + field["Architecture"]
+                    if field.get("Multi-Arch") == "same" else "")
+                names = checked(["sh", "-c", "dpkg-deb --fsys-tarfile $0 | "
+                                 "tar -t", deb]).splitlines()
+                with open(f"{info}/{name}.list", "w") as f:
+                    f.writelines(f"{path[1:].rstrip('/') or '/.'}\n"
+                                 for path in names)
+            os.unlink(deb)
+
+
 def foreign(suite, arch, packages):
     """Returns the folder of a root for another processor. Its packages are
     only unpacked: no program of them has run. Other packages need a new
@@ -159,13 +196,20 @@ def foreign(suite, arch, packages):
     path = os.path.join(CACHE, f"{suite}.{arch}")
     has, words = path + ".has", " ".join(packages)
     with contextlib.suppress(OSError), open(has) as f:
-        if f.read() == words and os.path.isdir(path):
+        if f.read() == words and os.path.isdir(f"{path}/DEBIAN"):
             return path
     shutil.rmtree(path, ignore_errors=True)
     os.makedirs(CACHE, exist_ok=True)
     checked(limited(BARE_S, "mmdebstrap", f"--architecture={arch}",
                     "--variant=extract", f"--include={','.join(packages)}",
-                    suite, path, *mirrors(suite)))
+                    "--skip=essential/unlink,cleanup/apt/cache", suite, path, *mirrors(suite)))
+    record(path)
+    # What a linker would look for in this machine's root.
+    for link in glob.glob(f"{path}/usr/lib/*/*.so"):
+        if os.path.islink(link) and os.readlink(link).startswith("/"):
+            to = path + os.readlink(link)
+            os.unlink(link)
+            os.symlink(os.path.relpath(to, os.path.dirname(link)), link)
     for name in ("proc", "sys", "root"):
         os.makedirs(os.path.join(path, name), exist_ok=True)
     for name in ("passwd", "group"):
