@@ -111,8 +111,6 @@ class Life:
                      "lib/wire/EMBEDDING.md", "lib/wire/SECURITY.md",
                      "conf/kubernetes.yaml", "conf/helm/values.yaml"):
             check(os.path.exists(r.at("/usr/share/doc/mmx/" + page)), page)
-        check(os.path.exists(r.at("/usr/share/doc/libmmx-dev/examples/"
-                                  "consumer.c")), "the example")
         for unit in UNITS:
             check(self.active(unit) == "inactive", f"{unit} runs unasked")
 
