@@ -1,11 +1,14 @@
 """A relay between two ends of connections, which may change their bytes."""
 
 import contextlib
+import os
 import socket
 import threading
 
 from engine import LIMIT
 import nets
+
+from mmx import wire
 
 
 def whole(_at, data):
@@ -83,3 +86,42 @@ class Relay:
             with contextlib.suppress(OSError):
                 s.shutdown(socket.SHUT_RDWR)
             s.close()
+
+
+class Packets:
+    """A relay before a daemon's socket for engines. up and down are called with
+    the frames of each packet before it goes on, and may wait."""
+
+    def __init__(self, to, up=lambda frames: None, down=lambda frames: None):
+        self.to, self.up, self.down = to, up, down
+        self.socket = to + ".relay"
+        self.listener = self.make()
+        self.listener.bind(self.socket)
+        self.listener.listen()
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    @staticmethod
+    def make():
+        return socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+    def accept(self):
+        while True:
+            a, b = self.listener.accept()[0], self.make()
+            b.connect(self.to)
+            for args in ((a, b, self.up), (b, a, self.down)):
+                threading.Thread(target=self.carry, daemon=True,
+                                 args=args).start()
+
+    @staticmethod
+    def carry(a, b, see):
+        with contextlib.suppress(OSError):
+            while True:
+                data, fds, _, _ = socket.recv_fds(a, 1 << 20, 4)
+                if not data:
+                    break
+                see(list(wire.frames(data)))
+                socket.send_fds(b, [data], fds)
+                for fd in fds:
+                    os.close(fd)
+        with contextlib.suppress(OSError):
+            b.shutdown(socket.SHUT_RDWR)

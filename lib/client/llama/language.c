@@ -444,9 +444,13 @@ static bool run(struct part *p, int n, const char *request)
     llama_pos past = 0;
     bool ok;
 
-    if (!good(mmx_ticket(host.m, &ticket)) ||
-        !good(mmx_ticket_wait(host.m, space, request, 60000, &seq)))
+    if (!good(mmx_ticket(host.m, &ticket)))
         return false;
+    if (!good(mmx_ticket_wait(host.m, space, request, 60000, &seq))) {
+        /* langd would still lease an id to the request, for good */
+        (void)mmx_ticket_release(host.m, space, request, MMX_UNKNOWN);
+        return false;
+    }
     ok = (p[n - 1].text || wrong_is("the prompt ends with a picture")) &&
          ask(p, n, request);
     for (int i = 0; ok && i < n; i++)

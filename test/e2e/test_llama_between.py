@@ -1,0 +1,44 @@
+"""llama.cpp's language host, over a relay that delays what langd says."""
+
+import os
+import re
+import select
+import threading
+
+from engine import LIMIT
+from relay import Packets
+import test_llama
+
+from mmx import wire
+
+
+class Between(test_llama.Llama):
+    def test_an_id_that_comes_too_late_is_given_back(self):
+        """Otherwise langd would lease it for good, and the host has one."""
+        e, d = self.pair_of()
+        asked, go = threading.Event(), threading.Event()
+
+        def up(frames):
+            if any(f.message is wire.TICKET for f in frames):
+                asked.set()
+
+        def down(frames):
+            if asked.is_set():
+                go.wait(LIMIT)
+
+        line, encode = self.line(), self.encode_host(e)
+        manifest = self.encoded_line(encode, line)
+        late = os.path.join(self.dir, "late")
+        p = self.language_host(Packets(d.socket, up, down), FAKE_LATE=late)
+        p.stdin.write(manifest)
+        p.stdin.flush()
+        self.assertTrue(asked.wait(LIMIT))
+        while not select.select([p.stdout], [], [], 0.1)[0]:
+            with open(late, "a", encoding="ascii") as f:
+                f.write(100 * ".")
+        self.assertRegex(p.stdout.readline(), "^r1 error timeout, advice ")
+        go.set()
+        out, said = p.communicate("r2" + manifest[2:], timeout=LIMIT)
+        self.assertEqual(re.findall(r" tokens (.*)", out),
+                         self.unsplit(line)[0], out + said)
+        self.end(encode)
