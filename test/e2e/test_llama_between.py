@@ -6,6 +6,7 @@ import select
 import threading
 
 from engine import LIMIT
+from pair import eventually
 from relay import Packets
 import test_llama
 
@@ -13,6 +14,9 @@ from mmx import wire
 
 
 class Between(test_llama.Llama):
+    held = test_llama.Windows.held
+    one_more = test_llama.Windows.one_more
+
     def test_an_id_that_comes_too_late_is_given_back(self):
         """Otherwise langd would lease it for good, and the host has one."""
         e, d = self.pair_of()
@@ -39,6 +43,34 @@ class Between(test_llama.Llama):
         self.assertRegex(p.stdout.readline(), "^r1 error timeout, advice ")
         go.set()
         out, said = p.communicate("r2" + manifest[2:], timeout=LIMIT)
+        self.assertEqual(re.findall(r" tokens (.*)", out),
+                         self.unsplit(line)[0], out + said)
+        self.end(encode)
+
+    def test_rows_are_read_once_an_event_says_where_they_lie(self):
+        """Their number is in the cell before."""
+        e, d = self.pair_of()
+        go = threading.Event()
+
+        def down(frames):
+            if any(f.message is wire.EVENT and
+                   f.values["what"] & wire.LANDED for f in frames):
+                go.wait(LIMIT)
+
+        self.file("sound", "4 3 5 3")
+        line = self.line(["sound"])
+        encode = self.held(e)
+        p = self.language_host(Packets(d.socket, down=down))
+        p.stdin.write(self.encoded_line(encode, line))
+        p.stdin.flush()
+        self.one_more(2)
+        eventually(lambda: any(r.get("landed") == 12 for r in d.show("rooms")),
+                   "a window has landed")
+        self.assertFalse(select.select([p.stdout], [], [], 1.5)[0])
+        go.set()
+        self.one_more(3)
+        self.one_more(3)
+        out, said = p.communicate(timeout=LIMIT)
         self.assertEqual(re.findall(r" tokens (.*)", out),
                          self.unsplit(line)[0], out + said)
         self.end(encode)

@@ -216,13 +216,14 @@ static void position(
 static bool landed(mmx_room r, uint32_t end)
 {
     struct mmx_event ev[16];
-    struct mmx_state s;
+    struct mmx_look look = {.size = sizeof look};
 
     for (;;) {
-        if (mmx_poll(host.m, &r, 1, &s) == MMX_FAILED_STATE)
-            return good(-s.reason);
-        (void)mmx_step(host.m, ev, 16); /* runs of rows come with events */
-        if (s.rows >= end)
+        if (!good(mmx_look(host.m, r, &look)))
+            return false;
+        if (look.state == MMX_FAILED_STATE)
+            return good(-look.reason);
+        if (look.rows >= end) /* of an event: their runs came with it */
             return true;
         (void)mmx_wait(host.m, ev, 16, 1000);
     }
