@@ -177,7 +177,8 @@ class Kept(Keys):
             self.keep(room, room)
         # used again: now room 2's rows are the oldest
         self.fetch(lm, 1, 100, 1)
-        self.write(enc, 8, 200, 8)  # needs two blocks: the rows of 2 and 3 go
+        # it takes two blocks: those of rooms 2 and 3
+        self.write(enc, 8, 200, 8)
         for room, there in ((1, True), (2, False), (3, False), (4, True)):
             lm.request(room, "enc0", key=key(room))
             if there:

@@ -110,7 +110,7 @@ class Devices(test_data_keys.Hosts):
         self.drops("ucx", "its UCX address by tcp on m0: no answer")
 
     def drops(self, carrier, to):
-        """Both daemons report it until answers come."""
+        """Both daemons report dropped connections until answers come."""
         self.nets.link(self.e_host, self.l_host)
         opens = self.behind(self.l_host, FAR, self.e_host, nets.L_HOST)
         e, d = self.firewalled(nets.E_HOST, "m1", carrier)

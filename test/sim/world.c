@@ -10,7 +10,7 @@
 
 #define TRACE_LINES 200
 #define TRACE_WIDTH 200
-#define STILL_MAX   200000 /* so many entries at one time: a busy loop */
+#define STILL_MAX   200000 /* more entries at one time mean a busy loop */
 
 struct entry {
     uint64_t when_ns, order;
