@@ -95,6 +95,7 @@ class Packets:
     def __init__(self, to, up=lambda frames: None, down=lambda frames: None):
         self.to, self.up, self.down = to, up, down
         self.socket = to + ".relay"
+        self.open = []
         self.listener = self.make()
         self.listener.bind(self.socket)
         self.listener.listen()
@@ -108,9 +109,16 @@ class Packets:
         while True:
             a, b = self.listener.accept()[0], self.make()
             b.connect(self.to)
+            self.open += [a, b]
             for args in ((a, b, self.up), (b, a, self.down)):
                 threading.Thread(target=self.carry, daemon=True,
                                  args=args).start()
+
+    def cut(self):
+        """Ends all connections."""
+        for s in self.open:
+            with contextlib.suppress(OSError):
+                s.shutdown(socket.SHUT_RDWR)
 
     @staticmethod
     def carry(a, b, see):

@@ -74,3 +74,31 @@ class Between(test_llama.Llama):
         self.assertEqual(re.findall(r" tokens (.*)", out),
                          self.unsplit(line)[0], out + said)
         self.end(encode)
+
+    def test_a_program_maps_again_after_a_connection_is_lost(self):
+        """Of the same run of langd."""
+        e, d = self.pair_of()
+        relay = Packets(d.socket)
+        lines = self.line("a"), self.line("b")
+        host = self.encode_host(e, "--digest", "tiny")
+        for line in lines:
+            self.encoded_line(host, line)
+        p = self.program("linked", self.model_path, self.model_path, "5",
+                         str(test_llama.STEPS), self.dir + "/logits",
+                         MMX_LANGD_SOCKET=relay.socket, MMX_ENCODER="enc0",
+                         MMX_MODEL="tiny")
+
+        def fetched(line):
+            before = self.encodes("linked")
+            p.stdin.write(line)
+            p.stdin.flush()
+            self.assertEqual(re.findall(r" tokens (.*)", p.stdout.readline()),
+                             self.unsplit(line)[0])
+            return self.encodes("linked") == before
+
+        self.assertTrue(fetched(lines[0]))
+        relay.cut()
+        eventually(lambda: fetched(lines[1]), "a picture comes from langd")
+        p.communicate(timeout=LIMIT)
+        self.end(host)
+        e.stop()

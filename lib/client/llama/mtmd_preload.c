@@ -236,6 +236,8 @@ static bool ask(struct have *h)
         q.pool = link.pool.id;
         e = mmx_request(link.m, &q, &h->room);
         h->open = e == 0;
+        if (e == -MMX_E_STALE) /* the same run, connected again */
+            link.epoch = 0;
         if (e)
             fprintf(
                 stderr, "mmx: %s; encoding here\n", mmx_reason(e, NULL, NULL));
