@@ -259,8 +259,7 @@ void engines_give_up(struct engines *g, uint32_t scope, uint64_t now_ns)
         if (att->scope != scope)
             continue;
         att->scope = SCOPE_OF_NONE;
-        if (att->timer.key > now_ns)
-            heap_set(&g->timers, &att->timer, now_ns);
+        attachment_end(g, att, ERR_TIMEOUT, now_ns);
     }
 }
 
@@ -289,9 +288,11 @@ void engines_expire(struct engines *g, struct out *out, uint64_t now_ns)
     struct heap_node *n;
 
     while (
-        (n = heap_first(&g->timers)) && n->key <= now_ns && out_has_room(out))
-        attachment_over(g, out, CONTAINER_OF(n, struct attachment, timer),
-            ROOM_FAILED, ERR_TIMEOUT);
+        (n = heap_first(&g->timers)) && n->key <= now_ns && out_has_room(out)) {
+        struct attachment *att = CONTAINER_OF(n, struct attachment, timer);
+
+        attachment_over(g, out, att, ROOM_FAILED, (enum err)att->released);
+    }
     LIST_FOREACH_SAFE (at, &g->silent) {
         struct conn *c = LIST_ENTRY(at, struct conn, in_silent);
 
@@ -382,6 +383,7 @@ void attachment_join(struct engines *g, struct attachment *att, struct room *r)
     list_remove(&att->in_room);
     heap_remove(&g->timers, &att->timer);
     att->room = r;
+    att->released = 0;
     att->room_id = r->id;
     att->fresh = r->joined = true;
     list_push_tail(&r->attachments, &att->in_room);
@@ -396,8 +398,18 @@ void attachment_wait(
 
     CHECK(!att->room && !list_linked(&att->in_room),
         "cell %u of connection %u waits twice", att->cell, att->conn);
+    att->released = ERR_TIMEOUT; /* its reason, if it waits in vain */
     list_push_tail(&s->waiting, &att->in_room);
     heap_set(&g->timers, &att->timer, deadline_ns);
+}
+
+void attachment_end(
+    struct engines *g, struct attachment *att, enum err reason, uint64_t now_ns)
+{
+    CHECK(!att->room && heap_linked(&att->timer),
+        "cell %u of connection %u does not wait", att->cell, att->conn);
+    att->released = (uint32_t)reason;
+    heap_set(&g->timers, &att->timer, min_u64(att->timer.key, now_ns));
 }
 
 static void cell_put(

@@ -66,7 +66,8 @@ struct attachment {
 #define SCOPE_OF_NONE (NONE - 1) /* of no room: the peer has gone */
     uint32_t name;               /* hash of the room's secret: brain_name() */
     uint32_t conn, cell, tag;
-    uint32_t released; /* rows [0, released) were given back */
+    uint32_t released; /* rows [0, released) were given back; without a room:
+                          why it ends */
     uint16_t pending;  /* EVENT_ bits of the next event */
     uint8_t rights;
     bool used, owner;
@@ -231,6 +232,10 @@ void attachment_join(struct engines *g, struct attachment *att, struct room *r);
 /* Makes the attachment wait for the room that it names, in its session. */
 void attachment_wait(
     struct engines *g, struct attachment *att, uint64_t deadline_ns);
+/* Makes an attachment that waits fail with the reason at the next
+ * engines_expire. */
+void attachment_end(struct engines *g, struct attachment *att, enum err reason,
+    uint64_t now_ns);
 /* Notifies an attachment without a room of how the room has ended, or of its
  * own end: its deadline came, or it was aborted. */
 void attachment_over(struct engines *g, struct out *out, struct attachment *att,

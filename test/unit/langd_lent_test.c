@@ -266,8 +266,27 @@ TEST(who_maps_when_all_have_read_gets_nothing)
     T_OK(brain_say(l, 1, all(0)));
     T_EQ_U64(brain_said_count(l, PEER_RETURN), 1);
     maps(l, 2, 1, 1);
+    brain_pass(l, 1);
     T_TRUE(ready(l, 2) == NULL);
-    T_TRUE(brain_state(l, 2, 5) != ROOM_SUCCESS);
+    T_EQ_U64(brain_reason(l, 2, 5), ERR_GONE);
+}
+
+/* The room ends while a reader waits to map the pool. */
+/* RULES 7.2 */
+TEST(who_has_not_mapped_when_all_have_read_hears_gone)
+{
+    struct there t;
+    struct rig *l = lent(&t);
+
+    able(l, 2, "able");
+    T_OK(brain_say(l, 2, attach(1, 5, RIGHT_READ)));
+    T_OK(brain_say(l, 2, attach(2, 6, RIGHT_READ)));
+    T_OK(brain_say(l, 1, all(0)));
+    HEARS(l, 0, acked(&t), about(&t, PEER_DRAINED));
+    T_EQ_U64(brain_shown(l, "status", "rooms_held", 0), 0);
+    brain_pass(l, 1);
+    T_EQ_U64(brain_reason(l, 2, 5), ERR_GONE);
+    T_EQ_U64(brain_reason(l, 2, 6), OK); /* of a room that may come */
 }
 
 /* RULES 6.7 */
@@ -291,6 +310,7 @@ TEST(who_says_that_it_cannot_map_waits_no_more)
     able(l, 2, "able");
     T_OK(brain_say(l, 2, attach(1, 5, RIGHT_READ)));
     maps(l, 2, 1, 0);
+    brain_pass(l, 1);
     T_EQ_U64(brain_reason(l, 2, 5), ERR_NOT_READY);
     T_ERR(brain_say(l, 2, attach(1, 6, RIGHT_READ)), ERR_NOT_READY);
     T_EQ_U64(brain_state(l, 1, 0), ROOM_SUCCESS);

@@ -70,7 +70,7 @@ enum grade {
     GRADE_FIRM         /* covers all that the room needs; never taken back */
 };
 
-/* Progress of INIT. It only rises. */
+/* Progress of INIT. It only rises in one run of the encoder. */
 enum init {
     INIT_DUE,
     INIT_SENT,     /* at least once: the encoder may know the room */
@@ -179,6 +179,7 @@ struct lroom {
     /* What its encoder was sent and is owed. */
     struct debt debt;
     uint8_t init;       /* enum init */
+    bool refused;       /* by a run that ends: the next one is asked */
     bool answer_due;    /* the encoder awaits the end: sent when lroom_still */
     uint8_t aborts;     /* ABORTs sent since the last HELLO */
     uint8_t stale;      /* NACKs (stale) in a row */
@@ -379,8 +380,8 @@ void lenders_serve(struct langd *l, struct out *out);
 /* Writes the next LENDER for conn, which lends. False: it was told of all. */
 bool lender_next(struct langd *l, uint32_t conn, struct writer *w);
 /* Handles MAPPED. */
-void lender_mapped(struct langd *l, struct out *out, uint32_t conn,
-    const struct local_mapped *n);
+void lender_mapped(
+    struct langd *l, uint32_t conn, const struct local_mapped *n);
 /* True if conn cannot map the pool of a lent room: it has said MAPPED without
  * pools, or does not take LENDER. */
 bool lender_refused(

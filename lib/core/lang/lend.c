@@ -103,30 +103,40 @@ bool lender_refused(const struct langd *l, uint32_t conn, const struct lroom *m)
     return !c->lends;
 }
 
-/* Joins an attachment that waits, since its connection did not map the pool, to
- * the room, or ends it, since the connection never will. */
-static void join(struct langd *l, struct out *out, struct attachment *att)
+/* Returns the lent room that the attachment waits for, since its connection did
+ * not map the pool; NULL: none. */
+static struct lroom *awaited(struct langd *l, const struct attachment *att)
 {
     uint32_t slot;
     struct lroom *m;
 
     if (att->room || !heap_linked(&att->timer) || att->scope >= l->b.peers.max)
-        return;
+        return NULL;
     slot = table_get(
         &l->keys, att->room_id, att->name ^ l->b.peers.peers[att->scope].who);
     m = slot == NONE ? NULL : &l->rooms[slot];
-    if (!m || !m->lent || m->peer != att->scope ||
-        m->r.session != l->b.engines.conns[att->conn].serial)
+    return m && m->lent && m->peer == att->scope &&
+                   m->r.session == l->b.engines.conns[att->conn].serial
+               ? m
+               : NULL;
+}
+
+/* Joins an attachment that waits to its room, or ends it, since its connection
+ * never maps the pool. */
+static void join(struct langd *l, struct attachment *att)
+{
+    struct lroom *m = awaited(l, att);
+
+    if (!m)
         return;
     if (lender_refused(l, att->conn, m))
-        attachment_over(&l->b.engines, out, att, ROOM_FAILED, ERR_NOT_READY);
+        attachment_end(&l->b.engines, att, ERR_NOT_READY, l->b.now_ns);
     else if (!m->no_readers && !room_crowded(&m->r) &&
              lroom_shows(l, m, att->conn))
         attachment_join(&l->b.engines, att, &m->r);
 }
 
-void lender_mapped(struct langd *l, struct out *out, uint32_t conn,
-    const struct local_mapped *n)
+void lender_mapped(struct langd *l, uint32_t conn, const struct local_mapped *n)
 {
     struct conn_maps *maps = l->b.engines.conns[conn].maps, *at = maps;
 
@@ -136,7 +146,7 @@ void lender_mapped(struct langd *l, struct out *out, uint32_t conn,
             at = &maps[i];
     *at = (struct conn_maps){n->lender, n->pools};
     LIST_FOREACH_SAFE (i, &l->b.engines.conns[conn].attachments)
-        join(l, out, LIST_ENTRY(i, struct attachment, in_conn));
+        join(l, LIST_ENTRY(i, struct attachment, in_conn));
 }
 
 /* rooms */
@@ -238,10 +248,31 @@ void lroom_on_lend(struct langd *l, struct lroom *m, const struct peer_lend *n)
     lroom_touch(l, m);
 }
 
+/* Ends the attachments that wait to map the pool of the room, which is read no
+ * more. */
+static void end_late(struct langd *l, struct lroom *m)
+{
+    const struct heap *h = &l->b.engines.timers;
+    enum err why = m->r.state == ROOM_SUCCESS ? ERR_GONE : m->r.reason;
+
+    /* An earlier key moves no timer that was not visited yet. */
+    for (uint32_t i = 0; i < h->len; i++) {
+        struct attachment *att =
+            CONTAINER_OF(h->nodes[i], struct attachment, timer);
+
+        if (att->room_id != m->r.id || awaited(l, att) != m)
+            continue;
+        attachment_end(&l->b.engines, att, why, l->b.now_ns);
+        if (m->missing > 0)
+            m->missing--; /* it came */
+    }
+}
+
 void lroom_lent_over(struct langd *l, struct lroom *m)
 {
     CHECK(m->lent && !lroom_alive(m), "room %llx of state %u is read no more",
         (unsigned long long)m->r.id, m->r.state);
+    end_late(l, m);
     m->lent = false;
     aux_drop(&l->b.aux, &m->lent_runs);
     if (m->r.state != ROOM_SUCCESS)

@@ -229,7 +229,7 @@ bool langd_local(
         on_decline(brain, out, conn, m);
         return true;
     case LOCAL_MAPPED:
-        lender_mapped(brain, out, conn, &m->mapped);
+        lender_mapped(brain, conn, &m->mapped);
         out_ok(out, conn, m->seq);
         return true;
     case LOCAL_SPACE:
