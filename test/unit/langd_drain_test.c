@@ -183,3 +183,25 @@ TEST_LANGD(a_room_that_is_left_says_so, "timeouts.bootstrap=2s")
     T_HAS((const char *)l->event.event.text.p,
         "no announce came in time; the encoder drains");
 }
+
+/* RULES 9.5 */
+TEST_LANGD(a_room_that_is_left_is_asked_of_the_next_run)
+{
+    struct peer_msg nack = {.type = PEER_NACK, .room = 1};
+    struct there t;
+
+    T_OK(brain_say(l, 0, request(1, 0, MODE_WHOLE)));
+    nack.generation = brain_said(l, PEER_INIT, 0)->generation;
+    nack.nack.answers = PEER_INIT;
+    nack.nack.reason = ERR_DRAINING;
+    brain_hear(l, 0, nack);
+    T_EQ_U64(brain_said_count(l, PEER_INIT), 0);
+    brain_down(l, 0);
+    brain_hello(l, 0, "enc", PEER_EPOCH + 1);
+    T_EQ_U64(brain_said_count(l, PEER_INIT), 1);
+    T_EQ_U64(brain_said(l, PEER_INIT, 0)->generation, nack.generation);
+    t = (struct there){.room = 1, .generation = nack.generation};
+    told(l, &t);
+    brain_hear(l, 0, length(&t, 8, 8, true));
+    T_EQ_U64(brain_state(l, 0, 0), ROOM_WAITING);
+}

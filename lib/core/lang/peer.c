@@ -67,8 +67,11 @@ static void lost(void *brain, struct out *out, struct peer *p, bool restarted)
 
         CHECK(lroom_peer(l, m) == p, "room %llx is of peer %u",
             (unsigned long long)m->r.id, m->peer);
+        if (m->refused && m->init == INIT_SENT)
+            m->init = INIT_DUE;
+        m->refused = false;
         if (m->init == INIT_DUE && lroom_alive(m))
-            continue; /* the peer was sent no INIT of the room */
+            continue; /* the peer was sent no INIT of the room, or refused it */
         lroom_fail(l, m, ERR_PEER_LOST, 0, 0, "the encoder daemon is gone");
         if (restarted)
             m->debt.owe = 0;
@@ -327,6 +330,7 @@ static void on_nack(struct langd *l, struct lroom *m, const struct peer_nack *n)
 {
     if (!of_grant(n->answers))
         return;
+    m->refused |= n->reason == ERR_DRAINING;
     /* An encoder does not restart a generation that it may have known: rows of
      * a later announce would mix with those here. So the room ends. */
     if (n->reason == ERR_STALE && ++m->stale < STALE_MAX)
