@@ -427,6 +427,37 @@ TEST_WITH(conn_end, struct tickets *t, make(1, 16))
     T_EQ_U64(listen(t), 0);
 }
 
+/* Losses and grants that were not heard go with their connection, or with the
+ * session. A holder whose connection has ended is told of no loss. */
+TEST_WITH(
+    what_was_not_heard_ends_with_who_asked, struct tickets *t, make(2, 16))
+{
+    uint32_t s = space(t, 5, "ctx", 1), o = space(t, 5, "other", 1);
+    struct local_ticket m = ask_of(s, "a");
+    struct ticket_state out, b;
+
+    m.hold_ms = 100;
+    T_OK(ticket_acquire(t, 5, 2, &m, NULL, &out, &why));
+    tickets_conn_end(t, 2);
+    tickets_expire(t, now_ns + 100 * NS_PER_MS);
+    T_ERR(query(t, s, "a", &out), ERR_UNKNOWN_ROOM);
+    b = ask(t, s, "b");
+    T_FALSE(ask(t, s, "c").held);
+    tickets_expire(t, now_ns + t->conf->timeout_total); /* c is lost */
+    T_FALSE(ask(t, s, "d").held);
+    T_TRUE(ask(t, o, "c").held);            /* another one, of that name */
+    T_OK(release(t, s, "b", b.generation)); /* d has the id */
+    T_FALSE(ask(t, o, "d").held);
+    tickets_conn_end(t, 1);
+    tickets_check(t);
+    T_TRUE(ask(t, s, "e").held);
+    T_FALSE(ask(t, s, "f").held);
+    tickets_expire(t, now_ns + t->conf->timeout_total);
+    tickets_session_end(t, 5);
+    T_EQ_U64(t->requests.len, 0);
+    T_EQ_U64(listen(t), 0);
+}
+
 /* Two processes of one engine ask for the same request. */
 TEST_WITH(asked_by_two, struct tickets *t, make(1, 16))
 {
