@@ -142,7 +142,7 @@ def without_page():
 
 
 def gone(before):
-    """Yields what a tree had by name, and this one has not."""
+    """Yields the names that another tree (`before`) had and this one lacks."""
     here = all_names()
     for kind, names in before.items():
         yield from (f"the {kind} {n} is gone"

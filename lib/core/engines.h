@@ -87,8 +87,9 @@ struct conn_maps {
 
 struct conn {
     uint8_t state;
-    bool lends;           /* it takes LENDER */
-    uint16_t lender_said; /* the highest lender that it was told of */
+    bool lends; /* the connection takes LENDER */
+    /* the highest lender that the connection was told of */
+    uint16_t lender_said;
     struct conn_maps maps[CONN_MAPS_MAX];
     bool notified; /* an ACT_NOTIFY was sent */
     bool bye;

@@ -206,7 +206,7 @@ class Rooms(LinkCase):
                                if e.what & mmx.FAILED], sources)
 
     def test_runs_beyond_the_pool_are_a_broken_frame(self):
-        """On a GPU no map would end there."""
+        """Only this check bounds runs on a GPU, where no map ends."""
         for runs in ((2, 1), (0, 3), (0, 1, 2**32 - 1, 2**32 - 1)):
             source = self.conn.announce(7, self.pool, 4, 4)
             self.daemon.hear(wire.ANNOUNCE)

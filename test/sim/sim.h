@@ -103,7 +103,7 @@ enum part {
     PART_LEAVE,
     PART_CLOCK,
     PART_MEMORY, /* numbered by daemon, life and pool */
-    PART_CARRIER /* from 2 on: by daemon and life */
+    PART_CARRIER /* numbered by daemon and life, from 2 on */
 };
 
 /* Draws from this stream from now on. */

@@ -19,7 +19,7 @@ struct waiting {
 static struct waiting parts[DAEMONS_MAX][1 + SHARDS_MAX];
 
 static struct {
-    uint64_t at_ns, until_ns, ahead_ns; /* ahead of the world's time */
+    uint64_t at_ns, until_ns, ahead_ns; /* ahead_ns: before the world's time */
 } clocks[DAEMONS_MAX];                  /* by host */
 
 uint64_t clock_of(const struct daemon *d, uint64_t world_ns)

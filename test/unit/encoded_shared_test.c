@@ -36,7 +36,7 @@ TEST_ENCODED(
     T_TRUE(is_granted(e, 2));
     T_TRUE(waits(e, 4, 3));
     all_rows(e, 2, 16); /* the fourth room has these rows, too */
-    all_rows(e, 0, 16); /* late, and only for room 1 */
+    all_rows(e, 0, 16); /* the first room commits late, and for itself only */
     ack(e, 0, 1, 71);
     ack(e, 0, 3, 73);
     ack(e, 0, 4, 74);

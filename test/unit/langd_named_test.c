@@ -265,7 +265,7 @@ TEST_LANGD(a_key_allows_any_address_to_connect_to, "control.keys=fleet.key",
         T_ERR(brain_say(l, 0, request_at(none[i], 2, 1)), ERR_NOT_READY);
 }
 
-/* The room may be announced there, and wait for this langd. */
+/* The leaving encoder may have an announced room that waits for this langd. */
 /* RULES 9.7 */
 TEST_LANGD(one_that_is_leaving_hears_declines_until_it_is_forgotten)
 {
