@@ -87,6 +87,23 @@ TEST(rooms_are_left_for_others)
     T_EQ_U64(brain_shown(l, "status", "rooms_held", 0), 2);
 }
 
+/* A user that comes beyond limits.connections has groups as any other. */
+/* RULES 7.6 */
+TEST_WITH(groups_are_left_for_others, struct rig *l,
+    two_users("limits.connections=1"))
+{
+    struct local_msg m = request_in(1, 0, 9, 2);
+
+    m.request.encoder = span_str("null");
+    for (uint32_t i = 0; i < 2; i++) {
+        T_OK(brain_say(l, 1 - i, m));
+        brain_end(l, 1 - i);
+        brain_dead(l, 1 - i);
+    }
+    brain_conn(l, 0, "s");
+    T_OK(brain_say(l, 0, m));
+}
+
 TEST_LANGD(one_user_alone_has_all_rooms_again_and_again, "limits.rooms=16")
 {
     for (uint32_t round = 0; round < 10; round++) {

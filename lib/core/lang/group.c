@@ -22,7 +22,7 @@ void groups_init(struct langd *l)
 {
     list_init(&l->groups_idle);
     list_init(&l->groups_free);
-    for (uint32_t i = 0; i < l->b.c.conf->limit_connections; i++)
+    for (uint32_t i = 0; i < l->b.engines.conns_max; i++)
         list_init(&l->session_groups[i]);
 }
 

@@ -44,7 +44,7 @@ static void carve(struct langd *l, struct slab *s)
     slots_init(&l->slots, s, l->rooms_max);
     l->groups = slab_take(s, l->rooms_max, sizeof(*l->groups));
     l->session_groups =
-        slab_take(s, c->limit_connections, sizeof(*l->session_groups));
+        slab_take(s, l->b.engines.conns_max, sizeof(*l->session_groups));
     table_init(&l->group_ids, s, l->rooms_max, l->b.c.seed);
     table_init(&l->keys, s, l->rooms_max, l->b.c.seed);
     memory_init(&l->tombs, s, (uint32_t)c->limit_tombstones,
