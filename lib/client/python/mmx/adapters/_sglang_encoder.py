@@ -148,9 +148,9 @@ def make_delivery(server: Any) -> type:
             await self._until(source.done, state, end)
 
         async def _until(self, what: Any, state: Any, end: float) -> None:
-            """Waits until `end` of the loop's time. One wait, so that it notices a
-            daemon that hangs; it also ends when SGLang has given the request
-            up."""
+            """Waits until `end` of the loop's time. One wait, so that it
+            notices a daemon that hangs; it also ends when SGLang has given the
+            request up."""
             left = max(end - asyncio.get_running_loop().time(), 0)
             waits = asyncio.ensure_future(what(timeout=left))
             try:
