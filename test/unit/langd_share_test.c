@@ -87,6 +87,26 @@ TEST(rooms_are_left_for_others)
     T_EQ_U64(brain_shown(l, "status", "rooms_held", 0), 2);
 }
 
+/* Groups without members, of which more may come, leave those of others. */
+/* RULES 7.6 */
+TEST_WITH(a_group_outlives_the_many_of_another_user, struct rig *l,
+    langd_up("limits.rooms=8", DEFAULT_BLOCKS(0)))
+{
+    struct local_msg m = request_in(1, 0, 9, 2);
+    struct there t;
+
+    brain_user(l, 1, 8, "other");
+    m.request.encoder = span_str("null");
+    SAYS(l, 0, m, release(0, ROWS_UNKNOWN));
+    for (uint32_t i = 0; i < 24; i++) {
+        m.request.room = m.request.group = 100 + i;
+        SAYS(l, 1, m, release(0, ROWS_UNKNOWN));
+    }
+    t = member(l, 2, 2);
+    brain_hear(l, 0, length(&t, 8, 8, true));
+    T_EQ_U64(brain_free(l), 15);
+}
+
 /* A user that comes beyond limits.connections has groups as any other. */
 /* RULES 7.6 */
 TEST_WITH(groups_are_left_for_others, struct rig *l,

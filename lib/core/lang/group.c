@@ -48,20 +48,28 @@ static void drop(struct langd *l, struct lgroup *g)
     list_remove(&g->in_session);
     list_remove(&g->in_place);
     list_push_tail(&l->groups_free, &g->in_place);
+    share_give(&l->group_share, g->uid, 1);
     g->used = false;
 }
 
-/* Returns a slot for a group: one never used, a free one, or that of the group
- * that has been without members longest. Groups with members never exceed the
- * number of rooms, so there is always one. */
+/* Returns a slot for a group: one never used, a free one, or that of a group
+ * without members, of the user with most groups the one that has been so
+ * longest. Groups with members never exceed the number of rooms, so there is
+ * always one. */
 static struct lgroup *vacant(struct langd *l)
 {
+    const struct share *s = &l->group_share;
+    struct lgroup *idle = NULL;
+
     if (l->groups_fresh < l->rooms_max)
         return &l->groups[l->groups_fresh++];
     if (list_empty(&l->groups_free)) {
-        struct lgroup *idle =
-            LIST_FIRST(&l->groups_idle, struct lgroup, in_place);
+        LIST_FOREACH (n, &l->groups_idle) {
+            struct lgroup *g = LIST_ENTRY(n, struct lgroup, in_place);
 
+            if (!idle || share_used(s, g->uid) > share_used(s, idle->uid))
+                idle = g;
+        }
         CHECK(idle, "no place for a group, %u rooms", l->rooms_used);
         drop(l, idle);
     }
@@ -99,7 +107,10 @@ void group_join(struct langd *l, struct lroom *m, const struct local_request *n,
     struct lgroup *g = i == NONE ? vacant(l) : &l->groups[i];
 
     if (i == NONE) {
+        CHECK(share_take(&l->group_share, m->uid, 1), "group %llx: %u in use",
+            (unsigned long long)n->group, l->group_share.used);
         *g = (struct lgroup){.used = true,
+            .uid = m->uid,
             .id = n->group,
             .session = session,
             .pool = n->pool,

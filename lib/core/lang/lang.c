@@ -42,6 +42,7 @@ static void carve(struct langd *l, struct slab *s)
     l->rooms = slab_take(s, l->rooms_max, sizeof(*l->rooms));
     l->whys = slab_take(s, l->rooms_max, sizeof(*l->whys));
     slots_init(&l->slots, s, l->rooms_max);
+    share_init(&l->group_share, s, "groups", l->rooms_max, 1, l->b.c.seed);
     l->groups = slab_take(s, l->rooms_max, sizeof(*l->groups));
     l->session_groups =
         slab_take(s, l->b.engines.conns_max, sizeof(*l->session_groups));

@@ -103,6 +103,7 @@ enum group_sum {
 
 struct lgroup {
     bool used;
+    uint32_t uid; /* of its members */
     uint16_t pool, size, joined;
     uint32_t session;
     uint64_t id, age;     /* age: of its first member */
@@ -262,9 +263,10 @@ struct langd {
     struct list groups_idle; /* no members now, more expected; oldest first */
     struct list groups_free;
     struct list *session_groups;
-    uint32_t groups_fresh; /* groups from here on were never used */
-    struct slots slots;    /* of rooms */
-    struct share share;    /* of rooms */
+    uint32_t groups_fresh;    /* groups from here on were never used */
+    struct slots slots;       /* of rooms */
+    struct share share;       /* of rooms */
+    struct share group_share; /* of groups; refuses none */
     uint32_t rooms_max, rooms_used, open;
     struct lpool pools[CONF_POOLS_MAX];
     uint32_t leaving;        /* encoders that no request may name any more */
