@@ -12,6 +12,20 @@ WIDE = ("embedding:bf16:8192,fill_ids:i32:1,mrope_t:i32:1,mrope_h:i32:1,"
         "deepstack_2:bf16:8192")
 
 
+class Lengths(Case):
+    """Through every carrier: ucx-matrix and rdma run it, too."""
+
+    def test_10000_rows_stream_through_2048(self):
+        e, d, enc, lm = self.at_work(
+            encoded={"blocks": 100}, langd={"blocks": 16})
+        lm.request(1, "enc0", mode="stream")
+        enc.encode(1, 10000, aux="long")
+        rows, bad, _ = lm.stream(1, 512)
+        self.assertEqual((rows, bad, lm.aux(1)), (10000, [], "long"))
+        self.over(enc, lm)
+        self.assertGreaterEqual(d.ended(1)["resumes"], 4)
+
+
 class Fields(Case):
     def test_all_fields_and_aux(self):
         # 300 rows of 65,552 bytes: about 20 MB.
