@@ -136,9 +136,16 @@ void kept_look(struct eorder *k)
     for (uint32_t i = 0; i < k->e->rooms_max; i++)
         count_back(k, i, of);
     for (uint32_t i = 0; i < k->e->b.pools_count && k->others == others; i++)
-        see_let_go(k, &of[i], k->line[i].lacks);
-    for (uint32_t i = 0; i < k->e->rooms_max; i++)
+        if (!k->e->b.metas[i].lost) /* else all go */
+            see_let_go(k, &of[i], k->line[i].lacks);
+    for (uint32_t i = 0; i < k->e->rooms_max; i++) {
+        const struct eroom *m = &k->e->rooms[i];
+
+        HOLDS(m->life != EROOM_KEPT || !k->e->b.metas[m->item->pool].lost,
+            "rows of a lost pool are not kept", "%s room %llu is",
+            NAMED(m->r.id));
         see_unclaimed(k, i, k->unclaimed != stats[STAT_unclaimed], of);
+    }
     k->others = others;
     k->unclaimed = stats[STAT_unclaimed];
 }

@@ -126,12 +126,14 @@ TEST_ENCODED(a_newer_generation_waits_for_a_place, "limits.rooms=4",
 TEST_ENCODED(an_open_room_ignores_an_abort)
 {
     struct local_msg a = announce(1, 0, 16, 16);
+    struct peer_msg m = about(1, 70, PEER_ABORT);
 
     a.announce.flags = FLAG_OPEN;
     T_OK(brain_say(e, 0, a));
     brain_hear(e, 0, init(e, 1, 70, 16));
     SAYS(e, 0, attach(1, 1, RIGHT_WATCH), commit(0, 0, 16), final(0, 16));
-    brain_hear(e, 0, about(1, 70, PEER_ABORT));
+    m.abort.reason = ERR_ENGINE_LOST;
+    brain_hear(e, 0, m);
     brain_hear(e, 1, init(e, 1, 80, 16));
     ack(e, 1, 1, 80);
     T_OK(brain_say(e, 0, release(0)));

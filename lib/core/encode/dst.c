@@ -216,7 +216,7 @@ void edst_end(struct encoded *e, struct edst *d, enum err outcome)
     }
     if (!d->refused)
         remember_end(e, d, outcome);
-    if (!eroom_announced(m) || (m->flags & FLAG_OPEN && outcome == ERR_ABORTED))
+    if (!eroom_announced(m))
         edst_refuse(d);
     if (!d->refused && outcome == OK) {
         m->served++;

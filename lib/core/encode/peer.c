@@ -435,6 +435,15 @@ static void on_ack(struct encoded *e, struct out *out, struct peer *p,
     answer_ack(e, out, p, msg);
 }
 
+/* Ends a destination as its L says. An open room ignores one that L gives up.
+ */
+static void let_go(struct encoded *e, struct edst *d, enum err why)
+{
+    if (why != OK && d->room->flags & FLAG_OPEN && d->state == DST_ACTIVE)
+        edst_refuse(d);
+    edst_end(e, d, why);
+}
+
 static void on_abort(struct encoded *e, struct out *out, struct peer *p,
     const struct peer_msg *msg, struct edst *d)
 {
@@ -450,8 +459,7 @@ static void on_abort(struct encoded *e, struct out *out, struct peer *p,
     if (d->state == DST_ACTIVE && d->room->r.text[0] == 0)
         text_copy(msg->abort.text, d->room->r.text, sizeof(struct why));
     edst_answered(e, out, d, false);
-    edst_end(
-        e, d, reason && reason < ERR_COUNT ? (enum err)reason : ERR_ABORTED);
+    let_go(e, d, reason && reason < ERR_COUNT ? (enum err)reason : ERR_ABORTED);
     d->drained_due = true;
     edst_touch(e, d);
 }
@@ -510,7 +518,7 @@ static void on_state(struct encoded *e, struct out *out,
 
         edst_answered(
             e, out, d, n->state == ROOM_SUCCESS && (n->flags & FLAG_HELD));
-        edst_end(e, d, n->state == ROOM_SUCCESS ? OK : why);
+        let_go(e, d, n->state == ROOM_SUCCESS ? OK : why);
         return;
     }
     if (edst_ended(d))

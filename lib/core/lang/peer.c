@@ -70,6 +70,7 @@ static void lost(void *brain, struct out *out, struct peer *p, bool restarted)
         if (m->refused && m->init == INIT_SENT)
             m->init = INIT_DUE;
         m->refused = false;
+        lroom_touch(l, m);
         if (m->init == INIT_DUE && lroom_alive(m))
             continue; /* the peer was sent no INIT of the room, or refused it */
         lroom_fail(l, m, ERR_PEER_LOST, 0, 0, "the encoder daemon is gone");
@@ -78,7 +79,6 @@ static void lost(void *brain, struct out *out, struct peer *p, bool restarted)
         else if (m->debt.owe)
             m->forget_ns =
                 l->b.now_ns + (m->init == INIT_DUE ? GIVE_UP_NS : FORGET_NS);
-        lroom_touch(l, m);
     }
     unmap_pools(l, out, p);
     if (restarted)

@@ -58,7 +58,7 @@ static void on_work(uv_work_t *w)
     j->err = load_conf(from, j->role, &j->read, NULL, &j->e);
     if (j->err == OK)
         j->err = merge(j);
-    if (j->err == OK)
+    if (j->err == OK && conf_secure(&j->read) == conf_secure(&j->merged))
         j->err = load_keys(from, &j->merged, &j->keys, &j->e);
 }
 
