@@ -256,7 +256,7 @@ $(addprefix $(B)/,llama/libmmx-mtmd.so test/llama/libmmx-mtmd.so): \
 		$(B)/libmmx.a
 	@mkdir -p $(@D)
 	$(CC) $(LLAMA_CFLAGS) -fvisibility=hidden -shared -Wl,-z,lazy \
-		-Wl,--exclude-libs,ALL -Wl,-soname,$(@F) $(filter %.c %.a,$^) \
+		-Wl,-z,nodelete -Wl,--exclude-libs,ALL -Wl,-soname,$(@F) $(filter %.c %.a,$^) \
 		-o $@ -lpthread -ldl
 # Two rules: make takes the targets of one pattern rule for made together.
 LLAMA_HOST = lib/client/llama/host.c lib/client/llama/host.h \

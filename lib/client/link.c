@@ -396,7 +396,7 @@ static void answer(mmx *m, uint32_t seq, const struct local_answer *a)
         hang_up(m);
         return;
     }
-    /* No error: a question to which none of the answers matters (wait.c). */
+    /* The answer to client_doubt() may be an error: any will do. */
     if (a->err && seq != m->doubt)
         client_error(m, "%s: %s%s%s",
             local_name(m->asked[seq % ASKED_MAX].type),

@@ -281,7 +281,8 @@ struct rows_out {
 
 /* How far a report has come. One call looks at no more than `places` entries of
  * a table, used or free; the next call goes on where it ended, and shows what
- * changed in between as it is by then. At the start all but `places` is 0. */
+ * changed in between as it is by then. At the start all but `places` and `uid`
+ * is 0. */
 #define SHOW_POOLS_MAX 16
 struct show_at {
     uint64_t at; /* the entry to go on at */

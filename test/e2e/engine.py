@@ -202,7 +202,7 @@ class Engine:
         self.conn.wait(lambda: self.conn.connected, LIMIT)
 
     def steps(self, ms):
-        """Steps for this many seconds."""
+        """Steps for this many milliseconds."""
         end = time.monotonic() + ms / 1000
         while time.monotonic() < end:
             mmx.wait_any([self.conn], 0.005)

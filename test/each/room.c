@@ -5,8 +5,7 @@
  *
  * Exit status 0: every row came. 1: a call of the library has failed; stderr
  * says which, and why. 2: a row is wrong, or the process kept a descriptor of
- * the library's after its handles were closed. One thread. Rejected: the sample
- * host, which exits where it fails and so closes nothing. */
+ * the library's after its handles were closed. One thread. */
 #include "client/mmx.h"
 
 #include <dirent.h>

@@ -112,7 +112,7 @@ static void draw(struct prompt *r)
         bool over = r->count && below(r, 5) == 0;
 
         *p = (struct mmx_placeholder){.offset = offset};
-        if (over) /* somewhere before this position */
+        if (over) /* at this position or before it */
             p->offset = below(r, offset + 1);
         p->length = below(r, min_u32(r->length - p->offset, size / 2) + 1);
         draw_rows(r, r->count);

@@ -629,7 +629,8 @@ bool readers_of(const struct encoded *e, uint32_t run, uint32_t pool);
  * False: its token is not such a one. */
 bool encoded_map_reader(struct encoded *e, struct out *out, uint32_t conn,
     const struct local_msg *m);
-/* Offers every ready pool to each reader that may have it and lacks it. */
+/* Offers ready pools to readers that may have and lack them, while `out` has
+ * room. */
 void readers_offer(struct encoded *e, struct out *out);
 /* Ends the reader on conn: it reads nothing more. */
 void reader_gone(struct encoded *e, uint32_t conn);
@@ -639,7 +640,8 @@ void reader_gone(struct encoded *e, uint32_t conn);
 /* Handles MAP: conn is a langd of this host that copies rows itself. */
 void encoded_map(
     void *brain, struct out *out, uint32_t conn, const struct local_msg *m);
-/* Offers every ready pool to each langd that maps pools and lacks the offer. */
+/* Offers ready pools to langds that map pools and lack the offer, and then to
+ * readers, while `out` has room. */
 void encoded_map_offer(struct encoded *e, struct out *out);
 /* Ends the mapping by conn: no new rows are copied. Fences stay up. */
 void encoded_map_end(struct encoded *e, uint32_t conn);

@@ -264,7 +264,7 @@ static struct edst *dst_for(struct encoded *e, struct out *out, struct peer *p,
     else if (!(d = edst_new(e, m, peer_index(&e->b.peers, p), msg->generation,
                    open ? 1 : required))) {
         peer_nack(&e->b.peers, out, p->link, msg, ERR_BUSY, e->dst_share.why);
-        if (m->bootstrap_ns <= e->b.now_ns) /* all had asked; it comes again */
+        if (m->bootstrap_ns <= e->b.now_ns) /* it comes again */
             m->bootstrap_ns = e->b.now_ns + e->b.c.conf->timeout_bootstrap;
     }
     eroom_touch(e, m);

@@ -70,7 +70,7 @@ enum grade {
     GRADE_FIRM         /* covers all that the room needs; never taken back */
 };
 
-/* Progress of INIT. It only rises in one run of the encoder. */
+/* Progress of INIT. It only rises until the encoder is lost. */
 enum init {
     INIT_DUE,
     INIT_SENT,     /* at least once: the encoder may know the room */
@@ -107,7 +107,7 @@ struct lgroup {
     uint16_t pool, size, joined;
     uint32_t session;
     uint64_t id, age;     /* age: of its first member */
-    bool lost;            /* a member was lost: all fail, late ones too */
+    bool lost;            /* a member lost its place: all fail, late ones too */
     bool admitted;        /* all members have blocks, or a share in `spare` */
     bool capped;          /* it may not hold all max_rows; `spare` is used */
     uint32_t spare;       /* blocks reserved for its members */

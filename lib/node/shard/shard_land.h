@@ -8,7 +8,7 @@
 #include "node/shard/shard.h"
 #include "node/shard/shard_send.h"
 
-#define INBOUND_SPARE 64 /* data connections beyond one per peer */
+#define INBOUND_SPARE 64 /* data connections beyond those of each peer */
 /* Messages that are fetched from one connection at once. */
 #define FETCHES_EACH (STRAIGHT_EACH + SEND_LARGE_EP)
 #define IN_ENTRIES   128 /* of one GPU slot; all together below LANDINGS_MIN */
