@@ -12,6 +12,7 @@ input, which no list of processes shows; its end is the end of that side.
 Prints a JSON object a line, as suite.py reads them."""
 
 import argparse
+import contextlib
 import json
 import os
 import shlex
@@ -117,6 +118,12 @@ class Encoded(Side):
         row = self.ctl("encoded", "peers")[0]
         return f"{row['carrier']}, {row['transport']}"
 
+    def forget(self, room, rooms):
+        """As done(), where the rooms may have failed."""
+        for n in range(room, room + rooms):
+            self.open.pop(n).release(force=True)
+        return "forgotten"
+
     def done(self, room, rooms):
         for n in range(room, room + rooms):
             self.open.pop(n).wait_done(LIMIT).release()
@@ -183,12 +190,20 @@ class Langd(Side):
         return took, right
 
     def killed(self, after_us):
-        """Kills the encoder's daemon so long after the commits. Returns
-        (rooms whose bytes are wrong, seconds until the last room was over)."""
+        """Kills the encoder's daemon so long after the commits; see over()."""
         first, rooms = self.ask(ROOMS, self.rows)
         self.asked("write", first, ROOMS)
+        # A room that encoded has not heard of would wait for its next run.
+        self.conn.wait(lambda: all(r.total is not None for r in rooms), LIMIT)
         self.asked("commit", first, ROOMS)
         self.say("kill", after_us)
+        end = self.over(rooms)
+        self.heard()
+        return end
+
+    def over(self, rooms):
+        """Waits until the rooms have come or failed. Returns (rooms whose bytes
+        are wrong, seconds that it took)."""
         began, wrong = time.perf_counter(), 0
         for room in rooms:
             try:
@@ -199,8 +214,20 @@ class Langd(Side):
         took = time.perf_counter() - began
         for room in rooms:
             room.release(force=True)
-        self.heard()
         return wrong, took
+
+    def cut(self):
+        """Breaks the link by --cut as rows are committed, and goes on when the
+        command has ended; see over()."""
+        first, rooms = self.ask(ROOMS, self.rows)
+        self.asked("write", first, ROOMS)
+        breaks = subprocess.Popen(self.of.cut, shell=True)
+        self.asked("commit", first, ROOMS)
+        end = self.over(rooms)
+        breaks.wait(LIMIT)
+        self.say("forget", first, ROOMS)
+        self.heard()
+        return end
 
     def play(self):
         runs = [self.stream() for _ in range(9)]
@@ -226,6 +253,16 @@ class Langd(Side):
         line(f"{self.of.kills} kills of encoded", f"{wrong} rooms wrong, the "
              f"last known after {late:.1f} s", note=f"then {took:.2f} s",
              passed=not wrong and right and late < SEEN)
+        if self.of.cuts:
+            self.cuts()
+
+    def cuts(self):
+        ends = [self.cut() for _ in range(self.of.cuts)]
+        took, right = self.stream()
+        wrong, late = sum(w for w, _ in ends), max(t for _, t in ends)
+        line(f"{self.of.cuts} cuts of the link", f"{wrong} rooms wrong, the "
+             f"last known after {late:.1f} s", note=f"then {took:.2f} s",
+             passed=not wrong and right)
 
     def close(self):
         if hasattr(self, "there"):
@@ -252,6 +289,8 @@ def main():
     p.add_argument("--there", help="runs a command on the other host")
     p.add_argument("--mib", type=int, default=128, help="of a room")
     p.add_argument("--kills", type=int, default=20)
+    p.add_argument("--cut", help="a command that breaks the link for a while")
+    p.add_argument("--cuts", type=int, default=0)
     p.add_argument("--play", choices=("encoded",))
     args = p.parse_args()
     if args.play:
@@ -271,7 +310,8 @@ def main():
         else:
             side.play()
     except BaseException:
-        side.logs()
+        with contextlib.redirect_stdout(sys.stderr):  # of two processes
+            side.logs()
         raise
     finally:
         side.close()
