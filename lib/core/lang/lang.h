@@ -167,8 +167,9 @@ struct lroom {
 
     /* Rows that engines read in the encoder's pool. hopes: the encoder is asked
      * to lend the rows, and no block is taken meanwhile. lent: it lent them,
-     * and engines may know the runs, in the pool of number lent_pool. */
-    bool hopes, lent;
+     * and engines may know the runs, in the pool of number lent_pool. late:
+     * attachments wait until their connections map that pool. */
+    bool hopes, lent, late;
     uint16_t lent_pool;
     struct aux lent_runs;
 

@@ -272,7 +272,8 @@ void lroom_lent_over(struct langd *l, struct lroom *m)
 {
     CHECK(m->lent && !lroom_alive(m), "room %llx of state %u is read no more",
         (unsigned long long)m->r.id, m->r.state);
-    end_late(l, m);
+    if (m->late)
+        end_late(l, m);
     m->lent = false;
     aux_drop(&l->b.aux, &m->lent_runs);
     if (m->r.state != ROOM_SUCCESS)

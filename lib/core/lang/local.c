@@ -303,6 +303,7 @@ static enum err find(void *brain, struct out *out, uint32_t conn,
         !lroom_shows(l, to_lroom(to->room), conn)) {
         if (lender_refused(l, conn, to_lroom(to->room)))
             return ERR_NOT_READY;
+        to_lroom(to->room)->late = true;
         to->room = NULL; /* until it maps that */
     }
     *text = "";
