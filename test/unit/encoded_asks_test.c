@@ -28,8 +28,8 @@ TEST_ENCODED(a_new_run_with_lower_generations_is_served, "timeouts.linger=5s")
     T_EQ_U64(brain_said_count(e, PEER_NACK), 0);
 }
 
-/* RULES 6.6 */
-TEST_ENCODED(kept_rows_of_a_lost_pool_are_gone, "timeouts.keep=1h")
+/* Rows of room 1 that langd 0 has, encoded keeps, and langd 1 is being sent. */
+static void kept_and_asked(struct rig *e)
 {
     struct local_msg a = announce(1, 0, 16, 16);
 
@@ -39,6 +39,12 @@ TEST_ENCODED(kept_rows_of_a_lost_pool_are_gone, "timeouts.keep=1h")
     SAYS(e, 0, commit(0, 0, 16), final(0, 16));
     ack(e, 0, 1, 70);
     brain_hear(e, 1, init(e, 1, 80, 16));
+}
+
+/* RULES 6.6 */
+TEST_ENCODED(kept_rows_of_a_lost_pool_are_gone, "timeouts.keep=1h")
+{
+    kept_and_asked(e);
     rig_step(
         e, &(struct event){.type = EV_NOTE, .note = {.type = NOTE_POOL_LOST}});
     T_EQ_U64(brain_said_count(e, PEER_FAILED), 1);
@@ -52,14 +58,7 @@ TEST_ENCODED(kept_rows_of_a_lost_pool_are_gone, "timeouts.keep=1h")
 TEST_ENCODED(
     dropped_rows_serve_who_has_asked_and_nobody_else, "timeouts.keep=1h")
 {
-    struct local_msg a = announce(1, 0, 16, 16);
-
-    a.announce.flags = FLAG_KEEP;
-    T_OK(brain_say(e, 0, a));
-    brain_hear(e, 0, init(e, 1, 70, 16));
-    SAYS(e, 0, commit(0, 0, 16), final(0, 16));
-    ack(e, 0, 1, 70);
-    brain_hear(e, 1, init(e, 1, 80, 16));
+    kept_and_asked(e);
     rig_step(e, &(struct event){.type = EV_DROP, .pool = NONE});
     T_EQ_U64(brain_stat(e, "dropped"), 1);
     brain_hear(e, 0, init(e, 1, 81, 16));
