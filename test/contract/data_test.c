@@ -360,7 +360,7 @@ EACH(peer_closes_with_pieces_outstanding)
         peer_closes(ops, pieces[i], 250 * KIB / pieces[i]);
 }
 
-/* Nobody listens there any more: connect() or broken() reports it. */
+/* The listener has gone: connect() or broken() reports it. */
 EACH(the_address_of_a_dead_carrier)
 {
     struct side a, b;

@@ -636,7 +636,7 @@ void peer_awaited(struct peers *p, struct peer *peer, uint64_t now_ns)
     peer_arm(p, peer);
 }
 
-/* The wait for the peer is over: it is unreachable. */
+/* Makes a peer unreachable that was awaited for timeouts.unreachable. */
 static void give_up(struct peers *p, struct out *out, struct peer *peer)
 {
     const char *why =

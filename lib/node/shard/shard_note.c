@@ -28,7 +28,7 @@ void shard_notify(struct shard *s, const struct data_note *n)
 {
     while (!ring_push(&s->out, n)) {
         if (atomic_load_explicit(&s->stop, memory_order_relaxed))
-            return; /* nobody reads notes any more */
+            return; /* the loop has ended, which read them */
         CHECK(!shard_inline(s), "the loop waits for itself to read notes");
         notes_tell(s);
         poll(NULL, 0, 1);

@@ -393,7 +393,7 @@ class Connection:
         except (ValueError, OSError) as e:  # a broken frame, or no cells
             self._lost(str(e))
         finally:
-            for fd in fds:  # descriptors that nobody took
+            for fd in fds:  # those that no frame took
                 os.close(fd)
         return True
 

@@ -1,9 +1,9 @@
-"""The end of a connection that nobody has closed.
+"""The end of a connection that was dropped without close().
 
 Its daemon keeps READY rows until the engine says BYE or its process has ended,
-since a closed socket does not prove that nobody reads the rows. This side knows
-when nobody does: when the connection and all maps of its pools are gone. Then
-it sends BYE and closes the descriptors.
+since after a closed socket the engine may still read rows in its maps. Here the
+end of all reads is known: the connection and all maps of its pools are gone.
+Then BYE is sent and the descriptors are closed.
 """
 
 from __future__ import annotations

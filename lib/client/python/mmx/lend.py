@@ -191,7 +191,7 @@ class Lender:
                         self._ends.said["socket"], e)
             packet = b""
         finally:
-            for fd in fds:  # descriptors that nobody took
+            for fd in fds:  # those that no frame took
                 os.close(fd)
         if not packet:
             self.leave()

@@ -87,8 +87,8 @@ class _Map(mmap.mmap):
             advice)
 
     def __del__(self, ends: Any = sys.is_finalizing) -> None:
-        # Whoever drops the last array, perhaps in an engine's step, should not
-        # wait for the release of all pages.
+        # The release of all pages takes long, and an engine's step may be what
+        # drops the last array: a thread does it.
         if not ends() and len(self) > _SLICE:
             _thread.start_new_thread(self._empty, ())
 

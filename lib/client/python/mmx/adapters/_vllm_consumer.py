@@ -546,8 +546,8 @@ class ConsumerWorker:
             if self.settings.polled else None)
         cache.update(zip((one.identifier for one in said.loads), made))
         if not self.settings.polled:
-            # Nobody may ask for the next report. This one goes with the pass's
-            # output, whose kernels have waited for the copies.
+            # There may be no next report. This one goes with the output of the
+            # pass, whose kernels have waited for the copies.
             self._copying.subtract(numbers)
 
     def take_loaded(self) -> Optional[Loaded]:

@@ -42,7 +42,7 @@ class ProducerScheduler:
         # The epoch of the weights: other weights give other keys.
         self.epoch = s.epoch or secrets.token_bytes(16)
         watch_resets(self)
-        # rooms in `left` that nobody will fetch
+        # those of `left` that were aborted, and share rows with other rooms
         self._orphans: Set[int] = set()
         self._since: Dict[str, float] = {}
 
