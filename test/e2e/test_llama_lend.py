@@ -1,7 +1,6 @@
 """llama.cpp's language side, between real daemons of one host, where the rows
 that it reads are in the encoder's pool."""
 
-import os
 import re
 
 from pair import eventually
