@@ -2,9 +2,12 @@
  *
  * Invariants: the environment is read once and its variables removed; values
  * are static, since they belong to the process and not to a daemon object. A
- * manager that does not answer never blocks us. Main thread.
+ * manager that does not answer never blocks us: texts wait here, in order,
+ * until its queue takes them. Main thread.
  *
- * Rejected: libsystemd. It is a dependency that many container hosts lack. */
+ * Rejected: libsystemd. It is a dependency that many container hosts lack, and
+ * it blocks while the queue is full. Keeping the last text only: a manager that
+ * missed RELOADING=1 takes READY=1 for no answer to its reload. */
 #include "io/notify.h"
 
 #include "base/check.h"
@@ -13,6 +16,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -27,17 +32,20 @@ static struct {
     socklen_t address_len; /* 0: no manager */
     int fd;                /* socket for messages; -1: none */
     bool complained;
+    char waiting[4096]; /* texts to send, each with its 0 */
+    size_t waiting_len;
     uint64_t watchdog_ns;
     unsigned fds; /* number passed to us, from FIRST_FD on */
 } state = {.fd = -1};
 
-/* Returns a decimal number from the environment; 0: missing or invalid. */
+/* Returns a decimal number from the environment, at most 2^64 / 1000; 0: it is
+ * missing or invalid. */
 static uint64_t env_number(const char *name)
 {
     const char *s = getenv(name);
     uint64_t v = 0;
 
-    return s && text_number(span_str(s), UINT64_MAX, &v) ? v : 0;
+    return s && text_number(span_str(s), UINT64_MAX / 1000, &v) ? v : 0;
 }
 
 /* True if the number in the environment is our process id. */
@@ -70,13 +78,9 @@ static void read_socket(void)
 
 static void read_watchdog(void)
 {
-    uint64_t usec = env_number("WATCHDOG_USEC");
+    bool ours = !getenv("WATCHDOG_PID") || env_is_us("WATCHDOG_PID");
 
-    state.watchdog_ns = 0;
-    if (usec == 0 || usec > UINT64_MAX / 1000)
-        return;
-    if (!getenv("WATCHDOG_PID") || env_is_us("WATCHDOG_PID"))
-        state.watchdog_ns = usec * 1000;
+    state.watchdog_ns = ours ? env_number("WATCHDOG_USEC") * 1000 : 0;
 }
 
 static void read_listen(void)
@@ -106,17 +110,34 @@ void notify_init(void)
             socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 }
 
-void notify_send(const char *text)
+void notify_send(const char *format, ...)
 {
-    ssize_t n;
+    size_t space = sizeof(state.waiting) - state.waiting_len;
+    va_list args;
+    int n;
 
-    if (!state.address_len)
-        return;
-    n = sendto(state.fd, text, strlen(text), MSG_NOSIGNAL | MSG_DONTWAIT,
-        (const struct sockaddr *)&state.address, state.address_len);
-    if (n < 0 && !state.complained) {
-        log_warn("notify: service manager: %s", strerror(errno));
-        state.complained = true;
+    va_start(args, format);
+    n = vsnprintf(state.waiting + state.waiting_len, space, format, args);
+    va_end(args);
+    if (state.address_len && n >= 0 && (size_t)n < space)
+        state.waiting_len += (size_t)n + 1;
+    notify_retry();
+}
+
+void notify_retry(void)
+{
+    while (state.waiting_len) {
+        size_t len = strlen(state.waiting);
+        ssize_t n = sendto(state.fd, state.waiting, len, MSG_NOSIGNAL,
+            (const struct sockaddr *)&state.address, state.address_len);
+
+        if (n < 0 && errno == EAGAIN)
+            return;
+        if (n < 0 && !state.complained)
+            log_warn("notify: service manager: %s", strerror(errno));
+        state.complained |= n < 0;
+        state.waiting_len -= len + 1;
+        memmove(state.waiting, state.waiting + len + 1, state.waiting_len);
     }
 }
 

@@ -12,9 +12,13 @@
  * in our name. Call it before the first thread starts. */
 void notify_init(void);
 
-/* Sends "READY=1", "STATUS=...", or several such lines. No effect without a
- * manager; if it does not answer, that is logged once. Never blocks. */
-void notify_send(const char *state);
+/* Sends "READY=1", "STATUS=...", or several such lines, in the order of the
+ * calls. A text for which the manager's queue has no place waits for the next
+ * call of either function; beyond 4 KiB a text is dropped. No effect without a
+ * manager; any other failure is logged once. Never blocks. */
+void notify_send(const char *format, ...) PRINTF_LIKE(1, 2);
+/* Sends what waits. Call it once a second. */
+void notify_retry(void);
 
 /* Returns the longest allowed time between two "WATCHDOG=1"; 0: no watchdog.
  * Send it twice in that time. */

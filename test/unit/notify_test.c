@@ -7,20 +7,28 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
+/* Fills in an address, a path or @abstract; returns its length. */
+static socklen_t address(struct sockaddr_un *a, const char *name)
+{
+    size_t len = strlen(name);
+
+    *a = (struct sockaddr_un){.sun_family = AF_UNIX};
+    memcpy(a->sun_path, name, len);
+    if (name[0] == '@')
+        a->sun_path[0] = 0;
+    return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + len);
+}
+
 /* Returns a bound socket; name is a path or @abstract. */
 static int bound(const char *name, int type)
 {
-    struct sockaddr_un a = {.sun_family = AF_UNIX};
+    struct sockaddr_un a;
+    socklen_t len = address(&a, name);
     int fd = socket(AF_UNIX, type | SOCK_CLOEXEC, 0);
-    size_t len = strlen(name);
 
     T_TRUE(fd >= 0);
-    memcpy(a.sun_path, name, len);
-    if (name[0] == '@')
-        a.sun_path[0] = 0;
-    T_CHECK(bind(fd, (struct sockaddr *)&a,
-                (socklen_t)(offsetof(struct sockaddr_un, sun_path) + len)) == 0,
-        "bind %s: %s", name, strerror(errno));
+    T_CHECK(bind(fd, (struct sockaddr *)&a, len) == 0, "bind %s: %s", name,
+        strerror(errno));
     return fd;
 }
 
@@ -88,6 +96,48 @@ TEST(a_manager_that_is_gone_harms_nobody)
     notify_init();
     notify_send("READY=1");
     notify_send("READY=1");
+}
+
+TEST(what_finds_the_queue_full_is_sent_later_in_order)
+{
+    struct sockaddr_un a;
+    char name[300], buf[8];
+    int fd, other, held = 0;
+
+    snprintf(name, sizeof(name), "%s/n", t_dir());
+    fd = bound(name, SOCK_DGRAM);
+    setenv("NOTIFY_SOCKET", name, 1);
+    notify_init();
+    other = socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    T_TRUE(connect(other, (struct sockaddr *)&a, address(&a, name)) == 0);
+    while (send(other, "x", 1, 0) == 1)
+        held++;
+    T_EQ_I64(errno, EAGAIN);
+    notify_send("READY=1");
+    notify_send("STATUS=up");
+    notify_retry();
+    for (; held > 0; held--)
+        T_EQ_I64(recv(fd, buf, sizeof(buf), MSG_DONTWAIT), 1);
+    notify_retry();
+    expect(fd, "READY=1");
+    expect(fd, "STATUS=up");
+    notify_retry();
+    T_EQ_I64(recv(fd, buf, sizeof(buf), MSG_DONTWAIT), -1);
+    close(other);
+}
+
+TEST(what_waits_for_a_manager_is_bounded)
+{
+    char name[300];
+    int fd;
+
+    snprintf(name, sizeof(name), "%s/n", t_dir());
+    fd = bound(name, SOCK_DGRAM);
+    setenv("NOTIFY_SOCKET", name, 1);
+    notify_init();
+    for (int i = 0; i < 5000; i++)
+        notify_send("STATUS=a line that nobody reads");
+    expect(fd, "STATUS=a line that nobody reads");
 }
 
 TEST(addresses_that_cannot_be_used)

@@ -10,7 +10,6 @@
 #include "core/share.h"
 #include "io/notify.h"
 
-#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -92,21 +91,13 @@ static enum err random_u64(uint64_t *out)
 static struct key boot_id(void)
 {
     struct key k = {{0}};
-    char text[64] = "";
-    int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
-    ssize_t n = fd >= 0 ? read(fd, text, sizeof(text) - 1) : 0;
-    uint32_t digits = 0;
+    FILE *f = fopen("/proc/sys/kernel/random/boot_id", "re");
 
-    if (fd >= 0)
-        close(fd);
-    for (ssize_t i = 0; i < n && digits < 32; i++) {
-        unsigned v;
-
-        if (sscanf((char[2]){text[i], 0}, "%1x", &v) != 1)
-            continue;
-        k.b[digits / 2] = (uint8_t)((unsigned)k.b[digits / 2] << 4 | v);
-        digits++;
-    }
+    for (uint32_t i = 0; f && i < sizeof(k.b); i++)
+        if (fscanf(f, "%2hhx", &k.b[i]) != 1 || fscanf(f, "-") == EOF)
+            break;
+    if (f)
+        fclose(f);
     return k;
 }
 

@@ -11,20 +11,16 @@
 #include "base/log.h"
 #include "io/notify.h"
 
-#include <stdio.h>
-
 #define LOOK_MS 1000
 
 static void tell(struct node *n, const struct health *h)
 {
     bool changed = !n->health.state || strcmp(h->state, n->health.state) != 0;
-    char line[sizeof(h->text) + 16];
 
     CHECK(h->state && h->text[0], "health without a text");
     if (strcmp(h->text, n->health.text) == 0)
         return;
-    snprintf(line, sizeof(line), "STATUS=%s", h->text);
-    notify_send(line);
+    notify_send("STATUS=%s", h->text);
     if (changed)
         log_info("%s: %s", n->conf->name, h->text);
     n->health = *h;
@@ -45,13 +41,19 @@ void node_health_look(uv_timer_t *t)
         n->polls[k].ready = true;
     node_health(n, &h);
     tell(n, &h);
+    notify_retry();
 }
 
 /* commands: both answer with the health after the order */
 
-static void order(struct node *n, struct query *q, enum event_type type)
+static void order(
+    struct node *n, struct query *q, const char *args, enum event_type type)
 {
     CHECK(type == EV_DRAIN || type == EV_UNDRAIN, "order of event %u", type);
+    if (args[0]) {
+        admin_refuse(n, q, ERR_MALFORMED, "this order has no arguments");
+        return;
+    }
     node_event(n, &(struct event){.type = type});
     node_health_row(n, admin_rows(q));
     admin_answer(n, q);
@@ -59,18 +61,13 @@ static void order(struct node *n, struct query *q, enum event_type type)
 
 void command_drain(struct node *n, struct query *q, const char *args)
 {
-    if (args[0])
-        admin_refuse(n, q, ERR_MALFORMED, "drain has no arguments");
-    else
-        order(n, q, EV_DRAIN);
+    order(n, q, args, EV_DRAIN);
 }
 
 void command_undrain(struct node *n, struct query *q, const char *args)
 {
-    if (args[0])
-        admin_refuse(n, q, ERR_MALFORMED, "undrain has no arguments");
-    else if (n->ending)
+    if (n->ending)
         admin_refuse(n, q, ERR_DRAINING, "the daemon was told to end");
     else
-        order(n, q, EV_UNDRAIN);
+        order(n, q, args, EV_UNDRAIN);
 }

@@ -21,7 +21,6 @@
 #include "io/notify.h"
 
 #include <stdatomic.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -48,19 +47,6 @@ enum err node_pools_new(struct node *n)
     return n->pool_jobs ? OK : ERR_NO_BLOCKS;
 }
 
-/* Returns how to open a pool's memory, without its size. */
-static struct mem_opt options(const struct node *n, uint32_t i)
-{
-    const struct conf_pool *c = &n->conf->pools[i];
-    struct mem_opt o = {.name = c->name,
-        .kind = c->memory,
-        .engines_write = brain_engines_write(n->brain, i),
-        .huge_pages = c->huge_pages,
-        .numa_node = strcmp(c->numa, "any") == 0 ? -1 : atoi(c->numa)};
-
-    return o;
-}
-
 /* Fills the job for pool i, whose layout is known. */
 static enum err prepare(struct node *n, uint32_t i, struct pool_job *j)
 {
@@ -72,8 +58,12 @@ static enum err prepare(struct node *n, uint32_t i, struct pool_job *j)
     j->node = n;
     j->pool = i;
     j->work.data = j;
-    j->opt = options(n, i);
-    j->opt.watch = &n->pool_watch;
+    j->opt = (struct mem_opt){.name = c->name,
+        .kind = c->memory,
+        .engines_write = brain_engines_write(n->brain, i),
+        .huge_pages = c->huge_pages,
+        .numa_node = strcmp(c->numa, "any") == 0 ? -1 : atoi(c->numa),
+        .watch = &n->pool_watch};
     j->kind = mem_kind(c->memory);
     if (!j->kind) {
         log_error(
@@ -192,20 +182,18 @@ void node_pools_serve(struct node *n)
 static void on_patience(uv_timer_t *t)
 {
     struct node *n = t->data;
-    char text[160];
 
     for (uint32_t i = 0; i < n->conf->pools_count; i++) {
         const struct pool_job *j = &n->pool_jobs[i];
 
         if (!j->busy)
             continue;
-        snprintf(text, sizeof(text),
+        notify_send(
             "EXTEND_TIMEOUT_USEC=%u\nSTATUS=pool %s: %llu of %llu MiB are "
             "there",
             10 * PATIENCE_MS * 1000, j->opt.name,
             (unsigned long long)(atomic_load(&j->opt.watch->bytes) >> 20),
             (unsigned long long)(j->opt.bytes >> 20));
-        notify_send(text);
     }
 }
 

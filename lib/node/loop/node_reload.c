@@ -75,13 +75,9 @@ static void on_worked(uv_work_t *w, int status)
 
 static void notify_begin(const struct node *n)
 {
-    char line[80];
-
-    if (n->ending)
-        return;
-    snprintf(line, sizeof(line), "RELOADING=1\nMONOTONIC_USEC=%llu",
-        (unsigned long long)(uv_hrtime() / 1000));
-    notify_send(line);
+    if (!n->ending)
+        notify_send("RELOADING=1\nMONOTONIC_USEC=%llu",
+            (unsigned long long)(uv_hrtime() / 1000));
 }
 
 static void begin(struct node *n, struct query *q, bool show)
