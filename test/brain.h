@@ -126,7 +126,8 @@ const struct peer_msg *brain_said(struct rig *b, enum peer_type type, int i);
 uint32_t brain_said_count(struct rig *b, enum peer_type type);
 /* Returns the last command of the type; NULL: none. */
 const struct data_cmd *brain_cmd(const struct rig *b, uint8_t type);
-/* Returns n: the last command let rows [from, n) be sent; 0: none did. */
+/* Returns the end of the rows that the last SEND_OPEN or SEND_LIMIT of this
+ * call allows to be sent; 0: there is none. */
 uint32_t brain_limit(const struct rig *b);
 
 void brain_landed(

@@ -165,12 +165,13 @@ struct host {
  * sockets without a daemon, which otherwise are reported and skipped. */
 uint32_t host_sockets(
     const struct asked *a, bool dead, const char *here[HOST_MAX]);
-/* Connects to all. Returns an exit status; CTL_SHOWN: success, close with
- * host_close. */
+/* Connects to all sockets of `paths`. Returns an exit status. CTL_SHOWN means
+ * success: the caller then calls host_close. */
 int host_open(
     struct host *h, const char *const *paths, uint32_t count, bool named);
 void host_close(struct host *h);
-/* Prints their reports, with a->watch_s repeatedly; returns the exit status. */
+/* Prints the report `what` of each daemon of h, again and again if a->watch_s
+ * is set. Returns the exit status. */
 int host_show(struct host *h, const char *what, const struct asked *a);
 
 /* trace.c: prints happenings; each returns the exit status */

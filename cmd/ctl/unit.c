@@ -83,7 +83,8 @@ static bool wants_rdma(const struct conf *c)
            strcmp(c->transfer_tls, "tcp") == 0 && has_card();
 }
 
-/* True if its UCX is unsound, which no drop-in changes. */
+/* True if the daemon reports that its UCX is unsound. A drop-in of the unit
+ * cannot mend that. */
 static bool unsound(const struct seen *seen)
 {
     return strstr(seen->not_by, UCX_ENDS_PROCESS) != NULL;

@@ -1,7 +1,7 @@
-/* slab.h - memory taken once, at start. The same code runs twice: with a slab
- * without memory it counts bytes, with a real one it takes pieces. The memory
- * is zero at first (fresh pages), and not touched before its use. Pieces are
- * never given back one by one. */
+/* slab.h - memory taken once, at start. The code that takes pieces runs twice:
+ * first with a slab that has no memory, to count the bytes, then with a real
+ * slab, to take the pieces. The memory is zero at first (fresh pages), and no
+ * page is touched before its use. A piece is never given back alone. */
 #ifndef MMX_BASE_SLAB_H
 #define MMX_BASE_SLAB_H
 

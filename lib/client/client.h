@@ -138,7 +138,7 @@ struct client_map {
     uint16_t number;
     uint32_t serial;
     struct mmx_pool pool;
-    /* Of a pool of lenders[lender - 1]; 0: of the daemon itself. */
+    /* The map shows a pool of lenders[lender - 1]; 0: of the daemon itself. */
     uint8_t lender;
     /* a thread works on it without the lock; to be unmapped */
     bool busy, going;

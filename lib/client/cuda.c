@@ -36,8 +36,8 @@ static CUresult enter(int gpu)
     return r;
 }
 
-/* Restores the thread's context. keep: a map keeps the GPU's context
- * retained. */
+/* Restores the thread's context. Releases the GPU's primary context unless
+ * `keep`: a map that stays needs it. */
 static void leave(int gpu, bool keep)
 {
     CUcontext c;

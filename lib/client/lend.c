@@ -274,7 +274,8 @@ static void work(mmx *m, struct client_map *map)
     m->lend_due = true;
 }
 
-/* Works on one map, unless another thread does. */
+/* Maps or unmaps the next piece of one map. Does nothing while another thread
+ * does so, for any map. */
 static void work_on(mmx *m)
 {
     struct client_map *next = NULL;

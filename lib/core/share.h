@@ -66,8 +66,9 @@ uint32_t share_peers(const struct conf *c);
  * below it. */
 uint32_t share_connections(const struct conf *c);
 
-/* key: what a refusal names, for a limit of `limit` entries with `unit` of it
- * each; stays valid. */
+/* Prepares a table of `limit` entries. key: the name of the limit, which a
+ * refusal prints; must stay valid. unit: how much of that limit one entry
+ * takes, e.g. bytes. */
 void share_init(struct share *s, struct slab *slab, const char *key,
     uint64_t limit, uint32_t unit, uint64_t seed);
 

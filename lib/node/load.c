@@ -66,9 +66,10 @@ enum err load_conf(const struct conf_source *from, uint8_t role, struct conf *c,
     return r;
 }
 
-/* Returns the group that may connect to the socket: that of the configuration,
- * whatever socket an earlier run has left; otherwise that of systemd's socket,
- * which is there before us, or our own. */
+/* Returns the group that may connect to the socket. If the configuration names
+ * one, it is that group, even if an earlier run left a socket of another. Else
+ * it is the group of the socket that systemd made before the start, else our
+ * own. */
 static gid_t engines_group(const struct conf *c)
 {
     const struct group *g;

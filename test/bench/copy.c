@@ -1,7 +1,7 @@
-/* copy.c - the yardstick of one host: a copy past the caches from one memfd
- * into another, both populated, by one thread; memcpy beside it. One process,
- * one thread; memory is taken once. Rejected: memcpy alone. It is slower, and
- * a yardstick should be hard to reach. */
+/* copy.c - measures the copy that rows on one host are compared with: one
+ * thread copies from one memfd into another, both populated, with stores that
+ * bypass the caches; then the same by memcpy. One process, one thread; memory
+ * is taken once. Rejected: memcpy alone. It is slower, so easier to beat. */
 #include "test/bench/bench.h"
 
 #include "base/copy.h"

@@ -100,9 +100,10 @@ class Listened(Hosts):
 
 
 class Middle(Relay):
-    """Stands in the place of langd on encoded's host, and of encoded on
-    langd's. attack(number) returns the change of a data connection,
-    says(number) that of a control connection, both ways."""
+    """Stands between the hosts: encoded takes it for langd, and langd for
+    encoded. attack(number) returns the change of what encoded sends on a data
+    connection, says(number) the change of what both sides send on a control
+    connection."""
 
     def __init__(self, e_host, l_host, attack, says=None):
         super().__init__()
@@ -159,7 +160,8 @@ class InTheMiddle(Hosts):
 
     # F43
     def test_cut_at_any_byte(self):
-        """Cuts in the proof, in a header and in rows, all in one outage."""
+        """The connection is cut at random bytes, in the proof, a header or
+        rows, again and again within one outage."""
         draw = random.Random(1)
         cuts = [draw.randrange(1, end) for end in (2, 64, 512, 4096, 1 << 20)]
 

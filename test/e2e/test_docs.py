@@ -269,7 +269,7 @@ class Docs(Case):
         self.langd.ctl("health", "--wait", str(LIMIT))
         self.lm.request(room, "encoded-0")
 
-    # --- what a stand-in was told -----------------------------------------
+    # --- what a command was called with, checked ---------------------------
     def packages(self, at, said, words, _):
         """apt installs from the folder that make deb writes."""
         self.assertIn("scripts/deb/build build/deb", said)

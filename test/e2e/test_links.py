@@ -32,8 +32,8 @@ def together(count, do):
 
 
 class Floods(Case):
-    """Inboxes that are full when their connections break: libzmq aborted when
-    a heartbeat came for an inbox that it had stopped to read."""
+    """Connections break while their inboxes are full. libzmq could abort when a
+    heartbeat came for an inbox that it no longer read."""
     insecure = True
 
     def go_on(self, enc, lm):

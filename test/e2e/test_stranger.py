@@ -131,8 +131,8 @@ class Strangers(Attacked):
         self.begin(self.e, int(self.e.address.rsplit(":", 1)[1]))
 
     def endless(self, first):
-        """Sends the greeting, other bytes, and parts of a message that never
-        ends."""
+        """Sends `first`, then parts of a message without an end. Returns the
+        number of bytes that were taken."""
         s = self.connect()
         with contextlib.suppress(ConnectionError):
             s.sendall(first)

@@ -68,7 +68,7 @@ def delivered(whole, rows, **of):
 
 
 def rest_of(size):
-    """Returns an aux that claims a rest."""
+    """Returns an aux that says that `size` more bytes of aux follow as rows."""
     record = struct.pack("<HHIII", 65535, 0, 4, size, 0)
     return struct.pack("<3sBI", b"MXA", 1, 8 + len(record)) + record
 

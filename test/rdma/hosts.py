@@ -77,7 +77,8 @@ class Encoded(Side):
             print(getattr(self, what)(*map(int, numbers)), flush=True)
 
     def write(self, room, rooms):
-        """Rooms with all their rows, none of them committed."""
+        """Opens `rooms` rooms and writes all their rows; commits none of
+        them."""
         for n in range(room, room + rooms):
             source = self.conn.announce(n, self.pool, self.rows, self.rows)
             source.wait_granted(LIMIT)

@@ -1,7 +1,7 @@
-/* check_debts.c - messages of the encode side that are not answered: it must
- * still owe them, and be about to repeat them. A message that is sent only
- * once, or forgotten, would be missed only by luck. Reads the brain, changes
- * nothing. */
+/* check_debts.c - checks that the encode side still owes each message that has
+ * no answer yet, and will repeat it in time. If it sent one only once, or
+ * forgot it, the other checks would notice only by luck. Reads the brain,
+ * changes nothing. */
 #include "test/sim/sim.h"
 
 #include "core/encode/encode.h"

@@ -1,7 +1,8 @@
 /* draw.c - what a seed's world consists of: delays and rates, daemons with
- * their pools, and deliveries with their engines. The swarm draws whatever a
- * configuration may say; a calm world has the default deadlines but for one,
- * engines that behave, and only rooms whose sizes fit. */
+ * their pools, and deliveries with their engines. In the swarm a configuration
+ * is drawn from all that it may say. In a calm world deadlines have their
+ * defaults, except the total one (TOTAL_CALM), engines behave, and all rooms
+ * have sizes that fit. */
 #include "test/sim/sim.h"
 
 #include "base/check.h"

@@ -322,7 +322,8 @@ static void break_fault(void)
     W.is.rendezvous = 500;
     at(W.fault.when_ns, all_break, NULL, 0, 0);
     run_to_end(e0->conf->timeout_retry);
-    /* An engine that gives up may be too late for it. */
+    /* More rooms than wanted may succeed: one that an engine gives up may
+     * succeed before that. */
     HOLDS(W.succeeded >= rooms_wanted, "one lost endpoint costs no room",
         "%u of %u rooms succeeded", W.succeeded, rooms_wanted);
     world_finish(LIMIT);

@@ -225,7 +225,8 @@ struct epool {
                                 of MAP_ORPHAN */
 };
 
-/* In place of a langd: a program of this host withdrew the room. */
+/* The value of decline.langd if no langd, but a program of this host withdrew
+ * the room. */
 #define WITHDRAWN 0u
 
 /* A room that a langd gave up, before its announce or as a destination. */
@@ -425,8 +426,8 @@ void eroom_withdraw(struct encoded *e, struct eroom *m);
 /* Sets the item's total, now known. Rooms that were announced with another
  * total fail. */
 void eroom_measured(struct encoded *e, struct item *it);
-/* Applies what changed since the last settle; m is off the todo list. May free
- * the room. */
+/* Applies what changed since the last settle. m must not be on the todo list.
+ * May free the room. */
 void eroom_settle(struct encoded *e, struct out *out, struct eroom *m);
 /* Stops keeping a KEPT room; its rows stay while destinations read them. */
 void eroom_let_go(struct encoded *e, struct eroom *m);
@@ -570,7 +571,7 @@ void gens_end(struct encoded *e, const struct peer *p, uint64_t generation,
 /* True if the generation has ended: an INIT of it comes too late. */
 bool gens_over(
     const struct encoded *e, const struct peer *p, uint64_t generation);
-/* Removes it from the number of its room's destinations. */
+/* Counts the destination no longer among those that have asked for its room. */
 void edst_refuse(struct edst *d);
 /* Ends the destination: L has decided (OK: it has all rows), or L is lost. No
  * effect when it has ended. */
@@ -578,8 +579,8 @@ void edst_end(struct encoded *e, struct edst *d, enum err outcome);
 /* Answers a message of L with the present state. */
 void edst_say_state(
     struct encoded *e, struct out *out, struct edst *d, enum peer_type answers);
-/* Sends what L and the shards lack; d is off the todo list. May free the
- * destination. */
+/* Sends to L and to the shards what they lack. d must not be on the todo list.
+ * May free the destination. */
 void edst_settle(struct encoded *e, struct out *out, struct edst *d);
 /* Returns OK if the destination fits the announced item, else the reason and
  * its text. */

@@ -78,8 +78,8 @@ static const struct edst *asked_first(const struct item *it)
     return NULL;
 }
 
-/* True if rooms of the item hold blocks at a langd once all is granted: there
- * are rows, and they are still wanted. */
+/* True if a langd holds blocks for the item when all its grants are given: its
+ * total is not 0, and one of its rooms still serves destinations. */
 static bool holds_there(const struct item *it)
 {
     LIST_FOREACH (n, &it->rooms) {

@@ -52,10 +52,10 @@ static void drop(struct langd *l, struct lgroup *g)
     g->used = false;
 }
 
-/* Returns a slot for a group: one never used, a free one, or that of a group
- * without members, of the user with most groups the one that has been so
- * longest. Groups with members never exceed the number of rooms, so there is
- * always one. */
+/* Returns a slot for a group. Takes one that was never used, else a free one.
+ * Else drops a group without members: of the user with most groups, the one
+ * that has been empty longest. There always is one, since groups with members
+ * never exceed the number of rooms. */
 static struct lgroup *vacant(struct langd *l)
 {
     const struct share *s = &l->group_share;

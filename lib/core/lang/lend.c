@@ -151,7 +151,8 @@ void lender_mapped(struct langd *l, uint32_t conn, const struct local_mapped *n)
 
 /* rooms */
 
-/* True if its rows, as far as known, are copied as soon as they are lent. */
+/* True if copying the room's rows, as far as their number is known, takes no
+ * longer than lending them, and the configuration does not ask for lending. */
 static bool is_small(struct langd *l, const struct lroom *m)
 {
     const struct lpool *p = lroom_pool(l, m);

@@ -43,8 +43,8 @@ void landing_pool_set(
 
 /* Executes one LAND_* command; false: ignored, the slot has another use.
  * LAND_TRIM, and LAND_CLOSE with reply, get exactly one NOTE_LAND_QUIET each,
- * even if ignored. *quiet: it is due now; otherwise a later landing_end makes
- * it due. */
+ * even if ignored. *quiet true: the caller sends that note now. False: a later
+ * landing_end reports it as due. */
 bool landing_cmd(struct landing *l, const struct data_cmd *cmd, bool *quiet);
 
 /* Admits a segment of peer `who`; NONE: sender unknown. OK: its units are

@@ -106,8 +106,8 @@ struct peer {
     uint64_t holder;
     uint64_t asked_ns; /* when the peer came up, or a room asked for it last */
     uint32_t serial;   /* of the peer in this place; never used again */
-    /* never 0; a hash of the peer's name, at langd of its address. Records that
-     * outlive the place name the peer by it */
+    /* A hash, never 0: at encoded of the peer's name, at langd of its address.
+     * Records that outlive this entry name the peer by it. */
     uint32_t who;
     struct list rooms; /* langd: its rooms; encoded: its destinations */
     /* of rooms that succeeded with the peer */

@@ -1,6 +1,6 @@
 /* tcp_accept.h - accepted connections, which receive messages: the listener, an
  * entry for each connection, and the end of connections without a greeting.
- * Private to data_tcp.c; the thread that owns the carrier. */
+ * Private to data_tcp.c. Called only by the thread that owns the carrier. */
 #ifndef MMX_IO_TCP_ACCEPT_H
 #define MMX_IO_TCP_ACCEPT_H
 

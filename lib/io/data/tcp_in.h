@@ -1,6 +1,6 @@
 /* tcp_in.h - one connection that receives messages: greeting, frames, and rows
- * read from the socket straight into their blocks. Private to data_tcp.c; the
- * thread that owns the carrier. */
+ * read from the socket straight into their blocks. Private to data_tcp.c.
+ * Called only by the thread that owns the carrier. */
 #ifndef MMX_IO_TCP_IN_H
 #define MMX_IO_TCP_IN_H
 

@@ -260,7 +260,8 @@ enum err tcp_out_open(struct data *d, struct endpoint *ep)
     return stream_open(d, ep, ep->opened++);
 }
 
-/* Opens the stream for small messages, at the first large message. */
+/* Opens the stream that small messages use from then on. Called when the first
+ * large message is posted, behind which they would wait. */
 static void open_small(struct data *d, struct endpoint *ep)
 {
     ep->small = &ep->streams[ep->most];

@@ -1,5 +1,6 @@
 /* tcp_out.h - the connections of data_tcp.c that send: the streams of each
- * endpoint. Private to these two files; the thread that owns the carrier. */
+ * endpoint. Private to these two files. Called only by the thread that owns the
+ * carrier. */
 #ifndef MMX_IO_TCP_OUT_H
 #define MMX_IO_TCP_OUT_H
 

@@ -1,6 +1,7 @@
 /* tcp_records.h - the records of TLS 1.3 that carry rows, in one direction,
  * once OpenSSL has made the handshake (tcp_tls.c). Each end seals or opens,
- * never both. Private to lib/io/data; the thread that owns the carrier. */
+ * never both. Private to lib/io/data. Called only by the thread that owns the
+ * carrier. */
 #ifndef MMX_IO_TCP_RECORDS_H
 #define MMX_IO_TCP_RECORDS_H
 

@@ -1,7 +1,7 @@
 /* tcp_safe.h - connections of a pair of daemons that has a key: each end proves
  * that it has the key before any row goes, and with DATA_KEY_ENCRYPT all that
- * follows are records of TLS (tcp_records.h).
- * Private to lib/io/data; the thread that owns the carrier.
+ * follows are records of TLS (tcp_records.h). Private to lib/io/data. Called
+ * only by the thread that owns the carrier.
  *
  * The client is the end that connects, to send rows. Both ends prove that they
  * mean the same listener (its token) and the same stream of the endpoint. */

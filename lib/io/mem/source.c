@@ -21,7 +21,8 @@
 
 #define BLOCK 512u /* of st_blocks, for any page size */
 
-/* Reads the regions. True if each lies inside and has the layout's rows. */
+/* Reads where each field begins. True if every field lies inside the pool and
+ * its rows have the size that the layout says. */
 static bool regions(struct source *s, struct span fields)
 {
     struct reader r = reader_of(fields.p, fields.len);

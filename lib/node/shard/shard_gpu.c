@@ -85,7 +85,8 @@ static uint32_t slot_bytes(const struct shard *s)
     return max_u32(STAGE_SLOT_BYTES, s->conf.data.segment_bytes);
 }
 
-/* Returns the bytes of `late` for one message: its rows, or its segments. */
+/* Returns how many bytes of `late` one message needs at most: for rows that are
+ * sent, or for segments that are fetched. */
 static size_t late_each(const struct shard *s)
 {
     return slot_bytes(s) + SEGMENTS_MAX * sizeof(struct bounce);

@@ -1,5 +1,6 @@
-/* shard_rows.c - where rows of a pool lie in memory. A segment's rows are its
- * fields one after the other, each in pieces; adjacent pieces are one place. */
+/* shard_rows.c - where the rows of a pool lie in memory. A segment has, field
+ * after field, the pieces of its rows. Pieces that touch become one entry of an
+ * iovec, a "place". */
 #include "node/shard/shard_in.h"
 
 #include "base/check.h"

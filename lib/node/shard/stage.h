@@ -77,9 +77,10 @@ uint32_t stage_filling(const struct stage *s);
 /* Keeps the slot after over() until stage_drop; returns its number. */
 uint32_t stage_hold(struct stage *s);
 void stage_drop(struct stage *s, uint32_t slot);
-/* Delays the slot, whose bytes are pending, until stage_filled is called once;
- * returns its number. Bytes that did not come are copied all the same; their
- * entry is reported as bad. */
+/* Notes that bytes of the slot are pending: it is not copied before as many
+ * calls of stage_filled as of stage_fill. Returns its number. If bytes do not
+ * come, call stage_bad for their entry before: the slot is copied as it is, and
+ * that entry is reported as bad. */
 uint32_t stage_fill(struct stage *s);
 void stage_bad(struct stage *s, uint32_t slot, uint32_t entry);
 void stage_filled(struct stage *s, uint32_t slot);

@@ -70,7 +70,8 @@ class Load:
 
 
 def total(loads):
-    """Returns how many requests ended how."""
+    """Returns a text: the number of requests, and how many ended in each
+    way."""
     ended = sum((x.ended for x in loads), collections.Counter())
     return f"{ended.total()} requests: " + ", ".join(
         f"{n} {how}" for how, n in sorted(ended.items()))

@@ -160,7 +160,8 @@ class Here:
 
 
 class _Pin:
-    """Unpins a map's memory when it ends."""
+    """Belongs to a map and is freed with it: its finalizer then unpins the
+    map's memory."""
 
 
 class Streams(Here):
