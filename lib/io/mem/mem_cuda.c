@@ -145,11 +145,19 @@ static enum err allocate(struct mem *m, const struct mem_opt *opt)
     return OK;
 }
 
-static void describe(struct mem *m)
+/* Moves the memory to *out, or closes it if there was an error, which it
+ * returns. */
+static enum err give(struct mem *out, struct mem *m, enum err e)
 {
+    if (e != OK) {
+        cuda_mem_close(m);
+        return e;
+    }
     CHECK(m->device, "memory of cuda:%u without an address", m->gpu->device);
     snprintf(m->text, sizeof(m->text), "%s, cuda:%u, %.36s", m->share,
         m->gpu->device, m->gpu->name);
+    *out = *m;
+    return OK;
 }
 
 static enum err cuda_mem_open(struct mem *out, const struct mem_opt *opt)
@@ -176,13 +184,7 @@ static enum err cuda_mem_open(struct mem *out, const struct mem_opt *opt)
         e = allocate(&m, opt);
         cuda_leave(m.gpu);
     }
-    if (e != OK) {
-        cuda_mem_close(&m);
-        return e;
-    }
-    describe(&m);
-    *out = m;
-    return OK;
+    return give(out, &m, e);
 }
 
 /* import */
@@ -269,23 +271,15 @@ enum err mem_cuda_import(struct mem *out, const struct mem_import *from)
     e = gpu_of(&m.gpu, user, from->handle.p);
     if (e == OK)
         e = cuda_enter(m.gpu);
-    if (e != OK) {
-        cuda_close(&m.gpu);
-        return e;
-    }
+    if (e != OK)
+        return give(out, &m, e);
     r = import_map(&m, from);
     if (r != CUDA_SUCCESS)
         e = failed(m.gpu, from->name, "map the peer's memory", m.bytes, r);
     else
         e = reach_all(&m, user, from->readers);
     cuda_leave(m.gpu);
-    if (e != OK) {
-        cuda_mem_close(&m);
-        return e;
-    }
-    describe(&m);
-    *out = m;
-    return OK;
+    return give(out, &m, e);
 }
 
 const struct mem_ops mem_cuda = {.name = "cuda",
