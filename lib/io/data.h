@@ -90,12 +90,15 @@ struct data_in {
     uint32_t who;
 };
 
-/* Connections that carriers closed, by reason. Any thread may read them. */
+/* Connections that carriers closed, by reason, and bytes. Any thread may read
+ * them. */
 struct data_counts {
     _Atomic uint64_t strangers; /* no valid greeting */
     _Atomic uint64_t unproven;  /* a proof that failed, in either direction */
     _Atomic uint64_t malformed; /* an invalid frame */
     _Atomic uint64_t refused;   /* beyond inbound_max, or no descriptor */
+    /* bytes that UCX copied into buffers of its own to send them */
+    _Atomic uint64_t packed;
 };
 
 struct data;

@@ -81,6 +81,9 @@ class Carriers(Case):
         there = next(r for r in e.show("peers") if r["name"] == d.name)
         self.assertEqual((there["carrier"], int(there["data_addresses"])),
                          ("ucx", SHARDS))
+        sent = e.stats()
+        self.assertEqual(sent["bytes_packed"], sent["bytes_sent"])
+        self.assertEqual(d.stats()["bytes_packed"], 0)
 
     def refused(self, transfer):
         """Returns what --check-config says of this section."""

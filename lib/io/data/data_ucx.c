@@ -485,6 +485,7 @@ static void send_param(struct data *d, struct op *op, size_t header_len,
         }
         return;
     }
+    d->c.conf.counts->packed += op->op.bytes;
     op->pack.iov = op->op.iov + 1;
     op->pack.iovs = op->op.iovs - 1;
     param->op_attr_mask &= ~(uint32_t)UCP_OP_ATTR_FIELD_MEMH;
