@@ -55,14 +55,14 @@ static void look_at_devices(const struct look *l)
     const char *at = l->c->transfer_devices;
 
     while (*at) {
-        struct span one = span_of(at, strcspn(at, ","));
+        struct span one = span_of(at, strcspn(at, ",;"));
 
         if (!span_eq(one, span_str("all")) && !data_tcp_device(one) &&
             (l->c->transfer_carrier == CARRIER_TCP || !data_ucx_device(one)))
             found(l, true, "`ip -br address` lists those that there are",
                 "transfer.devices: this host has no device `%.*s`",
                 (int)one.len, (const char *)one.p);
-        at += one.len + (at[one.len] == ',');
+        at += one.len + (at[one.len] != 0);
     }
 }
 

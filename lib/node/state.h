@@ -35,7 +35,9 @@ struct node_carriers {
     uint32_t count;
     /* the loop's thread may call all of them */
     bool any_thread;
-    char tls[128], devices[260];       /* for UCX */
+    char tls[128];     /* for UCX */
+    char devices[260]; /* lists of shards in turn, each with its NUL */
+    uint32_t lists;    /* of devices */
     char what[DATA_CARRIERS_MAX][224]; /* of each part: name and what it uses */
     char text[256];    /* the open carriers, as HELLO names them */
     char why_not[192]; /* why a carrier is missing; empty: none is */

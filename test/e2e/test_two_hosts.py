@@ -20,8 +20,8 @@ OTHER_BOOT = "6f1d5c1e-52f4-4d0b-9f8e-0c3a5b7d9e11\n"
 
 @unittest.skipIf(SENT == "ucx", "data ports are of TCP")
 class Devices(test_data_keys.Hosts):
-    def on_hosts(self, boot=None):
-        """Starts encoded on one host and langd, whose devices stay lo, on the
+    def on_hosts(self, boot=None, devices="lo", shards=1, **more):
+        """Starts encoded on one host and langd with these devices on the
         other."""
         self.nets.link(self.e_host, self.l_host)
         e = self.world.encoded(
@@ -29,7 +29,8 @@ class Devices(test_data_keys.Hosts):
             control={"listen": f"tcp://{nets.E_HOST}:7601"})
         e.address = f"tcp://{nets.E_HOST}:7601"
         d = self.world.langd([e], start=False, transfer={
-            "devices": "lo", "carrier": "tcp"})
+            "devices": devices, "carrier": "tcp", "shards": shards,
+            **more})
         e.inside = ["ip", "netns", "exec", self.e_host]
         d.inside = ["ip", "netns", "exec", self.l_host]
         if boot:
@@ -59,6 +60,32 @@ class Devices(test_data_keys.Hosts):
         lm.failed(1)
         self.assertEqual(d.ended(1)["text"], says)
         self.assertEqual(d.tail(400).count(f"{e.address}: {says}"), 1)
+
+    def received(self, device):
+        """Returns how many bytes langd's host has received by a device."""
+        said = subprocess.check_output(
+            ["ip", "-n", self.l_host, "-s", "-j", "link", "show", device])
+        return json.loads(said)[0]["stats64"]["rx"]["bytes"]
+
+    def test_each_shard_has_its_device(self):
+        nets.ip("link", "add", "m1", "netns", self.e_host, "type", "veth",
+                "peer", "name", "m1", "netns", self.l_host)
+        for number, host in enumerate((self.e_host, self.l_host), 1):
+            nets.ip("-n", host, "address", "add", f"10.213.2.{number}/24",
+                    "dev", "m1")
+            nets.ip("-n", host, "link", "set", "m1", "up")
+        e, d = self.on_hosts(devices="m0;m1", shards=2,
+                             same_host="off")
+        enc, lm = self.engines(e, d)
+        at = {}
+        for line in subprocess.check_output(
+                d.inside + ["ss", "-Hltn"], text=True).splitlines():
+            at[line.split()[3].rsplit(":", 1)[0]] = line
+        self.assertEqual(sorted(at), [nets.L_HOST, "10.213.2.2"])
+        for room in range(1, 9):
+            self.deliver(enc, lm, room, 8000)
+        for device in ("m0", "m1"):
+            self.assertGreater(self.received(device), 1000000, device)
 
     def behind(self, host, address, near, by):
         """Gives a host an address whose answers are lost. Returns what opens

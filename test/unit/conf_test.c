@@ -536,10 +536,9 @@ TEST(allowed_encoders)
 TEST(devices)
 {
     begin(ROLE_LANGD);
-    set("transfer.devices", "lo,self,memory");
-    finish();
-    NONE_AT_END("transfer.devices", "has an empty name", "lo,");
-    set("transfer.devices", "mlx5_0:1,eth0");
+    NONE_AT_END("transfer.devices", "has an empty name", "lo,", "eth0;");
+    NONE_AT_END("transfer.devices", "has lo beside other cards", "eth0;lo");
+    set("transfer.devices", "mlx5_0:1,eth0;mlx5_1:1,eth1");
     finish();
 }
 

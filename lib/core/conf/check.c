@@ -80,18 +80,16 @@ static enum err check_allow(
 
 static enum err check_devices(const struct conf *c, struct conf_error *e)
 {
-    struct span rest = span_str(c->transfer_devices), one;
-    bool more = true;
+    const char *all = c->transfer_devices, *at = all;
 
-    while (more) {
-        more = text_cut(&rest, ',', &one);
-        if (!more)
-            one = rest;
-        if (one.len == 0)
-            return conf_refuse(e, "transfer.devices: `%s` has an empty name",
-                c->transfer_devices);
+    for (size_t n; n = strcspn(at, ",;"), n > 0; at += n + 1) {
+        if (strchr(all, ';') && span_eq(span_of(at, n), span_str("lo")))
+            return conf_refuse(
+                e, "transfer.devices: `%s` has lo beside other cards", all);
+        if (!at[n])
+            return OK;
     }
-    return OK;
+    return conf_refuse(e, "transfer.devices: `%s` has an empty name", all);
 }
 
 /* the sections */

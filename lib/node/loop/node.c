@@ -168,7 +168,7 @@ static enum err start_shard(struct node *n, uint32_t k)
     bool pinned = k < c->transfer_cpus.count;
     struct shard_conf s = {
         .data = {.tls = n->carriers.tls,
-            .devices = n->carriers.devices,
+            .devices = node_carriers_devices(&n->carriers, k),
             .ports = c->transfer_ports,
             .segment_bytes = DATA_MESSAGE_BYTES,
             .keepalive_ms = KEEPALIVE_MS,

@@ -103,12 +103,30 @@ static void choose_auto(struct node_carriers *c, const struct conf *conf)
     }
     if (!named)
         snprintf(c->tls, sizeof(c->tls), "all");
-    if (ucx.devices[0])
+    if (ucx.devices[0] && c->lists == 1)
         snprintf(c->devices, sizeof(c->devices), "%.127s,%s",
             conf->transfer_devices, ucx.devices);
     ucx_offer_text(&ucx, what, sizeof(what));
     add_part(c, &data_ucx, what);
     add_part(c, &data_tcp, "");
+}
+
+static void take_devices(struct node_carriers *c, const char *all)
+{
+    snprintf(c->devices, sizeof(c->devices), "%.127s", all);
+    c->lists = 1;
+    for (char *at = c->devices; (at = strchr(at, ';')) != NULL; c->lists++)
+        *at++ = 0;
+}
+
+const char *node_carriers_devices(const struct node_carriers *c, uint32_t shard)
+{
+    const char *at = c->devices;
+
+    CHECK(c->lists > 0, "devices of shard %u are not chosen", shard);
+    for (uint32_t left = shard % c->lists; left > 0; left--)
+        at += strlen(at) + 1;
+    return at;
 }
 
 void node_carriers_choose(struct node *n)
@@ -119,7 +137,7 @@ void node_carriers_choose(struct node *n)
     char what[216];
 
     snprintf(c->tls, sizeof(c->tls), "%.127s", conf->transfer_tls);
-    snprintf(c->devices, sizeof(c->devices), "%.127s", conf->transfer_devices);
+    take_devices(c, conf->transfer_devices);
     switch ((enum carrier_number)conf->transfer_carrier) {
     case CARRIER_TCP:
         add_part(c, &data_tcp, "");

@@ -45,6 +45,9 @@ bool node_inline_busy(struct node *n);
 /* node_carriers.c */
 /* Returns what TCP data connections require of the other end. */
 enum data_safe node_carriers_safe(const struct conf *conf);
+/* Returns the devices of a shard, once carriers are chosen. */
+const char *node_carriers_devices(
+    const struct node_carriers *c, uint32_t shard);
 /* Chooses the carriers, before the shards start. */
 void node_carriers_choose(struct node *n);
 /* Reads which carriers the shards have opened, before the brain starts. */
