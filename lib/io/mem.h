@@ -11,6 +11,10 @@
 
 #define MEM_HANDLE_MAX 16 /* bytes of a GPU's UUID */
 
+/* Host memory that one call populates, in about 0.1 s: nobody waits longer for
+ * a thread that is to stop. */
+#define MEM_PIECE (UINT64_C(256) << 20)
+
 /* The progress of an open in bytes, and the request to stop it; any thread. */
 struct mem_watch {
     _Atomic uint64_t bytes;

@@ -31,9 +31,11 @@ MUST_CHECK enum err source_open(struct source **out, int fd,
     const struct local_pool_info *m, uint64_t room, const char **why);
 /* Returns the bytes of `room` that the source uses. */
 uint64_t source_room(const struct source *s);
-/* Maps and populates the source: a second per 8 GiB. GPU memory is mapped for
- * all `readers` (bits: numbers of GPUs), or the call fails. */
-MUST_CHECK enum err source_map(struct source *s, uint32_t readers);
+/* Maps and populates the source: a second per 8 GiB, or until watch->stop is
+ * true (aborted). GPU memory is mapped for all `readers` (bits: numbers of
+ * GPUs), or the call fails. */
+MUST_CHECK enum err source_map(
+    struct source *s, uint32_t readers, const struct mem_watch *watch);
 
 /* Adds a holder; returns s. */
 struct source *source_hold(struct source *s);

@@ -5,6 +5,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 
 #define LAYOUT "embedding:u8:4704,ids:i32:1,pos:i32:3"
 #define FIELDS 3
@@ -44,7 +45,7 @@ static struct source *source_make(uint32_t blocks)
 
     m.blocks = blocks;
     T_OK(source_open(&s, dup(w.e.mem.fd), &m, m.bytes, &why));
-    T_OK(source_map(s, 0));
+    T_OK(source_map(s, 0, &(struct mem_watch){0}));
     return s;
 }
 
@@ -329,6 +330,34 @@ static void refused_in(
 static void refused(struct local_pool_info m, int fd, const char *part)
 {
     refused_in(m, fd, UINT64_MAX, part);
+}
+
+/* While it is set: no page is populated, and the first call stops the rest. */
+static struct mem_watch *stopped_by_populate;
+static uint64_t populated;
+
+int madvise(void *p, size_t n, int advice)
+{
+    if (advice != MADV_POPULATE_READ || !stopped_by_populate)
+        return (int)syscall(SYS_madvise, p, n, advice);
+    populated += n;
+    atomic_store(&stopped_by_populate->stop, true);
+    return 0;
+}
+
+TEST(a_stop_ends_the_population_of_a_source_after_one_piece)
+{
+    struct source s = {.fd = memfd_create("large", MFD_CLOEXEC),
+        .bytes = 4 * MEM_PIECE,
+        .holders = 1};
+    struct mem_watch watch = {0};
+
+    T_TRUE(ftruncate(s.fd, (off_t)s.bytes) == 0);
+    stopped_by_populate = &watch;
+    T_EQ_I64(source_map(&s, 0, &watch), ERR_ABORTED);
+    T_EQ_U64(populated, MEM_PIECE);
+    T_TRUE(!s.base);
+    close(s.fd);
 }
 
 /* Returns a sealed file of `bytes` bytes, of which `there` have pages. */

@@ -137,7 +137,7 @@ static void source_tell(const char *to)
     }
     m.fields = span_of(fields, b.len);
     T_OK(source_open(&source, dup(w.e.mem.fd), &m, m.bytes, &why));
-    T_OK(source_map(source, readers));
+    T_OK(source_map(source, readers, &(struct mem_watch){0}));
     T_TRUE(shard_source(w.l.shards[0], 2, 0, source));
     shard_flush(w.l.shards[0]);
 }

@@ -12,14 +12,6 @@
 
 #include "base/text.h"
 
-static struct peer *peer_mapping(const struct encoded *e, uint32_t conn)
-{
-    PEERS_FOREACH (p, &e->b.peers)
-        if (p->e.map_conn == conn)
-            return p;
-    return NULL;
-}
-
 /* offers */
 
 /* True if the langd on conn may map pool i. It can then read the rows of any
@@ -97,10 +89,9 @@ void encoded_map(
 
 void encoded_map_end(struct encoded *e, uint32_t conn)
 {
-    struct peer *p = peer_mapping(e, conn);
-
-    if (p)
-        map_over(e, p);
+    PEERS_FOREACH (p, &e->b.peers)
+        if (p->e.map_conn == conn)
+            map_over(e, p);
 }
 
 /* Engines of a dead langd may still read the rows that it was lent. */

@@ -29,8 +29,7 @@
 
 #define NODES_MAX 1024
 #define MIB       (UINT64_C(1) << 20)
-#define PIECE     (256 * MIB) /* populated by one call, in about 0.1 s */
-#define CREW_MAX  3           /* threads besides the one that opens */
+#define CREW_MAX  3 /* threads besides the one that opens */
 
 static uint64_t host_page(const struct mem_opt *opt)
 {
@@ -176,7 +175,7 @@ static void *crew_member(void *ud)
  * pages, at only some GB/s per core. */
 static enum err populate(struct mem *m, const struct mem_opt *opt)
 {
-    struct crew c = {.m = m, .opt = opt, .piece = max_u64(PIECE, m->page)};
+    struct crew c = {.m = m, .opt = opt, .piece = max_u64(MEM_PIECE, m->page)};
     uint64_t pieces = (m->bytes + c.piece - 1) / c.piece;
     pthread_t others[CREW_MAX];
     uint32_t n = 0;

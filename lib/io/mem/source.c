@@ -144,9 +144,11 @@ static enum err map_gpu(struct source *s, uint32_t readers)
     return OK;
 }
 
-enum err source_map(struct source *s, uint32_t readers)
+enum err source_map(
+    struct source *s, uint32_t readers, const struct mem_watch *watch)
 {
-    void *p;
+    enum err e = OK;
+    uint8_t *p;
 
     CHECK(!s->base, "a source is mapped twice");
     if (s->share[0])
@@ -155,9 +157,15 @@ enum err source_map(struct source *s, uint32_t readers)
     if (p == MAP_FAILED)
         return ERR_INTERNAL;
     madvise(p, s->bytes, MADV_DONTDUMP);
-    if (madvise(p, s->bytes, MADV_POPULATE_READ) != 0) {
+    for (uint64_t at = 0; e == OK && at < s->bytes; at += MEM_PIECE)
+        if (atomic_load(&watch->stop))
+            e = ERR_ABORTED;
+        else if (madvise(p + at, min_u64(MEM_PIECE, s->bytes - at),
+                     MADV_POPULATE_READ) != 0)
+            e = ERR_INTERNAL;
+    if (e != OK) {
         munmap(p, s->bytes);
-        return ERR_INTERNAL;
+        return e;
     }
     close(s->fd);
     s->fd = -1;

@@ -244,8 +244,9 @@ static uint32_t our_gpus(const struct node *n)
 static void on_work(uv_work_t *w)
 {
     struct import *im = w->data;
+    struct node *n = im->owner->node;
 
-    im->result = source_map(im->source, our_gpus(im->owner->node));
+    im->result = source_map(im->source, our_gpus(n), &n->pool_watch);
 }
 
 static void on_worked(uv_work_t *w, int status)
@@ -365,21 +366,19 @@ static void take_pool(
 {
     struct import *im = &m->imports[info->pool % CONF_POOLS_MAX];
     struct node *n = m->node;
+    bool odd = info->pool >= CONF_POOLS_MAX || im->source;
     const char *why;
     char name[64];
 
     span_copy_str(info->name, name, sizeof(name));
-    if (info->pool >= CONF_POOLS_MAX || im->source) {
+    if (odd)
         log_rated(&lines, "peer %u: pool %s comes twice, or with a bad number",
             m->peer, name);
+    /* Without a GPU of ours none copies from a pool on a GPU. */
+    if (odd || (info->handle.len > 0 && our_gpus(n) == 0)) {
         if (fd >= 0)
             close(fd);
         return;
-    }
-    if (info->handle.len > 0 && our_gpus(n) == 0) {
-        if (fd >= 0)
-            close(fd);
-        return; /* no GPU of ours would copy from the pool */
     }
     if (source_open(&im->source, fd, info, n->maps_room, &why) != OK) {
         log_rated(&lines,
