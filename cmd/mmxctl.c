@@ -57,8 +57,8 @@ static void usage(FILE *to)
         "  --version       print the version and exit\n"
         "  --help          print this and exit\n"
         "exit status: 0 success (health: ready), 1 refused by the daemon or a\n"
-        "check failed (health: not ready), 2 no daemon (health: none that\n"
-        "answers within a second), 64 bad command line; conf-diff: 0 nothing\n"
+        "check failed (health: not ready), 2 no daemon, or none that answers\n"
+        "in 10 s (health: 1 s), 64 bad command line; conf-diff: 0 nothing\n"
         "would change, 1 something, 2 trouble\n",
         to);
 }

@@ -9,9 +9,9 @@
 
 enum {
     CTL_SHOWN = 0,
-    CTL_REFUSED = 1, /* the daemon refused, or a check of doctor failed */
-    CTL_NO_DAEMON = 2,
-    CTL_DIFFERS = 3, /* conf-diff: mmxctl's exit status follows diff's */
+    CTL_REFUSED = 1,   /* the daemon refused, or a check of doctor failed */
+    CTL_NO_DAEMON = 2, /* there is none, or it does not answer */
+    CTL_DIFFERS = 3,   /* conf-diff: mmxctl's exit status follows diff's */
     CTL_USAGE = 64
 };
 
@@ -73,7 +73,8 @@ bool ctl_ask(struct ctl *c, const char *what, struct local_msg *m);
  * errno. */
 int ctl_ends(void);
 
-/* Prints why a call failed (m: its last message); returns the exit status. */
+/* Prints why a call of a connection that waits CTL_WAIT_S failed (m: its last
+ * message); returns the exit status. */
 int ctl_failed(const struct local_msg *m);
 
 /* health.c: prints the health of the daemons at these sockets, at most two,

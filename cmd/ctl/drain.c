@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -92,6 +93,8 @@ static int wait_for(
         return over && l->rooms == 0 && l->state[0] == 'd' ? CTL_SHOWN
                                                            : CTL_REFUSED;
     }
+    if (errno == EAGAIN)
+        return ctl_failed(m);
     fputs("mmxctl: the daemon ended before its rooms\n", stderr);
     return CTL_NO_DAEMON;
 }

@@ -84,13 +84,6 @@ static void look(const char *path, struct health *h)
     CHECK(h->text[0] || h->live, "%s has no health", path);
 }
 
-static int status_of(const struct health *h, bool live)
-{
-    if (!h->live)
-        return CTL_NO_DAEMON;
-    return h->ready || live ? CTL_SHOWN : CTL_REFUSED;
-}
-
 /* Checks all daemons; returns the worst status. */
 static int look_at_all(
     const char *const *paths, uint32_t count, bool live, struct health *all)
@@ -101,7 +94,9 @@ static int look_at_all(
         int status;
 
         look(paths[i], &all[i]);
-        status = status_of(&all[i], live);
+        status = !all[i].live           ? CTL_NO_DAEMON
+                 : all[i].ready || live ? CTL_SHOWN
+                                        : CTL_REFUSED;
         worst = status > worst ? status : worst;
     }
     return worst;

@@ -138,7 +138,7 @@ static int show_once(struct host *h, const char *what, const struct asked *a)
         else if (good)
             print(h, s, what, any);
         /* A failure is worse than a difference. */
-        if (one != CTL_SHOWN && status != CTL_REFUSED)
+        if (one != CTL_SHOWN && (status == CTL_SHOWN || status == CTL_DIFFERS))
             status = one;
     }
     if (a->json)

@@ -25,7 +25,7 @@ static int dial(const char *path, int wait_s)
     int type = SOCK_SEQPACKET | SOCK_CLOEXEC | (wait_s ? 0 : SOCK_NONBLOCK);
     struct sockaddr_un a = {.sun_family = AF_UNIX};
     struct timeval limit = {.tv_sec = wait_s};
-    int s, error;
+    int s;
 
     if (strlen(path) >= sizeof(a.sun_path)) {
         errno = ENAMETOOLONG;
@@ -39,26 +39,20 @@ static int dial(const char *path, int wait_s)
     setsockopt(s, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
     if (connect(s, (struct sockaddr *)&a, sizeof(a)) == 0)
         return s;
-    error = errno;
-    close(s);
-    errno = error;
+    close(s); /* succeeds, so it leaves errno as it is */
     return -1;
 }
 
 struct ctl *ctl_open(const char *path, int wait_s)
 {
-    struct ctl *c = calloc(1, sizeof(*c));
+    int s = dial(path, wait_s);
+    struct ctl *c = s >= 0 ? calloc(1, sizeof(*c)) : NULL;
 
-    if (!c)
-        return NULL;
-    c->fd = -1;
-    c->s = dial(path, wait_s);
-    if (c->s < 0) {
-        int error = errno;
-
-        free(c);
-        errno = error;
-        return NULL;
+    if (c) {
+        c->s = s;
+        c->fd = -1;
+    } else if (s >= 0) {
+        close(s);
     }
     return c;
 }
@@ -198,6 +192,11 @@ int ctl_failed(const struct local_msg *m)
         return refused(m->answer.err, m->answer.text);
     if (m->type == LOCAL_REPORT && m->report.err)
         return refused(m->report.err, m->report.text);
+    if (errno == EAGAIN) {
+        fprintf(stderr, "mmxctl: the daemon has not answered in %d s\n",
+            CTL_WAIT_S);
+        return CTL_NO_DAEMON;
+    }
     fprintf(stderr, "mmxctl: %s\n",
         errno && errno != EPIPE ? strerror(errno)
                                 : "the daemon closed the connection");

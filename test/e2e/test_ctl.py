@@ -44,17 +44,21 @@ class Strange(Case):
         self.dir = folder.name
 
     def daemon(self, answer):
-        """Listens on a socket; answers each query with answer(frame)."""
+        """Listens on a socket; answers each query with answer(frame), or, if
+        that is None, not."""
         path = os.path.join(self.dir, "strange.sock")
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         listener.bind(path)
         listener.listen()
 
         def talk(s):
-            while packet := s.recv(wire.PACKET_MAX):
-                for frame in wire.frames(packet):
-                    s.send(WELCOME if frame.message is wire.HELLO
-                           else answer(frame))
+            with s, contextlib.suppress(OSError):
+                while packet := s.recv(wire.PACKET_MAX):
+                    for frame in wire.frames(packet):
+                        said = WELCOME if frame.message is wire.HELLO \
+                            else answer(frame)
+                        if said is not None:
+                            s.send(said)
 
         def serve():
             while True:
@@ -62,8 +66,7 @@ class Strange(Case):
                     s, _ = listener.accept()
                 except OSError:
                     return  # the test has ended
-                with s, contextlib.suppress(OSError):
-                    talk(s)
+                threading.Thread(target=talk, args=(s,), daemon=True).start()
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
         self.addCleanup(listener.close)
@@ -91,6 +94,23 @@ class Strange(Case):
             if what != ("doctor",):  # has words of its own
                 self.assertIn("31mred", said)
             self.assertNotRegex(said, CONTROL, what)
+
+    def test_a_daemon_that_does_not_answer(self):
+        """It has refused nothing, and may still do what it was told."""
+        drains = row(name="strange", state="draining", rooms_open=1)
+        path = self.daemon(lambda frame: wire.REPORT.encode(
+            frame.seq, text=drains) if frame.values["what"] == "drain"
+            else None)
+        waits = [subprocess.Popen(
+            [MMXCTL, "--socket", path, *words], stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True)
+            for words in (("reload",), ("drain", "--wait", "60"))]
+        for process in waits:
+            with process:
+                said = process.communicate(timeout=LIMIT)[1]
+            self.assertEqual(
+                (process.returncode, said),
+                (2, "mmxctl: the daemon has not answered in 10 s\n"))
 
     def test_json_of_any_text(self):
         def answer(frame):

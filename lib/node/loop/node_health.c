@@ -15,13 +15,11 @@
 
 static void tell(struct node *n, const struct health *h)
 {
-    bool changed = !n->health.state || strcmp(h->state, n->health.state) != 0;
-
     CHECK(h->state && h->text[0], "health without a text");
     if (strcmp(h->text, n->health.text) == 0)
         return;
     notify_send("STATUS=%s", h->text);
-    if (changed)
+    if (!n->health.state || strcmp(h->state, n->health.state) != 0)
         log_info("%s: %s", n->conf->name, h->text);
     n->health = *h;
 }
