@@ -463,7 +463,8 @@ TEST(two_signals_in_a_start_end_it)
         kill(pid, SIGTERM);
         kill(pid, SIGINT);
         T_EQ_I64(waitpid(pid, &got, 0), pid);
-        T_CHECK(WIFEXITED(got), "status %x", got);
+        /* The first may have ended the handlers before the second came. */
+        T_CHECK(WIFEXITED(got) || WTERMSIG(got) == SIGINT, "status %x", got);
     }
     signal(SIGTERM, SIG_DFL);
     signal(SIGINT, SIG_DFL);
