@@ -245,6 +245,7 @@ static void command(struct shard *s, const struct data_cmd *cmd)
     if (cmd->type == PEER_CLOSE) {
         s->send.routes[cmd->peer].serial++;
         s->send.routes[cmd->peer].tried = 0;
+        put_words(s->send.routes[cmd->peer].transport, TRANSPORT_WORDS, "");
         peer_close(s, cmd->peer);
     }
     sending_cmd(s->send.sending, cmd, &quiet);
@@ -600,11 +601,10 @@ static void say(const struct shard *s, uint32_t peer, enum shard_words what,
     char *out, size_t size)
 {
     const struct route *r = &s->send.routes[peer];
+    bool transport = what == SHARD_TRANSPORT;
 
-    if (what == SHARD_TRANSPORT)
-        get_words(r->transport, TRANSPORT_WORDS, out, size);
-    else
-        get_words(r->why, WHY_WORDS, out, size);
+    get_words(transport ? r->transport : r->why,
+        transport ? TRANSPORT_WORDS : WHY_WORDS, out, size);
 }
 
 const struct shard_role shard_sends = {.limits = limits,
