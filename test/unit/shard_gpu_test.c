@@ -282,6 +282,25 @@ static void lose(const char *from, const char *to)
     world_stop();
 }
 
+/* The loop may be giving a pool its memory: shards read it once they are
+ * told. */
+TEST(a_pool_that_shards_are_not_told_of_is_not_looked_at)
+{
+    w.pool_without_memory = true;
+    w.e.pools[1].layout.count = 1;
+    gpu_use_double();
+    open_world("cuda:0", "host", 64 * KIB);
+    w.e.pools[1].mem = &w.e.mem;
+    source_fill(1, 0, 2000);
+    source_write();
+    gpu_set("fail_copy", 3);
+    room(1, 0, 0, 2000);
+    WAIT(w.lost, 1);
+    close_room(1);
+    T_EQ_U64(w.lost, 1);
+    world_stop();
+}
+
 TEST(a_source_gpu_that_is_lost)
 {
     lose("cuda:0", "host");

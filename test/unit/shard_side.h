@@ -24,7 +24,10 @@
 struct side {
     struct shard *shards[SHARDS];
     uint32_t count;
-    struct shard_pool pool;
+    union {
+        struct shard_pool pool;
+        struct shard_pool pools[2]; /* the last one is for pools_count 2 */
+    };
     struct mem mem;
     /* the pool's memory, or a copy of it if the pool is on a GPU */
     uint8_t *bytes;
@@ -45,6 +48,7 @@ static struct world {
     bool scattered; /* no two blocks of a room are neighbours */
     bool sent;      /* rows are sent even if they could be copied */
     bool may_inline;
+    bool pool_without_memory; /* there is a second pool */
 } w;
 
 /* the two sides */
@@ -79,7 +83,7 @@ static inline void conf_make(const struct data_ops *carrier)
         .orders = 4096,
         .cpu = -1,
         .may_inline = w.may_inline,
-        .pools_count = 1,
+        .pools_count = w.pool_without_memory ? 2 : 1,
         .wake = &w.wake};
 }
 
@@ -99,7 +103,7 @@ static inline void start(struct side *s, uint32_t count)
 
     c.role = s == &w.e ? ROLE_ENCODED : ROLE_LANGD;
     c.count = s->count = count;
-    c.pools = &s->pool;
+    c.pools = s->pools;
     for (c.index = 0; c.index < count; c.index++)
         T_OK(shard_start(&s->shards[c.index], &c));
 }

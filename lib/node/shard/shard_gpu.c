@@ -51,15 +51,13 @@ static void report_lost(struct shard *s, uint32_t pool)
     shard_notify(s, &(struct data_note){.type = NOTE_POOL_LOST, .first = pool});
 }
 
-/* Reports the pools whose GPU is lost. */
+/* Reports the pools whose GPU is lost. The loop may be giving memory to pools
+ * that the shard was not told of. */
 static void look_for_lost(struct shard *s)
 {
-    for (uint32_t i = 0; i < s->conf.pools_count; i++) {
-        const struct mem *m = s->conf.pools[i].mem;
-
-        if (m && m->gpu && cuda_lost(m->gpu))
+    for (uint32_t i = 0; i < s->conf.pools_count; i++)
+        if (s->pools_gpu >> i & 1 && cuda_lost(s->conf.pools[i].mem->gpu))
             report_lost(s, i);
-    }
 }
 
 static void over(void *ud, uint32_t slot, uint64_t cookie, bool ok)
@@ -130,6 +128,7 @@ void gpu_pool(struct shard *s, uint32_t i)
 
     if (!m || !m->gpu)
         return;
+    s->pools_gpu |= UINT64_C(1) << i;
     if (!known)
         log_error("shard %u: no pinned memory for %s", s->conf.index, m->text);
     else if (unit > slot_bytes(s))

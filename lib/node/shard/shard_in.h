@@ -119,8 +119,9 @@ struct shard {
     struct stage *stage; /* NULL: no GPU pool */
     /* by message or fetch: bytes that have no slot there */
     uint8_t *late;
-    uint32_t gpu_bytes;  /* of the largest unit of a GPU pool */
-    uint64_t pools_lost; /* bit i: pool i was reported as lost */
+    uint32_t gpu_bytes; /* of the largest unit of a GPU pool */
+    /* bit i: pool i has GPU memory; it was reported as lost */
+    uint64_t pools_gpu, pools_lost;
     /* bit i: the carrier reaches the memory of GPU pool i */
     uint64_t pools_direct;
     /* bit i: rows of pool i had better lie in one place */
