@@ -404,6 +404,18 @@ class Vllm(VllmCase):
             self.consumer.serve(r)
         self.assertEqual(self.consumer.encoded, [])
 
+    def test_an_announce_that_is_refused_for_now_is_repeated(self):
+        self.start()
+        r = Request("r1", ("cat", 300))
+        link = self.producer.scheduler._producer.link
+        eventually(link.step, "a pool")
+        with mock.patch.object(link.conn, "announce_batch",
+                               side_effect=mmx.errors.Quota("for now")):
+            self.assertFalse(self.producer.ready(r))
+        self.assertEqual(set(self.producer.serve(r)), {"cat"})
+        self.assertIn("room", self.hand_over("r2", ("cat", 300))
+                      .ec_transfer_params["cat"])
+
     def test_an_aborted_request_gives_its_blocks_back(self):
         self.start()
         r = Request("r1", ("cat", 300))
@@ -568,6 +580,25 @@ class Vllm(VllmCase):
         for n in range(9, 12):
             self.fetch(self.hand_over(f"r{n}", (f"cat{n}", 300)))
         self.assertEqual(self.d.stats()["rooms_lent"], 0)
+
+    def test_a_lost_report_of_a_lent_pool_is_repeated(self):
+        self.start(langd={"transfer": {"same_host": "lend"}})
+        numbers, report, lost = itertools.count(), self.consumer.report, []
+
+        def fetch():
+            n = next(numbers)
+            self.fetch(self.hand_over(f"r{n}", (f"cat{n}", 300)))
+            return self.d.stats()["rooms_lent"]
+
+        def drop(said):
+            lost.extend(x for x in said if x and x.mapped)
+            report([x and type(x)(x.copying) for x in said])
+
+        self.consumer.report = drop
+        eventually(lambda: fetch() or len(lost) > 1, "workers report it")
+        self.assertEqual(fetch(), 0)
+        self.consumer.report = report
+        eventually(fetch, "rows are lent")
 
     def loads(self, request):
         """The consumer's pass, with the picture's rows."""

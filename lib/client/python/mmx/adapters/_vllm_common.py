@@ -193,8 +193,9 @@ class MmxECMetadata(ECConnectorMetadata):
     loads: List[Load] = field(default_factory=list)
     saves: List[Save] = field(default_factory=list)
     maps: Dict[Key, Map] = field(default_factory=dict)  # the pools of `loads`
-    # Pools of encoders in which rooms of the scheduler may show rows.
-    lent: Set[Key] = field(default_factory=set)
+    # Pools of encoders in which rooms of the scheduler may show rows, with the
+    # ranks that have reported the pool.
+    lent: Dict[Key, Set[int]] = field(default_factory=dict)
 
 
 @dataclass

@@ -447,12 +447,11 @@ class ConsumerScheduler:
             for offer in [] if item.reference else list(item.offers):
                 self._decline(identifier, offer)
         self._loads = []
-        for link in (self.link, self.ahead.link):
-            out.lent.update(link.lent() if link else ())
-        mapped = self.settings.mapped
-        for key in mapped.keys() - out.lent:
-            # workers drop the pool too, and report when they have it again
-            del mapped[key]
+        # Workers drop the other pools too, and report when they have one again.
+        self.settings.mapped = out.lent = {
+            key: self.settings.mapped.get(key, set())
+            for link in (self.link, self.ahead.link) if link
+            for key in link.lent()}
         self.link.step()
 
     def loaded(self, said: Loaded) -> None:
@@ -519,16 +518,18 @@ class ConsumerWorker:
         self.link.meets = self.copies.meet
         self.link.conn.prepare = self.copies.prepare
         self._copying: Counter[int] = Counter()  # since the last report
-        # Pools of encoders that the scheduler has mapped, too; _told: those
-        # that were reported to it.
+        # Pools of encoders that the scheduler has mapped, too; _new: this rank,
+        # for those of which the scheduler does not know it.
         self.lent: Dict[Key, mmx.Pool] = {}
-        self._told: Set[Key] = set()
+        self._new: Dict[Key, Set[int]] = {}
 
     def bind(self, said: MmxECMetadata) -> None:
         """Begins a pass: maps pools before they are needed."""
         # Before step(), which may drop the other references to these pools.
         self.lent = {key: pool for key, pool in self.link.lent().items()
                      if key in said.lent}
+        self._new = {key: {self.settings.rank} for key in self.lent
+                     if self.settings.rank not in said.lent[key]}
         self.link.step()
 
     def load(self, cache: Dict[str, Any], said: MmxECMetadata) -> None:
@@ -552,12 +553,10 @@ class ConsumerWorker:
 
     def take_loaded(self) -> Optional[Loaded]:
         self.copies.step()
-        new = self.lent.keys() - self._told
-        self._told = set(self.lent)
-        if not self._copying and not new:
+        if not self._copying and not self._new:
             return None
         taken, self._copying = self._copying, Counter()
-        return Loaded(dict(taken), {key: {self.settings.rank} for key in new})
+        return Loaded(dict(taken), self._new)
 
     def _pool(self, key: Key, other: Optional[Map]) -> mmx.Pool:
         """Returns the pool of one run of the daemon. If that run has ended,

@@ -77,13 +77,17 @@ class ProducerScheduler:
         pool = self.link.pool
         if lacks and not pool:
             return self._patience(request.request_id)
-        rooms = self.rooms.setdefault(request.request_id, {})
         for identifier in lacks:
+            made = self._announce(request, pool, identifier)
+            if made is None:  # refused now, not for good
+                return self._patience(request.request_id)
+            rooms = self.rooms.setdefault(request.request_id, {})
             if identifier:
                 old = rooms.pop(identifier)
                 old.release()
                 self._drawn.pop(old.room, None)
-            rooms.update(self._announce(request, pool, identifier))
+            rooms.update(made)
+        rooms = self.rooms[request.request_id]
         self.pause.wait(self.link.conn, lambda: self._settled(rooms))
         if not self._settled(rooms):
             if not self._patience(request.request_id):
@@ -121,13 +125,13 @@ class ProducerScheduler:
         if self.link.is_refused:
             return True
         now = time.monotonic()
-        since = self._since.setdefault(request, now)
-        return now - since > self._limit
+        return now - self._since.setdefault(request, now) > self._limit
 
     def _announce(self, request: Any, pool: mmx.Pool,
-                  only: Optional[str]) -> Dict[str, mmx.Source]:
+                  only: Optional[str]) -> Optional[Dict[str, mmx.Source]]:
         """Announces all rooms of a request together: two requests with half of
-        their blocks each would wait for each other."""
+        their blocks each would wait for each other. None: they may be taken
+        later."""
         lengths = {f.identifier: rows_of(f) for f in features(request)
                    if rows_of(f) > 0 and only in (None, f.identifier)}
         says = {h: mmx.aux.split(self.aux(request, h)) for h in lengths}
@@ -141,7 +145,7 @@ class ProducerScheduler:
             made = self.link.conn.announce_batch(pool, items)
         except (errors.MmxError, ValueError) as e:
             warn("announce", "%s: not announced: %s", request.request_id, e)
-            return {}
+            return None if getattr(e, "advice", "") == "retry" else {}
         self.counts.add("rooms_announced", len(made))
         self._drawn.update(
             (source.room, _Drawn(self.epoch, rows, says[h].rest))
@@ -208,11 +212,9 @@ class ProducerScheduler:
                     epoch=drawn.epoch.hex())
         lost = sum("room" not in said for said in params.values())
         for said in params.values():
-            said.setdefault("metadata", {})
-            if lost:
-                # A router must not send a reference in place of only some
-                # pictures: vLLM refuses a request that has both.
-                said["metadata"] = {}
+            # A router must not send a reference in place of only some
+            # pictures: vLLM refuses a request that has both.
+            said["metadata"] = {} if lost else said.get("metadata", {})
         if lost:
             self.counts.add("items_not_announced", lost)
         return params or None
