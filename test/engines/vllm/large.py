@@ -10,6 +10,7 @@ import sys
 import time
 import types
 
+from mmx.adapters._vllm_common import MmxECMetadata
 from pair import eventually
 from serve import ROOT
 
@@ -55,15 +56,29 @@ def engine_of():
     return Engine, fake_vllm.Request
 
 
+class Plain:
+    """Describes requests that are not of vLLM's own class."""
+
+    def __call__(self, request):
+        return {}
+
+    def aux(self, feature):
+        return b""
+
+    def encodable(self, feature):
+        return "pixel_values" in feature.data
+
+
 class Mmx:
-    def __init__(self, e, d):
+    def __init__(self, e, d, producer=None):
+        """producer: that of another object, of the same encoded."""
         Engine, self.Request = engine_of()
-        self.producer, self.consumer = (
-            Engine(daemon, role, width=WIDTH, mmx_pause_s=60)
-            for daemon, role in ((e, "producer"), (d, "consumer")))
+        self.producer, self.consumer = producer or Engine(
+            e, "producer", width=WIDTH, mmx_pause_s=60), Engine(
+                d, "consumer", width=WIDTH, mmx_pause_s=60)
         for side in (self.producer.scheduler._producer,
                      self.consumer.scheduler._consumer):
-            side.described._collect = None  # for requests of vLLM's own class
+            side.described = Plain()
         for rank in self.consumer.ranks:
             rank._loader.link.wait_pool()
         eventually(self.consumer.scheduler._consumer.link.step, "a pool")
@@ -86,7 +101,7 @@ class Mmx:
         self.producer.caches[0].clear()
         self.consumer.step(self.Request("none"))
         self.consumer.scheduler._consumer.meta(
-            types.SimpleNamespace(loads=[], maps={}), [name])
+            MmxECMetadata(), [name])
         self.consumer.finish(there)
         return got, took
 

@@ -4,7 +4,8 @@
 
 Parts: truth (unsplit, vLLM's example connector, mmx), cases (what may happen
 to a request), tp (two ranks), time (encoder done to rows usable), large (the
-same of large items, without engines), readme (its lines as written)."""
+same of large items, without engines), lend (where that time goes, with rows
+copied and lent), readme (its lines as written)."""
 
 import asyncio
 import os
@@ -16,6 +17,7 @@ import time
 
 import cases
 import large
+import lend
 import readme
 import serve
 import servers
@@ -219,7 +221,7 @@ async def times(t, rounds=15):
 async def main(folder, parts):
     return await Table(folder, ROWS).play("vllm", {
         "truth": truth, "cases": cases.run, "tp": ranks, "time": times,
-        "large": large.run, "readme": readme.run}, parts)
+        "large": large.run, "lend": lend.run, "readme": readme.run}, parts)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Connectors that write down when they did what: mmx's and vLLM's example,
 which passes one file for each picture. "encoded": the encoder's output is in
 the producer's cache; "usable": each page of the rows in the consumer's cache
-has been read once, since a file that is only mapped has yet to be."""
+has been read once, since a file that is only mapped has yet to be. For mmx
+also "loads": a worker begins to load the item."""
 
 import torch
 from vllm.distributed.ec_transfer.ec_connector.example_connector import \
@@ -36,7 +37,10 @@ class _Timed:
 
 
 class TimedMmx(_Timed, MmxECConnector):
-    pass
+    def start_load_caches(self, encoder_cache, **kwargs):
+        for one in self._get_connector_metadata().loads:
+            note("loads", one.identifier)
+        super().start_load_caches(encoder_cache, **kwargs)
 
 
 class TimedExample(_Timed, ECExampleConnector):
