@@ -37,15 +37,16 @@
  *    everything else bytes. MMX_ALL means all rows, MMX_UNKNOWN not known yet.
  *  - Structs begin with their size: set .size, leave unused members 0.
  *    Everything an argument points to is copied before the call returns.
- *  - No call waits unless it takes a timeout (-1: without limit), and a signal
- *    ends no wait but that of mmx_wait. A call that does not wait returns 0
- *    once its message is queued; if the daemon refuses the message, the room
- *    gets the event MMX_REFUSED. What a full socket keeps back goes in a step.
+ *  - No call waits unless it takes a timeout (-1: without limit). A signal ends
+ *    only the wait of mmx_wait. A call that does not wait returns 0 once its
+ *    message is queued; if the daemon refuses the message, the room gets the
+ *    event MMX_REFUSED. What a full socket does not take is sent by a later
+ *    step.
  *  - A daemon that hangs: a wait of 750 ms or more that ends because the daemon
  *    answers nothing returns -MMX_E_DAEMON_SILENT, a shorter one
  *    -MMX_E_TIMEOUT. A room whose deadline_ms has passed fails by itself with
- *    that reason, at most a second later, if the daemon answers nothing; the
- *    handle has to be stepped, or waited on, for it.
+ *    that reason, at most a second later, if the daemon answers nothing; for
+ *    that the handle must be stepped or waited on.
  *  - Threads: any call from any thread, except mmx_close, which must be the
  *    last one. One short lock inside, no threads, no signals, no output, no
  *    allocation after mmx_open and mmx_pool. mmx_commit and mmx_release may be
@@ -79,8 +80,8 @@ typedef struct mmx_room {
     uint32_t cell, tag;
 } mmx_room;
 
-/* Names a room to the other side, which passes it whole. With it a program can
- * receive the rows or end the room: keep it out of logs. Secret 0: none. */
+/* Names a room to the other side, which must pass all of it. With it a program
+ * can receive the rows or end the room: keep it out of logs. Secret 0: none. */
 struct mmx_reference {
     uint64_t id; /* never 0 */
     uint8_t secret[16];
@@ -162,7 +163,7 @@ struct mmx_opt {
     const char *socket;  /* NULL: $MMX_ENCODED_SOCKET or $MMX_LANGD_SOCKET,
                             else /run/mmx/encoded.sock or langd.sock */
     const char *engine;  /* name of this process for logs; NULL: its pid */
-    const char *session; /* its processes share it; NULL: this one alone */
+    const char *session; /* of all its processes; NULL: of this one only */
     uint32_t cells;      /* rooms open at once on this handle; 0: 1024 */
     int timeout_ms;      /* limit of the wait for the daemon. 0: no wait;
                             mmx_step returns MMX_UP once it is connected */
@@ -173,7 +174,8 @@ struct mmx_opt {
 /* Opens a handle and connects. -MMX_E_NOT_READY: no daemon listens within
  * timeout_ms; -MMX_E_DAEMON_SILENT, -MMX_E_TIMEOUT: it does not answer;
  * -MMX_E_VERSION, -MMX_E_NOT_OWNER, ...: it refuses; -MMX_E_MALFORMED: an
- * option is wrong; -MMX_E_SYSTEM: errno. timeout_ms 0: only the last two. */
+ * option is wrong; -MMX_E_SYSTEM: errno. With timeout_ms 0 only the last two
+ * occur. */
 int mmx_open(const struct mmx_opt *opt, mmx **out);
 
 /* Unmaps every pool (the mmx_on_map callback runs first), releases every room,
@@ -325,10 +327,11 @@ struct mmx_pool {
 int mmx_pool(mmx *m, const char *name, const char *layout, int timeout_ms,
     struct mmx_pool *out);
 
-/* Sets the callback for maps: mapped = 1 after a pool is mapped (pin it here),
- * 0 before it is unmapped (unpin), for all pools mapped now and later, those of
- * encoders too, on a thread that is inside a call that steps, maps or closes.
- * It must not call the library. NULL: no callback. */
+/* Sets the callback for maps. It runs with mapped = 1 after a pool is mapped
+ * (pin it here) and with 0 before it is unmapped (unpin it), for all pools
+ * mapped now and later, also those of encoders, on a thread that is inside a
+ * call that steps, maps or closes. It must not call the library. f NULL: no
+ * callback. */
 typedef void (*mmx_map_fn)(void *ud, const struct mmx_pool *pool, int mapped);
 int mmx_on_map(mmx *m, mmx_map_fn f, void *ud);
 
@@ -356,7 +359,7 @@ struct mmx_announce {
                               and get their blocks together with this one: n -
                               1, n - 2, ..., 0 for n rooms. Cork them. A refused
                               announce leaves the batch, the others proceed */
-    uint32_t deadline_ms;  /* for the first destination; 0: as configured */
+    uint32_t deadline_ms;  /* until its destinations ask; 0: as configured */
     const uint8_t *key;    /* 32 bytes that name the content, or NULL */
     const void *aux;       /* opaque bytes for the language engine */
     uint32_t aux_len;
@@ -374,8 +377,8 @@ int mmx_announce(mmx *m, const struct mmx_announce *a, mmx_room *out);
  * written again. Any process of the session, any order. */
 int mmx_commit(mmx *m, mmx_room room, uint32_t first, uint32_t rows);
 
-/* Commits the last rows (rows may be 0): no process of this session writes a
- * row of the room after this. total: the length. aux: if not passed before. */
+/* Commits the last rows (rows may be 0): after this no process of the session
+ * may write a row of the room. total: the length. aux: if not passed before. */
 int mmx_commit_final(mmx *m, mmx_room room, uint32_t first, uint32_t rows,
     uint32_t total, const void *aux, uint32_t aux_len);
 
@@ -407,9 +410,10 @@ struct mmx_request {
 int mmx_request(mmx *m, const struct mmx_request *r, mmx_room *out);
 
 /* Declares that this engine will not fetch the room, so that its encoder can
- * free the rows. On a handle of mmx-encoded, encoder NULL, with the secret: no
- * engine will, and the room ends for all, also one that is announced later.
- * key: 32 bytes, or NULL. Succeeds whether there is such a room. */
+ * free the rows. On a handle of mmx-encoded, with encoder NULL and the secret,
+ * it declares that no engine will, and the room ends for all, even if it is
+ * announced later. key: 32 bytes, or NULL. Succeeds also if there is no such
+ * room. */
 int mmx_decline(mmx *m, const char *encoder, const struct mmx_reference *r,
     const uint8_t key[32]);
 
@@ -439,7 +443,7 @@ int mmx_reference(mmx *m, mmx_room room, struct mmx_reference *out);
  * MMX_NO_READERS, language side, from the handle that requested the room (else
  * -MMX_E_NOT_OWNER): its blocks are freed without waiting for announced readers
  * that have not attached, and a later attach fails with MMX_E_GONE.
- * -MMX_E_MALFORMED: also rows that may not be read yet. */
+ * -MMX_E_MALFORMED: also for rows that may not be read yet. */
 int mmx_release(mmx *m, mmx_room room, uint32_t rows, unsigned flags);
 
 /* Fails the room for both engines. MMX_FAILED follows; then release the room.
@@ -610,8 +614,8 @@ int mmx_ticket_query(mmx *m, int space, const char *request, int timeout_ms,
 enum mmx_place_flags {
     MMX_INDIVISIBLE = 1, /* never cut by a window (attention both ways): the
                             window ends before it */
-    MMX_ABSENT = 2       /* the rows are missing. An error where the window
-                            needs them; left out where only a draft model's
+    MMX_ABSENT = 2       /* the rows are missing. An error if the window
+                            needs them; left out if only a draft model's
                             shift reaches them */
 };
 
@@ -621,7 +625,7 @@ struct mmx_placeholder {
                                 takes a row; NULL: all do. mmx_pack_mask */
     uint32_t room;           /* index into the rooms of a run. Several
                                 placeholders may show one room */
-    uint32_t row_base;       /* row of its first; MMX_PROMPT: of position 0 */
+    uint32_t row_base;       /* row of its first position; MMX_PROMPT: of 0 */
     uint32_t elements;       /* elements of a row; 0: not checked */
     uint8_t storage;         /* enum mmx_storage; 0: compact */
     uint8_t flags;           /* enum mmx_place_flags */
@@ -718,7 +722,8 @@ int mmx_plan_run(mmx *m, const struct mmx_plan *plan, const mmx_room *rooms,
     const char *field, const struct mmx_tensor *to,
     struct mmx_trouble *trouble);
 
-/* Checks as mmx_plan_run, copies nothing; to NULL: only that rows landed. */
+/* Makes the checks of mmx_plan_run and copies nothing. to NULL: checks only
+ * that the rows have landed. */
 int mmx_plan_check(mmx *m, const struct mmx_plan *plan, const mmx_room *rooms,
     const char *field, const struct mmx_tensor *to,
     struct mmx_trouble *trouble);
@@ -735,19 +740,19 @@ const char *mmx_state_name(int state);   /* "Bootstrapping", ... */
  * of a name that users can choose is guessable: use a key as well. */
 uint64_t mmx_room_id(const void *name, size_t len);
 
-/* Where an item can be encoded. An array's struct: it will not change. */
+/* Where an item can be encoded. Arrays have this struct: it will not change. */
 struct mmx_encoder {
     const char *name; /* of its daemon: the same at all routers */
     uint32_t load;    /* items that wait there, or any other measure */
     uint64_t weight;  /* filled in */
 };
 
-/* Sorts encoders, all that are up and do not drain: an item's owner comes
+/* Sorts encoders; pass all that are up and do not drain. An item's owner comes
  * first, then those that serve instead of the owner. The same names and loads
  * give the same order everywhere (EMBEDDING.md, section 6). key: len bytes that
  * name the item. Encoders with `bound` percent of the mean load, or more, come
- * last; 0: 125. -MMX_E_MALFORMED: bound is no other number from 100 to 10,000,
- * or n none from 1 to 65,536. */
+ * last; 0: 125. -MMX_E_MALFORMED: bound is neither 0 nor from 100 to 10,000, or
+ * n is not from 1 to 65,536. */
 int mmx_place(const void *key, size_t len, struct mmx_encoder *encoders, int n,
     unsigned bound);
 
@@ -769,10 +774,11 @@ int mmx_reference_bytes(
 /* Reads either form, which has len bytes. -MMX_E_MALFORMED: it is neither. */
 int mmx_reference_read(const void *from, size_t len, struct mmx_reference *out);
 
-/* For a client with a socket of its own: PROTOCOL.md's messages as text, a line
- * for each, "pool 2 name:text:63 layout:text:1024"; the map of a pool on a GPU
- * by its POOL_INFO (fd -1: none), which sets the GPU's number in this process
- * and the address: NULL, or why it failed. */
+/* For a client with a socket of its own. mmx_messages returns the messages of
+ * PROTOCOL.md as text, one line each: "pool 2 name:text:63 layout:text:1024".
+ * mmx_gpu_map maps a pool on a GPU by its POOL_INFO (fd -1: none), and sets the
+ * GPU's number in this process and the address; returns NULL, or why it
+ * failed. */
 const char *mmx_messages(void);
 const char *mmx_gpu_map(const char *share, int fd, const uint8_t *handle,
     size_t handle_len, uint64_t bytes, int writable, int *gpu, void **base);
