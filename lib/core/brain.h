@@ -1,6 +1,6 @@
 /* brain.h - a brain, as seen by its body: that of the encode side (encode/) or
- * of the language side (lang/), by the role in its configuration. Pure; the
- * loop's thread. */
+ * of the language side (lang/), by the role in its configuration. Pure; called
+ * by the loop's thread only. */
 #ifndef MMX_CORE_BRAIN_H
 #define MMX_CORE_BRAIN_H
 
@@ -28,7 +28,7 @@ struct brain_conf {
     uint32_t uid;              /* of this process: its own engines may map all
                                   pools */
     bool data_keys;            /* langd: data connections must prove a key */
-    uint8_t data_key_bits;     /* of it: DATA_KEY_* */
+    uint8_t data_key_bits;     /* of that key: DATA_KEY_* */
     uint8_t carriers;          /* usable carriers here: bits by number */
     uint8_t carriers_barred;   /* unusable ones, since they cannot encrypt */
     const char *carriers_text; /* the same for HELLO; stays valid */
@@ -41,9 +41,9 @@ struct brain;
  * the slab only counts or is too small. */
 struct brain *brain_init(struct slab *s, const struct brain_conf *c);
 
-/* Handles one event; appends actions to `out`. With less room there than
- * out_has_room asks for it takes in the event, and leaves the rest of its work
- * for EV_MORE. */
+/* Handles one event; appends actions to `out`. If `out` has less space than
+ * out_has_room asks for, the brain takes in the event, and leaves the rest of
+ * its work for EV_MORE. */
 void brain_step(struct brain *b, const struct event *ev, struct out *out);
 /* True if the last list was too short for all actions. */
 bool brain_pending(const struct brain *b);

@@ -23,8 +23,8 @@
 /* Limits the cells and events of a room, so that they fit a list of actions. */
 #define ROOM_ATTACHMENTS_MAX 128
 
-/* Why a room or a destination failed. Those of a table lie apart from its
- * entries: few fail, and only those write to this memory. */
+/* Why a room or a destination failed. A table keeps them apart from its
+ * entries: few entries fail, and only those write to this memory. */
 struct why {
     char text[128];
 };
@@ -79,7 +79,8 @@ struct attachment {
 /* CONN_DAEMON: of a langd that maps pools, not of an engine. */
 enum conn_state { CONN_FREE, CONN_OPEN, CONN_READY, CONN_ENDED, CONN_DAEMON };
 
-/* A lender of langd's whose pools an engine maps: those of an encoder's run. */
+/* A lender whose pools an engine maps. langd numbers each run of an encoder
+ * that lends. */
 struct conn_maps {
     uint16_t lender, pools; /* its number, 0: none; bit i: pool i */
 };
@@ -241,7 +242,7 @@ void attachment_end(struct engines *g, struct attachment *att, enum err reason,
  * own end: its deadline came, or it was aborted. */
 void attachment_over(struct engines *g, struct out *out, struct attachment *att,
     uint8_t state, enum err reason);
-/* Unbinds and frees it; the room is touched. */
+/* Unbinds and frees the attachment, and touches its room. */
 void attachment_drop(struct engines *g, struct attachment *att);
 /* Does the same as attachment_drop, and clears the cell, so that the word of an
  * ended room never shows under a tag that is used again. */
@@ -261,7 +262,7 @@ void room_notify(
 void room_show(struct engines *g, struct out *out, struct room *r,
     uint16_t known, uint16_t news);
 /* Makes the session of conn the room's owner. Joins its waiting attachments to
- * the room, as many as that may have. */
+ * the room, as many as a room may have. */
 void room_gather(struct engines *g, struct room *r, uint32_t conn,
     uint32_t scope, uint32_t name);
 /* True if the order in EV_KILL applies to the room. */

@@ -1,12 +1,12 @@
-/* flow.h - the whole vocabulary between a brain and its body: every event
- * that can happen, every action that can be asked for.
+/* flow.h - all that a brain and its body say to each other: every event that
+ * can happen, and every action that a brain can ask for.
  *
- * A brain (encode/encode.c, lang/lang.c) is pure: step() takes one event with
- * the time, read some events ago at most, and appends to a bounded list of
- * actions. It keeps nothing of the event's pointers. When the list was too
- * short for all there was to do, pending() is true: carry out, empty the list,
- * step again with EV_MORE. The same code runs in the daemons (lib/node) and,
- * many at a time, in the simulator (test/sim).
+ * A brain (encode/encode.c, lang/lang.c) is pure: step() takes one event and
+ * the time, which may have been read a few events before, and appends to a
+ * bounded list of actions. It keeps no pointer of the event. If the list was
+ * too short for everything, pending() is true: carry out the actions, empty the
+ * list, and step again with EV_MORE. The same code runs in the daemons
+ * (lib/node) and, many at a time, in the simulator (test/sim).
  *
  * Read in this order. flow.h, brain.h: a brain as the body sees it. head.h,
  * head.c: what both roles begin with; brain.c: which part takes an event.
@@ -138,7 +138,8 @@ struct pool_memory {
     struct span handle;
 };
 
-/* The data_key of a HELLO: bits, then what langd draws for a pair's run. */
+/* The data_key of a HELLO: bits, then the bytes that langd draws for this pair
+ * of runs. */
 #define DATA_KEY_BITS  1u
 #define DATA_KEY_FRESH 48u
 #define DATA_KEY_BYTES (DATA_KEY_BITS + DATA_KEY_FRESH)
@@ -163,7 +164,7 @@ struct groups {
     uint32_t count, ids[GROUPS_MAX];
 };
 
-/* The daemon that a key is of. */
+/* The daemon that owns a key. */
 struct identity {
     char name[64];
     uint8_t role;
@@ -280,9 +281,8 @@ struct rows_out {
 };
 
 /* How far a report has come. One call looks at no more than `places` entries of
- * a table, used or free; the next call goes on where it ended, and shows what
- * changed in between as it is by then. At the start all but `places` and `uid`
- * is 0. */
+ * a table, used or free; the next call goes on where this one ended, and shows
+ * each entry as it is by then. At the start all but `places` and `uid` is 0. */
 #define SHOW_POOLS_MAX 16
 struct show_at {
     uint64_t at; /* the entry to go on at */

@@ -30,7 +30,7 @@ struct show_ops {
     /* Reports whether the peers let a room complete. usable: bit i: pool i has
      * its memory, or waits for the engine that declares its layout. */
     void (*health)(const void *brain, uint32_t usable, struct health *h);
-    /* Another report; false: unknown name. NULL: the role has none. */
+    /* Shows another report; false: unknown name. NULL: the role has none. */
     bool (*more)(const void *brain, const char *what, struct show_at *at,
         struct rows_out *s);
 };

@@ -22,7 +22,7 @@ struct memo {
     struct list node, by_age; /* of its holder; of all */
 };
 
-/* An end, remembered for TOMB_KEEP_NS. */
+/* How a room or generation ended; remembered for TOMB_KEEP_NS. */
 #define TOMB_KEEP_NS (30 * NS_PER_S)
 struct tomb {
     struct memo memo;

@@ -1,17 +1,19 @@
-/* share.h - how much of a table one user has, how much it may have, and whose
- * turn it is. Pure.
+/* share.h - how many entries of a table one user has and may have, and which
+ * user's turn is next. Pure.
  *
  * A table has its limit, and a reserve on top of it (SHARE_RESERVE). Up to the
- * limit entries go to the first that asks. Beyond it a user gets one more only
- * while it holds fewer than are left after that. So one user alone can take the
- * limit and nothing of the reserve, the next user half of the reserve, and the
- * next half of what is left then. Rejected: a part of the limit for each user.
- * A host with one user would need limits of twice the size.
+ * limit entries are given in the order in which they are asked for. Beyond it a
+ * user gets one more only while it holds fewer than are left after that. So one
+ * user alone can take the limit and nothing of the reserve, the next user half
+ * of the reserve, and the next half of what is left then. Rejected: a fixed
+ * part of the limit for each user. A host with one user would need limits of
+ * twice the size.
  *
- * Users that wait for other things (blocks) take turns: a round takes one
- * request of each, in the order in which they came, and a user's first one
- * begins after the round served now. So one user's requests stay in order, and
- * a user with many requests at once waits behind others with most of them. */
+ * Users that wait for other things (blocks) take turns: a round has one request
+ * of each user, in the order in which they came, and a user's first request is
+ * in the round after the one that is being served. So the requests of one user
+ * stay in order, and of a user with many requests most wait behind those of
+ * other users. */
 #ifndef MMX_CORE_SHARE_H
 #define MMX_CORE_SHARE_H
 

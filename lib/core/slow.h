@@ -1,7 +1,7 @@
 /* slow.h - the slowest successful rooms and the last failed ones, since the
- * start: often the history of ended rooms has lost them when a report is
- * requested. A room that is not among the slowest costs one comparison. Pure;
- * the loop's thread. */
+ * start. They are kept here because the history of ended rooms has often lost
+ * them when a report is requested. A room that is not among the slowest costs
+ * one comparison. Pure; the loop's thread. */
 #ifndef MMX_CORE_SLOW_H
 #define MMX_CORE_SLOW_H
 

@@ -10,7 +10,7 @@
 
 #define CONF_LIST_MAX  64
 #define CONF_POOLS_MAX 16
-/* Most bytes of a row of a GPU pool: what pinned memory surely holds. */
+/* Most bytes of a row of a GPU pool: a row must fit into pinned memory. */
 #define CONF_GPU_ROW   (2u << 20)
 #define CONF_PEERS_MAX 256
 #define CONF_KEYS_MAX  4
@@ -129,9 +129,9 @@ void conf_init(struct conf *c, uint8_t role);
 
 /* Sets one value. path is "transfer.shards", "pools[0].blocks",
  * "control.allow[2]", "pools[1].uids[0]". Items must come in order; the first
- * key of an item adds it. On error c is unchanged and e->text says which key,
- * what was read and what is expected (for an unknown key those that there are).
- */
+ * key of an item adds it. On error c is unchanged, and e->text says which key,
+ * what was read and what is expected (for an unknown key: the keys that there
+ * are). */
 MUST_CHECK enum err conf_set(
     struct conf *c, const char *path, struct span value, struct conf_error *e);
 
@@ -156,9 +156,10 @@ enum conf_shape conf_shape(uint8_t role, const char *path);
 MUST_CHECK enum err conf_finish(
     struct conf *c, const char *host_name, struct conf_error *e);
 
-/* Takes a value that differs: its key ("timeouts.total", "pools[0].uids",
- * "peers: enc-0"), the present one and the file's, cut to CONF_CHANGE_TEXT,
- * empty: none; left: why a reload does not change it, NULL: it does. */
+/* Is called for each value that differs: its key ("timeouts.total",
+ * "pools[0].uids", "peers: enc-0"), the present value and the file's (cut to
+ * CONF_CHANGE_TEXT; empty: none). left: why a reload does not change it; NULL:
+ * it does. */
 #define CONF_CHANGE_TEXT 128
 typedef void conf_change_fn(void *ud, const char *key, const char *was,
     const char *is, const char *left);

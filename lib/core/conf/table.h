@@ -27,7 +27,8 @@ struct conf_row {
     size_t offset; /* of the field in its struct */
 };
 
-/* A table of keys: of the file, of an item of pools, or of an item of peers. */
+/* A table of keys: those of the file, of an item of pools, or of an item of
+ * peers. */
 struct conf_rows {
     const char *list; /* "pools", "peers"; NULL: the file itself */
     const struct conf_row *rows;

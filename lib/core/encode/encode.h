@@ -135,14 +135,16 @@ enum eowe {
     OWE_LEND = 16
 };
 
-/* In edst.map: L is dead, but engines that may read the rows it lent live. */
+/* A value of edst.map: L is dead, but engines that may read its lent rows
+ * live. */
 #define MAP_ORPHAN (NONE - 1)
 
 struct edst {
     uint8_t state; /* enum dst_state; edst_move changes it */
     uint8_t job;   /* enum dst_job; edst_move_job changes it */
-    /* Beside its states. refused: not counted in room->asked; drained_due: L
-     * aborted it, and DRAINED is sent when its record is freed. */
+    /* Facts beside its states. refused: not counted in room->asked;
+     * drained_due: L aborted it, and DRAINED is sent when its record is
+     * freed. */
     bool refused, drained_due;
     uint8_t reason;     /* of FAILED */
     uint32_t peer, run; /* L, and which of its runs: peer.e.run */
@@ -169,7 +171,7 @@ struct edst {
     uint64_t map_epoch;    /* epoch of the L that may lift the fence */
     bool lent; /* the fence is for engines of L, to which LEND goes */
 
-    /* What L was sent, and has answered. */
+    /* What L was sent, and what it has answered. */
     uint32_t length_sent, length_acked; /* item->length_version then */
     bool back;       /* BROKEN only asks for the grant's blocks back */
     bool aux_waits;  /* L answered LENGTH, but lacks space for the aux */
@@ -487,8 +489,8 @@ void item_hide(struct encoded *e, struct item *it);
 
 /* encode/line.c */
 
-/* Puts the item, which is not in it, into the line of its queue. in_line stays
- * as it is until it is taken out. */
+/* Puts the item into the line of its queue; it must not be in it. item.in_line
+ * must not change until the item is taken out. */
 void line_put(struct item **line, struct item *it);
 void line_take(struct item **line, struct item *it);
 /* Returns the first item of the langd; NULL: there is none. */
@@ -502,9 +504,9 @@ MUST_CHECK enum err item_queue(
     struct encoded *e, struct item *it, uint32_t conn, bool more);
 /* Ends the open batch of conn, if there is one: it is queued. */
 void item_close_batch(struct encoded *e, uint32_t conn);
-/* Adds to the counts of the item's rooms and of those that are leaving. When
- * all are leaving, its blocks count as coming back, so that reclaim ends no
- * more kept rooms than it must. */
+/* Adds to the number of the item's rooms and of those of them that are leaving.
+ * While all are leaving, its blocks count as coming back, so that no more kept
+ * rooms are ended than needed. */
 void queue_refer(
     struct encoded *e, struct item *it, int32_t rooms, int32_t leaving);
 /* Takes the item out of its batch and queue, and moves it to state `to`. */
@@ -550,15 +552,15 @@ void epool_yield(struct encoded *e, struct epool *p);
 
 /* encode/dst.c */
 
-/* Reserves places for the room's missing destinations while others of it are
- * active; otherwise gives the places back. */
+/* Reserves places for the room's missing destinations while others of its
+ * destinations are active; otherwise gives the places back. */
 void edst_reserve(struct encoded *e, struct eroom *m);
 /* Returns a NEW destination of a room found by its id. The first of `required`
- * takes the places of all or none, so that rooms do not wait for each other's
- * places. NULL: none free (e->dst_share.why). */
+ * destinations takes places for all of them or none, so that rooms do not wait
+ * for each other's places. NULL: no place is free (e->dst_share.why). */
 struct edst *edst_new(struct encoded *e, struct eroom *m, uint32_t peer,
     uint64_t generation, uint32_t required);
-/* True if rows are ready to send beyond its grant. */
+/* True if rows beyond the destination's grant are ready to be sent. */
 bool edst_rows_wait(const struct edst *d);
 /* Fails the destination here: FAILED is pending until L decides. No effect when
  * it is failing or ended. */
@@ -591,7 +593,7 @@ enum err edst_check(struct encoded *e, const struct eroom *m,
 /* True if rows of this attempt are sent by `shard`. */
 bool edst_goes_by(
     const struct encoded *e, const struct edst *d, uint32_t shard);
-/* Makes BROKEN pending, once per attempt: the way to L is lost, and L must
+/* Makes BROKEN pending, once per attempt: the endpoint of L is lost, and L must
  * begin a new attempt. */
 void edst_broken(struct encoded *e, struct edst *d);
 
@@ -601,10 +603,11 @@ void edst_broken(struct encoded *e, struct edst *d);
 bool eroom_lent(const struct eroom *m);
 
 /* Raises the fence: the langd maps our pools, and it, or (lend) its engines,
- * may read the item's rows from now on. False: it would have more than its
- * share of the pool, or all that is lent would be more than half of it. */
+ * may read the item's rows from now on. False: the langd would have more than
+ * its share of the pool, or more than half of the pool would be lent. */
 bool edst_fence(struct encoded *e, struct edst *d, bool lend);
-/* Lifts the fence: the process behind d->map no longer reads rows of it. */
+/* Lifts the fence: the process behind d->map no longer reads the destination's
+ * rows. */
 void edst_unfence(struct encoded *e, struct edst *d);
 /* Closes conn if it has ended, owns nothing and no fence waits for it. Its
  * number is then free before its process dies. */
@@ -615,25 +618,26 @@ void edst_answered(
     struct encoded *e, struct out *out, struct edst *d, bool held);
 /* encode/lend.c */
 
-/* Takes back what the destination was lent: L has said that it shows it to no
- * engine, or that none reads it. No effect unless it is lent. */
+/* Takes back the rows that the destination was lent: L has said that it shows
+ * them to no engine, or that no engine reads them. No effect unless they are
+ * lent. */
 void edst_unlend(struct encoded *e, struct out *out, struct edst *d);
 /* Lends the room's rows to L, once all are written, if L has asked for that and
  * the pool and its share allow it. Else L is asked for a grant. */
 void edst_lend(struct encoded *e, struct edst *d);
-/* Fills LEND. bytes: for its runs. */
+/* Fills in LEND. bytes: memory for its runs. */
 void edst_fill_lend(const struct encoded *e, const struct edst *d,
     struct peer_lend *n, uint8_t bytes[POOL_RUNS_MAX * 8]);
 /* True if engines of this run of a langd may read the pool. */
 bool readers_of(const struct encoded *e, uint32_t run, uint32_t pool);
-/* Handles MAP of an engine: conn reads pools for the langd that it names.
- * False: its token is not such a one. */
+/* Handles MAP of an engine: conn reads pools for the langd that its token
+ * names. False: the token names none. */
 bool encoded_map_reader(struct encoded *e, struct out *out, uint32_t conn,
     const struct local_msg *m);
-/* Offers ready pools to readers that may have and lack them, while `out` has
- * room. */
+/* Offers ready pools to readers that may have them and do not have them yet,
+ * while `out` has room. */
 void readers_offer(struct encoded *e, struct out *out);
-/* Ends the reader on conn: it reads nothing more. */
+/* Ends the reader on conn: its process reads nothing more. */
 void reader_gone(struct encoded *e, uint32_t conn);
 
 /* encode/map.c */
@@ -644,7 +648,7 @@ void encoded_map(
 /* Offers ready pools to langds that map pools and lack the offer, and then to
  * readers, while `out` has room. */
 void encoded_map_offer(struct encoded *e, struct out *out);
-/* Ends the mapping by conn: no new rows are copied. Fences stay up. */
+/* Ends the mapping by conn: no copies begin any more. Fences stay up. */
 void encoded_map_end(struct encoded *e, uint32_t conn);
 /* Lifts the fences of conn, whose process is dead. */
 void encoded_map_dead(struct encoded *e, uint32_t conn);
@@ -670,7 +674,7 @@ void encoded_never_asked(
     struct encoded *e, struct peer *p, const struct peer_msg *msg);
 /* Counts each decline from before the announce as a destination that failed. */
 void eroom_count_declines(struct encoded *e, struct eroom *m);
-/* Makes the declines of a revoked room count at its next announce too. */
+/* Makes the declines of a revoked room count again at its next announce. */
 void eroom_keep_declines(struct encoded *e, const struct eroom *m);
 
 /* encode/peer.c, encode/local.c, encode/show.c */

@@ -1,11 +1,11 @@
 /* histograms.h - how long rooms took and waited, and how large they were, for
- * each pool: the rows of histograms.def, and their reports. Owned by the loop's
+ * each pool. The histograms are the rows of histograms.def. Owned by the loop's
  * thread.
  *
  * A histogram counts values in buckets whose bounds double: value v is in the
  * first bucket with v <= first << bucket, or in the last one. The caller gives
- * `first`, the same in each call for one histogram. Adding takes no lock and no
- * memory; the reader merges those of several pools.
+ * `first`, the same in each call for one histogram. To add a value takes no
+ * lock and no memory; the reader merges the histograms of several pools.
  *
  * Rejected: bounds 1, 2, 5. They need a table look-up for each value, and are
  * no finer. Rejected: finer buckets. 20 must reach from microseconds to

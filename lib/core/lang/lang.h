@@ -4,8 +4,9 @@
  * A room keeps one slot from REQUEST until nothing of it is left (life.def).
  * Handlers change its fields and put it on the todo list. Settling a room then
  * applies what follows from the change, and sorts the room into the queues.
- * When all are settled, the queues are served, which may change rooms again. At
- * last engines and encoders are sent what changed since the last message.
+ * When all rooms are settled, the queues are served, which may change rooms
+ * again. In the end engines and encoders are sent what changed since the last
+ * message.
  *
  * The files have this order; calls go up the list only:
  *   life.c             the states of a room
@@ -62,15 +63,15 @@ enum life {
     LIFE_COUNT
 };
 
-/* How safe a grant is when an older room lacks blocks (RULES 5.2 to 5.4). It
- * only rises, until the room has lost all its blocks. */
+/* Whether a grant may be taken back when an older room lacks blocks (RULES 5.2
+ * to 5.4). It only rises, until the room has lost all its blocks. */
 enum grade {
     GRADE_SPECULATIVE, /* taken back first, while nothing has landed */
     GRADE_KEPT,        /* a head of the queue keeps its blocks */
     GRADE_FIRM         /* covers all that the room needs; never taken back */
 };
 
-/* Progress of INIT. It only rises until the encoder is lost. */
+/* Progress of INIT. It only rises, until the encoder is lost. */
 enum init {
     INIT_DUE,
     INIT_SENT,     /* at least once: the encoder may know the room */
@@ -394,14 +395,14 @@ bool lender_refused(
 void lroom_hope(struct langd *l, struct lroom *m, uint32_t session);
 /* Makes the room take blocks instead. No effect once it is lent. */
 void lroom_despair(struct langd *l, struct lroom *m);
-/* The same, if its length is known now and is small. */
+/* Calls lroom_despair if the length is known now and the room is small. */
 void lroom_measure(struct langd *l, struct lroom *m);
-/* True if conn may be shown the room's rows. A room that only hopes takes
- * blocks instead when it may not. */
+/* True if conn may be shown the room's rows. If conn may not, a room that only
+ * hopes for a lend takes blocks instead. */
 bool lroom_shows(struct langd *l, struct lroom *m, uint32_t conn);
 /* Handles LEND. */
 void lroom_on_lend(struct langd *l, struct lroom *m, const struct peer_lend *n);
-/* Frees what the room, which is lent, has of LEND: no engine reads it. */
+/* Ends the lend of the room: no engine reads its rows. */
 void lroom_lent_over(struct langd *l, struct lroom *m);
 
 /* lang/aux.c: space for aux */
@@ -446,10 +447,10 @@ static inline void grant_clock(
     m->waited_ns += waits ? 0 : l->b.now_ns - m->waits_ns;
     m->waits_ns = waits ? l->b.now_ns : 0;
 }
-/* Takes n more blocks, at the shards too. False: they cannot be had. */
+/* Takes n more blocks, at the shards too. False: there are not enough. */
 bool grant_take(struct langd *l, struct out *out, struct lroom *m, uint32_t n,
     enum grade grade);
-/* The same with blocks that were reserved for the room. */
+/* Takes n blocks that were reserved for the room, at the shards too. */
 bool grant_take_own(struct langd *l, struct out *out, struct lroom *m,
     uint32_t n, enum grade grade);
 /* Returns FIRM_YES if the room keeps its blocks and needs no other room's. */
@@ -480,14 +481,15 @@ void group_join(struct langd *l, struct lroom *m, const struct local_request *n,
     uint32_t session);
 /* Takes an ended room out of its group, if any. */
 void group_leave(struct langd *l, struct lroom *m);
-/* Sorts its group, and the room among those that want spare blocks. */
+/* Sorts the room's group, and the room among the members that want spare
+ * blocks. */
 void group_sort(struct langd *l, struct lroom *m);
 /* Returns the number of blocks that the group wants at admission. */
 uint32_t group_wanted(const struct langd *l, const struct lgroup *g);
 /* Takes all the blocks that the group wants. False: they cannot be had. */
 bool group_take(struct langd *l, struct out *out, struct lgroup *g);
 /* Gives spare blocks to the first member for which there are enough. False:
- * there is none. */
+ * there is no such member. */
 bool groups_draw(struct langd *l, struct out *out, struct lpool *p);
 /* Reserves blocks that a member gave up for the rest of its group. */
 void group_trimmed(struct langd *l, struct lroom *m, uint32_t blocks);
@@ -508,8 +510,8 @@ void admit_serve(
 
 /* Sends the messages that the room owes its encoder and that are due. */
 void say_room(struct langd *l, struct out *out, struct lroom *m);
-/* Answers a message about a generation: with the state of room m, or with what
- * the tombstone has; with neither, stale. */
+/* Answers a message about a generation: with the state of room m, else with
+ * what the tombstone says, else with stale. */
 void say_state(struct langd *l, struct out *out, struct peer *p,
     const struct peer_msg *in, const struct lroom *m, const struct tomb *tomb);
 /* Writes an engine's groups to bytes, as in messages; returns their span. */
@@ -568,8 +570,8 @@ void lroom_readers(struct langd *l, struct out *out, struct lroom *m);
 
 /* lang/named.c: which encoders requests may name */
 
-/* Makes entries for the config's encoders. They are connected when a room names
- * them. */
+/* Makes entries for the encoders of the configuration. langd connects to them
+ * when a room names them. */
 void named_init(struct langd *l);
 /* Adopts the encoders of the changed config. Rooms of a removed encoder
  * complete. */
@@ -582,10 +584,10 @@ struct peer *named_find(struct langd *l, struct out *out, uint32_t uid,
     struct span name, const char **text);
 /* True if a peer without rooms may lose its entry to another. */
 bool named_spare(const void *brain, const struct peer *p);
-/* Ends everything that waits for an encoder that never answered. */
+/* Fails everything that waits for an encoder that never answered. */
 void named_gives_way(void *brain, struct peer *p);
 /* Returns an encoder of this name that takes no new rooms and is not forgotten
- * yet; NULL: none. with: it has the room of this ATTACH. */
+ * yet; NULL: none. with: only one that has the room of this ATTACH. */
 struct peer *named_leaving(
     const struct langd *l, struct span name, const struct local_attach *with);
 

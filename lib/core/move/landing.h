@@ -4,8 +4,8 @@
  * so a block's old room is closed before its new one is opened.
  *
  * A segment names no slot: generation mod slots is the slot (slots = size of
- * the table, the same in brain and shards). The brain chooses generations that
- * fit the free slot.
+ * the table, the same in brain and shards). The brain chooses each generation
+ * so that it gives a free slot.
  *
  * A unit (unit_rows rows) lands at most once per attempt: it is claimed before
  * its bytes move. A segment is admitted only for granted rows of the present

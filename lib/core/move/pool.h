@@ -55,7 +55,8 @@ void pool_give(struct pool *p, struct extent *e);
 /* Splits e after its first n blocks: *e keeps them, the rest is returned. */
 struct extent pool_split(struct pool *p, struct extent *e, uint32_t n);
 
-/* To walk: for (b = e->head; b != NONE; b = p->run_next[b]) p->run_len[b]. */
+/* To walk the runs: for (b = e->head; b != NONE; b = p->run_next[b])
+ * p->run_len[b]. */
 
 /* Checks that the bitmap and the count of free blocks agree. For tests:
  * O(blocks). */

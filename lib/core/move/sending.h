@@ -4,10 +4,10 @@
  *
  * A job is one destination slot. An endpoint is one data address of one peer.
  * The jobs of an endpoint take turns, one segment each, inside its byte window,
- * so that a huge room does not delay small ones. Small segments share a
- * message, without large ones, and carriers let it overtake those. To a peer
- * that maps our pool a message only says where the rows lie. A job sends the
- * parts of this shard in ascending order.
+ * so that a huge room does not delay small ones. Small segments share a message
+ * that has no large ones, and carriers let it overtake messages with large
+ * ones. To a peer that maps our pool a message only says where the rows lie. A
+ * job sends the parts of this shard in ascending order.
  *
  * A unit must lie in few source blocks: unit_rows <= 15 x block_rows of the
  * source pool; otherwise the job is never sent (sending_unit_ok). */

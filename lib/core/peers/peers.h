@@ -24,7 +24,7 @@ struct peer_pool {
 };
 
 #define TROUBLE_SAID (TROUBLE_TEXT + 32)
-/* What is wrong, as the log says it: at most one line in this time. */
+/* The log says what is wrong with a peer at most once in this time. */
 #define SAID_EVERY_NS (10 * NS_PER_S)
 struct said {
     bool untold;             /* the log does not say it yet */
@@ -51,7 +51,7 @@ enum peer_life {
 #include "core/peers/life.def"
 };
 
-/* What encoded alone keeps of a langd. */
+/* What only encoded keeps of a langd. */
 struct peer_of_encoded {
     /* run: a hash of the langd's name and epoch; its generations are known
      * under it. dead_to: the highest generation that ended and is forgotten. */
@@ -70,7 +70,7 @@ struct peer_of_encoded {
     uint64_t tried_ns, try_ns, pause_ns;
 };
 
-/* What langd alone keeps of an encoder. */
+/* What only langd keeps of an encoder. */
 struct peer_of_langd {
     /* A flag says whether requests may name the encoder; its state of life does
      * not, since one that leaves is up or away until its rooms have ended. */
@@ -148,8 +148,8 @@ struct self {
 /* What differs between langd and encoded. */
 struct peers_ops {
     bool greets; /* langd: connects, and sends the first HELLO */
-    /* encoded: returns the peer that sends HELLO, or NULL and why there is
-     * none. Without this function the sender is the link's peer. */
+    /* encoded: returns the peer that sent this HELLO, or NULL and why there is
+     * none. If the role has no such function, the sender is the link's peer. */
     struct peer *(*find)(void *brain, struct out *out, uint32_t link,
         const struct peer_msg *m, const char **text);
     /* The peer's HELLO was taken, and is not answered yet. */
@@ -164,8 +164,8 @@ struct peers_ops {
     void (*unreachable)(void *brain, struct peer *peer);
     /* langd: true if a peer without rooms may give its place to another. */
     bool (*spare)(const void *brain, const struct peer *peer);
-    /* langd: the peer has never answered, and another takes its entry. Takes
-     * its rooms from it. */
+    /* langd: the peer has never answered, and another takes its entry. The
+     * function takes the rooms from the peer. */
     void (*gives_way)(void *brain, struct peer *peer);
 };
 
@@ -257,13 +257,14 @@ static inline uint32_t peer_index(
     return (uint32_t)(peer - p->peers);
 }
 /* places.c */
-/* Takes a place for a new peer: a free one, or that of a peer without rooms,
- * which is then forgotten (out not NULL): of one that is not up, or else of the
- * one that was not asked for longest, and at least PEER_IDLE_NS. The peer on
- * link `but` stays. Holders share the places as in any table (share.h); one
- * that may have no more takes the place of an idle peer of its own. langd: an
- * address outside the configuration needs no place until it answers. who: the
- * peer's name; langd: its address. NULL: p->why says who holds how many. */
+/* Takes a place for a new peer: a free one, or (out not NULL) that of a peer
+ * without rooms, which is then forgotten: of one that is not up, else of the
+ * one that was asked for longest ago, at least PEER_IDLE_NS ago. The peer on
+ * link `but` stays. Holders share the places as in any table (share.h); a
+ * holder that may have no more takes the place of an idle peer of its own.
+ * langd: an address outside the configuration needs no place until it answers.
+ * who: the peer's name; langd: its address. NULL: p->why says who holds how
+ * many. */
 #define PEER_IDLE_NS   (5 * NS_PER_S)
 #define HOLDER_OF_CONF UINT64_MAX /* may have all places */
 struct peer *peer_place(struct peers *p, struct out *out, struct span who,
@@ -296,7 +297,7 @@ void peer_send(struct peers *p, struct out *out, const struct peer *peer,
 void peer_hello(struct peers *p, struct out *out, uint32_t link,
     uint64_t to_epoch, bool answer);
 /* langd: rows that were to come from the peer are lost. True: another carrier
- * was chosen instead of its own; HELLO has to say so. */
+ * was chosen for it, and HELLO has to say so. */
 bool peer_carrier_broke(struct peers *p, struct out *out, struct peer *peer,
     uint64_t now_ns, uint64_t outage_ns);
 /* Sends HELLO, and again until the peer answers. */
@@ -348,7 +349,7 @@ void peer_lost(
 void peer_forget(struct peers *p, struct out *out, struct peer *peer);
 /* Takes the news that a link is up or down. */
 void peers_link(struct peers *p, struct out *out, const struct event *ev);
-/* Does what is due: sends HELLOs, tries paths, ends lost peers. */
+/* Sends the HELLOs that are due, tries paths, and ends lost peers. */
 void peers_expire(struct peers *p, struct out *out, uint64_t now_ns);
 /* Sets the peer's timer to the first of its times. */
 void peer_arm(struct peers *p, struct peer *peer);

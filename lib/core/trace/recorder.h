@@ -1,6 +1,6 @@
 /* recorder.h - the last happenings of a program, in memory of fixed size. The
  * caller's table says what a kind and its numbers mean. One thread writes and
- * reads it; dump.h reads it in a crash, in whatever state it is. */
+ * reads it; in a crash dump.h reads it, whatever that thread was doing. */
 #ifndef MMX_CORE_TRACE_RECORDER_H
 #define MMX_CORE_TRACE_RECORDER_H
 
