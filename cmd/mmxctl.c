@@ -34,9 +34,11 @@ static void usage(FILE *to)
         "                  exists stays as it is\n"
         "or, for root and the daemon's own user,\n",
         to);
-#define COMMAND(name, word, meaning) fprintf(to, "  %-15s %s\n", word, meaning);
+#define COMMAND(name, word, takes, meaning)                                    \
+    fprintf(to, "  %-15s %s\n", word, meaning);
 #include "wire/command.def"
     fputs(
+        "A newer daemon may know more words: ask it with its own mmxctl.\n"
         "options:\n"
         "  --encoded       use /run/mmx/encoded.sock\n"
         "  --langd         use /run/mmx/langd.sock\n"
@@ -71,9 +73,10 @@ static int misused(const char *why)
     return CTL_USAGE;
 }
 
-enum asking { NEITHER, REPORT, ORDER };
+enum asking { NEITHER, OWN, REPORT, ORDER, ORDER_WITH_WORDS };
 
-/* Returns what a daemon can be asked for by this word. */
+/* Returns what this word asks for: a daemon's report or order, or what mmxctl
+ * does itself. */
 static enum asking asking_of(const char *word)
 {
     static const struct {
@@ -82,9 +85,10 @@ static enum asking asking_of(const char *word)
     } all[] = {
 #define SHOW(NAME, word, meaning) {word, REPORT},
 #include "wire/show.def"
-#define COMMAND(name, word, meaning) {word, ORDER},
+#define COMMAND(name, word, takes, meaning)                                    \
+    {word, takes ? ORDER_WITH_WORDS : ORDER},
 #include "wire/command.def"
-    };
+        {"top", OWN}, {"doctor", OWN}};
 
     for (size_t i = 0; i < ARRAY_LEN(all); i++)
         if (!strcmp(word, all[i].word))
@@ -92,20 +96,18 @@ static enum asking asking_of(const char *word)
     return NEITHER;
 }
 
-/* Prints the daemons' reports, or sends an order to one daemon. Reports about
- * the configuration come from the sockets for orders, but from both daemons,
- * since they change nothing. */
-static int ask(const char *what, const struct asked *a)
+/* Prints the daemons' reports, or sends an order to one daemon. what: the word
+ * and its arguments. Reports about the configuration come from the sockets for
+ * orders, but from both daemons, since they change nothing. */
+static int ask(const char *word, const char *what, const struct asked *a)
 {
-    char word[32], orders[HOST_MAX][SOCKET_PATH_MAX];
+    char orders[HOST_MAX][SOCKET_PATH_MAX];
     const char *here[HOST_MAX];
     struct host h;
     uint32_t count = host_sockets(a, false, here);
     int status;
-    bool order;
+    bool order = asking_of(word) >= ORDER;
 
-    snprintf(word, sizeof(word), "%.*s", (int)strcspn(what, " "), what);
-    order = asking_of(word) == ORDER;
     if (count == 0)
         return CTL_NO_DAEMON;
     if (count > 1 && order && strncmp(word, "conf", 4) != 0) {
@@ -120,16 +122,14 @@ static int ask(const char *what, const struct asked *a)
     status = host_open(&h, here, count, a->path && !a->also);
     if (status != CTL_SHOWN)
         return status;
-    if (!strcmp(what, "drain") || !strcmp(what, "undrain"))
-        status = drain(h.sides[0].c, what, a);
-    else
-        status = !strcmp(what, "top") ? top(&h, a) : host_show(&h, what, a);
+    status = !strcmp(word, "top")     ? top(&h, a)
+             : !strcmp(word, "trace") ? trace_live(&h, a)
+             : strstr(word, "drain")  ? drain(h.sides[0].c, word, a)
+                                      : host_show(&h, what, a);
     host_close(&h);
     return status;
 }
 
-static const char *const sockets[] = {CTL_ENCODED, CTL_LANGD};
-_Static_assert(ARRAY_LEN(sockets) == ROLE_LANGD, "a socket for each role");
 static const char *const files[] = {
     "/etc/mmx/mmx-encoded.yaml", "/etc/mmx/mmx-langd.yaml"};
 
@@ -139,27 +139,27 @@ static const char *const files[] = {
 static int doctor(const char *path, const char *file, bool json)
 {
     struct findings r = {.as_json = json};
-    struct seen seen[3] = {0}; /* as `sockets`; last: the one at the path */
+    struct seen seen[3] = {0}; /* as ctl_sockets; last: the one at the path */
     uint32_t visited = 0;
 
     for (int i = 0; i < 2 && !path; i++) {
-        if (access(sockets[i], F_OK) != 0)
+        if (access(ctl_sockets[i], F_OK) != 0)
             continue;
         if (visited++ && !json)
             putchar('\n');
-        doctor_daemon(&r, sockets[i], &seen[i]);
+        doctor_daemon(&r, ctl_sockets[i], &seen[i]);
     }
     if (!visited)
         doctor_daemon(&r, path ? path : CTL_LANGD, &seen[2]);
     /* A host with one daemon has the other's file too. */
     for (int i = 0; i < 2; i++)
-        seen[i].absent = seen[!i].role && access(sockets[i], F_OK) != 0;
+        seen[i].absent = seen[!i].role && access(ctl_sockets[i], F_OK) != 0;
     seen[2].absent = seen[0].role || seen[1].role;
     if (file)
         doctor_unit(&r, file, &seen[2]);
     for (int i = 0; i < 2 && !file && !path; i++)
         if (access(files[i], R_OK) == 0) {
-            r.about = sockets[i];
+            r.about = ctl_sockets[i];
             doctor_unit(&r, files[i], &seen[i]);
         }
     findings_end(&r);
@@ -167,22 +167,52 @@ static int doctor(const char *path, const char *file, bool json)
 }
 
 /* Joins the words with spaces: a report's name, or a command with its
- * arguments. False: they are neither. */
-static bool join(char **words, char *out, size_t size)
+ * arguments; the room of a trace goes into *a. Returns why they are neither, or
+ * NULL. The words of a newer daemon are refused, too, so that a wrong word
+ * never reaches a daemon. */
+static const char *join(char **words, struct asked *a, char *out, size_t size)
 {
+    enum asking is = asking_of(words[0]);
     size_t n = 0;
 
-    if (!words[0] || (words[1] && asking_of(words[0]) != ORDER))
-        return false;
+    if (is == NEITHER)
+        return "there is no such word";
+    if (!strcmp(words[0], "trace") && words[1]) {
+        if (words[2] || !trace_room(words[1], a))
+            return "trace takes the number of a room or ..DIGITS as in the log";
+        words[1] = NULL;
+    }
+    if (words[1] && is != ORDER_WITH_WORDS)
+        return "this takes no more words";
     for (uint32_t i = 0; words[i]; i++) {
         int more =
             snprintf(out + n, size - n, "%s%s", i > 0 ? " " : "", words[i]);
 
         if (more < 0 || (size_t)more >= size - n)
-            return false;
+            return "the words are too long";
         n += (size_t)more;
     }
-    return true;
+    return NULL;
+}
+
+/* Returns which option does not go with the word ("": there is none), or NULL.
+ */
+static const char *astray(const char *word, const struct asked *a)
+{
+    bool healthy = !strcmp(word, "health"), tops = !strcmp(word, "top");
+    bool again = asking_of(word) == REPORT && strcmp(word, "trace") != 0;
+
+    return a->public && strcmp(word, "keygen")
+               ? "--public goes with keygen FILE"
+           : a->live && !healthy ? "--live goes with health"
+           : a->waits && !healthy && strcmp(word, "drain")
+               ? "--wait goes with health and drain"
+           : a->file && strcmp(word, "doctor") ? "--config goes with doctor"
+           : a->watch_s && !tops && !again
+               ? "--watch goes with reports, health and top"
+           : a->json && (!word[0] || tops)
+               ? "--json goes with reports: pools, peers, stats"
+               : NULL;
 }
 
 /* Checks the daemons that the command line names, or without one each with a
@@ -193,29 +223,6 @@ static int healthy(const struct asked *a)
     uint32_t count = host_sockets(a, true, here);
 
     return count > 0 ? health(here, count, a) : CTL_NO_DAEMON;
-}
-
-/* Shows the trace of the daemon at the path (or of two), or without a path of
- * all with a socket here. words: after `trace`. */
-static int traced(char **words, struct asked *a)
-{
-    const char *here[HOST_MAX];
-    struct host h;
-    uint32_t count;
-    int status;
-
-    if (a->watch_s)
-        return misused("--watch does not go with trace");
-    if (words[0] && (words[1] || !trace_room(words[0], a)))
-        return misused("trace: expected the number of a room, or ..DIGITS as "
-                       "in the log");
-    count = host_sockets(a, false, here);
-    status = count > 0 ? host_open(&h, here, count, false) : CTL_NO_DAEMON;
-    if (status != CTL_SHOWN)
-        return status;
-    status = trace_live(&h, a);
-    host_close(&h);
-    return status;
 }
 
 /* Takes the seconds of --wait, or of --watch. */
@@ -277,34 +284,29 @@ int main(int argc, char **argv)
 {
     struct asked a = {0};
     char what[256];
+    const char *word, *why;
     int status = parse(argc, argv, &a);
 
     if (status >= 0)
         return status;
-    if (optind + 2 == argc && !strcmp(argv[optind], "keygen"))
-        return a.public ? keygen_public(argv[optind + 1])
-                        : keygen(argv[optind + 1]);
-    if (a.public)
-        return misused("--public goes with keygen FILE");
-    if (optind < argc && !strcmp(argv[optind], "trace"))
-        return traced(argv + optind + 1, &a);
     a.brief = optind == argc;
-    if (a.brief && (a.json || a.watch_s))
-        return misused("--json and --watch go with a report");
+    word = a.brief ? "" : argv[optind];
+    why = astray(word, &a);
+    if (why)
+        return misused(why);
     if (a.brief)
-        return ask("top", &a);
-    if (!join(argv + optind, what, sizeof(what)))
-        return misused("this takes no more words");
-    if (a.watch_s && strcmp(what, "top") != 0 && asking_of(what) != REPORT)
-        return misused("--watch goes with reports, health and top");
-    if (a.json && !strcmp(what, "top"))
-        return misused("--json goes with reports: pools, peers, stats");
-    if (a.waits && strcmp(what, "health") != 0 && strcmp(what, "drain") != 0)
-        return misused("--wait goes with health and drain");
+        return ask("top", "top", &a);
+    if (!strcmp(word, "keygen"))
+        return argc - optind != 2 ? misused("keygen takes one FILE")
+               : a.public         ? keygen_public(argv[optind + 1])
+                                  : keygen(argv[optind + 1]);
+    why = join(argv + optind, &a, what, sizeof(what));
+    if (why)
+        return misused(why);
     if (!strcmp(what, "doctor"))
         return doctor(a.path, a.file, a.json);
     if (!strcmp(what, "health"))
         return healthy(&a);
-    status = ask(what, &a);
-    return strcmp(what, "conf-diff") ? status : as_diff(status);
+    status = ask(word, what, &a);
+    return strcmp(word, "conf-diff") ? status : as_diff(status);
 }

@@ -150,6 +150,8 @@ uint32_t screen_lines(void);
 /* host.c: the daemons that are queried */
 
 enum { HOST_MAX = 2 };
+/* The sockets of a host's daemons in /run/mmx, mmx-encoded's first. */
+extern const char *const ctl_sockets[HOST_MAX];
 
 struct host_side {
     struct ctl *c; /* connected and greeted by WELCOME */

@@ -15,8 +15,8 @@
 #include <string.h>
 #include <time.h>
 
-static const char *const sockets[] = {CTL_ENCODED, CTL_LANGD};
-_Static_assert(ARRAY_LEN(sockets) == HOST_MAX, "a place for each socket");
+const char *const ctl_sockets[HOST_MAX] = {CTL_ENCODED, CTL_LANGD};
+_Static_assert(ARRAY_LEN(ctl_sockets) == ROLE_LANGD, "one for each role");
 
 static int complain(const char *about, const char *why)
 {
@@ -38,11 +38,11 @@ uint32_t host_sockets(
         here[count++] = a->also;
     if (a->path)
         here[count++] = a->path;
-    for (size_t i = 0; i < ARRAY_LEN(sockets) && !a->path; i++)
-        if (ctl_listens(sockets[i]) || (dead && errno != ENOENT))
-            here[count++] = sockets[i];
+    for (uint32_t i = 0; i < HOST_MAX && !a->path; i++)
+        if (ctl_listens(ctl_sockets[i]) || (dead && errno != ENOENT))
+            here[count++] = ctl_sockets[i];
         else if (errno != ENOENT)
-            complain(sockets[i], why_not());
+            complain(ctl_sockets[i], why_not());
     if (count == 0)
         fputs("mmxctl: no daemon listens in /run/mmx: mmxctl doctor says why, "
               "--socket PATH asks another\n",

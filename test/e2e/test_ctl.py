@@ -151,9 +151,20 @@ class Strange(Case):
         for words, why in ((("--watch", "x", "pools"), "whole seconds"),
                            (("--watch", "1", "drain"), "--watch goes with"),
                            (("pools", "vit"), "no more words"),
+                           (("conf-diff", "FILE"), "no more words"),
+                           (("reload", "FILE"), "no more words"),
+                           (("drain", "now"), "no more words"),
+                           (("foo",), "no such word"),
+                           (("keygen",), "keygen takes one FILE"),
+                           (("keygen", "a", "b"), "keygen takes one FILE"),
+                           (("--live", "rooms"), "--live goes with"),
+                           (("--live",), "--live goes with"),
+                           (("trace", "--wait", "3"), "--wait goes with"),
+                           (("--wait", "3"), "--wait goes with"),
+                           (("rooms", "--config", "x"), "--config goes with"),
                            (("trace", "vit"), "number of a room"),
                            (("trace", "1", "2"), "number of a room"),
-                           (("--watch", "1", "trace"), "--watch does not"),
+                           (("--watch", "1", "trace"), "--watch goes with"),
                            (("--nix", "pools"), "'--nix'")):
             got = self.ctl(*words)
             self.assertEqual((got.returncode, got.stdout), (64, ""), words)

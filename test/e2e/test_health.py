@@ -218,11 +218,3 @@ class Drain(Looks):
             self.assertEqual(got.returncode, 1)
             self.assertIn("not-owner", got.stderr)
         self.assertEqual(e.show("status")[0]["draining"], 0)
-
-    def test_words_that_are_none(self):
-        e = self.world.encoded()
-        for word in ("drain", "undrain"):
-            got = e.ctl(word, "now", check=False)
-            self.assertEqual(got.returncode, 1)
-            self.assertIn("no arguments", got.stderr)
-        self.assertEqual(e.show("status")[0]["draining"], 0)

@@ -308,12 +308,13 @@ TEST(every_report_is_there)
 }
 
 /* Gives an order at langd's socket `path`; returns the reason. */
-static enum err order(const char *path, const char *what)
+static enum err order(const char *path, const char *what, const char *args)
 {
     int s = engine(path);
     struct local_msg m = {.type = LOCAL_QUERY, .seq = 5};
 
     m.query.what = span_str(what);
+    m.query.args = span_str(args);
     say(s, &m);
     do
         m = next(s, NULL);
@@ -331,8 +332,11 @@ static enum err order(const char *path, const char *what)
 /* The engines' socket takes no orders, even of the daemon's own user. */
 TEST(orders_are_taken_at_their_own_socket)
 {
-    static const char *const all[] = {
-#define COMMAND(name, word, meaning) word,
+    static const struct {
+        const char *word;
+        bool takes;
+    } all[] = {
+#define COMMAND(name, word, takes, meaning) {word, takes},
 #include "wire/command.def"
 #undef COMMAND
     };
@@ -340,12 +344,15 @@ TEST(orders_are_taken_at_their_own_socket)
     struct stat st;
 
     for (size_t i = 0; i < ARRAY_LEN(all); i++)
-        T_ERR(order(langd_path, all[i]), ERR_NOT_OWNER);
-    T_OK(order(langd_path, "status"));
-    T_OK(order(orders, "status"));
-    T_OK(order(orders, "conf"));
-    T_OK(order(orders, "drain"));
-    T_OK(order(orders, "undrain"));
+        T_ERR(order(langd_path, all[i].word, ""), ERR_NOT_OWNER);
+    for (size_t i = 0; i < ARRAY_LEN(all); i++)
+        if (!all[i].takes)
+            T_ERR(order(orders, all[i].word, "FILE"), ERR_MALFORMED);
+    T_OK(order(langd_path, "status", ""));
+    T_OK(order(orders, "status", ""));
+    T_OK(order(orders, "conf", ""));
+    T_OK(order(orders, "drain", ""));
+    T_OK(order(orders, "undrain", ""));
     T_TRUE(stat(orders, &st) == 0);
     T_EQ_U64(st.st_mode & 07777, 0600);
     *strrchr(orders, '/') = 0;

@@ -56,7 +56,7 @@ static const char *const whats[] = {
 #define SHOW(NAME, word, meaning) " " word
 static const char there_is[] = "there is"
 #include "wire/show.def"
-#define COMMAND(name, word, meaning) " " word
+#define COMMAND(name, word, takes, meaning) " " word
 #include "wire/command.def"
     ;
 
@@ -464,7 +464,10 @@ static void run_command(struct node *n, uint32_t conn,
         return;
     log_info("command `%s%s%s` of user %u", c->word, args[0] ? " " : "", args,
         n->conns[conn].uid);
-    c->run(n, q, args);
+    if (args[0] && !c->takes)
+        admin_refuse(n, q, ERR_MALFORMED, "this order has no arguments");
+    else
+        c->run(n, q, args);
 }
 
 void admin_query(struct node *n, uint32_t conn, const struct local_msg *m)
@@ -490,9 +493,8 @@ void command_conf(struct node *n, struct query *q, const char *args)
     struct writer w = writer_of(text, CONF_BYTES - 1);
     struct rows_out *to = &q->report.rows_out;
 
-    if (args[0]) {
-        admin_refuse(n, q, ERR_MALFORMED, "conf has no arguments");
-    } else if (!text || !conf_print(n->conf, false, &w)) {
+    (void)args;
+    if (!text || !conf_print(n->conf, false, &w)) {
         admin_refuse(n, q, ERR_TOO_LARGE, "the report is too large");
     } else {
         text[w.len] = 0;

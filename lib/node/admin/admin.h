@@ -31,9 +31,10 @@ void node_print(struct node *n);
 struct query;
 struct command {
     const char *word; /* NULL: behind the last */
+    bool takes;       /* it has arguments; else args is empty */
     void (*run)(struct node *n, struct query *q, const char *args);
 };
-#define COMMAND(name, word, meaning)                                           \
+#define COMMAND(name, word, takes, meaning)                                    \
     void command_##name(struct node *n, struct query *q, const char *args);
 #include "wire/command.def"
 /* Returns where the answer's rows go. */

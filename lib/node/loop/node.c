@@ -18,10 +18,10 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-#define COMMAND(name, word, meaning) {word, command_##name},
+#define COMMAND(name, word, takes, meaning) {word, takes, command_##name},
 static const struct command commands[] = {
 #include "wire/command.def"
-    {NULL, NULL}};
+    {NULL, false, NULL}};
 
 /* Interval at which TCP probes an idle data connection. */
 #define KEEPALIVE_MS 5000

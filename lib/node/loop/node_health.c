@@ -44,14 +44,9 @@ void node_health_look(uv_timer_t *t)
 
 /* commands: both answer with the health after the order */
 
-static void order(
-    struct node *n, struct query *q, const char *args, enum event_type type)
+static void order(struct node *n, struct query *q, enum event_type type)
 {
     CHECK(type == EV_DRAIN || type == EV_UNDRAIN, "order of event %u", type);
-    if (args[0]) {
-        admin_refuse(n, q, ERR_MALFORMED, "this order has no arguments");
-        return;
-    }
     node_event(n, &(struct event){.type = type});
     node_health_row(n, admin_rows(q));
     admin_answer(n, q);
@@ -59,13 +54,15 @@ static void order(
 
 void command_drain(struct node *n, struct query *q, const char *args)
 {
-    order(n, q, args, EV_DRAIN);
+    (void)args;
+    order(n, q, EV_DRAIN);
 }
 
 void command_undrain(struct node *n, struct query *q, const char *args)
 {
+    (void)args;
     if (n->ending)
         admin_refuse(n, q, ERR_DRAINING, "the daemon was told to end");
     else
-        order(n, q, args, EV_UNDRAIN);
+        order(n, q, EV_UNDRAIN);
 }
