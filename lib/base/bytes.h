@@ -30,7 +30,7 @@ static inline bool span_eq(struct span a, struct span b)
     return a.len == b.len && (a.len == 0 || memcmp(a.p, b.p, a.len) == 0);
 }
 
-/* FNV-1a 64: where it begins, and what it is after more bytes. It has no key:
+/* FNV-1a 64: its first value, and its value after more bytes. It has no key:
  * others can make collisions. */
 #define FNV_BEGIN UINT64_C(0xcbf29ce484222325)
 

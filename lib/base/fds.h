@@ -36,8 +36,7 @@ static inline uint32_t fds_take(struct msghdr *m, int *fds, uint32_t max)
 }
 
 /* Receives a packet, with the flags and MSG_CMSG_CLOEXEC, and its descriptors
- * as fds_take does. Returns what recvmsg does; *cut: not all of it has fitted.
- */
+ * as fds_take does. Returns what recvmsg does; *cut: the packet did not fit. */
 static inline ssize_t fds_receive(int socket, struct iovec packet, int flags,
     int *fds, uint32_t max, bool *cut)
 {

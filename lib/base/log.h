@@ -11,7 +11,7 @@ enum log_level { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG };
 
 /* Sets the least severe level that is written and the name in every line, and
  * finds out what stderr is. Before this call, and if stderr is a file, a write
- * may block as long as the file does. */
+ * may block as long as the file's device does. */
 void log_init(const char *name, enum log_level level);
 /* Changes the level; any thread. */
 void log_set_level(enum log_level level);

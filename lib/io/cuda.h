@@ -36,7 +36,7 @@ void cuda_stay(struct cuda *c);
  * call; NULL: it works. Any thread; valid until cuda_close. */
 const char *cuda_lost(const struct cuda *c);
 
-/* True if network cards may write this GPU's memory past the driver:
+/* True if network cards may write this GPU's memory without the driver:
  * cuda_settle makes their writes visible. */
 bool cuda_settles(const struct cuda *c);
 /* Makes earlier writes of network cards visible to later work of GPUs.

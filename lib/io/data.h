@@ -183,7 +183,7 @@ bool data_tcp_loopback(struct span address);
 bool data_ucx_device(struct span name);
 
 extern const struct data_ops data_tcp;
-/* Without open() in a program that was built without UCX. */
+/* Has no open() in a program that was built without UCX. */
 extern const struct data_ops data_ucx;
 #define DATA_NO_UCX "this program was built without UCX"
 

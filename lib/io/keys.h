@@ -1,7 +1,7 @@
-/* keys.h - the keyring: our keys, from files with one CURVE secret key each, in
- * Z85, on one line; and which keys are admitted: ours, under any name, or with
- * control.identities those of the daemons in that file, each under its own
- * name. Read at the start and by each reload; any thread. */
+/* keys.h - the keyring. It has our own keys, from files with one CURVE secret
+ * key each (Z85, on one line), and the keys that are admitted: our own, under
+ * any name; or with control.identities those of the daemons in that file, each
+ * under its own name. Read at the start and by each reload; any thread. */
 #ifndef MMX_IO_KEYS_H
 #define MMX_IO_KEYS_H
 
@@ -51,8 +51,8 @@ void keys_free(struct keys **k);
 MUST_CHECK enum err keys_load_lines(
     struct keys *k, const struct conf *c, struct conf_error *e);
 
-/* Returns the number of admitted keys, which have indices from 0: of a line, or
- * of a pair. */
+/* Returns the number of admitted keys. Their indices begin at 0; each is that
+ * of a line, or of a pair. */
 uint32_t keys_count(const struct keys *k);
 const char *keys_public(const struct keys *k, uint32_t i);
 const uint8_t *keys_bytes(const struct keys *k, uint32_t i);

@@ -1,9 +1,9 @@
 /* local.h - the Unix sockets, one for engines and one for orders:
  * SOCK_SEQPACKET, peer credentials, a pidfd per connection, status cells. Cuts
  * packets into frames and passes them to its owner; knows nothing of rooms.
- * Connections of the two sockets differ in nothing else. Owned by the loop's
- * thread; sockets are read only in local_serve, so that the owner decides the
- * order.
+ * Connections of the two sockets differ only in local_orders(). Owned by the
+ * loop's thread; sockets are read only in local_serve, so that the owner
+ * decides the order.
  *
  * Reports of a connection come in this order: opened, messages, ended, dead.
  * Its number is used again only after dead. Back-pressure: while output waits
@@ -75,9 +75,9 @@ void local_serve(struct local *l);
 /* True if local_serve can do work now, without new events. */
 bool local_busy(const struct local *l);
 
-/* Queues one frame, with fd unless that is -1 (fd stays open here, at least
- * until the connection ends). Ends a connection whose unread answers leave no
- * space for the frame. */
+/* Queues one frame, with fd unless that is -1. The caller keeps fd open at
+ * least until the connection ends. Ends a connection whose unread answers leave
+ * no space for the frame. */
 void local_send(struct local *l, uint32_t conn, struct span frame, int fd);
 /* Queues one frame with a new open file description of fd's file, for reading
  * or also for writing. Flags that one engine sets then do not affect others.
@@ -93,7 +93,7 @@ void local_coalesce(struct local *l, uint32_t conn, struct span frame);
 struct writer local_writer(struct local *l, uint32_t conn);
 /* Queues the bytes written there. True if output is queued. */
 bool local_wrote(struct local *l, uint32_t conn, size_t bytes);
-/* Sends queued output. False: a rest waits until writable(). */
+/* Sends queued output. False: part of it waits until writable(). */
 bool local_push(struct local *l, uint32_t conn);
 /* True if the connection's output is dropped, because the engine will not read
  * it: prepare none. Its earlier messages are still passed on. */

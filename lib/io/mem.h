@@ -11,8 +11,8 @@
 
 #define MEM_HANDLE_MAX 16 /* bytes of a GPU's UUID */
 
-/* Host memory that one call populates, in about 0.1 s: nobody waits longer for
- * a thread that is to stop. */
+/* Bytes of host memory that one call populates, in about 0.1 s: a thread that
+ * has to stop does so within that time. */
 #define MEM_PIECE (UINT64_C(256) << 20)
 
 /* The progress of an open in bytes, and the request to stop it; any thread. */
@@ -67,9 +67,9 @@ extern const struct mem_ops mem_cuda;
 /* Returns the kind for a pool's `memory` key ("host", "cuda:3"), or NULL. */
 const struct mem_ops *mem_kind(const char *name);
 
-/* Returns the bytes that pools of host memory may have now, or without `now` if
- * nothing else used any; UINT64_MAX: unknown. *where (static) names the limit.
- */
+/* Returns how many bytes pools of host memory may have now, or (now false)
+ * could have if nothing else used memory; UINT64_MAX: unknown. *where (static)
+ * names the limit. */
 uint64_t mem_host_room(bool huge_pages, bool now, const char **where);
 
 /* Returns the bytes of this host's memory; UINT64_MAX: unknown. */

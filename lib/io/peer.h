@@ -29,13 +29,13 @@ struct links_opt {
 /* Called from links_serve only. */
 struct links_calls {
     void *ud;
-    /* Takes an event of a link, whose time is not set.
-     * EV_LINK_DOWN: no message of the link comes until it is up again, also of
-     * what was received. An accepted link's number may be reused from now on;
-     * for our own link connecting is repeated until links_disconnect.
+    /* Takes an event of a link, whose time is not set. EV_LINK_DOWN: no message
+     * of the link is passed on until it is up again, not even one that was
+     * received before. An accepted link's number may be reused from now on; for
+     * our own link connecting is repeated until links_disconnect.
      * EV_LINK_REFUSED: the other end keeps refusing our link for its key, or it
-     * cannot be connected; text is static, or strerror's.
-     * EV_PEER_BAD: a frame that peer_get refused; link NONE: of no link. */
+     * cannot be connected; text is static, or strerror's. EV_PEER_BAD: a frame
+     * that peer_get refused; link NONE: of no link. */
     void (*event)(void *ud, struct event *ev);
     /* Returns true to stop messages for now, also within a packet; a later
      * links_serve asks again. */

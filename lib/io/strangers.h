@@ -1,7 +1,7 @@
 /* strangers.h - connections that have not proven their identity. A flood of
- * them evicts its own, oldest first. So the limit sets how long a true peer has
- * for the round trips of its proof: at 15,000 connections a second, 1,500 last
- * 100 ms. Any thread. */
+ * them evicts its own, oldest first. So the limit decides how much time a true
+ * peer has for the round trips of its proof: if 15,000 connections come in a
+ * second, a limit of 1,500 gives it 100 ms. Any thread. */
 #ifndef MMX_IO_STRANGERS_H
 #define MMX_IO_STRANGERS_H
 
@@ -10,8 +10,8 @@
 #include <sys/resource.h>
 
 /* Returns how many such connections a port may hold: `most`, limited to an
- * eighth of the process's descriptors over all `ports`, so that engines find
- * some; at least 64. */
+ * eighth of the process's descriptors over all `ports`, so that some are left
+ * for engines; at least 64. */
 static inline uint32_t strangers_max(uint32_t most, uint32_t ports)
 {
     struct rlimit l;

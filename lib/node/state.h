@@ -1,4 +1,4 @@
-/* state.h - a node's state: what loop/ works on and admin/ shows. All of it
+/* state.h - a node's state, which loop/ changes and admin/ shows. All of it
  * belongs to the loop's thread. */
 #ifndef MMX_NODE_STATE_H
 #define MMX_NODE_STATE_H

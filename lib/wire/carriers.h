@@ -1,6 +1,6 @@
-/* carriers.h - which carrier rows take between langd and one encoder: one that
- * both support, except those that broke twice. langd chooses, and names the
- * carrier in HELLO; encoded follows. Pure; one thread.
+/* carriers.h - which carrier is used for rows between langd and one encoder:
+ * one that both support, except those that broke twice. langd chooses, and
+ * names the carrier in HELLO; encoded follows. Pure; one thread.
  *
  * Rejected: choosing by a test transfer over each carrier before the first
  * room. It cannot see a carrier that breaks later. (core/peers/path.c tests the

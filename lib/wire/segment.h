@@ -1,5 +1,6 @@
-/* segment.h - the header of a data message: which rows of which rooms its
- * bytes are. No address, no key and no block number of the receiver is in it.
+/* segment.h - the header of a data message: it says to which rows of which
+ * rooms the bytes belong. No address, no key and no block number of the
+ * receiver is in it.
  *
  *   u32 magic "MMXD", u8 version, u8 count, u16 kind, then count times
  *   u64 room, u64 generation, u32 attempt, u32 first, u32 rows, u32 total,
@@ -58,9 +59,10 @@ static inline uint32_t part_address(
 uint32_t segments_put(uint8_t *out, const struct segment *s, uint32_t count,
     enum segment_kind kind);
 
-/* Fills *kind, s (SEGMENTS_MAX of them) and *count, at least 1. Of
- * SEGMENTS_BYTES the bytes of all add up to payload; that of SEGMENTS_SOURCES
- * source_get reads. ERR_MALFORMED or ERR_VERSION otherwise. */
+/* Fills *kind, s (SEGMENTS_MAX of them) and *count, at least 1. For
+ * SEGMENTS_BYTES the bytes of all segments add up to payload; for
+ * SEGMENTS_SOURCES source_get reads the payload. ERR_MALFORMED or ERR_VERSION
+ * otherwise. */
 MUST_CHECK enum err segments_get(struct span header, uint64_t payload,
     enum segment_kind *kind, struct segment *s, uint32_t *count);
 

@@ -139,8 +139,8 @@ enum peer_type {
 #include "wire/peer.def"
 };
 
-/* The fault of a received frame that is complete. field NULL: there is none, or
- * the frame is cut. */
+/* The fault of a received frame that is complete. field NULL: there is no
+ * fault, or the frame is cut. */
 struct wire_fault {
     const char *field;
     uint64_t value, known; /* its bits, and those known here */

@@ -17,8 +17,9 @@
 #define TCP_STREAMS     64 /* connections to a peer */
 #define TCP_ADDRESS_MAX (TCP_HELLO + 3 + TCP_RAILS * 19)
 
-/* Bytes of a message, or its rest, that move in this time at least: 64 KiB in
- * 10 s. Less is a stall, as a peer that drips would be waited for for hours. */
+/* At least so many bytes of a message, or its rest, must move in this time: 64
+ * KiB in 10 s. Fewer are a stall: else we would wait for hours for a peer that
+ * sends a few bytes now and then. */
 #define TCP_LEAST(stall_ns) ((stall_ns) / 152588)
 
 /* Where a peer connects. A connection begins with the token, which only peers
@@ -77,7 +78,8 @@ void tcp_name(int fd, char *out, size_t size);
  * its link, at most one per core; a few if the kernel does not report the
  * speed; 1 on loopback. At most STREAMS_CHOSEN. */
 uint32_t tcp_streams_of(const char *name);
-/* The same for a link of `mbits` Mb/s (0: unknown) and this many cores. */
+/* Returns the same for a link of `mbits` Mb/s (0: unknown) and a host with
+ * `cores` cores. */
 uint32_t tcp_streams_for(uint64_t mbits, uint32_t cores);
 
 #endif

@@ -51,7 +51,8 @@ bool tcp_in_same(const struct tcp_in *a, const struct tcp_in *b);
  * other end closed or broke the protocol: then close the connection. */
 unsigned tcp_in_turn(struct tcp_in *in, bool *over);
 
-/* As fetch() of data.h, tcp_in_whole() without iov. Inside arrived() only. */
+/* Does what fetch() of data.h does; tcp_in_whole() is the form without iov.
+ * Inside arrived() only. */
 MUST_CHECK enum err tcp_in_fetch(struct tcp_in *in, const struct iovec *iov,
     uint32_t iovs, uint64_t len, void *cookie);
 

@@ -16,9 +16,9 @@
 
 struct tcp_records;
 
-/* `secret` is the client's first traffic secret, as long as the hash, and is
- * copied. A sender gives `rekey`, the bytes after which its keys change; a
- * receiver 0. NULL: no memory, with a log line. */
+/* Makes the records of one direction. secret: the client's first traffic
+ * secret, as long as the hash; it is copied. rekey: at a sender the bytes after
+ * which its keys change, at a receiver 0. NULL: no memory, with a log line. */
 struct tcp_records *tcp_records_new(const EVP_CIPHER *cipher,
     const EVP_MD *hash, const uint8_t *secret, uint64_t rekey);
 /* Accepts a pointer to NULL. */

@@ -1,7 +1,7 @@
 /* tcp_safe.h - connections of a pair of daemons that has a key: each end proves
- * that it has the key before any row goes, and with DATA_KEY_ENCRYPT all that
- * follows are records of TLS (tcp_records.h). Private to lib/io/data. Called
- * only by the thread that owns the carrier.
+ * that it has the key before any row is sent, and with DATA_KEY_ENCRYPT
+ * everything after the proof is records of TLS (tcp_records.h). Private to
+ * lib/io/data. Called only by the thread that owns the carrier.
  *
  * The client is the end that connects, to send rows. Both ends prove that they
  * mean the same listener (its token) and the same stream of the endpoint. */
@@ -62,8 +62,8 @@ enum tcp_proof tcp_safe_prove(struct tcp_safe *s);
 /* Returns the cause of a failure for people; a few words. */
 const char *tcp_safe_why(const struct tcp_safe *s);
 
-/* After PROOF_DONE: frees *s. Returns what all further bytes go by if they are
- * encrypted, else NULL. */
+/* After PROOF_DONE: frees *s. Returns the records through which all further
+ * bytes go if they are encrypted, else NULL. */
 struct tcp_records *tcp_safe_end(struct tcp_safe **s);
 /* Returns the id of the key; NULL: not known yet. */
 const uint8_t *tcp_safe_id(const struct tcp_safe *s);

@@ -52,7 +52,7 @@ MUST_CHECK enum err ucx_open(struct ucx *out, const struct data_conf *c,
 /* Destroys the worker; outstanding operations may call back meanwhile. Memory
  * stays registered for the next one. May be called twice. */
 void ucx_worker_close(struct ucx *u);
-/* The same, and frees everything. */
+/* Does the same, and frees everything. */
 void ucx_close(struct ucx *u);
 
 /* Writes the endpoint's transports, "tcp/lo", joined by commas; empty while it

@@ -1,5 +1,5 @@
-/* mem_room.h - the memory that a pool may have. A larger pool is refused with a
- * log line, because the kernel would kill a process. Any thread. */
+/* mem_room.h - how much memory a pool may have. A larger pool is refused with a
+ * log line, because otherwise the kernel would kill a process. Any thread. */
 #ifndef MMX_IO_MEM_ROOM_H
 #define MMX_IO_MEM_ROOM_H
 

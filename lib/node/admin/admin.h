@@ -1,5 +1,6 @@
-/* admin.h - the door of admin/: answers to QUERY, which shows the node, and
- * those of commands, which the loop carries out. The loop's thread. */
+/* admin.h - what admin/ offers to loop/: answers to QUERY, which are reports
+ * about the node, or the answers of commands, which the loop carries out.
+ * Called only by the loop's thread. */
 #ifndef MMX_NODE_ADMIN_ADMIN_H
 #define MMX_NODE_ADMIN_ADMIN_H
 
@@ -24,10 +25,10 @@ const struct crash_view *node_crash_view(struct node *n);
  * crashes. */
 void node_print(struct node *n);
 
-/* commands: each has a function command_<name>, called for those that came by
- * the socket for orders. It is answered once, now or later, by
- * admin_answer or admin_refuse; until then the query may be on a list of the
- * command's, which it leaves by itself when its connection ends. */
+/* commands: each has a function command_<name>, which is called for commands
+ * that came by the socket for orders. Each query is answered once, now or
+ * later, by admin_answer or admin_refuse; until then it may be on a list of its
+ * command, from which it is removed when its connection ends. */
 struct query;
 struct command {
     const char *word; /* NULL: behind the last */

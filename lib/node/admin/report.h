@@ -1,5 +1,5 @@
 /* report.h - the answer to QUERY: gathers the rows given to a rows_out. Memory
- * is bounded (REPORT_MAX). The loop's thread. */
+ * is bounded (REPORT_MAX). Called only by the loop's thread. */
 #ifndef MMX_NODE_REPORT_H
 #define MMX_NODE_REPORT_H
 

@@ -1,5 +1,6 @@
-/* node.h - the body of both daemons: one loop, one thread (and the shards'),
- * around a brain. It brings events, carries out actions and decides nothing.
+/* node.h - the body of both daemons: one loop around a brain, on one thread;
+ * shards may have threads of their own. It brings events, carries out actions
+ * and decides nothing.
  *
  * A node has no globals; several fit into one process. */
 #ifndef MMX_NODE_LOOP_NODE_H

@@ -1,8 +1,8 @@
 /* node_in.h - inside of the loop: what node.c (life), node_turn.c (turns),
  * node_step.c (steps), node_inline.c (shards that the loop runs),
- * node_carriers.c (what rows go by), node_pool.c (memory), node_map.c (pools of
- * other daemons), node_order.c, node_health.c and node_reload.c share. Private
- * to them. */
+ * node_carriers.c (carriers of rows), node_pool.c (memory), node_map.c (pools
+ * of other daemons), node_order.c, node_health.c and node_reload.c share.
+ * Private to them. */
 #ifndef MMX_NODE_LOOP_NODE_IN_H
 #define MMX_NODE_LOOP_NODE_IN_H
 

@@ -1,12 +1,12 @@
-/* shard.h - one transfer worker: a thread with its carriers, a ring in, a ring
- * out. The loop's thread calls everything here; the shard's thread runs
- * sending.c and landing.c over the carriers.
+/* shard.h - one transfer worker: a thread with its carriers, a ring for orders
+ * and a ring for notes. The loop's thread calls everything here; the shard's
+ * thread runs sending.c and landing.c over the carriers.
  *
- * At any time one of the two threads owns the shard. With `may_inline`, where
- * all carriers may be called by any thread, that is the loop's while traffic is
- * light, so that a small room needs no wakeup in
- * between; the shard's thread takes over when more moves, and passes it back
- * when little has moved for LINGER_MS. */
+ * At any time one of the two threads owns the shard. With `may_inline` (all
+ * carriers may be called by any thread) the loop's thread owns it while traffic
+ * is light, so that a small room needs no wakeup. The shard's thread takes over
+ * when more rows move, and passes the shard back when few have moved for
+ * LINGER_MS. */
 #ifndef MMX_NODE_SHARD_H
 #define MMX_NODE_SHARD_H
 
@@ -28,8 +28,9 @@ struct shard_pool {
 #define SHARD_POOLS_MAX 64
 
 struct shard_conf {
-    /* Best first, then NULL. A carrier that does not open is left out, except
-     * the last one, on which every pair of daemons may have to fall back. */
+    /* Best first, then NULL. A carrier that does not open is left out. If the
+     * last one does not open the start fails: every pair of daemons may have to
+     * fall back on it. */
     const struct data_ops *carriers[DATA_CARRIERS_MAX + 1];
     struct data_conf data;
     uint8_t role;
@@ -94,8 +95,8 @@ struct order {
 /* Gives an order, for which the ring must have a place. Copies the blob, holds
  * the source. */
 void shard_order(struct shard *s, const struct order *o);
-/* Gives a command likewise, or carries it out if the loop owns the shard and
- * the ring is empty. Rows move with shard_flush. */
+/* Gives a command in the same way, or carries it out if the loop owns the shard
+ * and the ring is empty. Its rows move in shard_flush. */
 void shard_command(struct shard *s, const struct data_cmd *cmd);
 /* Returns the number of free places for orders. */
 uint32_t shard_space(struct shard *s);

@@ -51,9 +51,9 @@ struct shard_role {
      * where shard_orders() may run, too. NULL: nothing. */
     void (*settle)(struct shard *s);
     bool orders_move_rows; /* an order may cause rows to be sent at once */
-    /* Parts of a turn: before the carriers' progress, after each call of that
-     * (idle: it had nothing more to do), and at the end. The first and the last
-     * return the number of things done. */
+    /* Parts of a turn: before the carriers' progress, after each call of
+     * progress (idle: it had nothing more to do), and at the end. The first and
+     * the last return the number of things done. */
     unsigned (*before)(struct shard *s);
     void (*progressed)(struct shard *s, bool idle);
     unsigned (*after)(struct shard *s, bool in_loop);
@@ -117,14 +117,14 @@ struct shard {
     _Atomic bool spare_used;
 
     struct stage *stage; /* NULL: no GPU pool */
-    /* by message or fetch: bytes that have no slot there */
+    /* memory, by message or fetch, for bytes that have no slot */
     uint8_t *late;
     uint32_t gpu_bytes; /* of the largest unit of a GPU pool */
     /* bit i: pool i has GPU memory; it was reported as lost */
     uint64_t pools_gpu, pools_lost;
     /* bit i: the carrier reaches the memory of GPU pool i */
     uint64_t pools_direct;
-    /* bit i: rows of pool i had better lie in one place */
+    /* bit i: rows of pool i move better from one place than from several */
     uint64_t pools_alone;
 
     struct iovec iov[DATA_IOV_MAX];  /* for a message */
@@ -162,7 +162,7 @@ bool carry_due(struct shard *s);
 void carry_tick(struct shard *s);
 /* True if a carrier may reach GPU memory. */
 bool carry_to_gpus(const struct shard *s);
-/* Tells the carriers of a pool's memory. True, for host memory: a message of
+/* Tells the carriers about a pool's memory. True, for host memory: a message of
  * one piece is better than one of many; for GPU memory: the carrier reaches
  * it. */
 bool carry_memory(struct shard *s, const struct mem *m);
@@ -190,8 +190,8 @@ void orders_free(struct shard *s);
 /* Prepares for pool i, whose memory exists. No effect for host memory. */
 void gpu_pool(struct shard *s, uint32_t i);
 /* Takes memory for the bytes of each message or fetch that may not wait in
- * slots. Only as much is touched as was in use at once: the last one freed is
- * used next. */
+ * slots. Only as much memory is touched as was in use at once, since the piece
+ * that was freed last is used next. */
 void gpu_carve(struct shard *s, struct slab *slab, uint32_t messages);
 /* Reports copies that have ended and submits what waits; returns their number.
  */

@@ -1,6 +1,6 @@
-/* shard_land.h - a shard of langd: rows that come (shard_land.c), and rows that
- * are fetched from another daemon's memory (shard_copy.c). Owned as the shard
- * is. */
+/* shard_land.h - a shard of langd: rows that arrive (shard_land.c), and rows
+ * that are fetched from another daemon's memory (shard_copy.c). All of it
+ * belongs to the shard's owner. */
 #ifndef MMX_NODE_SHARD_LAND_H
 #define MMX_NODE_SHARD_LAND_H
 

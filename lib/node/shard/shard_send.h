@@ -1,4 +1,5 @@
-/* shard_send.h - a shard of encoded: rows that go. Owned as the shard is. */
+/* shard_send.h - a shard of encoded: rows that are sent. All of it belongs to
+ * the shard's owner. */
 #ifndef MMX_NODE_SHARD_SEND_H
 #define MMX_NODE_SHARD_SEND_H
 
@@ -72,8 +73,8 @@ bool gpu_send_room(struct shard *s);
  * the message when the carrier has completed or never had it. */
 enum send_way { SEND_PLAIN, SEND_STRAIGHT, SEND_STAGED };
 enum send_way gpu_way(struct shard *s, uint32_t ep);
-/* Copies a message that goes to the carrier out of its slot when slots are
- * scarce. */
+/* If slots are scarce, copies a message that is given to the carrier out of its
+ * slot. */
 void gpu_handed(struct shard *s, uint32_t token);
 void gpu_send(struct shard *s, uint32_t ep, uint32_t token);
 void gpu_done(struct shard *s, uint32_t token);

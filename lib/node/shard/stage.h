@@ -59,13 +59,13 @@ bool stage_grow(struct stage *s);
 bool stage_scarce(const struct stage *s);
 /* Submits the slot that is being filled. */
 void stage_push(struct stage *s);
-/* Does the same, unless enough is under way that waiting for more costs
- * nothing: a slot is freed as a whole. Call every turn, and soon again while
- * stage_due. */
+/* Does the same, unless so much is under way that it costs nothing to wait for
+ * more entries (a slot is freed only as a whole). Call it every turn, and soon
+ * again while stage_due. */
 void stage_push_due(struct stage *s);
 
-/* Returns the next `bytes` of the slot that stage_room found, on which all
- * calls up to stage_fill act. */
+/* Returns the next `bytes` of the slot that stage_room found. All calls from
+ * here to stage_fill act on that slot. */
 uint8_t *stage_take(struct stage *s, uint32_t bytes);
 /* Adds a copy; adjacent ones are merged. */
 void stage_copy(struct stage *s, struct cuda *gpu, const void *to,
