@@ -63,6 +63,22 @@ class Manuals(unittest.TestCase):
                     self.assertTrue(f".It Fl -{word[2:]}" in page
                                     or word in page, f"{name}: {word}")
 
+    def test_each_exit_status_once(self):
+        for name in ("mmx-encoded.8", "mmx-langd.8", "mmxctl.1", *MORE):
+            told = self.read(name).split(".Sh EXIT STATUS\n")[1]
+            items = re.findall(r"^\.It (.*)\n(.*)",
+                               told.split(".Sh")[0], re.M)
+            self.assertEqual([t for t, _ in items], {
+                "mmx-encoded.8": ["0", "1", "64", "78"],
+                "mmx-langd.8": ["0", "1", "64", "78"],
+                "mmxctl.1": ["0", "1", "2", "64", "Cm conf-diff"],
+            }.get(name, ["0", "1", "64"]), name)
+            if name == "mmxctl.1":
+                self.assertEqual(items[3:], [
+                    ("64", "Bad command line."),
+                    ("Cm conf-diff",
+                     "0 nothing would change, 1 something, 2 trouble.")])
+
     def test_every_call(self):
         page = self.read("libmmx.3")
         told = subprocess.run(
