@@ -1,8 +1,8 @@
 /* peer.c - the doctor's checks of the other daemons: whether they are up, how
  * rows travel, and, if there was no request yet, whether their port answers.
  * langd connects to an encoder at first use, so a missing connection is no
- * fault, but a port that refuses is. The test runs on langd's host but outside
- * its sandbox, so it does not notice what the unit forbids. */
+ * fault, but a port that refuses connections is one. The test runs on langd's
+ * host but outside its sandbox, so it does not notice what the unit forbids. */
 #include "ctl.h"
 
 #include "core/conf/address.h"

@@ -1,6 +1,5 @@
-/* size.c - sizes and times for people: about three digits and a unit, of 1,024
- * for sizes; moments of the daemons' clock as time of day.
- * One thread. */
+/* size.c - sizes and times for people: about three digits and a unit (sizes in
+ * units of 1,024); moments of the daemons' clock as time of day. One thread. */
 #include "ctl.h"
 
 #include "base/check.h"

@@ -1,9 +1,9 @@
 /* trace.c - mmxctl trace: reads the flight recorders of the local daemons, and
  * prints the happenings in the order of their times. Blocking, one thread.
  *
- * Rejected: recordings of other hosts, with a guess of how far the clocks are
- * apart. mmx-otel sends spans of both, which a collector joins by their trace.
- */
+ * Rejected: showing recordings of other hosts, too, with a guess of how far the
+ * clocks are apart. mmx-otel sends spans of both hosts, which a collector joins
+ * by their trace. */
 #include "trace.h"
 
 #include "base/check.h"

@@ -1,7 +1,7 @@
-/* answers.c - asks the daemons for their reports, one after the other. One that
- * hangs costs the others GREETING_S, one that hangs amid its reports REPORTS_S
- * more; Prometheus waits for 10 s. Rejected: asking all at the same time, which
- * takes a second way to read reports. */
+/* answers.c - asks the daemons for their reports, one after the other. A daemon
+ * that hangs delays the others by GREETING_S, one that hangs in the middle of
+ * its reports by REPORTS_S more; Prometheus waits for 10 s. Rejected: asking
+ * all at the same time, which needs a second way to read reports. */
 #include "exporter.h"
 
 #include "base/check.h"

@@ -1,7 +1,7 @@
-/* page.c - the page for people: of each daemon its state, its slow and failed
- * rooms, its pools and peers, and how long rooms took. Plain HTML without a
- * script or anything from other servers; fits a telephone's width. Only states
- * have colours.
+/* page.c - the page for people: for each daemon its state, its slow and failed
+ * rooms, its pools and peers, and how long rooms took. Plain HTML without
+ * scripts, and with nothing from other servers; it fits a telephone's width.
+ * Only states have colours.
  *
  * Rejected: graphs of the last minute. The exporter would ask the daemons each
  * second, also without a viewer. conf/grafana-dashboard.json has graphs. */

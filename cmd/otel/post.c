@@ -1,8 +1,8 @@
 /* post.c - sends a request over HTTP by libcurl's multi interface. Owned by the
  * only thread.
  *
- * Rejected: libcurl's easy interface. A receiver that hangs would stop the
- * reading of the recorders, which forget. */
+ * Rejected: libcurl's easy interface. While a receiver hangs the recorders
+ * would not be read, and they overwrite what is old. */
 #include "otel.h"
 
 #include "base/check.h"

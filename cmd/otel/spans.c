@@ -6,8 +6,8 @@
  * with the LENGTH. Ids are hashes of what is in the recorder, so that a program
  * that reads it again sends equal spans, which collectors take for one.
  *
- * Rejected: spans of rooms without a context. Nothing could be joined with
- * them; mmxctl trace shows them. */
+ * Rejected: spans of rooms without a context. They could not be joined with
+ * others; mmxctl trace shows these rooms. */
 #include "otel.h"
 
 #include "base/check.h"

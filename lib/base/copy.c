@@ -7,10 +7,10 @@
  *
  * Rejected: the C library's memcpy alone. It streams only beyond a size that
  * depends on the machine's caches, and segments are smaller. Rejected: a
- * function pointer set at start. Asking the processor costs less than a cache
- * line, and needs no initialisation. Rejected: AVX-512, which copies no more a
- * second than AVX2. Rejected: SSE2, for processors without AVX2 and guests that
- * hide it. There memcpy copies, two thirds as fast. */
+ * function pointer set at start. To ask the processor costs less than to read a
+ * cache line, and needs no initialisation. Rejected: AVX-512, which copies no
+ * more a second than AVX2. Rejected: SSE2, for processors without AVX2 and
+ * guests that hide it. There memcpy is used, which is two thirds as fast. */
 #include "base/copy.h"
 
 #include "base/check.h"

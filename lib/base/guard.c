@@ -5,8 +5,8 @@
  * resources, so that jumping out of it leaks nothing.
  *
  * Rejected: process_vm_readv or pread for such memory, which return errors but
- * cost a system call and page look-ups per copy; checking before the copy,
- * since the page can go in between. */
+ * cost a system call and page look-ups per copy; and to check before the copy,
+ * since the page can go away in between. */
 #include "base/guard.h"
 
 #include "base/check.h"

@@ -1,13 +1,14 @@
-/* ring.c - see ring.h. Memory order matters: a record is written before tail
- * (release) and read after it (acquire); it is read before head (release), and
- * its place written after that (acquire). Full fences on both sides order the
- * sleeper's flag and the ring's tail, so that the producer sees the flag or the
- * sleeper sees the record. test/models/order.pml fails without any of these.
+/* ring.c - see ring.h. Memory order matters: a record is written before tail is
+ * (release) and read after tail was read (acquire); it is read before head is
+ * written (release), and its place is written anew after head was read
+ * (acquire). Full fences on both sides order the sleeper's flag and the ring's
+ * tail, so that the producer sees the flag or the sleeper sees the record.
+ * test/models/order.pml fails without any of these.
  *
- * A ring that is found empty behind its first RING_WARM bytes starts over at
- * its beginning: a large one, made for the worst case, passes no more than that
- * through the cache. `first` changes only then, and is published by the tail
- * behind it.
+ * A ring that is empty and has passed its first RING_WARM bytes starts again at
+ * its beginning. So a large ring, made for the worst case, passes no more than
+ * that through the cache. `first` changes only then, and is published by the
+ * tail behind it.
  *
  * Rejected: a mutex and condition variable. They cannot be polled with
  * sockets. */

@@ -1,11 +1,12 @@
 /* table.c - linear probing, at most half full. Removal shifts entries back, so
- * no deleted entries remain. A byte per entry is 0 if it is empty, otherwise
- * part of its hash: most other entries need no look.
+ * no deleted entries remain. Each entry has a byte that is 0 if the entry is
+ * empty, otherwise a part of its hash: so a search need not look at most other
+ * entries.
  *
  * A table uses only as much memory as it ever needed, since entries spread over
  * a large area miss the caches. It begins with FIRST entries; when half are
- * used, it is twice as large, and entries move within it. The last time, with
- * 16,384 of them, that takes a third of a millisecond, once in a process's
+ * used, it is twice as large, and entries move within it. The last such move,
+ * with 16,384 entries, takes a third of a millisecond, once in a process's
  * life.
  *
  * Owned by the table's owner; no locks. */

@@ -1,4 +1,5 @@
-/* aux_data.c - writes and reads what engines say beside rows. Pure; any thread.
+/* aux_data.c - writes and reads aux, the data that engines send beside rows.
+ * Pure; any thread.
  *
  *   header   'M' 'X' 'A', version, u32 bytes of the whole
  *   record   u16 tag, u16 zero, u32 bytes of the values, the values, zeros up

@@ -12,9 +12,9 @@
  * A fork is detected by a page that the kernel zeroes in the child: no system
  * call per call, no atfork handlers.
  *
- * Rejected: a thread inside the library (engines fork, trace and pin theirs),
- * and handing out events as they are received (a caller that does not step
- * would lose them, or need memory without bound). */
+ * Rejected: a thread inside the library (engines fork, trace and pin their
+ * threads), and to hand out events as they are received (a caller that does not
+ * step would lose them, or need memory without bound). */
 #include "client/client.h"
 
 #include <errno.h>

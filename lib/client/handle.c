@@ -2,8 +2,8 @@
  * its last error, structs of callers.
  *
  * Invariants. Nothing here calls another file of the folder, so all of them may
- * call this one. The lock is never held during a wait. What a caller has to be
- * woken for is seen in the handle's members alone. */
+ * call this one. The lock is never held during a wait. Whether a caller has to
+ * be woken can be seen from the handle's members alone. */
 #include "client/client.h"
 
 #include <fcntl.h>

@@ -3,23 +3,23 @@
  *
  * langd names such an encoder in LENDER. The handle connects to it, says MAP,
  * maps each pool that it is offered, read-only, and says MAPPED to langd, which
- * then may show rows in them. Every page is mapped first, so that no read of
- * rows faults: a slice in each step that has no event to hand out. Unmapping is
- * done in slices, too.
+ * then may show rows in them. Before that every page is mapped, so that no read
+ * of rows faults: one slice in each step that has no event to hand out.
+ * Unmapping is done in slices, too.
  *
  * Invariants. A lender ends when its connection to the encoder ends (cut), or
- * when the connection to langd ends that its LENDER came on. BYE tells the
+ * when the connection to langd ends on which its LENDER came. BYE tells the
  * encoder that this handle reads none of its rows any more. The handle says BYE
  * when the lender has ended, every room with rows in the lender's maps is
- * released, and langd can show no other room there. After a cut langd still
- * can, if the room was requested before langd heard MAPPED without pools. If
- * the connection is gone by then, another one says MAP and BYE. An encoder that
- * refuses connections is dead, and its successor refuses that MAP. All of it
- * runs under the handle's lock, but for the slices: `busy` marks the map that a
- * thread works on.
+ * released, and langd can show no other room there. After a cut langd still can
+ * do so, for rooms that were requested before langd got MAPPED without pools.
+ * If the connection is gone by then, a new one says MAP and BYE. An encoder
+ * that refuses connections is dead, and its successor refuses that MAP.
+ * Everything runs under the handle's lock, except the slices: `busy` marks the
+ * map that a thread works on.
  *
- * Rejected: connecting again to be lent more. What ends a connection between
- * living programs is a fault, and copies work. */
+ * Rejected: connecting again to be lent more rows. Only a fault ends a
+ * connection between living programs, and then rows are copied. */
 #include "client/client.h"
 
 #include "base/fds.h"

@@ -1,9 +1,10 @@
 /* plan.c - windows of a prompt for engines: client/window.h over a handle.
  *
- * Invariants. Plans need no handle and no lock. A run checks everything under
- * one hold of the lock, before the first byte; then it takes the lock again
- * for every few pieces and copies without it, as mmx_gather does: readable rows
- * stay until this engine releases them, which it must not do during the call.
+ * Invariants. Plans need no handle and no lock. A run takes the lock once to
+ * check everything, before the first byte is copied. Then it takes the lock
+ * again for every few pieces, and copies without it, as mmx_gather does:
+ * readable rows stay until this engine releases them, which it must not do
+ * during the call.
  *
  * Rejected: copying the rooms' runs into the plan. A plan is made before the
  * rows have landed, often before they are requested. */

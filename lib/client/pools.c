@@ -1,11 +1,11 @@
 /* pools.c - mapping the daemon's pools.
  *
- * Invariants. A map's index in m->maps is its id and stays with its name over
- * reconnects; its serial is the connection that it was received on, and a room
- * uses only maps of its own connection. POOL_INFO is checked against the size
- * of the descriptor before it is mapped, so no view can reach past the end. An
- * old map stays until the pool is asked for again: ready rows are still being
- * read.
+ * Invariants. A map's index in m->maps is its id, and stays the same for its
+ * name over reconnects. Its serial is that of the connection on which it was
+ * received, and a room uses only maps of its own connection. POOL_INFO is
+ * checked against the size of the descriptor before it is mapped, so no view
+ * can reach past the end. An old map stays until the pool is asked for again:
+ * ready rows are still being read.
  *
  * Callbacks run without the lock: pinning gigabytes takes seconds. Rejected:
  * remapping without a call after a reconnect, while the engine reads. */

@@ -1,9 +1,10 @@
 /* round.c - rounds f32 to the shorter floats of fields: to nearest, ties to
  * even. NaN stays NaN and keeps the upper bits of its payload; what is too
- * large becomes infinite. Pure; any thread. What goes the other way, and is
+ * large becomes infinite. Pure; any thread. The other direction, which is
  * exact, is in window_run.c.
  *
- * Rejected: the compiler's _Float16 and __bf16, which not every one has. */
+ * Rejected: _Float16 and __bf16 of the compiler, which not every compiler
+ * has. */
 #include "client.h"
 
 #include <assert.h>

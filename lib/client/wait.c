@@ -5,20 +5,20 @@
  * socket stays open. So the handle knows when the deadline of each of its rooms
  * passes. LOOK_MS later, when the daemon's own event must have come, it asks a
  * question that every daemon answers at once; rooms whose question has no
- * answer after SILENT_MS fail as daemon-silent. A daemon that answers judges by
- * itself (a room may go on after its deadline: the encode side's is for the
- * first destination only), and the room is not looked at again.
+ * answer after SILENT_MS fail as daemon-silent. A daemon that answers decides
+ * by itself (a room may go on after its deadline: at the encode side that only
+ * limits the wait until destinations ask), and the room is not looked at again.
  *
- * Invariants. m->due is not later than any room's; the timer of the handle, or
- * of mmx_fd, goes off then while the link is up. It may go off for a room that
- * has ended: the look that follows finds the next. Whatever a wait receives
- * becomes events, which mmx_step still returns. Near its end a wait that is
- * long enough asks that question too, so that its reason says who is to blame.
- * Deadlines are under the handle's lock.
+ * Invariants. m->due is not later than any room's deadline; the timer of the
+ * handle, or of mmx_fd, expires at m->due while the link is up. It may expire
+ * for a room that has ended: the check that follows finds the next deadline.
+ * Whatever a wait receives becomes events, which mmx_step still returns. Near
+ * its end a wait that is long enough asks that question too, so that its reason
+ * says who is to blame. The handle's lock guards the deadlines.
  *
  * Rejected: asking all the time (a handle without overdue rooms sends nothing),
- * and ending the connection (rooms that have rows would lose them for a daemon
- * that goes on a moment later). */
+ * and ending the connection (rooms would lose their rows although the daemon
+ * may go on a moment later). */
 #include "client/client.h"
 
 /* deadlines */

@@ -6,10 +6,10 @@
  * segments have rows. Segments ascend, so that packed rows are in the order in
  * which a masked scatter takes them.
  *
- * Any thread; the caller's memory. Rejected: a plan that refers to the
- * caller's masks (they change while a copy still runs: the crash that this file
- * exists for), and one segment per span with its holes left to a mask (spans
- * overlap, so the window's mask does not say which span a hole belongs to). */
+ * Any thread; works in the caller's memory. Rejected: a plan that refers to the
+ * caller's masks (they may change while a copy still runs, which crashed
+ * engines), and one segment per span whose holes only a mask shows (spans
+ * overlap, so the window's mask does not say to which span a hole belongs). */
 #include "client/window.h"
 
 #include "wire/wire.h"

@@ -6,7 +6,7 @@
  * them and none at positions without a row.
  *
  * Any thread. Rejected: copying the landed rows and reporting the rest. A model
- * that runs on half an image answers with confidence. */
+ * that gets half an image answers as if it had all of it. */
 #include "client/window.h"
 
 #include "base/bytes.h"

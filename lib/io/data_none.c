@@ -1,7 +1,8 @@
 /* data_none.c - takes the place of data/data_ucx.c and data/ucx_*.c in programs
  * that are linked without UCX: those of the wheel, as UCX loads its parts for a
  * card from a folder of the system, which no wheel has. host_check() refuses a
- * configuration that asks for it; transfer.carrier: auto goes by TCP. */
+ * configuration that asks for UCX; with transfer.carrier: auto rows go by
+ * TCP. */
 #include "io/data.h"
 #include "wire/carriers.h"
 

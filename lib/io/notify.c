@@ -6,8 +6,9 @@
  * until its queue takes them. Main thread.
  *
  * Rejected: libsystemd. It is a dependency that many container hosts lack, and
- * it blocks while the queue is full. Keeping the last text only: a manager that
- * missed RELOADING=1 takes READY=1 for no answer to its reload. */
+ * it blocks while the queue is full. Rejected: keeping only the last text. A
+ * manager that missed RELOADING=1 does not take READY=1 as the answer to its
+ * reload. */
 #include "io/notify.h"
 
 #include "base/check.h"

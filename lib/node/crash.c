@@ -1,12 +1,12 @@
 /* crash.c - see crash.h. In the handler nothing is called that is not safe
- * there: write, poll, prctl, sigaction; buffers are of fixed size. What the
- * signal did before follows, at the place of the fault: its default, or a
- * report of a library's own (UCX, a sanitizer). No core shows it: daemons are
- * not dumpable (main.c). SIGBUS comes by way of the guard. Any thread;
- * process-wide by nature.
+ * there: write, poll, prctl, sigaction; buffers are of fixed size. After the
+ * report the signal has its earlier effect, at the place of the fault: its
+ * default, or the report of a library (UCX, a sanitizer). No core shows it:
+ * daemons are not dumpable (main.c). SIGBUS comes through guard.h's handler.
+ * Any thread; there is one for the process.
  *
- * Rejected: the rooms' tables here, too, as a failed CHECK prints them. They
- * may be what is broken; happenings are plain numbers. */
+ * Rejected: printing the rooms' tables here, too, as a failed CHECK does. The
+ * tables may be what is broken; happenings are plain numbers. */
 #include "node/crash.h"
 
 #include "base/guard.h"

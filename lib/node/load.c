@@ -1,6 +1,6 @@
 /* load.c - see load.h. Rejected: keeping the file's text and reading it anew
- * only when it has changed. A key may be another in a file of the same name,
- * and a reload is asked for by someone. */
+ * only when it has changed. A key file of the same name may have another key,
+ * and a reload comes only when it is asked for. */
 #include "node/load.h"
 
 #include "base/check.h"

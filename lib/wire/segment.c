@@ -5,8 +5,9 @@
  * whether a segment may land. Pure; any thread.
  *
  * Rejected: a packed struct sent as it lies in memory. It would tie the wire to
- * one compiler's padding and one byte order, and save nothing: as many segments
- * as there may be are decoded in less time than it takes to copy one. */
+ * one compiler's padding and one byte order, and save nothing: the largest
+ * number of segments is decoded in less time than it takes to copy one of
+ * them. */
 #include "wire/segment.h"
 
 #include "base/check.h"

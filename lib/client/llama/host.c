@@ -1,6 +1,7 @@
-/* host.c - for both hosts: connects, maps the pool, and tells a person what is
- * wrong. At the start errors end the program before a model is loaded, and say
- * how to mend them; later a request fails and the host goes on. One thread. */
+/* host.c - for both hosts: connects, maps the pool, and says in words what is
+ * wrong. At the start an error ends the program before a model is loaded, and
+ * its text says how to mend it; later an error fails one request and the host
+ * goes on. One thread. */
 #include "host.h"
 
 #include <getopt.h>

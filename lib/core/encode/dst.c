@@ -3,10 +3,10 @@
  *
  * A destination is ACTIVE until the room fails here (FAILING: L gets FAILED and
  * decides) or L has decided (ENDED). The record stays until the shards have
- * nothing of it in flight and its fence is lifted. The fence is up while an L
- * on this host may be copying rows; L's answer or the death of L's process
- * lifts it (RULES 6.2). After the destination ended, a tombstone keeps its
- * generation. */
+ * nothing of the destination in flight and its fence is lifted. The fence is up
+ * while an L on this host may be copying rows; L's answer or the death of L's
+ * process lifts it (RULES 6.2). After the destination ended, a tombstone keeps
+ * its generation. */
 #include "core/encode/encode.h"
 
 #include "wire/segment.h"

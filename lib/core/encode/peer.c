@@ -1,6 +1,6 @@
 /* peer.c - messages of langd daemons about rooms (RULES 1, 2). Owned by the
- * loop's thread. A message creates at most one record, in a bounded table. One
- * about an unknown generation is answered but not remembered. */
+ * loop's thread. A message creates at most one record, in a bounded table. A
+ * message about an unknown generation is answered but not remembered. */
 #include "core/encode/encode.h"
 
 #include "base/text.h"

@@ -1,17 +1,16 @@
 /* queue.c - the order in which items get source blocks (RULES 5.11, 5.13,
  * 5.14). Owned by the loop's thread.
  *
- * Each pool has a queue of items that wait for blocks, by turns that users draw
- * at their announces. An INIT says the room's turn at its langd: the items of
- * one langd have their turns in its order, so that both sides give blocks to
- * the same rooms.
- * An item gets all its blocks at once; a batch waits as one. Full items come
- * first: one of their rooms has firm grants from all its destinations, and
- * lacks only source blocks. Items that hold blocks and lack grants may wait for
- * langd blocks that such a room holds; encode/revoke.c breaks this circular
- * wait. A revoked item is remembered, and gets blocks only when it is full. So
- * it asks for its grants ahead of its rows, and so does the oldest item that
- * was overtaken.
+ * Each pool has a queue of items that wait for blocks, ordered by turns; a user
+ * draws a turn for each announce. An INIT says the room's turn at its langd.
+ * The items of one langd have their turns here in the order that they have
+ * there, so that both sides give blocks to the same rooms. An item gets all its
+ * blocks at once; a batch waits as one. Full items come first: one of their
+ * rooms has firm grants from all its destinations, and lacks only source
+ * blocks. Items that hold blocks and lack grants may wait for langd blocks that
+ * such a room holds; encode/revoke.c breaks this circular wait. A revoked item
+ * is remembered, and gets blocks only when it is full. So it asks for its
+ * grants ahead of its rows, and so does the oldest item that was overtaken.
  *
  * Rejected: to wait until all rooms of an item or a batch have their grants. A
  * langd may have blocks for one room only when another has gone.
@@ -20,8 +19,9 @@
  * blocks of langd would be idle while encoders work, and a fast encoder would
  * wait behind a slow one.
  *
- * Rejected: to sort an item into its langd's turns when it comes. All behind it
- * would move; so only the first turn is handed on, when it is looked for. */
+ * Rejected: to sort an item into its langd's turns when it comes. All items
+ * behind it would move. So only the first turn is given to the langd's first
+ * item, when the head of a queue is looked for. */
 #include "core/encode/encode.h"
 
 /* grants of an item, and of a batch */

@@ -2,11 +2,11 @@
  * 5.12, 5.13, 5.15, 5.21). Owned by the loop's thread.
  *
  * When the full item at the head of a pool's queue has not fitted for
- * timeouts.revoke_after, one item is ended with no-blocks: the youngest that
- * has all its rows or an idle encoder, and no room with all its grants. Its
- * engine announces it again. The item is remembered (queue_remembers) and gets
- * blocks only when it is full, so it is ended at most once for each of its
- * rooms that is served. */
+ * timeouts.revoke_after, one item is ended with no-blocks: the youngest of
+ * those that have no room with all its grants, and have all their rows or an
+ * idle encoder. Its engine announces it again. The item is remembered
+ * (queue_remembers) and gets blocks only when it is full, so it is ended at
+ * most once for each of its rooms that is served. */
 #include "core/encode/encode.h"
 
 /* True if the item is ending: only its blocks must still come back. */

@@ -13,9 +13,9 @@
  * the maximum: members get blocks as they have rows, and the rest is spare, for
  * members that turn out to need it.
  *
- * Nothing here wakes a queue: the blocks of a group change while one of its
- * rooms settles, or before it settles, and admit_sort then looks at the queues
- * of the pool. */
+ * Nothing here needs to start a look at the queues: the blocks of a group
+ * change only while one of its rooms settles, or before it settles, and
+ * admit_sort then looks at the queues of the pool. */
 #include "core/lang/lang.h"
 
 void groups_init(struct langd *l)

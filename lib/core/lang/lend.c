@@ -3,10 +3,11 @@
  *
  * A lender is a run of an encoder that lends. Engines that understand it are
  * told of it (LENDER), map its pools by themselves, and say so (MAPPED). A room
- * hopes for a lend from its request on, if each connection of its session has
- * mapped the lender then: each may be shown its rows. It has no blocks here.
- * When the encoder asks for a grant instead, or a connection comes that has not
- * mapped, the room takes blocks as any other, and hopes no more. */
+ * hopes for a lend from its request on, if at that time each connection of its
+ * session has mapped the lender's pools, since each may be shown the room's
+ * rows. Such a room has no blocks here. When the encoder asks for a grant
+ * instead, or a connection comes that has not mapped, the room takes blocks as
+ * any other and no longer hopes. */
 #include "core/lang/lang.h"
 
 #define LENDERS_MAX 4095u   /* so that a pool of one has a number of 16 bits */

@@ -4,8 +4,8 @@
  *
  * Invariants: a removed encoder takes no new room; its entry and number stay
  * until its rooms have ended and no engine waits for one. One address is one
- * entry, reused when the address is named again under any name. An encoder that
- * moved has two entries until then.
+ * entry, reused when the address is named again under any name. An encoder
+ * whose address changed has two entries until then.
  *
  * Rejected: ending the rooms of an encoder that is removed from the file. It is
  * removed so that it can stop after them. */

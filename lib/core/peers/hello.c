@@ -1,6 +1,6 @@
-/* hello.c - what another daemon says of itself: checked as a whole, then taken
- * into its peer, and its data addresses to the shards. The conversation around
- * it is peers.c. Owned by the loop's thread. */
+/* hello.c - takes what another daemon says of itself: checks it as a whole,
+ * then stores it in the peer, and passes the data addresses to the shards.
+ * peers.c has the exchange of HELLOs. Owned by the loop's thread. */
 #include "core/peers/peers.h"
 
 #include "base/check.h"

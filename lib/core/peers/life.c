@@ -1,4 +1,4 @@
-/* life.c - a peer's way from one state of life.def to the next. All other files
+/* life.c - moves a peer from one state of life.def to the next. All other files
  * of the folder may call this one. Owned by the loop's thread. */
 #include "core/peers/peers.h"
 

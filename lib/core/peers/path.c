@@ -7,8 +7,9 @@
  * breaks it tries again after a pause. Its HELLOs say the result. Owned by the
  * loop's thread.
  *
- * Rejected: a try with the first room. Both daemons called themselves ready
- * until an engine had waited for rows that no packet could bring. */
+ * Rejected: to try the path with the first room. Both daemons would call
+ * themselves ready although no row can move, until an engine has waited for
+ * rows. */
 #include "core/peers/peers.h"
 
 #include "base/check.h"

@@ -3,15 +3,16 @@
  *
  * A program with a key of the fleet may come to encoded under any number of
  * names, and an engine may name any number of addresses where control.allow
- * lets it. So a place is counted for the host that the daemon comes from, at
- * langd for the user that named it, and the rule of share.h keeps the last ones
- * for others: they are never short of one that its holder has to give back.
+ * lets it. So a place counts for the host that the daemon comes from, at langd
+ * for the user that named it, and the rule of share.h keeps the last places for
+ * other holders, who need not wait until one is given back.
  *
- * An address that requests name and where no daemon has said HELLO yet (it is
- * unproven) is counted for nothing and evicts none that has. It has an entry
- * while there are any, and PEERS_UNPROVEN are on top of all places. Where none
- * is left the oldest unproven one gives way. With its HELLO it takes a place as
- * any new peer does, or waits for one.
+ * An address that requests name and where no daemon has said HELLO yet is
+ * unproven: it counts for no holder and evicts no proven peer. It takes a free
+ * entry; PEERS_UNPROVEN entries are on top of all places. If no entry is free
+ * the oldest unproven address gives way, of the holder's own if it has
+ * UNPROVEN_OWN. With its HELLO it takes a place as any new peer does, or waits
+ * for one.
  *
  * Rejected: to count by key, which the daemons of a fleet share; a part of the
  * limit for each host, since many daemons may be behind one address; and to

@@ -1,8 +1,8 @@
 /* trace.c - happenings of the flight recorder that are about no room. Owned by
  * the loop's thread.
  *
- * Rejected: a clock read for each happening. The last event's time is at hand,
- * and happenings of one turn of the loop are in order. */
+ * Rejected: a clock read for each happening. The last event's time is known
+ * anyway, and happenings of one turn of the loop are in order. */
 #include "core/trace/trace.h"
 
 const struct happening_words happening_words[HAPPENED_COUNT] = {

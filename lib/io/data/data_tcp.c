@@ -17,8 +17,8 @@
  * Rejected: UCX for TCP too. UCX 1.13 (Debian 12) ends the process when a peer
  * dies during the connect, or in the middle of a message of several pieces; and
  * it copies every byte once more at the receiver. data_ucx.c has all other
- * networks. Rejected: MSG_ZEROCOPY, which on loopback copies anyway and needs a
- * second wake-up to free the source. */
+ * networks. Rejected: MSG_ZEROCOPY: on loopback the kernel copies anyway, and a
+ * second wake-up is needed to free the source. */
 #include "base/check.h"
 #include "base/guard.h"
 #include "base/log.h"

@@ -1,15 +1,15 @@
-/* tcp_records.c - see tcp_records.h. Records as RFC 8446 (5) has them, so that
- * at the other end may be any TLS 1.3: a header of 5 bytes; the plaintext,
- * which ends with a byte for its type; a tag. The nonce is the number of the
- * record under its keys, and iv; what is authenticated besides is the header.
- * Keys follow from a secret, the next secret from that one (7.1 to 7.3).
+/* tcp_records.c - see tcp_records.h. Records are those of RFC 8446 (5), so that
+ * any TLS 1.3 may be at the other end: a header of 5 bytes; the plaintext,
+ * which ends with a byte for its type; a tag. The nonce is made of the record's
+ * number under its keys and the iv; the header is authenticated, too. Keys
+ * follow from a secret, the next secret from that one (7.1 to 7.3).
  *
  * The sender encrypts rows from where they lie into a box that takes a message
  * of 256 KiB, and sends that at once. The receiver reads as much at once, and
  * decrypts rows into their place, before the record's tag is checked. If the
  * tag is wrong the connection ends, and the message is never complete: nothing
- * may rely on a part of a message. A piece that fills a record begins one, so
- * that what comes before it, a header, is not in the way.
+ * may rely on a part of a message. A piece that fills a record begins a new
+ * one, so that the header before it does not share its record.
  *
  * Invariant: only whole records are in a sender's box, and their numbers are
  * used once. A record whose rows cannot be read is begun again with its number;

@@ -8,7 +8,7 @@
  * rests. Owned by the loop's thread.
  *
  * Rejected: a queue of unread messages per connection. An engine that stops
- * reading must cost one packet, not unbounded memory. */
+ * reading may cost the memory of one packet, not unbounded memory. */
 #include "io/local/local_impl.h"
 
 #include "base/log.h"

@@ -8,8 +8,8 @@
  * memory; close frees what open made, in reverse order, half-built objects
  * included. The loop's thread opens and closes.
  *
- * Rejected: cuMemAlloc with CUDA IPC, also where there is no VMM: it dies with
- * the exporter and has no read-only map; memory pools of the driver, whose
+ * Rejected: cuMemAlloc with CUDA IPC, even if there is no VMM: the memory ends
+ * with the exporter and has no read-only map; memory pools of the driver, whose
  * exports bring an allocator into every importer. */
 #include "io/mem/cuda_impl.h"
 

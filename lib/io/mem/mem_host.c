@@ -6,9 +6,9 @@
  * zeros, or raises SIGBUS if huge pages have run out (guard.h). The pool has
  * the huge pages and the node that were requested, or open fails.
  *
- * Any thread opens, best one pool at a time; shards only read base. Rejected:
- * MAP_POPULATE, which hides failures and would run before mbind; files in
- * /dev/shm, whose names outlive us; libnuma, for a single call. */
+ * Any thread may open a pool, best one pool at a time; shards only read base.
+ * Rejected: MAP_POPULATE, which hides failures and would run before mbind;
+ * files in /dev/shm, whose names outlive us; libnuma, for a single call. */
 #include "io/mem.h"
 
 #include "base/check.h"

@@ -14,9 +14,9 @@
  * count of received bytes. So memory is limited from outside, once a tick:
  * between two ticks a stranger may send as much as the network carries.
  *
- * Handshakes are limited together, although libzmq does not limit them. Number:
- * it reports each connection that it accepts before it reads from it, and the
- * connection takes an entry then. Time: HANDSHAKE_IVL, and the time to the
+ * Handshakes are limited here, since libzmq does not limit them. Their number:
+ * libzmq reports each connection that it accepts before it reads from it, and
+ * the connection takes an entry then. Time: HANDSHAKE_IVL, and the time to the
  * HELLO. Bytes: libzmq ends a connection whose first command is not CURVE's,
  * one frame is at most ZMQ_MAXMSGSIZE, and the tick ends what is longer than a
  * handshake. A flood evicts its own connections: libzmq answers the first

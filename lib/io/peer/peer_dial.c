@@ -1,12 +1,12 @@
 /* peer_dial.c - connections that we make: looks names up, opens sockets again
  * after failures, and tries a name's next address when one does not answer.
  *
- * Invariants: a dial in use has a socket, a running lookup, or a time of its
- * next attempt (retry_ns); it lasts until dial_stop, whatever fails. ZMQ gets
- * only numeric addresses: it would look names up in the thread that carries the
- * messages of all connections. While a socket is open, ZMQ repeats the connect
- * by itself; if that does not help, the name is looked up again with growing
- * waits. */
+ * Invariants: a dial in use has a socket, a running lookup, or the time of its
+ * next attempt (retry_ns); it stays in use until dial_stop, whatever fails. ZMQ
+ * gets only numeric addresses: it would look names up in the thread that
+ * carries the messages of all connections. While a socket is open, ZMQ repeats
+ * the connect by itself; if that does not help, the name is looked up again
+ * with growing waits. */
 #include "io/peer/peer_impl.h"
 
 #include "base/log.h"

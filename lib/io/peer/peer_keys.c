@@ -19,9 +19,10 @@
  * (peer_dial.c). So a fleet can change keys at any time: the new one is added
  * everywhere, then moved to the front everywhere, then the old one is removed.
  *
- * Rejected: a ZAP handler in a thread of its own (one thread reads the sets,
- * and a handshake can wait for a turn), accepting any client's key (a program
- * that learns the public half of a key would be admitted). */
+ * Rejected: a ZAP handler in a thread of its own (so only one thread reads the
+ * sets of keys, and a handshake can wait for a turn of the loop), and to accept
+ * any client's key (a program that learns the public half of a key would be
+ * admitted). */
 #include "io/peer/peer_impl.h"
 
 #include "base/log.h"

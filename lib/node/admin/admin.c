@@ -1,14 +1,14 @@
-/* admin.c - answers QUERY: the rows of the brain and of the body, in as many
- * REPORT messages as needed; or those of a command, once it is done.
+/* admin.c - answers QUERY: with the rows of the brain and of the body, in as
+ * many REPORT messages as needed, or with those of a command, once it is done.
  *
  * Invariants: one report per connection; the connection is held until the
- * report is sent, so that answers keep their order. Reports are made in
- * slices, of all connections in turn; the slices of one turn of the loop take
- * at most SLICES_NS and one slice more; a connection that has gone gets none.
- * Memory is taken per query, outside the path of rooms, and bounded
- * (QUERIES_MAX of REPORT_MAX, QUERIES_USER for one user).
- * Commands are taken at the socket for orders alone, whose mode and folder say
- * who may; each is logged. The loop's thread.
+ * report is sent, so that answers keep their order. Reports are made in slices,
+ * of all connections in turn; the slices of one turn of the loop take at most
+ * SLICES_NS and one slice more; no slice is made for a connection that has
+ * ended. Memory is taken per query, outside the path of rooms, and bounded
+ * (QUERIES_MAX of REPORT_MAX, QUERIES_USER for one user). Commands are taken
+ * only at the socket for orders, whose mode and folder say who may connect;
+ * each command is logged. Owned by the loop's thread.
  *
  * Rejected: to ask for the user at the engines' socket. Root of a container
  * that mounts it is uid 0 there, and no administrator. */

@@ -1,9 +1,9 @@
 /* node_carriers.c - the carriers that this host has for rows: which the shards
  * open, what HELLO says of them, and the data addresses of each.
  *
- * With transfer.carrier: auto that is TCP, and UCX where it is worth more; the
- * brains choose one of them for each peer (wire/carriers.h). The loop's
- * thread. */
+ * With transfer.carrier: auto these are TCP, and UCX if it is better; the
+ * brains choose one of them for each peer (wire/carriers.h). Owned by the
+ * loop's thread. */
 #include "node/loop/node_in.h"
 
 #include "base/check.h"

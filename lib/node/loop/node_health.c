@@ -1,10 +1,10 @@
-/* node_health.c - whether a room could complete now (RULES 9.6): asked once a
- * second, so that the service manager's status line and the log say what has
- * changed, and that shards which the loop owns have their ticks while nothing
- * moves; and drains. The loop's thread.
+/* node_health.c - checks once a second whether a room could complete now (RULES
+ * 9.6), so that the service manager's status line and the log say what has
+ * changed, and shards that the loop owns have their ticks while nothing moves.
+ * Also has drains. Owned by the loop's thread.
  *
- * Rejected: a look whenever something has changed. It would be part of each
- * path that rooms take, and the manager would have to be spared most of it. */
+ * Rejected: a check whenever something has changed. It would be part of each
+ * path that rooms take, and the manager would get far too many messages. */
 #include "node/loop/node_in.h"
 
 #include "base/check.h"

@@ -1,21 +1,22 @@
-/* node_map.c - pools of encoders on this host: asked for over their Unix
- * socket, with a token that proves the right to them, mapped beside the loop,
- * given to shards and reported to the brain (RULES 3.4). langd only. The loop's
- * thread; a source is mapped by a thread of libuv's, which touches nothing
- * else.
+/* node_map.c - pools of encoders on this host: asks for them over the encoder's
+ * Unix socket, with a token that proves the right to them, has them mapped,
+ * gives them to shards and reports them to the brain (RULES 3.4). langd only.
+ * Owned by the loop's thread; a thread of libuv's maps a source and touches
+ * nothing else.
  *
  * Invariants: a peer has one mapping, from ACT_MAP to ACT_UNMAP or to its own
  * end, whichever comes first. The brain gets EV_MAP for every pool and, when
  * the mapping ends by itself, once more with an error. A failure is logged
  * once, and rows are sent as to any other peer. Only a socket that root or our
  * own user serves is asked, and all that is mapped is no more than the host's
- * memory. A mapping that has ended is left when its handles are closed and no
- * thread works for it; it is freed once shards have given its sources up, which
- * its timer looks after, and a thread of libuv's has unmapped them.
+ * memory. A mapping that has ended leaves the list of mappings when its handles
+ * are closed and no thread works for it. It is freed once shards have released
+ * its sources, which its timer checks, and a thread of libuv's has unmapped
+ * them.
  *
- * Rejected: a blocking thread for all of it. The loop would have to wait for
- * its end when the peer goes. Unmapping by the last holder: a shard or the loop
- * would stand still for a second per 40 GiB. */
+ * Rejected: a blocking thread for all of this. The loop would have to wait for
+ * its end when the peer goes away. Rejected: unmapping by the last holder. A
+ * shard or the loop would stand still for a second per 40 GiB. */
 #include "node/loop/node_in.h"
 
 #include "base/check.h"

@@ -6,9 +6,9 @@
  * Clearing the pages of a large pool takes a second per one or two GiB, so one
  * of libuv's threads does it where the kind of memory allows that, for one pool
  * at a time, since other work waits for those threads. At the start the loop
- * runs for signals alone meanwhile, and extends the service manager's timeout.
- * The other thread touches its job's memory and result only; all else belongs
- * to the loop's.
+ * only handles signals meanwhile, and extends the service manager's timeout.
+ * The other thread touches only its job's memory and result; all else belongs
+ * to the loop's thread.
  *
  * Invariant: a job is idle, wanted, busy or done, in this order.
  *

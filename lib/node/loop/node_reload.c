@@ -1,16 +1,16 @@
 /* node_reload.c - reads the configuration again while the daemon runs: for
  * SIGHUP, `mmxctl reload`, and `mmxctl conf-diff`, which changes nothing.
  *
- * Invariants: one is under way at a time, in the order in which they were
- * asked for, except that several SIGHUPs are one. All or nothing: file and keys
- * are read and checked whole, together with what stays as it is, before
- * anything changes; the first thing that is done is the only one that can fail.
- * Files are read in one of libuv's threads, since a network mount may take its
- * time; then a daemon that ends waits for it. All else belongs to the loop's
+ * Invariants: one is under way at a time, in the order in which they were asked
+ * for, except that several SIGHUPs are one. All or nothing: the file and the
+ * keys are read and checked completely, together with the values that stay as
+ * they are, before anything changes; then only the first change can fail. Files
+ * are read in one of libuv's threads, since a network mount may be slow; a
+ * daemon that ends waits for that thread. All else is done by the loop's
  * thread, between two turns.
  *
- * Rejected: looking for changes of the file. A half-written one would be read,
- * and its writer would not learn what came of it. */
+ * Rejected: watching the file for changes. A half-written file would be read,
+ * and its writer would not learn the result. */
 #include "node/loop/node_in.h"
 
 #include "base/check.h"

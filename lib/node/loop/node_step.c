@@ -2,15 +2,16 @@
  * first what reaches the shards, then the rest, each in the order in which it
  * asked.
  *
- * Invariants: carrying out never steps the brain; commands reach each shard
- * in order (shard_order.c), and nothing is lost: no step is taken while a ring
- * might not hold its commands. Those of a step are in the rings before a
- * message of it leaves: rows that it calls for find their grant. The loop's
- * thread.
+ * Invariants: carrying out never steps the brain; commands reach each shard in
+ * order (shard_order.c), and nothing is lost: no step is taken while a ring
+ * might not hold its commands. The commands of a step are in the rings before a
+ * message of that step leaves, so that rows which the message asks for find
+ * their grant. Owned by the loop's thread.
  *
- * Rejected: a shard's answer for each command before a message leaves. A shard
- * drains its ring before it looks at what arrived, which is enough. Messages
- * that wait in the loop for a shard that is behind: each needs a place, too. */
+ * Rejected: to wait for a shard's answer to each command before a message
+ * leaves. A shard empties its ring before it looks at what arrived, which is
+ * enough. Rejected: messages that wait in the loop for a shard that is behind.
+ * Each would need a place, too. */
 #include "node/loop/node_in.h"
 
 #include "base/check.h"

@@ -1,10 +1,10 @@
-/* node_turn.c - turns of the loop: what engines, peers and shards have is given
- * to the brain, and what came of it is carried out.
+/* node_turn.c - turns of the loop: messages and notes of engines, peers and
+ * shards are given to the brain, and its actions are carried out.
  *
- * Invariants: one turn serves notes, then peers, then engines, and sends what
- * came of it once, rows also while it reads; the loop sleeps only when nothing
- * is left that no descriptor would show (wake_sleep, then one more look at the
- * rings). The loop's thread.
+ * Invariants: one turn serves notes, then peers, then engines, and sends the
+ * results once at its end, rows also while it reads; the loop sleeps only when
+ * no work is left that no descriptor would show (wake_sleep, then one more look
+ * at the rings). Owned by the loop's thread.
  *
  * Rejected: carrying things out in libuv's callbacks. Their order is the
  * kernel's; ours is a rule (landings before requests). */

@@ -8,13 +8,13 @@
  *    is lost: while their ring is half full the carrier rests;
  *  - a turn drains orders, carrier and messages to send; the loop is woken once
  *    per turn; the owner sleeps only if `due` is false after it has announced
- *    its sleep. A turn may leave work: what the carrier completes makes room
- *    for what came earlier in the turn.
+ *    its sleep. A turn may leave work, since what the carrier completes makes
+ *    room for work that came earlier in the turn.
  *
- * Rejected: a shared queue that any worker serves. Rows of one room would
- * meet in one lock, and a landing could overtake the close of its room. No
- * thread at all where one shard is configured: a large room would hold up
- * all messages of engines and peers. */
+ * Rejected: a shared queue that any worker serves. Rows of one room would meet
+ * in one lock, and a landing could overtake the close of its room. Rejected: no
+ * thread at all if one shard is configured. A large room would delay all
+ * messages of engines and peers. */
 #include "node/shard/shard_in.h"
 
 #include "base/check.h"

@@ -1,10 +1,10 @@
 /* shard_carry.c - the carriers of a shard: which are open, what they have to
- * do, and at which addresses others reach them. An endpoint goes by the one
- * that its peer's route names (shard_send.c); what arrives comes from any. The
- * shard's owner, which calls all of them.
+ * do, and at which addresses others reach them. An endpoint uses the carrier
+ * that its peer's route names (shard_send.c); messages may arrive on any of
+ * them. The shard's owner calls all carriers.
  *
- * Several are polled as one, by an epoll; a carrier alone by its own
- * descriptor, which costs the kernel less. */
+ * Several carriers are polled as one, by an epoll; a single carrier is polled
+ * by its own descriptor, which costs the kernel less. */
 #include "node/shard/shard_in.h"
 
 #include "base/check.h"

@@ -1,8 +1,8 @@
 /* shard_gpu.c - rows of GPU pools on their way through a shard: out, from
  * blocks into pinned memory and then to the carrier; in, from the carrier into
- * pinned memory and then to blocks; straight, where the carrier reaches the
- * GPU's memory and a message's rows lie in one place. stage.c has the memory,
- * shard_send.c and shard_land.c decide what goes and what may land.
+ * pinned memory and then to blocks; straight, if the carrier reaches the GPU's
+ * memory and a message's rows lie in one place. stage.c has the pinned memory;
+ * shard_send.c and shard_land.c decide which rows are sent and which may land.
  *
  * Invariants: a message is posted, or a landing ended, once and only after its
  * copies have ended; pinned memory is held until the carrier has completed the
@@ -11,9 +11,9 @@
  * thread.
  *
  * Rejected: rows of host pools in the same message straight from their blocks.
- * Such messages are small ones by nature, and one place per message makes all
- * of them alike. Fewer places in `late` than messages: a fetch without one
- * would cost its room. */
+ * Such messages are small, and with one place per message all of them are
+ * alike. Rejected: fewer places in `late` than messages. A fetch without a
+ * place would fail its room. */
 #include "node/shard/shard_in.h"
 
 #include "base/check.h"

@@ -1,4 +1,4 @@
-/* shard_land.c - rows that come: messages of the carrier, through landing.c,
+/* shard_land.c - rows that arrive: messages of the carrier, through landing.c,
  * into the blocks of our pools.
  *
  * Invariants: no byte moves before landing_begin has admitted its segment;
@@ -6,8 +6,8 @@
  * of what they report. The shard's thread.
  *
  * Adjacent NOTE_LANDEDs are merged. A merged note is sent when the slot's grant
- * has landed, after NOTE_BYTES and NOTIFY_EVERY_NS, when neither the carrier
- * nor a copy has more, or after NOTIFY_AFTER_NS.
+ * has landed, or after NOTE_BYTES and NOTIFY_EVERY_NS, or when neither the
+ * carrier nor a copy has more rows, or after NOTIFY_AFTER_NS.
  *
  * Rejected: one note per segment. The loop would wake 4,000 times per GB for
  * nothing, on the core that copies. */

@@ -3,9 +3,9 @@
  * is, in any thread.
  *
  * Invariants: notes keep their order and none is lost. A shard waits for the
- * loop only while the ring is full, which has room for two notes of each slot
- * and for those of one ring of orders; the loop never, as its turns are short.
- */
+ * loop only while the ring is full; the ring has room for two notes of each
+ * slot and for those of one ring of orders. The loop never waits for a shard,
+ * as its turns are short. */
 #include "node/shard/shard_in.h"
 
 #include "base/check.h"

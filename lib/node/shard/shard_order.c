@@ -1,14 +1,15 @@
 /* shard_order.c - orders, from the loop to a shard, through the ring.
  *
- * Invariants: orders keep their order and none is lost: the loop gives none
- * for which there is no place. An order owns what it points to from shard_order
- * on, until the shard has carried it out. A command to a shard that the loop
- * owns, behind which nothing waits, does not go through the ring. The loop's
- * thread, but for the end of this file: the shard's owner carries orders out.
+ * Invariants: orders keep their order and none is lost: the loop gives none for
+ * which there is no place. An order owns what it points to from shard_order on,
+ * until the shard has carried it out. A command to a shard that the loop owns
+ * does not go through the ring if the ring is empty. Called by the loop's
+ * thread, except the end of this file: the shard's owner carries orders out.
  *
  * Rejected: waiting for a shard that is behind. It may be waiting for us to
- * read its notes. A queue for what the ring does not take: the loop would go on
- * to ask for more, and what it says to peers would have to wait as well. */
+ * read its notes. Rejected: a queue for orders that the ring does not take. The
+ * loop would go on to give more of them, and its messages to peers would have
+ * to wait as well. */
 #include "node/shard/shard_in.h"
 
 #include "base/check.h"

@@ -1,5 +1,5 @@
-/* shard_send.c - rows that go: messages of sending.c, through a peer's carrier,
- * to its data addresses.
+/* shard_send.c - rows that are sent: messages of sending.c, through a peer's
+ * carrier, to its data addresses.
  *
  * Invariants: every message that sending_next gave goes back by sending_done
  * exactly once: when the carrier has completed it, or at once if the carrier
@@ -7,10 +7,10 @@
  * post connects again. The shard's thread.
  *
  * Endpoint numbers are peer x ENDPOINTS(shards) + address / shards: this shard
- * serves the addresses a with a mod shards == its index. Connections are made
- * by the first post, but one per peer, the first of shard 0, by PEER_TRY: it
- * shows whether rows can go at all. Rejected: all of them. Most peers of a
- * fleet never exchange a row. */
+ * serves the addresses a with a mod shards == its index. A connection is made
+ * by its first post. The exception is one per peer, the first of shard 0, which
+ * PEER_TRY makes: it shows whether rows can be sent at all. Rejected: to make
+ * all connections at once. Most peers of a fleet never exchange a row. */
 #include "node/shard/shard_in.h"
 
 #include "base/check.h"

@@ -4,13 +4,13 @@
  * Invariants: a slot is in exactly one state; slots are submitted in the order
  * in which they were filled, unless one waits for its bytes; every entry is
  * reported exactly once; a slot's memory is filled again only when its copies
- * are over and nothing holds it; one slot at least does not wait for bytes, so
- * that bytes that are here never wait for the network.
+ * are over and nothing holds it; at least one slot does not wait for bytes, so
+ * that bytes that have arrived never wait for the network.
  *
  * A GPU that is lost fails every entry of its rows from then on, and quickly.
- * Rejected: a ring of bytes without slots, whose every piece would need its own
- * mark, and one submission per segment, which costs a GPU more than the bytes
- * do. */
+ * Rejected: a ring of bytes without slots, in which every piece would need its
+ * own mark; and one submission per segment, which costs a GPU more than the
+ * bytes do. */
 #include "node/shard/stage.h"
 
 #include "base/check.h"
