@@ -315,6 +315,21 @@ static void replay(const struct sockaddr_in *to)
     made[n++ % FLOOD] = fd;
 }
 
+/* Opens both sides, a with few places for connections, at *to. */
+static void start_small(struct sockaddr_in *to, const char *there)
+{
+    struct rlimit few;
+
+    T_TRUE(getrlimit(RLIMIT_NOFILE, &few) == 0);
+    few.rlim_cur = 512;
+    T_TRUE(setrlimit(RLIMIT_NOFILE, &few) == 0);
+    T_TRUE(uv_loop_init(&loop) == 0);
+    open_side(&a, "tcp://127.0.0.1:*", "0");
+    links_endpoint(a.links, address, sizeof(address));
+    open_side(&b, NULL, there);
+    port_of(address, to);
+}
+
 /* True if a peer that sends its HELLO behind a flood of others is answered.
  * Fails if it is ended before libzmq would end a slow handshake, after 3 s. */
 static bool answered_in_a_flood(const struct sockaddr_in *to)
@@ -340,21 +355,44 @@ static bool answered_in_a_flood(const struct sockaddr_in *to)
 TEST(a_recorded_hello_pushes_none_out)
 {
     struct sockaddr_in to;
-    struct rlimit few;
 
-    T_TRUE(getrlimit(RLIMIT_NOFILE, &few) == 0);
-    few.rlim_cur = 512;
-    T_TRUE(setrlimit(RLIMIT_NOFILE, &few) == 0);
-    T_TRUE(uv_loop_init(&loop) == 0);
-    open_side(&a, "tcp://127.0.0.1:*", "0");
-    links_endpoint(a.links, address, sizeof(address));
-    open_side(&b, NULL, "0");
-    port_of(address, &to);
+    start_small(&to, "0");
     record();
     while (links_stats(a.links)->crowded_out < 8)
         replay(&to);
     while (!answered_in_a_flood(&to))
         ;
+    stop();
+}
+
+static bool crowded(void *ud)
+{
+    static const uint32_t never;
+
+    (void)reached((void *)&never);
+    return links_stats(a.links)->crowded_out >= *(const uint32_t *)ud;
+}
+
+/* What gave way to others is no refused key, and hides none. */
+TEST(who_is_crowded_out_is_refused_for_no_key)
+{
+    static const uint32_t most = 8;
+    struct sockaddr_in to;
+    int crowd[FLOOD];
+
+    start_small(&to, "1");
+    for (uint32_t i = 0; i < FLOOD; i++) {
+        crowd[i] = socket(AF_INET, SOCK_STREAM, 0);
+        T_TRUE(connect(crowd[i], (struct sockaddr *)&to, sizeof(to)) == 0);
+    }
+    T_WAIT(crowded, (void *)&most);
+    T_OK(links_connect(b.links, 1, span_str(address), span_str("")));
+    wait_for((uint32_t *)&links_stats(a.links)->keys_refused);
+    T_EQ_STR(
+        links_refusal(a.links)->why, "key (the other side has another one)");
+    T_TRUE(strstr(links_refusal(a.links)->from, "127.0.0.1"));
+    for (uint32_t i = 0; i < FLOOD; i++)
+        close(crowd[i]);
     stop();
 }
 

@@ -203,7 +203,8 @@ void keys_ended(struct links *p, const struct conn *c)
     const char *why = p->failed;
 
     p->failed = NULL;
-    if (!why || (!p->failed_sure && c && c->ended)) /* we ended it */
+    /* one that we ended; without an entry it was evicted */
+    if (!why || (!p->failed_sure && (!c || c->ended)))
         return;
     if (c)
         conn_from(c, from, sizeof(from));
