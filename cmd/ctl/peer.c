@@ -44,7 +44,7 @@ static void try_port(const char *address, char why[128])
     char host[130], port[8];
     int error;
 
-    why[0] = 0;
+    snprintf(why, 128, "not known");
     if (!address_split(span_str(address), &at))
         return;
     span_copy_str(at.host, host, sizeof(host));
@@ -56,8 +56,7 @@ static void try_port(const char *address, char why[128])
     }
     error = list ? try_one(list) : ENOENT;
     freeaddrinfo(list);
-    if (error)
-        snprintf(why, 128, "%s", strerror(error));
+    snprintf(why, 128, "%s", error ? strerror(error) : "");
 }
 
 /* True if the trouble may end by itself: the peer is away. */

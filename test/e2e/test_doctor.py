@@ -83,6 +83,15 @@ class Doctor(Case):
         self.assertIn("control.allow", self.findings(
             none.socket)["peers"]["advice"])
 
+    def test_a_langd_that_is_lost_has_no_port(self):
+        e, d, enc, lm = self.at_work()
+        self.deliver(enc, lm, 1, 300)
+        d.kill()
+        eventually(lambda: e.stats()["peers_lost"] == 1, "it is lost")
+        peer = self.findings(e.socket)["peer"]
+        self.assertEqual(peer["result"], "warn")
+        self.assertIn("the connection is lost", peer["text"])
+
     def test_a_look_at_the_port_is_no_failure(self):
         e, _ = self.pair()
         port = int(e.address.rsplit(":", 1)[1])

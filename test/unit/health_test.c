@@ -179,24 +179,34 @@ TEST_LANGD(an_encoder_elsewhere_does_not_reach_loopback)
     T_EQ_STR(brain_text(l, "peers", "what", 0), "");
 }
 
-/* Says how the last try of the peer's data connection went. */
-static void tried(struct rig *e, enum trouble t)
+static void says(struct rig *e, struct data_note n)
+{
+    struct event ev = {
+        .type = EV_NOTE, .note = n, .text = "10.0.0.7:9: no answer"};
+
+    rig_step(e, &ev);
+}
+
+/* Says how the last try of the peer's data connection went. Returns its number.
+ */
+static uint32_t tried(struct rig *e, enum trouble t)
 {
     const struct data_cmd *c = brain_cmd(e, PEER_TRY);
-    struct event ev = {.type = EV_NOTE, .text = "10.0.0.7:9: no answer"};
+    uint32_t attempt;
 
     T_TRUE(c != NULL);
-    ev.note = (struct data_note){.type = NOTE_PEER_TRIED,
-        .peer = c->peer,
-        .attempt = c->attempt,
-        .rows = t};
-    rig_step(e, &ev);
+    attempt = c->attempt;
+    says(e, (struct data_note){.type = NOTE_PEER_TRIED,
+                .peer = c->peer,
+                .attempt = attempt,
+                .rows = t});
+    return attempt;
 }
 
 /* RULES 9.6 */
 TEST(a_langd_whose_data_port_is_shut_is_none)
 {
-    static const char says[] = "rows cannot go to 10.0.0.7:9: no answer";
+    static const char what[] = "rows cannot go to 10.0.0.7:9: no answer";
     struct rig *e = BRAIN(ROLE_ENCODED, "log=info");
 
     brain_hello(e, 0, "a", PEER_EPOCH);
@@ -206,7 +216,7 @@ TEST(a_langd_whose_data_port_is_shut_is_none)
     T_EQ_U64(brain_acts(e, ACT_WARN), 1);
     is_not(e, "not ready: langd a: rows cannot go to 10.0.0.7:9: no answer "
               "(transfer.ports)");
-    T_EQ_STR(brain_text(e, "peers", "what", 0), says);
+    T_EQ_STR(brain_text(e, "peers", "what", 0), what);
     T_EQ_STR(brain_text(e, "peers", "trouble", 0), "data-timeout");
     T_EQ_STR(brain_text(e, "peers", "key", 0), "transfer.ports");
     brain_pass(e, 0);
@@ -223,6 +233,51 @@ TEST(a_langd_whose_data_port_is_shut_is_none)
     tried(e, TROUBLE_NONE);
     T_EQ_U64(brain_acts(e, ACT_WARN), 1);
     is_ready(e, "ready");
+    T_EQ_STR(brain_text(e, "peers", "trouble", 0), "");
+}
+
+static void is_lost(struct rig *e)
+{
+    T_EQ_STR(brain_text(e, "peers", "trouble", 0), "lost");
+    T_EQ_STR(brain_text(e, "peers", "what", 0), "the connection is lost");
+}
+
+/* Its data connection ends, too, and cannot be made again: that is no news.
+ * RULES 9.6 */
+TEST(why_a_langd_is_away_is_not_forgotten)
+{
+    struct rig *e = BRAIN(ROLE_ENCODED, "log=info");
+    struct data_note n = {.type = NOTE_PEER_BROKEN};
+
+    brain_hello(e, 0, "a", PEER_EPOCH);
+    brain_pass(e, 1);
+    n.attempt = tried(e, TROUBLE_NONE);
+    link_event(e, EV_LINK_DOWN, 0);
+    is_lost(e);
+    says(e, n);
+    brain_pass(e, 200);
+    T_TRUE(!brain_cmd(e, PEER_TRY));
+    n.type = NOTE_PEER_TRIED;
+    n.rows = TROUBLE_DATA_REFUSED;
+    says(e, n);
+    is_lost(e);
+    brain_pass(e, 1000); /* longer than control.lost_after */
+    is_lost(e);
+}
+
+/* RULES 9.6 */
+TEST(a_langd_whose_path_broke_first_is_lost_at_last)
+{
+    struct rig *e = BRAIN(ROLE_ENCODED, "log=info");
+
+    brain_hello(e, 0, "a", PEER_EPOCH);
+    brain_pass(e, 1);
+    (void)tried(e, TROUBLE_DATA_LOST);
+    link_event(e, EV_LINK_DOWN, 0);
+    T_EQ_STR(brain_text(e, "peers", "trouble", 0), "data-lost");
+    brain_pass(e, 1000); /* longer than control.lost_after */
+    is_lost(e);
+    brain_hello(e, 0, "a", PEER_EPOCH);
     T_EQ_STR(brain_text(e, "peers", "trouble", 0), "");
 }
 

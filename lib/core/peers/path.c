@@ -176,7 +176,8 @@ void path_end(struct peer *peer)
     /* later notes of old tries do not count */
     peer->e.pause_ns = peer->e.tries = 0;
     if (trouble_of_data((enum trouble)peer->trouble.kind))
-        peer->trouble.kind = TROUBLE_NONE;
+        peer_note_trouble(peer, TROUBLE_LOST, "the connection is lost",
+            peer->trouble.since_ns);
 }
 
 static void tried(
@@ -217,8 +218,10 @@ bool path_note(struct peers *p, struct out *out, const struct event *ev)
         return false;
     CHECK(ev->note.peer < p->max && ev->note.rows < TROUBLE_END,
         "note of peer %u, trouble %u", ev->note.peer, ev->note.rows);
-    if (ev->note.type == NOTE_PEER_TRIED && peer->life != PEER_FREE &&
-        peer->path != PATH_NOT_SAID && ev->note.attempt == peer->e.tries)
+    if (!peer_up(peer)) /* why it is away says more */
+        return ev->note.type == NOTE_PEER_TRIED;
+    if (ev->note.type == NOTE_PEER_TRIED && peer->path != PATH_NOT_SAID &&
+        ev->note.attempt == peer->e.tries)
         tried(p, out, peer, ev);
     else if (ev->note.type == NOTE_PEER_BROKEN && peer->path == PATH_OPEN)
         path_try(p, peer, ev->now_ns);
