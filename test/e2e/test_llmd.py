@@ -3,19 +3,30 @@ ec-nixl) has each item encoded by a request of its own, joins what the encoders
 return by the items' hashes, and puts it into the request for prefill. It is
 written in Go, which reads a JSON number as a double. The stand-in here does
 what llm-d-router does at v0.10.0-rc.1-62-gebab687
-(pkg/sidecar/proxy/connector_ec_common.go and connector_ec_nixl.go)."""
+(pkg/sidecar/proxy/connector_ec_common.go and connector_ec_nixl.go).
+MMX_LLMD_SIDECAR names a sidecar that is built (cmd/pd-sidecar there): then the
+same tests have that one between servers of HTTP that answer as vLLM does."""
 
+import functools
+import http.server
 import json
 import os
 import re
+import subprocess
+import threading
+import unittest
+import urllib.error
+import urllib.request
 from decimal import Decimal
 
 from fake_vllm import FIELDS, Request, VllmCase
-from pair import ROOT
+from pair import ROOT, eventually, free_port
 
 from mmx.adapters import _vllm_engine
 
 TEXT = ("encoder", "room", "key", "epoch")
+SIDECAR = os.environ.get("MMX_LLMD_SIDECAR")
+CHAT = "/v1/chat/completions"
 
 
 def through_go(value):
@@ -107,3 +118,87 @@ class Sidecar(VllmCase):
         self.fetch(r)
         self.assertEqual(self.consumer.encoded, [])
         self.assertEqual(self.d.stats()["rooms_succeeded"], 1)
+
+
+class Server(http.server.BaseHTTPRequestHandler):
+    """Answers a chat request by what `answer` returns for its body."""
+
+    def __init__(self, answer, *words):
+        self.answer = answer
+        super().__init__(*words)
+
+    def do_POST(self):
+        assert self.path == CHAT, self.path
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        said = json.dumps({"choices": [], **self.answer(json.loads(body))})
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(said)))
+        self.end_headers()
+        self.wfile.write(said.encode())
+
+    def log_message(self, *_):
+        pass
+
+
+@unittest.skipUnless(SIDECAR, "MMX_LLMD_SIDECAR names no sidecar")
+class Whole(Sidecar):
+    def setUp(self):
+        super().setUp()
+        self.asked = []  # what came where the prompt is prefilled
+        port, engine = free_port(), self.server(self.prefilled)
+        self.url = f"http://127.0.0.1:{port}"
+        self.log = os.path.join(self.world.dir, "sidecar.log")
+        with open(self.log, "w") as log:
+            process = subprocess.Popen(
+                [SIDECAR, f"--port={port}", f"--model-server-port={engine}",
+                 "--secure-proxy=false", "--ec-connector=ec-nixl"],
+                stdout=log, stderr=log)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+
+    def server(self, answer):
+        """Starts a server; returns its port."""
+        s = http.server.ThreadingHTTPServer(
+            ("127.0.0.1", 0), functools.partial(Server, answer))
+        thread = threading.Thread(target=s.serve_forever)
+        thread.start()
+        self.addCleanup(thread.join)
+        self.addCleanup(s.server_close)
+        self.addCleanup(s.shutdown)
+        return s.server_port
+
+    def prefilled(self, body):
+        self.asked.append(body)
+        return {}
+
+    def prefill(self, items, encoders=None):
+        contents, ports = dict(items), []
+        for encode in encoders or [self.encoder(p) for p in self.producers]:
+            def answer(body, encode=encode, lock=threading.Lock()):
+                (part,) = body["messages"][0]["content"]
+                with lock:
+                    return {"ec_transfer_params": encode(
+                        contents[part["image_url"]["url"]])}
+            ports.append(self.server(answer))
+        request = urllib.request.Request(
+            self.url + CHAT, json.dumps({"model": "m", "messages": [
+                {"role": "user", "content": [
+                    {"type": "image_url", "image_url": {"url": url}}
+                    for url, _ in items]}]}).encode(),
+            {"Content-Type": "application/json", "x-encoder-hosts-ports":
+             ",".join(f"127.0.0.1:{p}" for p in ports)})
+
+        def answers():
+            try:
+                with urllib.request.urlopen(request, timeout=60) as r:
+                    return r.status
+            except urllib.error.URLError as e:
+                if isinstance(e.reason, ConnectionRefusedError):
+                    return None
+                raise
+        self.assertEqual(eventually(answers, "the sidecar answers"), 200)
+        r = Request("r", *(content for _, content in items))
+        (body,) = self.asked
+        r.ec_transfer_params = body.get("ec_transfer_params")
+        return r
