@@ -179,7 +179,8 @@ void engine_end(struct engines *g, uint32_t conn)
 
         att->pending = 0;
         list_remove(&att->in_dirty);
-        /* Without rows shown it can use none; after BYE neither. */
+        /* If no rows were shown the process can use none, and none after
+         * BYE. */
         if (c->bye || !att->shown)
             attachment_drop(g, att);
     }
@@ -251,7 +252,8 @@ bool engines_wait_for(const struct engines *g, uint32_t scope)
 
 void engines_give_up(struct engines *g, uint32_t scope, uint64_t now_ns)
 {
-    /* An earlier key moves no timer that was not visited yet. */
+    /* To give a timer an earlier key moves no timer that was not visited
+     * yet. */
     for (uint32_t i = 0; i < g->timers.len; i++) {
         struct attachment *att =
             CONTAINER_OF(g->timers.nodes[i], struct attachment, timer);

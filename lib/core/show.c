@@ -27,7 +27,8 @@ void show_rows(struct rows_out *s, const char *name, uint32_t rows)
         s->number(s, name, rows);
 }
 
-/* Microseconds from the opening to another moment; left out if it never was. */
+/* Appends the microseconds from the opening to another moment; nothing if that
+ * never came. */
 static void show_since(struct rows_out *s, const char *name,
     const struct history *h, uint64_t at_ns)
 {
@@ -273,7 +274,8 @@ static void show_peer(struct rows_out *s, uint32_t number, const struct peer *p,
     s->number(s, "bytes_moved", p->bytes_moved);
 }
 
-/* Shows the daemon that was refused last, and is no peer, while it tries. */
+/* Shows the daemon that was refused last and is no peer, while it still tries
+ * to connect. */
 static void show_stranger(
     struct rows_out *s, const struct peers *all, uint64_t now_ns)
 {
@@ -392,10 +394,11 @@ bool brain_show(struct brain *b, const char *what, uint64_t now_ns,
 /* health (RULES 9.6)
  *
  * A pool whose layout an engine has to bring is no fault, nor is an encoded
- * without a langd: both come by themselves when they are wanted, and an engine
- * that waits for a ready daemon would wait for ever. Nor is a pool that gives
- * no blocks, which is named: it may be in use, and a daemon that were taken out
- * of service for its load would bring that load to the next. */
+ * without a langd: layout and langd come by themselves when they are needed,
+ * and an engine that waits for a ready daemon would wait for ever. A pool that
+ * gives no blocks is named, but is no fault either: it may be in use, and if a
+ * daemon were taken out of service because of its load, the next one would get
+ * that load. */
 
 /* Busy pools give blocks more often than this. */
 #define STANDS_NS (3 * NS_PER_S)

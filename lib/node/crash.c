@@ -20,7 +20,7 @@
 #include <unistd.h>
 
 #define LINE_BYTES 256
-/* A pipe that is ready takes at least this much at once. */
+/* A pipe that is ready takes at least this many bytes at once. */
 #define WRITE_BYTES 4096
 #define WRITE_MS    1000 /* limit of the wait for a reader of stderr */
 #define STACK_BYTES (64u << 10)
@@ -141,7 +141,8 @@ void crash_report(int fd, int signal, const struct crash_view *view)
     line_text(&l, " in thread ");
     line_text(&l, thread);
     line_text(&l, "\n");
-    say(fd, &l); /* if a shard crashed, `event` may be gone by the next lines */
+    say(fd, &l); /* if a shard crashed, `event` may be gone before the next
+                    lines */
     say_event(&l, *view->event);
     from = max_u64(recorder_oldest(r),
         end > CRASH_HAPPENINGS ? end - CRASH_HAPPENINGS : 0);

@@ -143,7 +143,7 @@ static void end(void)
 /* Returns the descriptors that the configured limits may need: for each engine
  * its socket, its cells and its process; for each peer those of ZMQ and of the
  * shards, and as many again for connections that have not greeted yet. Other
- * strangers (io/strangers.h) take what is left. */
+ * strangers (io/strangers.h) use the rest. */
 static uint64_t descriptors_needed(void)
 {
     uint64_t streams = data_streams(

@@ -207,7 +207,7 @@ static bool is_map(uint8_t role, const char *path)
     return false;
 }
 
-/* Finds a key of t->rows. Behind the key comes nothing, or an index into a
+/* Finds a key of t->rows. Nothing may follow the key, except an index into a
  * LIST. */
 static bool find_key(struct target *t, uint8_t role, const char *path)
 {
@@ -279,8 +279,8 @@ enum conf_shape conf_shape(uint8_t role, const char *path)
 
 /* unknown keys */
 
-/* Lists the keys of the map at the path's end, or above it: the words that may
- * stand where the path's last one does. */
+/* Lists the keys of the map at the path's end, or above it: the words that are
+ * allowed in the place of the path's last word. */
 static void list_keys(uint8_t role, const struct conf_rows *rows,
     const char *path, char *out, size_t size)
 {

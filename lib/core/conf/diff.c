@@ -61,8 +61,8 @@ static void copy(const struct conf_row *row, void *to, const void *from)
         size_of(row));
 }
 
-/* Returns why the change needs a restart; NULL: it needs none. turns: it is
- * between keys and none. */
+/* Returns why the change needs a restart; NULL: it needs none. turns: the
+ * change is from keys to none, or from none to keys. */
 static const char *why_not(const struct conf_row *row, bool turns)
 {
     if (row->takes == TAKES_RESTART)

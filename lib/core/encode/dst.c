@@ -81,7 +81,7 @@ void gens_end(struct encoded *e, const struct peer *p, uint64_t generation,
 
     CHECK(p->life != PEER_FREE, "generation %llu of a peer that is gone ends",
         (unsigned long long)generation);
-    if (of) /* those of one run only grow */
+    if (of) /* generations of one run only grow */
         of->e.dead_to = max_u64(of->e.dead_to, old->memo.id);
     tomb_put(&e->ended_gens, e->b.now_ns, generation, p->e.run, p->who,
         reason == OK ? ROOM_SUCCESS : ROOM_FAILED, (uint8_t)reason)

@@ -98,7 +98,7 @@ static struct brain *init(struct slab *s, const struct brain_conf *c)
 /* events */
 
 /* Fails the rooms of pool i, whose GPU is lost: its rows can no longer be read
- * or sent. Kept rows go. */
+ * or sent. Kept rows are dropped. */
 static void on_pool_lost(struct encoded *e, uint32_t i)
 {
     static const char text[] = "the pool's GPU is lost";

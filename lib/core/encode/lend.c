@@ -36,8 +36,8 @@ void edst_lend(struct encoded *e, struct edst *d)
     may = may_lend(e, d);
     if (may && !item_complete(it))
         return;
-    /* All rows without `final`: they may be written again, or it never comes.
-     */
+    /* All rows without `final`: they may be written again, or `final` never
+     * comes. */
     if (may && item_done(it) && edst_fence(e, d, true)) {
         debt_owe(&d->debt, OWE_LEND);
         return;

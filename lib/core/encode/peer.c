@@ -109,7 +109,7 @@ static bool apply_grant(struct encoded *e, struct out *out, struct edst *d,
             take_firm(e, d, firm);
         return true;
     }
-    if (granted > 0) /* L does not take what it was lent */
+    if (granted > 0) /* L does not take the rows that it was lent */
         edst_unlend(e, out, d);
     if (attempt > d->attempt || d->state == DST_NEW)
         d->from = from;

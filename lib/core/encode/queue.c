@@ -309,8 +309,8 @@ struct item *queue_firm(const struct epool *p)
 
 /* Makes the oldest plain item, which `by` overtakes, ask for its grants ahead
  * of its rows: langd's queue goes by age and will not pass it over. One item
- * for each, or batch, that overtakes, so that only as many ask ahead as are
- * served early. */
+ * asks ahead for each item, or batch, that overtakes: so only as many ask ahead
+ * as are served early. */
 static void overtake(struct encoded *e, struct epool *p, const struct item *by)
 {
     struct item *it = first_of(&p->queues[QUEUE_PLAIN]);

@@ -152,8 +152,8 @@ void epool_yield(struct encoded *e, struct epool *p)
         list_remove(&m->in_unclaimed);
         if (m->life != EROOM_LIVE || !list_empty(&m->dsts) ||
             it->unclaimed + it->leaving < it->refs) {
-            /* Other rooms on the item keep the blocks, or it was just asked
-             * for. */
+            /* Other rooms on the item keep the blocks, or the room was just
+             * asked for. */
             m->unclaimed_ns = e->b.now_ns;
             list_push_tail(&p->unclaimed, &m->in_unclaimed);
             continue;

@@ -215,7 +215,8 @@ static void end(struct encoded *e, struct eroom *m)
         m->kept_ns = e->b.now_ns + keep;
         eroom_move(e, m, EROOM_KEPT);
     } else {
-        /* After no-blocks it is announced again; an INIT may come first. */
+        /* After no-blocks the room is announced again; an INIT may come
+         * first. */
         eroom_unlink(e, m,
             m->r.reason == ERR_NO_BLOCKS ? ERR_NO_BLOCKS : ERR_UNKNOWN_ROOM);
     }
@@ -360,7 +361,8 @@ void eroom_expired(struct encoded *e, struct eroom *m)
     if (m->bootstrap_ns <= e->b.now_ns && !asked_by_all(m)) {
         m->bootstrap_ns = TIME_NEVER;
         e->b.stats[STAT_deadlines]++;
-        if (waits_for_rows(m)) { /* who announces it next writes it */
+        if (waits_for_rows(m)) { /* the next room with the key writes the
+                                    rows */
             item_hide(e, m->item);
             eroom_fail(e, m, ERR_GONE, "another room has not written the rows");
         } else if (m->flags & FLAG_OPEN && m->asked > 0)

@@ -50,7 +50,8 @@ static bool is_firm(const struct lroom *m)
 /* sorting */
 
 /* Puts the room into the heap of those that may lose their space, or takes it
- * out. whole: it has all it needs, so only an older room may take it. */
+ * out. whole: the room has all the space that it needs, so only an older room
+ * may take it. */
 static void sort_held(struct langd *l, struct lroom *m, bool whole)
 {
     bool holds = lroom_alive(m) && (m->aux.len > 0 || m->aux.reserved > 0) &&

@@ -153,7 +153,7 @@ uint32_t group_wanted(const struct langd *l, const struct lgroup *g)
     return (uint32_t)(most - min_u64(most, g->sums[OF_HELD]));
 }
 
-/* True if it can be admitted: all members' lengths are known. */
+/* True if the group can be admitted: the lengths of all members are known. */
 static bool ready(const struct lgroup *g)
 {
     return g->used && !g->admitted && g->joined == g->size &&
@@ -258,8 +258,8 @@ bool group_take(struct langd *l, struct out *out, struct lgroup *g)
     if ((uint64_t)wanted + p->spare > p->p.free)
         return false;
     if (!take_each(l, out, g, wanted)) {
-        /* It stays the head and is served again at once, unless free blocks are
-         * too scattered for the next member. */
+        /* The group stays at the head and is served again at once, unless free
+         * blocks are too scattered for the next member. */
         return p->p.free < before || !out_has_room(out);
     }
     g->admitted = true;
@@ -274,7 +274,8 @@ bool group_take(struct langd *l, struct out *out, struct lgroup *g)
     return true;
 }
 
-/* Free blocks may be too scattered for one member. Those behind it go on. */
+/* Free blocks may be too scattered for one member. The members behind it are
+ * served. */
 bool groups_draw(struct langd *l, struct out *out, struct lpool *p)
 {
     LIST_FOREACH (n, &p->drawing) {

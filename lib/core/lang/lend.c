@@ -10,8 +10,8 @@
  * any other and no longer hopes. */
 #include "core/lang/lang.h"
 
-#define LENDERS_MAX 4095u   /* so that a pool of one has a number of 16 bits */
-#define LEND_FROM   262144u /* bytes; less is copied in that time */
+#define LENDERS_MAX 4095u   /* so that a lender's pool has a 16-bit number */
+#define LEND_FROM   262144u /* bytes; copying fewer takes no longer */
 
 _Static_assert((LENDERS_MAX + 1) * CONF_POOLS_MAX == UINT16_MAX + 1,
     "EVENT.pool has a lender and its pool");
@@ -257,7 +257,8 @@ static void end_late(struct langd *l, struct lroom *m)
     const struct heap *h = &l->b.engines.timers;
     enum err why = m->r.state == ROOM_SUCCESS ? ERR_GONE : m->r.reason;
 
-    /* An earlier key moves no timer that was not visited yet. */
+    /* To give a timer an earlier key moves no timer that was not visited
+     * yet. */
     for (uint32_t i = 0; i < h->len; i++) {
         struct attachment *att =
             CONTAINER_OF(h->nodes[i], struct attachment, timer);

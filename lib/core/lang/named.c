@@ -87,7 +87,8 @@ static struct peer *configured(
     l->leaving -= p->l.leaving;
     if (out && !peer_up(p) && strcmp(p->label, c->name) != 0 &&
         l->b.c.conf->control_identities[0]) {
-        /* Its name selects its key. Rooms that wait connect it again. */
+        /* The encoder's name selects its key. Rooms that wait for it connect it
+         * again. */
         peer_disconnect(&l->b.peers, out, p);
         LIST_FOREACH (n, &p->rooms)
             lroom_touch(l, LIST_ENTRY(n, struct lroom, in_peer));

@@ -93,7 +93,7 @@ static void unreachable(void *brain, struct peer *p)
         lroom_touch(brain, LIST_ENTRY(n, struct lroom, in_peer));
 }
 
-/* New rooms need another encoder: it is connected before they come. */
+/* New rooms need another encoder, which is connected before they come. */
 static void drains(void *brain, struct out *out)
 {
     named_seek(brain, out);
@@ -261,7 +261,7 @@ static uint64_t outage_of(const struct conf *c)
 /* Counts a break; returns the number of outages so far. Each shard of an
  * encoder notices an outage at its own time, and a refused endpoint breaks at
  * every try. So a break within outage_of() after the last counted one belongs
- * to the same outage, and every try but the first waits. */
+ * to the same outage, and every try after the first waits. */
 static uint32_t outage(struct langd *l, struct lroom *m)
 {
     const struct conf *c = l->b.c.conf;

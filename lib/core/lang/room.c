@@ -115,9 +115,10 @@ static void finish(struct langd *l, struct lroom *m, enum room_state state)
 }
 
 /* Owes the encoder an ABORT, also for a room whose INIT was not sent: the item
- * has one destination less. An encoder that is not up and not in the config
- * gets none, so its entry is free at once. Nor does an unreachable one: its
- * engines ask again, and an ABORT that came first would end the new room. */
+ * has one destination less. An encoder that is not up and not in the
+ * configuration gets no ABORT, so its entry is free at once. An unreachable
+ * encoder gets none either: its engines ask again, and an ABORT that came first
+ * would end the new room. */
 static void owe_abort(struct langd *l, struct lroom *m)
 {
     const struct peer *p = lroom_peer(l, m);
@@ -292,7 +293,8 @@ static void released(struct langd *l, struct out *out, struct lroom *m)
     pool_give(&p->p, &m->held);
     m->held = rest;
     p->dirty = true;
-    /* Before the queues are served, so the blocks are those just freed. */
+    /* This is before the queues are served, so the free blocks are those that
+     * were just freed. */
     short_of = m->mode == MODE_STREAM ? p->hold_stream : 0;
     short_of -= min_u32(short_of, m->held.blocks);
     short_of = min_u32(short_of, grant_wanted(l, m));
@@ -549,7 +551,7 @@ static void forget(struct langd *l, struct lroom *m)
     admit_leave(l, m);
     laux_drop(l, m);
     heap_remove(&l->timers, &m->timer);
-    while (list_pop(&m->tickets)) /* they go on without the room */
+    while (list_pop(&m->tickets)) /* the tickets go on without the room */
         ;
     list_remove(&m->in_peer);
     l->leave_due |= l->leaving > 0;

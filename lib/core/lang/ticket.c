@@ -338,8 +338,8 @@ void tickets_conn_end(struct tickets *t, uint32_t conn)
             k->conn = NONE; /* the session holds it and may release it */
             continue;
         }
-        /* No connection will learn of it. The next ticket must not wait for a
-         * holder that does not know its turn. */
+        /* No connection will learn that it holds the id. The next ticket must
+         * not wait for a holder that does not know of its turn. */
         if (!k->reason)
             end(t, k);
         forget(t, k);

@@ -232,7 +232,7 @@ uint32_t send_job_rows(const struct sending *s, const struct send_job *j)
 
 static void job_stop(struct sending *s, struct send_job *j)
 {
-    /* A job never opened is all zero: its memory is not touched. */
+    /* A job that was never opened is all zero: its memory is not touched. */
     if (!j->node.next || !list_linked(&j->node))
         return;
     list_remove(&j->node);

@@ -43,7 +43,7 @@ static uint32_t rows_fit(const struct fill *f, const struct send_job *j,
 
     if (take > 0 || b->count > 0)
         return take;
-    /* No unit fits an empty message: one goes alone, as a large message. */
+    /* No unit fits an empty message: one is sent alone, as a large message. */
     take = min_u32(all, j->unit_rows - j->cursor % j->unit_rows);
     return f->large && (uint64_t)take * p->row_bytes <= f->window ? take : 0;
 }

@@ -30,8 +30,8 @@ void peers_init(
         p->link_peer[i] = NONE;
 }
 
-/* Waits for the answer to an earlier HELLO first: it would pass for the answer
- * to this one, which may be lost. */
+/* First waits for the answer to an earlier HELLO: otherwise that answer would
+ * be taken for the answer to this one, which may be lost. */
 void peer_say_news(struct peers *p, struct peer *peer, uint64_t now_ns)
 {
     if (peer->hello_ns == TIME_NEVER)
@@ -231,7 +231,7 @@ void peer_hello(struct peers *p, struct out *out, uint32_t link,
         put_u64(&w, l->hash);
         put_span(&w, span_str(c->conf->pools[i].name), 2, 63);
         put_span(&w, span_str(l->text), 2, LAYOUT_TEXT_MAX);
-        /* the longest text has no room: it and the rest are left out */
+        /* the longest text does not fit: it and the rest are left out */
         if (w.failed) {
             w.len = whole;
             break;
@@ -278,7 +278,7 @@ bool peer_carrier_broke(struct peers *p, struct out *out, struct peer *peer,
 void peer_hello_until_up(
     struct peers *p, struct out *out, struct peer *peer, uint64_t now_ns)
 {
-    /* A peer that is up has answered on this link: it may hear the key. */
+    /* A peer that is up has answered on this link, so it may get the key. */
     peer_hello(p, out, peer->link,
         peer->l.keyed && peer_up(peer) ? peer->epoch : 0, false);
     peer->hello_ns = now_ns + p->self.c->conf->timeout_retry * 5;
@@ -652,8 +652,8 @@ static void give_up(struct peers *p, struct out *out, struct peer *peer)
 void peer_down(struct peers *p, struct peer *peer, uint64_t now_ns)
 {
     if (peer_up(peer)) { /* otherwise it is lost already, or about to be */
-        /* encoded: what it found out about the path to a langd stands until the
-         * next try. */
+        /* encoded: what it found out about the path to a langd is kept until
+         * the next try. */
         if (p->ops->greets || !trouble_of_data(peer->trouble.kind))
             peer_note_trouble(
                 peer, TROUBLE_LOST, "the connection is lost", now_ns);

@@ -26,7 +26,7 @@
 #include <stdio.h>
 
 /* A holder with this many unproven addresses gives up its own oldest one for a
- * new one; with fewer, the oldest one of another holder goes. */
+ * new one; with fewer, another holder's oldest one is given up. */
 enum { UNPROVEN_OWN = 4 };
 
 /* Places in use: by all holders, and by one. */

@@ -39,8 +39,9 @@
 /* Header and fixed fields of a REPORT. */
 #define PIECE_HEAD (LOCAL_HEADER + 6)
 
-/* A shard that has not turned for this long moves no rows. With the interval of
- * looks it shows within 2 s; a thread that waits for a core is not meant. */
+/* A shard that has made no turn for this long moves no rows. Since it is
+ * checked at intervals, this is seen within 2 s; a thread that only waits for a
+ * core is not meant. */
 #define SILENT_NS (SHARD_SLEEP_NS + SHARD_SLEEP_NS / 2)
 
 /* rows of the body */
@@ -73,7 +74,7 @@ static const char *secured(const struct node *n, char *out, size_t size)
     return out;
 }
 
-/* Appends a row for daemons whose key was refused lately: they are no peers. */
+/* Appends a row for the daemon whose key was refused lately: it is no peer. */
 static void show_refusal(const struct node *n, struct rows_out *s)
 {
     const struct links_refusal *r = links_refusal(n->links);
@@ -313,7 +314,8 @@ void admin_write(struct node *n, uint32_t conn)
         size_t piece = q->report.len - q->sent;
 
         if (w.cap < PIECE_HEAD + 1024) {
-            /* No room although all is sent: the connection is ending. */
+            /* There is no space although everything was sent: the connection is
+             * ending. */
             if (!local_wrote(n->local, conn, 0) || !local_push(n->local, conn))
                 return;
             continue;

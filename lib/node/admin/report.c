@@ -6,8 +6,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Returns a writer over n free bytes at the end; one of no bytes if it would
- * be larger than REPORT_MAX. */
+/* Returns a writer over n free bytes at the end of the report; over no bytes if
+ * the report would be larger than REPORT_MAX. */
 static struct writer space(struct report *r, size_t n)
 {
     size_t want = r->len + n, cap = r->cap ? r->cap : 16384;

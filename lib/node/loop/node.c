@@ -256,8 +256,8 @@ static enum err start_peers(struct node *n)
     return links_new(&n->links, &n->loop, &opt, &calls);
 }
 
-/* Makes the shares of limits.connections: once to count memory, once to use it.
- */
+/* Makes the shares of limits.connections: runs once to count memory, once to
+ * use it. */
 static enum err share_connections_out(struct node *n)
 {
     const struct conf *c = n->conf;

@@ -29,8 +29,8 @@ void node_health_look(uv_timer_t *t)
     struct node *n = t->data;
     struct health h;
 
-    /* On the second, as the calm ticks of the links are: one wake-up for both.
-     */
+    /* On the full second, like the idle ticks of the links: one wake-up serves
+     * both. */
     uv_timer_start(
         t, node_health_look, LOOK_MS - uv_now(&n->loop) % LOOK_MS, 0);
     if (!node_congested(n))

@@ -33,7 +33,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-/* pause between attempts, and between looks at what shards hold */
+/* pause between attempts, and between checks of what shards hold */
 #define TRY_MS   50
 #define LIMIT_MS 5000 /* from the first attempt to the encoder's answer */
 
@@ -149,7 +149,7 @@ void node_maps_free(struct node *n)
     free(n->maps);
 }
 
-/* Gives the shards a source; NULL: takes all of the peer's from them. */
+/* Gives the shards a source; NULL: takes all sources of the peer from them. */
 static void order_source(
     struct mapping *m, uint32_t pool, struct source *source)
 {
@@ -375,7 +375,7 @@ static void take_pool(
     if (odd)
         log_rated(&lines, "peer %u: pool %s comes twice, or with a bad number",
             m->peer, name);
-    /* Without a GPU of ours none copies from a pool on a GPU. */
+    /* Without a GPU of ours nothing can copy from a pool on a GPU. */
     if (odd || (info->handle.len > 0 && our_gpus(n) == 0)) {
         if (fd >= 0)
             close(fd);

@@ -30,7 +30,8 @@ static void answer(
     admin_answer(n, q);
 }
 
-/* A number alone is a room's where one has it, else a process's. */
+/* A number alone means the room with that id if there is one, else the
+ * process. */
 void command_kill(struct node *n, struct query *q, const char *args)
 {
     bool room = strncmp(args, "room ", 5) == 0;

@@ -26,7 +26,7 @@
 #include <unistd.h>
 
 #define PATIENCE_MS 1000 /* interval of notifications about a long start */
-#define LOOK_US     1000 /* pause between looks at the loop meanwhile */
+#define LOOK_US     1000 /* pause between turns of the loop meanwhile */
 
 struct pool_job {
     uv_work_t work;
@@ -36,7 +36,8 @@ struct pool_job {
     struct mem_opt opt;
     struct mem mem;
     uint64_t offsets[LAYOUT_FIELDS_MAX];
-    /* wanted: waits; busy: in the other thread; done: ended there */
+    /* wanted: it waits; busy: it is in the other thread; done: it has ended
+     * there */
     bool wanted, busy, done;
     enum err result;
 };

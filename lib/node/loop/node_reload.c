@@ -48,8 +48,8 @@ static enum err merge(struct reload_job *j)
     return conf_finish(&j->merged, "", &j->e);
 }
 
-/* Keys are judged by what will be in force. The loop changes its configuration
- * only when this has ended. */
+/* Keys are checked against the configuration that will be in force. The loop
+ * changes its configuration only when this function has ended. */
 static void on_work(uv_work_t *w)
 {
     struct reload_job *j = CONTAINER_OF(w, struct reload_job, work);

@@ -23,7 +23,7 @@
 
 #define ENDED_PER_S    100
 #define WARNINGS_PER_S 10
-/* Steps of a turn for one look at the clock. */
+/* Number of steps for which the clock is read once. */
 #define STEPS_A_LOOK 16
 
 /* The first call makes the threads, which inherit the mask. */
@@ -198,7 +198,7 @@ static void connect_link(struct node *n, const struct action *a)
             (int)address.len, (const char *)address.p);
 }
 
-/* Carries out what reaches the shards, and no other action. */
+/* Carries out an action that reaches the shards, and no other action. */
 static void act_inside(struct node *n, const struct action *a)
 {
     switch ((enum action_type)a->type) {
@@ -226,7 +226,7 @@ static void act_inside(struct node *n, const struct action *a)
     }
 }
 
-/* Carries out the other actions: what engines, peers and the log get. */
+/* Carries out any other action: what engines, peers and the log get. */
 static void act_outside(struct node *n, const struct action *a)
 {
     switch ((enum action_type)a->type) {

@@ -20,8 +20,9 @@
 #define BEHIND_US  100  /* pause while a ring is full; up to SLACK_NS more */
 /* slack of timers: a kernel tick at 250 Hz */
 #define SLACK_NS (4 * NS_PER_MS)
-/* While commits are read, rows are sent after this many: of many small rooms
- * the peer gets the first before the last is committed. */
+/* While commits are read, rows are sent after each group of this many commits:
+ * so the peer gets the first of many small rooms before the last one is
+ * committed. */
 #define COMMITS_FLUSH 16
 
 static void turn(struct node *n);
@@ -225,8 +226,8 @@ static void turn(struct node *n)
 
         node_event(n, &ev);
     }
-    /* Orders for rows first, then events, then frames to peers, whose next
-     * messages may need both. */
+    /* First orders for rows, then events, then frames to peers: the next
+     * messages of peers may need both. */
     flush_shards(n);
     pull_all(n);
     coalesces = local_flush(n->local);
@@ -292,9 +293,10 @@ struct links_calls node_links_calls(struct node *n)
     return (struct links_calls){n, peer_event, full, link_known};
 }
 
-/* Lets the kernel ring the loop's timers with a tick that comes anyway. Else a
- * sleep of a millisecond programs the clock when it begins and when it ends: on
- * a virtual machine 8 us each, before the engine just woken has its turn. */
+/* Lets the kernel serve the loop's timers at a tick that comes anyway.
+ * Otherwise a sleep of a millisecond programs the clock when it begins and when
+ * it ends. On a virtual machine that costs 8 us each time, before the engine
+ * that was just woken can run. */
 static void ring_with_ticks(void)
 {
     if (prctl(PR_SET_TIMERSLACK, (unsigned long)SLACK_NS) != 0)

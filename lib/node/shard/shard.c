@@ -31,9 +31,9 @@
 #define TURNS_MAX    16 /* calls of progress in a turn */
 #define TICK_BUSY_MS 100
 #define TICK_IDLE_MS (SHARD_SLEEP_NS / NS_PER_MS)
-/* The loop hands a shard to its thread above INLINE_BYTES sent or landed in a
- * turn, or INLINE_RATE in LINGER_MS. The thread hands it back after LINGER_MS
- * below that. */
+/* The loop hands a shard to its thread if more than INLINE_BYTES are sent or
+ * landed in a turn, or more than INLINE_RATE in LINGER_MS. The thread hands it
+ * back after LINGER_MS with fewer. */
 #define INLINE_BYTES (512u << 10)
 #define INLINE_RATE  (4u << 20)
 #define LINGER_MS    5
@@ -140,8 +140,8 @@ static void sleep_turn(struct shard *s)
 {
     struct pollfd fds[2] = {
         {.fd = s->wake.fd, .events = POLLIN}, {.fd = -1, .events = POLLIN}};
-    /* Asked once: the loop may read notes at any time, and wakes no shard
-     * then. */
+    /* Is asked only once, since the loop may read notes at any time and then
+     * wakes no shard. */
     bool high, others;
 
     wake_sleep(&s->wake);

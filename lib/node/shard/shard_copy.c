@@ -183,7 +183,7 @@ static uint64_t step(
 
 enum course { COURSE_MORE, COURSE_DONE, COURSE_GONE };
 
-/* Continues a copy for about `bytes`. */
+/* Continues a copy, for about `bytes` bytes. */
 static enum course go_on(struct shard *s, struct copy *c, uint64_t bytes)
 {
     const struct shard_pool *to = &s->conf.pools[c->pool];

@@ -23,9 +23,9 @@
 
 #define COPIES 4096
 
-/* The smallest message that is sent straight: pinned memory costs less than a
- * rendezvous below it. A guess, until it is measured on GPUs with a network
- * card beside them. */
+/* The smallest message that is sent straight: for smaller ones pinned memory
+ * costs less than a rendezvous. A guess, until it is measured on GPUs with a
+ * network card beside them. */
 #define STRAIGHT_BYTES (64u << 10)
 
 _Static_assert(STAGE_SLOT_BYTES >= CONF_GPU_ROW, "a row fits into a slot");
@@ -145,7 +145,7 @@ void gpu_pool(struct shard *s, uint32_t i)
         log_info("shard %u: the carrier itself reads and writes %s",
             s->conf.index, m->text);
         if (s->carries_count == 1)
-            return; /* no other carrier needs slots */
+            return; /* there is no other one that needs slots */
     }
     if (s->role->by_slots)
         s->role->by_slots(s);
@@ -292,8 +292,8 @@ void gpu_done(struct shard *s, uint32_t token)
 
 /* in */
 
-/* Waits for copies only, never for the network, which this thread would have to
- * serve. */
+/* Waits only for copies, never for the network, since this thread would have to
+ * serve it. */
 bool gpu_room(struct shard *s, uint32_t bytes, uint32_t copies)
 {
     if (!s->stage || bytes > slot_bytes(s))

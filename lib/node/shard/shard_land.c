@@ -445,9 +445,9 @@ static void order(struct shard *s, const struct order *o)
     CHECK(false, "order %u", o->type);
 }
 
-/* Tells the carriers of pools and of new keys. That may end connections, so it
- * is not done while a message of one is delivered; until then no row lands
- * under an old key. */
+/* Tells the carriers about pools and new keys. That may end connections, so it
+ * is not done while a message of a connection is delivered; until it is done no
+ * row lands under an old key. */
 static void settle(struct shard *s)
 {
     for (; s->land.pools_due; s->land.pools_due &= s->land.pools_due - 1)

@@ -18,9 +18,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* While BUSY_ENOUGH slots are under way a new one waits until a part of it
- * (1 / ENOUGH_OF_SLOT) is used, but at most PATIENCE turns: the others may be
- * held by a stalled peer. */
+/* While BUSY_ENOUGH slots are under way, a new slot is not pushed until a part
+ * of it (1 / ENOUGH_OF_SLOT) is used, but at most for PATIENCE turns: a stalled
+ * peer may hold the other slots. */
 #define BUSY_ENOUGH    2
 #define ENOUGH_OF_SLOT 4
 #define PATIENCE       16
