@@ -182,7 +182,7 @@ int host_show(struct host *h, const char *what, const struct asked *a);
 /* Reads a room's number, or ".." and its last 8 digits as in the log. */
 bool trace_room(const char *word, struct asked *a);
 
-/* Of running daemons, which share a clock. */
+/* Prints the happenings of running daemons, which share a clock. */
 int trace_live(const struct host *h, const struct asked *a);
 
 /* top.c: shows what the daemons do, or a summary; returns the exit status. */
@@ -200,7 +200,7 @@ struct findings {
 /* Prints one finding. advice: how to correct it; "" for FINE. */
 void findings_say(struct findings *r, enum finding f, const char *check,
     const char *text, const char *advice);
-/* The same for what is either FINE, without the advice, or `bad`. */
+/* Prints a finding that is FINE, without the advice, or else `bad`. */
 void findings_hold(struct findings *r, bool fine, enum finding bad,
     const char *check, const char *text, const char *advice);
 void findings_end(const struct findings *r);

@@ -55,8 +55,8 @@ static bool look(struct ctl *c, struct left *l, struct local_msg *m)
     return ctl_ask(c, "health", m) && take(c, l);
 }
 
-/* Prints it: on a terminal over the last line, otherwise on a new line after
- * each change. */
+/* Prints what is left: on a terminal over the last line, otherwise on a new
+ * line after each change. */
 static void show(const struct left *l, char shown[256], const struct asked *a)
 {
     bool live = isatty(STDOUT_FILENO);

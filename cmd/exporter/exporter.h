@@ -43,7 +43,7 @@ void daemon_forget(struct daemon *d);
 /* Returns the number in a row's column, finite and not negative; 0: none. */
 double row_number(struct reader row, const char *column);
 
-/* What is served. False: serve it with a status that means unhealthy. */
+/* The pages. False: serve the page with a status that means unhealthy. */
 
 /* Prints all metrics in Prometheus' text format. */
 bool metrics_print(FILE *out, const struct daemon *daemons, uint32_t count);

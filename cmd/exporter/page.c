@@ -76,7 +76,8 @@ static void print_room(FILE *out, struct reader row, uint32_t like_it, bool ids)
         row);
 }
 
-/* Counts the rooms that failed for the same reason; 0: a newer row does. */
+/* Counts the rooms that failed for the same reason as this row; 0: a newer row
+ * counts them. */
 static uint32_t like(struct reader rows, struct reader row)
 {
     char reason[HTML_VALUE];

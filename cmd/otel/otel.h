@@ -38,7 +38,7 @@ struct life {
     int64_t waits_ns;            /* since when it waits for blocks */
     int64_t waited_ns, had_ns;   /* begin and end of the last wait */
     int64_t encode_ns, wrote_ns; /* first source block, last commit */
-    int64_t moves_ns;            /* first rows that go, or land */
+    int64_t moves_ns;            /* first rows that are sent, or land */
     int64_t ready_ns;
     char peer[64];
 };

@@ -50,7 +50,8 @@ static void on_bus(int number, siginfo_t *info, void *context)
             SIG_SETMASK, &((ucontext_t *)context)->uc_sigmask, NULL);
         siglongjmp(back, 1);
     }
-    /* Not from our copies: the access is repeated, and ends the process. */
+    /* The signal is not from our copies: the access is repeated, and ends the
+     * process. */
     signal(number, SIG_DFL);
     if (pass_on)
         pass_on(number, info, context);

@@ -22,10 +22,10 @@
 #include <time.h>
 #include <unistd.h>
 
-/* How to write without blocking. A pipe or terminal is opened again, for a
- * description of our own. Where that is not allowed it is polled: POLLOUT on a
- * pipe means space for PIPE_BUF, more than a line, and each thread polls before
- * it writes. */
+/* How to write without blocking. A pipe or terminal is opened again, to get an
+ * open file description of our own. If that is not allowed it is polled:
+ * POLLOUT on a pipe means space for PIPE_BUF, more than a line, and each thread
+ * polls before it writes. */
 enum way { WAY_WRITE, WAY_SEND, WAY_POLL };
 
 enum { PRIORITY = 3 }; /* bytes of a priority, as "<2>" */
@@ -35,13 +35,15 @@ static _Atomic int log_max = LOG_INFO;
 static int log_fd = STDERR_FILENO;
 static enum way log_way = WAY_WRITE;
 static bool log_journal; /* stderr is the journal, which adds the time */
-static _Atomic uint64_t unwritten, unreported; /* lines; of them not reported */
+static _Atomic uint64_t unwritten, unreported; /* lines; those of them that were
+                                                  not reported */
 
 /* Kinds of rated lines that were used at least once. */
 static pthread_mutex_t rates_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct log_rate *rates;
 static _Atomic uint64_t lost_lines;
-static _Atomic uint32_t lost_kinds; /* with lines not reported yet */
+static _Atomic uint32_t lost_kinds; /* kinds with lines that were not reported
+                                       yet */
 
 /* True if systemd opened this stream to the journal for us. */
 static bool is_journal(const struct stat *st)

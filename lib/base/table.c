@@ -86,9 +86,9 @@ uint32_t table_get(const struct table *t, uint64_t id, uint32_t scope)
     return t->bytes[i] != 0 ? t->entries[i].value : NONE;
 }
 
-/* Moves each entry towards its home, to the first empty position. Each move may
- * leave a gap before others, so it goes round until a round moves none; entries
- * only get nearer, so there is one. */
+/* Moves each entry towards its home, to the first empty position. A move may
+ * leave a gap before other entries, so this is repeated until a round moves
+ * none. There is such a round, since entries only get nearer to their homes. */
 static void grow(struct table *t)
 {
     t->size *= 2;

@@ -233,8 +233,8 @@ int mmx_open(const struct mmx_opt *opt, mmx **out)
     return 0;
 }
 
-/* Sends BYE and reads until the daemon has closed too: a close with unread data
- * would discard the messages sent before. */
+/* Sends BYE and reads until the daemon has closed, too: if we closed with
+ * unread data, the messages that were sent before would be discarded. */
 static void say_bye(mmx *m)
 {
     struct local_msg msg = {.type = LOCAL_BYE};

@@ -98,7 +98,7 @@ uint64_t client_word(const mmx *m, mmx_room h)
     return cell_word(MMX_BOOTSTRAPPING, 0, h.tag, 0);
 }
 
-/* deadlines: wait.c looks at them */
+/* deadlines, which wait.c checks */
 
 void client_arm(mmx *m)
 {

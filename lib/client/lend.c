@@ -69,7 +69,7 @@ static void cut(mmx *m, struct client_lender *l)
     l->bye = false;
     l->due = client_now() + AGAIN_MS;
     m->lend_due = true;
-    /* One that has not answered MAP knows nothing of this process. */
+    /* A lender that has not answered MAP knows nothing of this process. */
     l->done |= !l->mapped;
 }
 
@@ -89,7 +89,7 @@ static void say(struct client_lender *l, bool map, bool bye)
     fits = fits && (!bye || local_put(&w, &msg));
     assert(fits);
     l->bye = bye;
-    /* A failure is the connection's end, which is received. */
+    /* If this fails the connection has ended, which a receive will show. */
     (void)send(l->sock, bytes, w.len, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
@@ -204,7 +204,8 @@ static void receive(mmx *m, struct client_lender *l)
         if (n < 0 && (errno == EAGAIN || errno == EINTR))
             return;
         if (n < 0 && errno == ECONNRESET)
-            continue; /* this error comes before packets already received */
+            continue; /* this error is reported before packets that were already
+                         received */
         if (n <= 0)
             cut(m, l);
         else
@@ -260,7 +261,7 @@ static void work(mmx *m, struct client_map *map)
             from = 0;
         }
     } else {
-        /* Without it each page is mapped when a row is read there. */
+        /* If this fails each page is mapped when a row is read there. */
         (void)madvise(base + from, n, MADV_POPULATE_READ);
         if (notify)
             notify(ud, p, 1);

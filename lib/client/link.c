@@ -249,7 +249,8 @@ static void hang_up(mmx *m)
     if (m->link == LINK_UP) {
         client_rooms_lost(m);
         client_tickets_lost(m);
-        /* The rooms' last words are in m->own: the page becomes zero. */
+        /* The last words of the rooms are in m->own, and the page becomes
+         * zero. */
         (void)mmap(m->page, m->page_bytes, PROT_READ,
             MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
         m->say_down = m->up_reported;
@@ -269,7 +270,8 @@ static void hang_up(mmx *m)
 void client_hang(mmx *m, int *sock)
 {
     assert(*sock >= 0);
-    /* A close alone would leave it in the set if a forked child has it. */
+    /* A close alone would leave the socket in the set if a forked child has
+     * it. */
     (void)epoll_ctl(m->ep, EPOLL_CTL_DEL, *sock, NULL);
     close(*sock);
     *sock = -1;
@@ -396,7 +398,7 @@ static void answer(mmx *m, uint32_t seq, const struct local_answer *a)
         hang_up(m);
         return;
     }
-    /* The answer to client_doubt() may be an error: any will do. */
+    /* The answer to client_doubt() may be an error: any answer will do. */
     if (a->err && seq != m->doubt)
         client_error(m, "%s: %s%s%s",
             local_name(m->asked[seq % ASKED_MAX].type),
@@ -497,7 +499,8 @@ static void pool_info(
     q.reply->over = true;
 }
 
-/* Notes a lender. One without a place is not mapped: its rows are copied. */
+/* Notes a lender. If there is no place for it, it is not mapped, and its rows
+ * are copied. */
 static void lender(mmx *m, const struct local_lender *n)
 {
     struct client_lender *l = m->lenders;

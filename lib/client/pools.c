@@ -22,7 +22,8 @@ static int map_host(mmx *m, struct client_reply *r)
     struct mmx_pool *p = &r->pool;
 
     if (r->fd < 0) {
-        errno = EMFILE; /* the kernel drops it then, without a word */
+        errno = EMFILE; /* then the kernel drops the descriptor without an
+                           error */
         client_error(m, "pool %s: its descriptor: %m", p->name);
         return -MMX_E_SYSTEM;
     }

@@ -681,8 +681,9 @@ static int release(mmx *m, mmx_room h, uint32_t rows, unsigned flags)
         return -MMX_E_STALE;
     if (rows != MMX_ALL && rows < r->base)
         return 0; /* nothing new */
-    /* The daemon would refuse these, and go on to show the room. A room that
-     * has failed here shows no rows any more, but its reader may have some. */
+    /* The daemon would refuse these flags, and continue to show the room. A
+     * room that has failed here shows no rows any more, but its reader may
+     * still have some. */
     if (flags & ~(unsigned)(MMX_KEEP | MMX_NO_READERS) ||
         (m->info.role == ROLE_ENCODED &&
             (rows != MMX_ALL || flags & MMX_NO_READERS)) ||

@@ -110,7 +110,7 @@ void client_ticket_answer(
     if (k->asks)
         k->asks--;
     if (a->err) {
-        /* A refused ask leaves an id that is held. */
+        /* If an ask is refused, the request still holds its id. */
         if (k->state == TICKET_HELD)
             notify(m, k);
         else if (k->state == TICKET_ASKED && !k->asks)

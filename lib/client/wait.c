@@ -23,7 +23,7 @@
 
 /* deadlines */
 
-/* Looks at a room that is due. */
+/* Handles a room whose deadline has passed. */
 static void look(mmx *m, struct client_room *r, uint64_t now)
 {
     if (!r->doubt) {

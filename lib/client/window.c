@@ -187,7 +187,7 @@ static void overlap(const struct build *b, const struct mmx_placeholder *p,
 
     *s = (uint32_t)min_u64(from, p->length);
     *e = (uint32_t)min_u64(to, p->length);
-    /* Reached by the draft model's shift only. */
+    /* Only the draft model's shift reaches the span. */
     if (p->offset >= b->real_end &&
         (p->flags & MMX_ABSENT ||
             (p->flags & MMX_INDIVISIBLE && *e < p->length)))
@@ -288,7 +288,7 @@ static enum err lay_mask(
             }
             done += ones;
             run_end = at + from + ones;
-            /* Adding to the run's first bit carries past it. */
+            /* Adding at the run's first bit clears the run by the carry. */
             w &= w + (UINT64_C(1) << from);
             if (!w && !gaps)
                 row += done;

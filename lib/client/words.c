@@ -156,7 +156,8 @@ const char *mmx_version(void)
 
 int mmx_reference_draw(struct mmx_reference *out)
 {
-    uint8_t bytes[MMX_REFERENCE_BYTES]; /* so few bytes come in one call */
+    uint8_t bytes[MMX_REFERENCE_BYTES]; /* so few bytes come in one call of
+                                           getrandom() */
 
     if (!out)
         return -MMX_E_MALFORMED;

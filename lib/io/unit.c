@@ -6,7 +6,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* In the order of systemd's search; MMX_UNITS replaces them. */
+/* Folders of units, in the order in which systemd searches; MMX_UNITS replaces
+ * them. */
 static const char *const places[] = {
     "/etc/systemd/system", "/run/systemd/system", "/usr/lib/systemd/system"};
 

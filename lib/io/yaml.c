@@ -38,7 +38,7 @@ struct load {
     unsigned depth;
     struct conf *c;
     struct conf_error *e;
-    const char *wanted; /* the key that the error is about; NULL: no error */
+    const char *wanted; /* the key that is looked for; NULL: none */
 };
 
 /* errors */

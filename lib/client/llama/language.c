@@ -223,7 +223,7 @@ static bool landed(mmx_room r, uint32_t end)
             return false;
         if (look.state == MMX_FAILED_STATE)
             return good(-look.reason);
-        if (look.rows >= end) /* of an event: their runs came with it */
+        if (look.rows >= end) /* rows of an event: their runs came with it */
             return true;
         (void)mmx_wait(host.m, ev, 16, 1000);
     }

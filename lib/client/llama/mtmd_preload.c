@@ -56,7 +56,8 @@ static struct {
     mmx *m;
     struct mmx_pool pool;
     uint64_t epoch;
-    bool off;  /* never again: this program encodes by itself */
+    bool off;  /* rows are never requested again: this program encodes by
+                  itself */
     bool away; /* a line has said so */
     int waits; /* threads that step the handle themselves */
     int width;
@@ -104,7 +105,7 @@ static void *real(const char *name)
 /* link */
 
 /* Maps the pool of a restarted daemon, unless rows of its last run may still be
- * read: their map would go. Called with the lock held. */
+ * read: their map would be removed. Called with the lock held. */
 static bool map_pool(uint64_t epoch)
 {
     const struct mmx_field *f = &link.pool.fields[0];

@@ -88,7 +88,7 @@ void carrier_disconnect(struct data *d, uint32_t i)
     end->open = end->unreported = false;
 }
 
-/* Marks endpoint i as to be reported: made, or broken. */
+/* Marks that endpoint i has to be reported as made, or as broken. */
 static void report_end(struct carrier *c, uint32_t i, bool made)
 {
     struct carrier_end *end = &c->ends[i];

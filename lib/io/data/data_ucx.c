@@ -33,7 +33,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* At least the bytes that UCX and TCP add to header and payload. */
+/* No fewer bytes than UCX and TCP add to header and payload. */
 #define FRAME_BYTES    128
 #define FETCH_STALLS   4
 #define CLOSE_LIMIT_NS (200 * NS_PER_MS)
@@ -49,7 +49,7 @@ static struct log_rate gone =
 struct op {
     struct carrier_op op;
     struct data *d;
-    uint64_t since_ns; /* when tick() first saw it wait; 0: never */
+    uint64_t since_ns; /* when tick() first saw the operation wait; 0: never */
     ucp_ep_h from;     /* of a fetch: UCX's own endpoint to the sender */
     bool zero_copy;    /* counted by its endpoint */
     struct ucx_pack pack;
@@ -253,7 +253,8 @@ static enum err endpoint_create(struct data *d, uint32_t i, struct span address)
     return ERR_PEER_LOST;
 }
 
-/* Sends `len` bytes without a header: 0 ask for an answer, which has 1. */
+/* Sends `len` bytes without a header: 0 bytes ask for an answer, which has 1
+ * byte. */
 static ucs_status_t send_bare(ucp_ep_h h, size_t len)
 {
     static const ucp_request_param_t param = {
@@ -270,7 +271,7 @@ static ucs_status_t send_bare(ucp_ep_h h, size_t len)
 
 /* A message without a header: a peer's question, or the answer to ours, which
  * comes by the endpoint that asked. A question at each connect is how we know
- * that the peer lives. UCX's own flush and rendezvous say so, too, but 1.18
+ * that the peer lives. UCX's own flush and rendezvous show that, too, but 1.18
  * over TCP ends the process if the peer goes before they have ended. */
 static void on_bare(struct data *d, ucp_ep_h from, size_t len)
 {

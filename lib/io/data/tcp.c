@@ -92,8 +92,9 @@ static bool on_loopback(const struct sockaddr_storage *at)
 static struct log_rate bare =
     LOG_RATE("devices without an address", LOG_WARN, 1);
 
-/* Finds the addresses of the devices. A peer must reach all of them or none:
- * all are loopback like the first one, or none is. */
+/* Finds the addresses of the devices. A peer must reach all of them or none: so
+ * only addresses are taken that are loopback if the first one is, and not
+ * loopback if it is not. */
 static void find_addresses(const char *devices, struct tcp_place *out)
 {
     struct ifaddrs *list;

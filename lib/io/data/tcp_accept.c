@@ -56,7 +56,7 @@ struct tcp_door {
     uint32_t count[RANKS];
     struct tcp_keys keys; /* keys_max entries; only if keys are required */
     int epoll, listeners[TCP_RAILS];
-    int spare;    /* spare descriptor with which to refuse clients; or -1 */
+    int spare;    /* spare descriptor, with which clients are refused; or -1 */
     int timer;    /* timerfd */
     bool timed;   /* the timer runs */
     bool resting; /* the listener is not polled until the timer expires */
@@ -77,7 +77,8 @@ bool tcp_watch(
     return false;
 }
 
-/* Polls the listeners for `events`; 0: connections wait in the kernel. */
+/* Polls the listeners for `events`; 0: not at all, and connections wait in the
+ * kernel. */
 static void listen_for(struct tcp_door *d, uint32_t events)
 {
     for (uint32_t i = 0; i < d->place.rails; i++) {

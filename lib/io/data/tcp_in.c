@@ -28,8 +28,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* At first; grows for whole messages. Where a message waits for its end, there
- * is room for the next record. */
+/* The size at first; the buffer grows for whole messages. Beyond a message that
+ * waits for its end, there is room for the next record. */
 #define BUFFER     ((size_t)64 * 1024 + RECORD_MAX)
 #define READ_AHEAD ((size_t)1024)
 /* Limits of a turn, so that other connections get theirs: system calls, and
@@ -54,7 +54,8 @@ struct tcp_in {
     uint8_t key_id[TCP_KEY_ID];
     uint32_t who;    /* peer whose key was proven; NONE */
     uint32_t stream; /* after the proof: its stream number */
-    bool large;      /* this or the last body is fetched: the next may be */
+    bool large;      /* this or the last body is fetched, so the next one may
+                        be */
     bool used; /* a grown buffer was needed since the last tcp_in_shrink() */
     uint64_t quiet_since_ns;
     uint64_t moved; /* bytes since quiet_since_ns */
@@ -525,7 +526,8 @@ void tcp_in_again(struct tcp_in *in, bool *over)
     prove(in, over);
 }
 
-/* As tcp_in_turn(), encrypted: one read of the socket, and all its records. */
+/* Does what tcp_in_turn() does for an encrypted connection: reads the socket
+ * once and opens all records. */
 static unsigned turn_sealed(struct tcp_in *in, bool *over)
 {
     ssize_t n = tcp_records_read(in->records, in->fd);

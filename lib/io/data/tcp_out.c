@@ -482,7 +482,8 @@ void tcp_out_event(struct data *d, uint32_t index, uint32_t events)
     if (st->safe) {
         if (!stream_prove(d, st, events))
             return;
-        events &= ~(uint32_t)EPOLLIN; /* that input was part of the proof */
+        events &= ~(uint32_t)EPOLLIN; /* the readable input was part of the
+                                         proof */
     }
     /* The peer sends nothing here: readable means closed, too. */
     if (events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)) {

@@ -235,7 +235,7 @@ static bool seal(
     return true;
 }
 
-/* Announces the next keys, and uses them, once the present ones are used up. */
+/* Once the present keys are used up, announces the next ones and uses them. */
 static bool change_keys(struct tcp_records *r, size_t n)
 {
     struct iovec v = {key_update, UPDATE};

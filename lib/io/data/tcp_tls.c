@@ -125,8 +125,8 @@ static int on_hello(SSL *ssl, int *alert, void *ud)
     return SSL_CLIENT_HELLO_SUCCESS;
 }
 
-/* Keeps the secret of what the client will send. OpenSSL gives it in this form
- * alone: a line of its name, the client's random bytes, and itself, in hex. */
+/* Keeps the secret of what the client will send. OpenSSL gives it only as a
+ * line: its name, the client's random bytes, and the secret itself, in hex. */
 static void on_secret(const SSL *ssl, const char *line)
 {
     static const char label[] = "CLIENT_TRAFFIC_SECRET_0 ";
@@ -238,7 +238,7 @@ static enum tcp_proof why_failed(struct tcp_safe *s)
     return safe_failed(s, text ? text : "the other end closed it");
 }
 
-/* Checks that a complete handshake was by the key, and takes its secret. */
+/* Checks that a complete handshake used the key, and takes its secret. */
 static enum tcp_proof finish(struct tcp_safe *s)
 {
     const SSL_CIPHER *suite = SSL_get_current_cipher(s->ssl);

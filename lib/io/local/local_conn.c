@@ -717,7 +717,7 @@ void conn_serve(struct local_conn *c)
             calls->writable(calls->ud, c->index);
         if (!c->blocked)
             conn_input(c);
-        /* Its input from before its end is handled first, in its turns. */
+        /* Input from before the end is handled first, in turns. */
         if (c->more && !c->eof)
             return;
         if (c->broken || c->dead || (c->over && conn_push(c)))

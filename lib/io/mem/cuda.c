@@ -426,7 +426,7 @@ static enum err answer(struct cuda_lane *l, CUresult r)
     return cuda_lost(l->gpu) ? ERR_INTERNAL : OK;
 }
 
-/* Asks the driver about the mark. */
+/* Asks the driver whether the mark was reached. */
 static enum err mark_state(
     struct cuda_lane *l, uint32_t mark, CUresult (*ask)(CUevent event))
 {

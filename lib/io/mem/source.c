@@ -62,8 +62,8 @@ static enum err check_file(
     return s->bytes <= room ? OK : ERR_TOO_LARGE;
 }
 
-/* Stores the handle of GPU memory. The driver validates it at mapping; there is
- * no size to check before. */
+/* Stores the handle of GPU memory. The driver checks it when it is mapped;
+ * there is no size to check before that. */
 static enum err fill_gpu(
     struct source *s, const struct local_pool_info *m, const char **why)
 {
@@ -194,7 +194,7 @@ void source_drop(struct source *s)
 
 bool source_alone(const struct source *s)
 {
-    /* source_drop() releases it: no copy of its holder goes on. */
+    /* source_drop() has released it: no copy of that holder goes on. */
     return !s || atomic_load_explicit(&s->holders, memory_order_acquire) == 1;
 }
 

@@ -25,7 +25,7 @@
 #include <unistd.h>
 #include <zmq.h>
 
-/* The folder of names without a slash, unless systemd provides one. */
+/* Names without a slash are in this folder, unless systemd provides one. */
 #define KEYS_FOLDER "/etc/mmx"
 
 void keys_path(const char *file, char *out, size_t size)

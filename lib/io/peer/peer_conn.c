@@ -50,7 +50,7 @@
 #define GREETING_BYTES 64
 /* All connections together may have INBOXES times limits.inbox unread. */
 #define INBOXES 4
-/* A tick later than this means that the daemon was stopped. */
+/* If a tick is later than this number of ticks, the daemon was stopped. */
 #define LATE_TICKS 20
 /* connections refused per turn */
 #define REFUSED_TURN 256
@@ -248,7 +248,8 @@ static bool heard(const struct links *p, const struct conn *c)
            now.acked > GREETING_BYTES;
 }
 
-/* Half of the entries beyond links; the other half is for newer ones. */
+/* Returns half of the number of entries beyond links; the other half is for
+ * newer connections. */
 static uint32_t heard_max(const struct links *p)
 {
     return (p->conns_count - p->opt.links) / 2;

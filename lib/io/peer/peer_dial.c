@@ -20,8 +20,9 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Waits before the next attempt: after one without socket or thread, after one
- * of ZMQ's (longer than ZMQ takes), and at most. */
+/* Waits before the next attempt: the first one, after an attempt without socket
+ * or thread; after an attempt by ZMQ (longer than ZMQ takes); and the longest
+ * one. */
 #define WAIT_FIRST_NS (200 * NS_PER_MS)
 #define WAIT_NAME_NS  (2 * NS_PER_S)
 #define WAIT_MAX_NS   (30 * NS_PER_S)
@@ -228,7 +229,8 @@ void dial_refused(struct links *p, uint32_t link, const char *why, bool sure)
         d->wait_ns = min_u64(d->wait_ns, WAIT_KEYS_NS);
         d->retry_ns = now + d->wait_ns;
     } else if (d->used && !link_at(p, link)->sock && d->found.count > 0) {
-        /* At once: a listener may have a new first key; the link is needed. */
+        /* At once, since a listener may have a new first key, and the link is
+         * needed. */
         open_socket(p, link, now);
     }
     if (tells(d, keys, now))

@@ -65,8 +65,9 @@ static void drop_all(struct links *p)
         }
 }
 
-/* Ends the connections whose keys are not admitted as before. Connections
- * without a HELLO are checked at their HELLO (keys_admit). */
+/* Ends the connections whose keys are no longer admitted, or not for the same
+ * daemon. Connections without a HELLO are checked at their HELLO
+ * (keys_admit). */
 static void drop_others(struct links *p, const struct keys *old)
 {
     LIST_FOREACH_SAFE (n, &p->greeted) {

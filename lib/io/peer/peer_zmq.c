@@ -31,7 +31,7 @@
 #define PACKET_BYTES 65536u
 #define FRAMES_TURN  2048u /* over all sockets */
 #define FRAMES_SOCK  256u
-/* If more bytes than this wait, the next tick comes soon. */
+/* If more bytes than this wait on a connection, the next tick comes soon. */
 #define BEHIND_BYTES 65536
 #define STRANGERS    2048u
 #define RID_BYTES    5 /* of routing ids chosen by ZMQ */
@@ -161,7 +161,7 @@ static uint32_t pass_frames(struct links *p)
     return count;
 }
 
-/* Passes the frames of p->msg on, a link's. */
+/* Passes on the frames of p->msg, which came on a link. */
 static uint32_t take_frames(struct links *p, uint32_t link)
 {
     p->stats.packets_in++;
@@ -178,7 +178,7 @@ static uint32_t router_conn(struct links *p)
     uint32_t conn = fd < 0 ? NONE : table_get(&p->by_fd, (uint32_t)fd, 0);
 
     if (conn == NONE && fd >= 0) {
-        /* It may be new, with its event still in the monitor. */
+        /* The connection may be new, and its event still in the monitor. */
         sock_news(p->router);
         conn = table_get(&p->by_fd, (uint32_t)fd, 0);
     }
@@ -321,7 +321,7 @@ static bool readable(void *zmq)
     int events = 0;
     size_t n = sizeof(events);
 
-    /* A signal may end the question: then a receive finds out. */
+    /* A signal may interrupt the call: then a receive finds out. */
     return zmq_getsockopt(zmq, ZMQ_EVENTS, &events, &n) != 0 ||
            (events & ZMQ_POLLIN) != 0;
 }
