@@ -165,6 +165,7 @@ static void open_socket(struct links *p, uint32_t link, uint64_t now_ns)
         wait_for(d, now_ns, WAIT_NAME_NS);
         return;
     }
+    snprintf(d->tried, sizeof(d->tried), "%s", host);
     k->sock = sock_open(p, ZMQ_DEALER, link, six);
     if (!k->sock) {
         log_once(d, "no socket: no descriptor or memory is left");
@@ -266,16 +267,16 @@ static void ask(struct links *p, struct dial *d, uint64_t now_ns)
     wait_for(d, now_ns, WAIT_FIRST_NS);
 }
 
-/* Takes the addresses of a name. A link that is up keeps its address; otherwise
- * the next one is tried, with a new socket if it differs. */
+/* Takes the addresses of a name, for a link that is not up: the one after the
+ * last that was tried comes next, with a new socket if it is another one. */
 static void found(struct links *p, uint32_t link, uint64_t now_ns,
     const struct lookup_result *r)
 {
     struct link *k = link_at(p, link);
     struct dial *d = &k->dial;
-    char now[LOOKUP_TEXT] = "";
     uint32_t at = 0;
 
+    CHECK(!k->up, "link %u is up, and its name is looked up", link);
     if (r->count == 0) {
         log_once(d, r->error);
         say_refused(p, link, TROUBLE_NAME, r->error);
@@ -283,16 +284,11 @@ static void found(struct links *p, uint32_t link, uint64_t now_ns,
         wait_for(d, now_ns, WAIT_NAME_NS);
         return;
     }
-    if (k->sock)
-        snprintf(now, sizeof(now), "%s", d->found.addresses[d->at]);
-    while (at < r->count && strcmp(r->addresses[at], now) != 0)
+    while (at < r->count && strcmp(r->addresses[at], d->tried) != 0)
         at++;
     d->found = *r;
-    if (k->sock && k->up)
-        return;
-    /* The current one was tried: take the next. */
     d->at = at == r->count ? 0 : (at + 1) % r->count;
-    if (k->sock && strcmp(r->addresses[d->at], now) == 0) {
+    if (k->sock && strcmp(r->addresses[d->at], d->tried) == 0) {
         wait_for(d, now_ns, WAIT_NAME_NS);
         return;
     }
@@ -373,6 +369,7 @@ void dial_changed(struct links *p, uint32_t link)
 {
     struct dial *d = &link_at(p, link)->dial;
 
+    lookup_drop(&d->lookup);
     d->logged = NULL;
     d->wait_ns = 0;
     d->refused = 0;

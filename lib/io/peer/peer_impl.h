@@ -59,7 +59,8 @@ struct dial {
     struct lookup *lookup;
     uint64_t asked_ns; /* start of the lookup */
     struct lookup_result found;
-    uint32_t at; /* index of the present address in `found` */
+    uint32_t at;             /* index of the present address in `found` */
+    char tried[LOOKUP_TEXT]; /* the last address that was connected to */
     uint64_t retry_ns, wait_ns;
     char name[64];       /* encoder that must be at the other end; empty: any */
     uint32_t key;        /* key to try at the other end; NONE: none left */
