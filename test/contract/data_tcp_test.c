@@ -8,6 +8,7 @@
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 
 /* Returns a connection to s. */
 static int stranger(struct side *s)
@@ -297,6 +298,32 @@ static bool fd_free(void)
     if (fd >= 0)
         close(fd);
     return fd >= 0;
+}
+
+/* errno of the next accept4(); 0: the kernel's */
+static int of_network;
+
+int accept4(int fd, struct sockaddr *from, socklen_t *len, int flags)
+{
+    errno = of_network;
+    of_network = 0;
+    return errno ? -1 : (int)syscall(SYS_accept4, fd, from, len, flags);
+}
+
+/* accept(2) reports errors of the network there. */
+TEST(an_error_of_the_network_refuses_no_connection)
+{
+    SIDE a, b;
+    uint8_t bytes[8];
+
+    side_open(&b, &data_tcp);
+    side_open(&a, &data_tcp);
+    T_OK(data_tcp.connect(b.d, 0, data_tcp.address(a.d), NO_KEY));
+    of_network = EPROTO;
+    side_send(&b, 0, 2, bytes, 8);
+    side_until(&a, &b, &a.arrived_count, 1);
+    T_EQ_I64(of_network, 0);
+    T_EQ_U64(a.counts.refused, 0);
 }
 
 /* Another thread takes the spare descriptor. The carrier does not spin, and

@@ -219,8 +219,14 @@ class Versions(Case):
 @unittest.skipIf(SENT == "ucx", "data ports are of TCP")
 class Moves(test_data_keys.Hosts):
     def test_a_host_gets_another_address(self):
+        self.moves("m0")
+
+    def test_a_host_of_all_devices_gets_another_address(self):
+        self.moves("all")
+
+    def moves(self, devices):
         self.nets.link(self.e_host, self.l_host)
-        e, d = self.fleet()
+        e, d = self.fleet(devices=devices)
         enc, lm = self.engines(e, d)
         self.deliver(enc, lm, 1, 64)
         self.move(nets.L_HOST, "10.213.0.77")
@@ -231,6 +237,7 @@ class Moves(test_data_keys.Hosts):
         self.move("10.213.0.77", "10.213.0.78")
         eventually(lambda: d.stats()["workers_replaced"] > replaced,
                    "an idle daemon listens there")
+        self.assertNotIn(" error ", d.tail(400))
 
     def move(self, old, new):
         at = ["-n", self.l_host, "address"]

@@ -242,10 +242,13 @@ static unsigned accept_some(struct tcp_door *d, int listener)
             take_in(d, fd);
             continue;
         }
-        if (errno == EINTR || errno == ECONNABORTED)
+        if (errno == EAGAIN)
+            break;
+        /* Other errors are of a connection that ended, or of the network. */
+        if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS &&
+            errno != ENOMEM)
             continue;
-        if (errno != EAGAIN)
-            refuse_one(d, listener);
+        refuse_one(d, listener);
         break;
     }
     return n;
@@ -482,10 +485,15 @@ enum err tcp_door_open(struct tcp_door **out, const struct tcp_door_conf *c,
 
 bool tcp_door_moved(struct tcp_door *d, struct tcp_place *place)
 {
+    int before[TCP_RAILS];
+
+    memcpy(before, d->listeners, sizeof(before));
     if (!tcp_moved(d->data->devices, d->data->ports, d->listeners, &d->place))
         return false;
     for (uint32_t i = 0; i < d->place.rails; i++)
-        (void)tcp_watch(d->epoll, d->listeners[i], EPOLLIN, TCP_LISTENER, i);
+        if (d->listeners[i] != before[i])
+            (void)tcp_watch(
+                d->epoll, d->listeners[i], EPOLLIN, TCP_LISTENER, i);
     *place = d->place;
     return true;
 }
