@@ -98,6 +98,7 @@ bool meter_over(struct meter *m, uint64_t limit)
     out = m->written > now.acked ? m->written - now.acked : 0;
     m->behind = max_u64(in, out);
     m->read += min_u64(in, TRICKLE_BYTES);
+    m->written = max_u64(m->written, now.acked);
     return m->behind > limit;
 }
 
