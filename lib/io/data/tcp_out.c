@@ -289,11 +289,9 @@ static void pass_turn(struct data *d, struct endpoint *ep)
 
 /* Sends zeros for rows whose pages engines have removed from their pool, as a
  * hole in small pages reads. Breaking the endpoint would fail rooms of others.
- * False: no page was missing. */
+ * The pages may have come back meanwhile. False: there are no zeros. */
 static bool mend(struct endpoint *ep)
 {
-    bool mended = false;
-
     LIST_FOREACH (at, &ep->end->ops) {
         struct carrier_op *op = LIST_ENTRY(at, struct carrier_op, link);
 
@@ -305,12 +303,11 @@ static bool mend(struct endpoint *ep)
             v->iov_base = guard_zeros(v->iov_len);
             if (!v->iov_base)
                 return false;
-            mended = true;
+            log_rated(
+                &gone, "tcp: pages of a pool were removed: zeros are sent");
         }
     }
-    if (mended)
-        log_rated(&gone, "tcp: pages of a pool were removed: zeros are sent");
-    return mended;
+    return true;
 }
 
 /* Passes the turn on when it is used up, after n more bytes. True if the stream
