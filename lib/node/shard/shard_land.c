@@ -305,8 +305,8 @@ static bool fetch_iov(struct shard *s, uint32_t who, const struct segment *seg,
         &s->conf.pools[pool], pieces, n, s->iov, used, DATA_IOV_MAX);
 }
 
-/* Receives a message whole, to be copied: one of many segments, or one that
- * needs more iovecs than there are. false: the carrier cannot. */
+/* Receives a message of many segments whole, to be copied. false: the carrier
+ * cannot. */
 static bool land_whole(struct shard *s, const struct data_in *in)
 {
     const struct carry *from = s->land.from;
@@ -365,7 +365,7 @@ static bool land_rendezvous(struct shard *s, const struct data_in *in,
         s->land.from->ops->fetch(s->land.from->d, in, s->iov, used, f) == OK)
         return true;
     fetched(s, f, false);
-    return !good && land_whole(s, in);
+    return false;
 }
 
 static bool arrived(void *ud, struct data *d, const struct data_in *in)
