@@ -1,5 +1,5 @@
-/* any.h - words for tests in which anything happens: dice, and values of which
- * most are likely ones. */
+/* any.h - for tests in which anything may happen: random numbers, and random
+ * values most of which are likely ones. */
 #ifndef MMX_TEST_ANY_H
 #define MMX_TEST_ANY_H
 

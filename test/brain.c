@@ -1,5 +1,5 @@
-/* brain.c - see brain.h. One thread. Rejected: the simulator's world for this;
- * a rule is clearer when every message of its case stands in the test. */
+/* brain.c - see brain.h. One thread. Rejected: to use the simulator's world for
+ * this. A rule is clearer when every message of its case is in the test. */
 #include "core/head.h"
 #include "test/brain.h"
 

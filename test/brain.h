@@ -1,7 +1,8 @@
-/* brain.h - the rig of the brains' unit tests: one with a config, stepped by
- * hand, and what it asked for. The test plays body, shards, engines and peers;
- * nothing of the core is replaced. After every step the brain's own check of
- * itself runs. What a call collected is valid until the next call. */
+/* brain.h - the rig of the brains' unit tests: one brain with a configuration,
+ * which the test steps, and the actions that it asked for. The test plays body,
+ * shards, engines and peers; nothing of the core is replaced. After every step
+ * the brain's own check of itself runs. What a call collected is valid until
+ * the next call. */
 #ifndef MMX_TEST_BRAIN_H
 #define MMX_TEST_BRAIN_H
 

@@ -13,9 +13,9 @@
  *
  * Each carrier belongs to one thread, as data.h says, but parcels cross
  * threads, and a carrier that closes must vanish from all others. One mutex
- * guards all carriers: rings per pair, as daemons would use, were rejected
- * because this carrier is there to be obviously right. No callback runs with
- * the mutex held. */
+ * guards all carriers: rings per pair, as daemons would use, were rejected,
+ * because this carrier has to be obviously right. No callback runs with the
+ * mutex held. */
 #include "test/data_mem.h"
 
 #include "base/check.h"

@@ -1,5 +1,6 @@
 /* data_mem.h - a carrier between carriers of one process, by memcpy, with
- * faults on demand: the second implementation that io/data.h is held to. */
+ * faults on demand: a second implementation, against which the contract of
+ * io/data.h is tested. */
 #ifndef MMX_TEST_DATA_MEM_H
 #define MMX_TEST_DATA_MEM_H
 

@@ -1,4 +1,5 @@
-/* fake_daemon.c - the double: frames in, frames out, nothing in between. */
+/* fake_daemon.c - see fake_daemon.h: takes and sends frames, and does nothing
+ * with them. */
 #include "test/fake_daemon.h"
 
 #include <poll.h>

@@ -1,5 +1,5 @@
 /* gpu.c - see gpu.h. The test's thread. Rejected: linking the double. Code
- * under test has to find the driver as it does anywhere. */
+ * under test has to find the driver in the usual way. */
 #include "test/gpu.h"
 
 #include "test/t.h"

@@ -1,5 +1,5 @@
-/* here.h - vocabulary for tests of the encode side: messages of its engines,
- * and of langd `a` at link 0 and `b` at link 1. Engine 0 has session "s"; cells
+/* here.h - helpers for tests of the encode side: messages of its engines, and
+ * of langd `a` at link 0 and `b` at link 1. Engine 0 has session "s"; cells
  * have the tag cell + 100. */
 #ifndef MMX_TEST_HERE_H
 #define MMX_TEST_HERE_H

@@ -1,5 +1,5 @@
 /* relay.h - a relay in the middle of one connection for rows. Its sockets
- * belong to the test; the thread that turns the ends turns it. */
+ * belong to the test; the thread that runs the ends runs the relay, too. */
 #ifndef MMX_TEST_RELAY_H
 #define MMX_TEST_RELAY_H
 

@@ -1,7 +1,7 @@
-/* side.h - for tests of carriers: one end, and what it has received. A message
- * has an id below SIDE_IDS. Id and length begin its header and determine every
- * byte, so that a message is checked as it arrives. Usually one thread turns
- * both sides of a test. */
+/* side.h - for tests of carriers: one end of a connection, and what it has
+ * received. A message has an id below SIDE_IDS. Id and length begin its header
+ * and determine every byte, so that a message is checked as it arrives. Usually
+ * one thread runs both sides of a test. */
 #ifndef MMX_TEST_SIDE_H
 #define MMX_TEST_SIDE_H
 

@@ -1,4 +1,4 @@
-/* there.h - vocabulary for tests of the language side: messages of its engines,
+/* there.h - helpers for tests of the language side: messages of its engines,
  * and a room as the encoder at link 0 knows it. Cells have the tag cell +
  * 100. */
 #ifndef MMX_TEST_THERE_H

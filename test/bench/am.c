@@ -1,10 +1,10 @@
-/* am.c - the yardstick of latency: one UCX active message of 64 bytes between
- * the two engines, over TCP on loopback, the receiver asleep in poll when it is
- * sent, or spinning. That is what our own data plane is made of, without
- * anything around it.
+/* am.c - measures what latency is compared with: one UCX active message of 64
+ * bytes between the two engines, over TCP on loopback. When it is sent the
+ * receiver sleeps in poll, or spins. Our own data plane is made of such
+ * messages, with more around them.
  *
- * One worker per engine, one endpoint, one direction. Rejected: a ping of raw
- * TCP alone (kept beside it), which no use of UCX can reach. */
+ * One worker per engine, one endpoint, one direction. Rejected: only a ping of
+ * raw TCP (which is measured, too), since no use of UCX can be as fast. */
 #include "test/bench/bench.h"
 
 #include <poll.h>

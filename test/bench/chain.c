@@ -1,9 +1,10 @@
-/* chain.c - the yardstick of small rooms: the messages of one room's life and
- * nothing else. Four processes as ours are, the two engines and two that stand
- * for the daemons: SEQPACKET between engine and daemon, ZMQ over TCP and a bare
- * connection for rows between the daemons. A message is a record of its type;
- * no table is looked up, nothing is checked but the count. Each process takes
- * what is there, then sends what came of it in as few calls as it can.
+/* chain.c - measures what small rooms are compared with: the messages of one
+ * room's life and nothing else. There are four processes, as with mmx: the two
+ * engines, and two in the place of the daemons. They use SEQPACKET between
+ * engine and daemon, and between the daemons ZMQ over TCP and a plain
+ * connection for rows. A message is a record of its type; no table is looked
+ * up, and only the count is checked. Each process takes the messages that are
+ * there, then sends its own in as few calls as it can.
  *
  *   engine     daemon      daemon     engine
  *   ANNOUNCE ->             <- REQUEST

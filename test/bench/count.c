@@ -1,7 +1,8 @@
-/* count.c - instructions per small room, by valgrind's callgrind: the one
- * figure that does not move with the machine. Two runs, of one and of three
- * thousand rooms; what both have (start, hello, end) drops out of their
- * difference. Without valgrind there is no figure. The parent only. */
+/* count.c - instructions per small room, by valgrind's callgrind: the only
+ * figure that does not depend on the machine. There are two runs, with one
+ * thousand and three thousand rooms; their difference is without what both have
+ * (start, HELLO, end). Without valgrind there is no figure. Runs in the parent
+ * only. */
 #include "test/bench/bench.h"
 
 static uint64_t total_of(int role)

@@ -1,19 +1,20 @@
-/* mmx-bench - measures mmx against yardsticks on this machine.
+/* mmx-bench - measures mmx on this machine, and simpler programs ("yardsticks")
+ * for comparison.
  *
  * Starts daemons of its own, and engines: one process encodes, one is the
  * language side, some read along, all through libmmx. Every case runs in
- * rounds, ours and its yardstick taking turns, because a machine's speed
- * changes between minutes while the ratio of two things in one minute does
+ * rounds, in which mmx and its yardstick take turns, because a machine's speed
+ * changes between minutes, but the ratio of two programs within one minute does
  * not. Each side's processes are on one core, the yardstick's too. Times are
- * stamped with the monotonic clock in one engine and taken in the other, by
- * way of a shared page. What is moved is compared.
+ * stamped with the monotonic clock in one engine and taken in the other, by way
+ * of a shared page. What is moved is compared.
  *
  * All engines run the same list of cases and meet at a barrier before every
  * step, so none needs to know how far the others are. One thread each.
  * test/bench/README.md says what bounds the figures.
  *
- * Rejected: a benchmark of parts (a shard, a brain). The spikes measured
- * parts; here the whole is held against what the kernel alone can do. */
+ * Rejected: a benchmark of parts (a shard, a brain). Early experiments measured
+ * parts; here the whole is compared with what the kernel alone can do. */
 #include "test/bench/bench.h"
 
 #include <getopt.h>

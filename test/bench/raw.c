@@ -1,9 +1,9 @@
 /* raw.c - the yardsticks: what the kernel alone can do, between the same two
  * processes and from the same memory.
  *
- * TCP_NODELAY and several sizes of write: without them loopback is bimodal
- * and any target easy. The ping sleeps in poll like an engine does; a
- * spinning one would measure another machine. One thread of each engine. */
+ * TCP_NODELAY and several sizes of write: without them loopback has two speeds
+ * and any target is easy. The ping sleeps in poll as an engine does; one that
+ * spins would measure something else. One thread of each engine. */
 #include "test/bench/bench.h"
 
 #include <arpa/inet.h>

@@ -1,7 +1,7 @@
-/* rooms.c - one room, seen by both engines. Every function here is run by
- * both; `which` says which part of it. They meet before each step, so neither
- * needs to know how far the other is. A die() in one ends all: the parent
- * watches. One thread each.
+/* rooms.c - one room, as both engines run it. Both call every function here;
+ * `which` says which part of it they do. They meet before each step, so neither
+ * needs to know how far the other is. If one calls die(), the parent notices
+ * and ends all. One thread each.
  *
  * What is moved is compared: large rooms in the first round, small ones
  * always, since their number is in their rows. Rejected: comparing every large

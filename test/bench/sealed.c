@@ -1,9 +1,9 @@
-/* sealed.c - the yardstick of encrypted rows: two bare ends of OpenSSL over one
- * TCP connection, as somebody would build them who wants nothing but speed.
- * Records are encrypted straight from the source and gathered, 16 to a send;
- * the other end receives as much at once and has OpenSSL put records straight
- * into their place. Between the two engines of mmx-bench, or one process each,
- * started by test/bench/streams. */
+/* sealed.c - measures what encrypted rows are compared with: OpenSSL alone at
+ * both ends of one TCP connection, built only for speed. Records are encrypted
+ * straight from the source and gathered, 16 to a send; the other end receives
+ * as much at once and has OpenSSL put records straight into their place.
+ * Between the two engines of mmx-bench, or one process each, started by
+ * test/bench/streams. */
 #include "test/bench/bench.h"
 
 #include <arpa/inet.h>

@@ -1,7 +1,7 @@
 /* table.c - results as a table, and as JSON: a list of objects with the keys
- * case, unit, ours, yardstick, ratio, target, met. Ratios are ours by the
- * yardstick's, targets those of the design. Best is the least time, median the
- * middle one. After the run, one thread. */
+ * case, unit, ours, yardstick, ratio, target, met. A ratio is our figure
+ * divided by the yardstick's; targets are those of the design. The best is the
+ * least time, the median the middle one. After the run, one thread. */
 #include "test/bench/bench.h"
 
 #include <sys/utsname.h>

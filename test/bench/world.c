@@ -1,8 +1,9 @@
 /* world.c - the processes of a run: daemons with configurations of their own
  * in a directory of their own, the engines, and the parent that watches.
  *
- * Nothing outlives the parent: the children ask to be killed with it. Even
- * sides run on the first core, odd ones on the second. */
+ * Nothing outlives the parent: the children ask the kernel to kill them when it
+ * ends. Sides with even numbers run on the first core, odd ones on the
+ * second. */
 #include "test/bench/bench.h"
 
 #include <arpa/inet.h>

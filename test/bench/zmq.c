@@ -1,7 +1,8 @@
-/* zmq.c - the yardstick of what engines do today: the rows as frames of one
- * ZMQ message, PUSH to PULL over TCP, each copied at the receiver to where it
- * belongs, as an engine does that gets buffers instead of a map. Frames are
- * sent from where they lie; there is no pickle in it, which flatters it.
+/* zmq.c - measures what engines do today: the rows are frames of one ZMQ
+ * message, PUSH to PULL over TCP. The receiver copies each to its place, as an
+ * engine does that gets buffers instead of a map. Frames are sent from where
+ * they lie; there is no pickle, so the figure is better than that of a real
+ * engine.
  *
  * One frame per picture: an eighth of the room. One thread of each engine. */
 #include "test/bench/bench.h"

@@ -1,4 +1,4 @@
-/* data_own_test.c - promises of one carrier alone. UCX: its environment,
+/* data_own_test.c - promises that only one carrier makes. UCX: its environment,
  * transports, stuck workers and killed peers; TCP: killed peers. */
 #include "base/guard.h"
 #include "test/data_mem.h"

@@ -1,6 +1,6 @@
 /* data_streams_test.c - data_tcp with several connections to a peer: over
  * rails, small messages beside large ones, and one connection that is refused,
- * stalls or breaks. One thread turns everything. */
+ * stalls or breaks. One thread runs everything. */
 #include "io/data/tcp.h"
 #include "test/side.h"
 #include "test/t.h"

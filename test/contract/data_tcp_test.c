@@ -1,6 +1,6 @@
-/* data_tcp_test.c - promises of data_tcp alone: who may connect, which input it
- * refuses, and messages fetched whole. Strangers are sockets of this test; one
- * thread turns everything. */
+/* data_tcp_test.c - promises that only data_tcp makes: who may connect, which
+ * input it refuses, and messages that are fetched whole. Strangers are sockets
+ * of this test; one thread runs everything. */
 #include "io/data/tcp.h"
 #include "test/side.h"
 #include "test/t.h"

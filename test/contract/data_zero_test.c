@@ -2,9 +2,9 @@
  * CMA reads the sender's memory where it lies.
  *
  * UCX reads some of its variables when it is loaded, so this program sets them
- * and runs itself again. UCX takes CMA for endpoints with error handling only
- * if told so: a sender that gives up cannot stop a reader. The daemons do not
- * set that. */
+ * and runs itself again. UCX uses CMA for endpoints with error handling only if
+ * a variable says so, since a sender that gives up cannot stop a reader. The
+ * daemons do not set that variable. */
 #include "io/data/ucx.h"
 #include "test/side.h"
 #include "test/t.h"

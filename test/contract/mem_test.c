@@ -1,5 +1,5 @@
 /* mem_test.c - what engines and shards need of a pool's memory: all pages are
- * there, the size is fixed, and only the daemon writes where only it may. */
+ * there, the size is fixed, and only the daemon can write if only it may. */
 #include "io/mem.h"
 #include "test/t.h"
 

@@ -1,5 +1,5 @@
-/* ucx_probe_test.c - what is asked of UCX before it is chosen, above all that
- * it notices when memory is unmapped.  * UCX reads UCX_MEM_EVENTS when it is
+/* ucx_probe_test.c - what UCX has to pass before it is chosen, above all that
+ * it notices when memory is unmapped. * UCX reads UCX_MEM_EVENTS when it is
  * loaded, so each case is a process of its own: this program again, which
  * prints the answer. */
 #include "io/data/ucx.h"

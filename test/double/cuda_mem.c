@@ -1,6 +1,6 @@
 /* cuda_mem.c - devices, contexts and memory of the driver's double; double.h
- * says what it is. Any thread; one lock around the tables, as nothing here is
- * in a hurry. Rejected: malloc as GPU memory, which another process could not
+ * says what it is. Any thread; one lock around the tables, as nothing here has
+ * to be fast. Rejected: malloc as GPU memory, which another process could not
  * map and which code of ours could touch unnoticed. */
 #include "test/double/double.h"
 

@@ -1,9 +1,9 @@
 /* cuda_stream.c - streams and events of the driver's double: each stream is a
  * thread that carries out a queue, so that what the driver does later happens
- * later here too. Invariants: what was queued before a mark is done when the
- * mark is; after a failure nothing more is carried out and every mark gives
- * the failure. Rejected: doing copies at once, which no test of overlap or of
- * waiting would notice. */
+ * later here, too. Invariants: everything queued before a mark is done when the
+ * mark is reached; after a failure nothing more is carried out, and every mark
+ * returns the failure. Rejected: doing copies at once, which no test of overlap
+ * or of waiting would notice. */
 #include "test/double/double.h"
 
 #include <pthread.h>

@@ -4,9 +4,9 @@
  *
  * An address of "GPU" memory has a bit that no CPU can follow (TAG), so that
  * whoever touches it by CPU crashes as with a real one. Streams are threads
- * with a queue; VMM exports are memfds. What is checked: a context is
- * current, addresses lie in a mapping that may be read or written. What cannot
- * be had here: real speed, order against kernels, the driver's own bugs.
+ * with a queue; VMM exports are memfds. It checks that a context is current,
+ * and that addresses lie in a mapping that may be read or written. It does not
+ * have real speed, order against kernels, or the driver's own bugs.
  *
  * Faults and limits are set by double_set(name, value), or by the environment
  * at cuInit as CUDA_DOUBLE="name=value,...":

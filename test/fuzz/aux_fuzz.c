@@ -1,8 +1,9 @@
 /* aux_fuzz.c - an aux that another engine could send.
  *
- * Holds: what is accepted and has only known tags comes through the writer the
- * same, byte for byte, since there is one way to say a thing; and so what was
- * joined with its rest comes through the split. One thread. */
+ * Holds: an aux that is accepted and has only known tags comes out of the
+ * writer the same, byte for byte, since each content has only one form; and an
+ * aux that was joined with its rest comes out of the split the same. One
+ * thread. */
 #include "base/check.h"
 #include "client/mmx_aux.h"
 

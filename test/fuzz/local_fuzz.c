@@ -1,9 +1,9 @@
 /* local_fuzz.c - bytes that an engine could send, through the local codec.
  *
- * Holds: every call moves on, so that a packet ends; what decodes fits back
- * into a packet's worth of bytes, and comes out of them the same. Comparing
- * encodings instead of structs needs no list of fields that could fall behind
- * the table. One thread. */
+ * Holds: every call consumes bytes, so that a packet ends; what is decoded can
+ * be encoded into the bytes of one packet, and decodes from them the same.
+ * Comparing encodings instead of structs needs no list of fields that could
+ * fall behind the table. One thread. */
 #include "base/check.h"
 #include "wire/wire.h"
 

@@ -1,9 +1,9 @@
 /* segment_fuzz.c - headers of data messages that another daemon could send.
  *
  * The first four bytes are the length of a payload that is not there, the rest
- * is the header, or a header and where its segments lie. Holds: what is
- * accepted adds up to the payload, and comes through its own encoding the
- * same. One thread. */
+ * is the header, or a header and where its segments lie. Holds: the segments
+ * that are accepted add up to the payload, and are the same after they are
+ * encoded and decoded. One thread. */
 #include "base/check.h"
 #include "wire/segment.h"
 

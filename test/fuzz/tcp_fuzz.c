@@ -2,9 +2,9 @@
  *
  * Input: how much is written at a time, what is done with large messages, then
  * the bytes behind a good greeting. Holds: what arrives is what a plain reader
- * of the same bytes sees, in order and once, however it was cut; a fetch ends
- * exactly once; what is longer than a daemon's configuration can mean never
- * arrives, not even to be asked for whole. One thread. */
+ * of the same bytes sees, in order and once, however the bytes were cut; a
+ * fetch ends exactly once; a message that is longer than a daemon's
+ * configuration allows never arrives. One thread. */
 #include "base/check.h"
 #include "wire/layout.h"
 #include "wire/segment.h"

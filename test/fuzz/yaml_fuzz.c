@@ -1,9 +1,9 @@
-/* yaml_fuzz.c - configuration files that somebody may have written.
+/* yaml_fuzz.c - configuration files with any content.
  *
  * The first byte chooses the role, the rest is the file. Holds: a refusal says
- * what is wrong; a configuration that is taken can be printed, and what is
- * printed is taken and prints the same. The file is a memfd, as the loader
- * takes a path. One thread. */
+ * what is wrong; a configuration that is accepted can be printed, and the
+ * printed text is accepted and prints the same. The file is a memfd, as the
+ * loader takes a path. One thread. */
 #include "base/check.h"
 #include "io/yaml.h"
 

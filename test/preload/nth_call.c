@@ -4,13 +4,13 @@
  *
  * The file MMX_NTH is mapped: struct page. A test writes fail_at of a kind
  * before the program starts or while it runs; the call that raises `calls` to
- * it fails. What is held in memory and maps is counted as well.
+ * it fails. Memory and maps that are in use are counted as well.
  *
  * The slots of the program's own table of imported functions are changed, so
- * that libraries call each other as ever: what libzmq or UCX does without
- * memory is theirs. They have to be bound: LD_BIND_NOW. Any thread. Rejected:
- * functions of the same names, which libraries would find as well, and which
- * hide those of a sanitizer. */
+ * that libraries call each other as usual: what libzmq or UCX does without
+ * memory is not tested here. The slots have to be bound: LD_BIND_NOW. Any
+ * thread. Rejected: functions of the same names, which libraries would find as
+ * well, and which hide those of a sanitizer. */
 #include <errno.h>
 #include <fcntl.h>
 #include <link.h>

@@ -1,7 +1,7 @@
-/* slow_names.c - preloaded into a daemon by a test: the host slow.invalid is
- * looked for during a minute and not found, as one whose servers do not
- * answer; moved.invalid is the address in the file MMX_MOVED; other names are
- * looked for as ever. Any thread; it keeps nothing. Rejected: a name server of
+/* slow_names.c - preloaded into a daemon by a test: a lookup of the host
+ * slow.invalid takes a minute and finds nothing, as if its name servers did not
+ * answer; moved.invalid has the address in the file MMX_MOVED; other names are
+ * looked up as usual. Any thread; it keeps nothing. Rejected: a name server of
  * our own, which needs a file of the machine. */
 #include <dlfcn.h>
 #include <netdb.h>

@@ -1,8 +1,8 @@
 /* walk.c - preloaded into a daemon that was built with -finstrument-functions:
- * counts how often each function is entered while the first word of the file
- * MMX_WALK, which is mapped, is not 0, and until the function at `ends` is. Any
- * thread. Rejected: a tracer. It stops the threads, whose order is what is
- * looked at. */
+ * counts how often each function is entered while the first word of the mapped
+ * file MMX_WALK is not 0, and until the function at `ends` is entered. Any
+ * thread. Rejected: a tracer. It stops the threads, but their order is what the
+ * test looks at. */
 #include <fcntl.h>
 #include <link.h>
 #include <stdatomic.h>

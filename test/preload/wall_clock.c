@@ -1,5 +1,5 @@
 /* wall_clock.c - preloaded into a daemon by a test: the wall clock is wrong by
- * the seconds that stand in the file MMX_CLOCK, an int64 that the test changes.
+ * the number of seconds in the file MMX_CLOCK, an int64 that the test changes.
  * Any thread; the monotonic clocks are those of the kernel. Rejected: a time
  * namespace, which has no wall clock of its own. */
 #include <fcntl.h>

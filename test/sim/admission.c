@@ -1,5 +1,5 @@
-/* admission.c - scenarios of RULES 5: who gets blocks where one thing is held
- * while another is waited for. */
+/* admission.c - scenarios of RULES 5: which room gets blocks when rooms hold
+ * some blocks and wait for others. */
 #include "test/sim/admission.h"
 
 /* firm grants */

@@ -1,4 +1,4 @@
-/* admission.h - scenarios of who gets blocks: see admission.c. */
+/* admission.h - scenarios of which room gets blocks: see admission.c. */
 #ifndef MMX_SIM_ADMISSION_H
 #define MMX_SIM_ADMISSION_H
 

@@ -1,7 +1,7 @@
 /* calm.c - a world in which nothing goes wrong. Deadlines have their defaults,
- * but for TOTAL_CALM, and all work is done before them: a room that fails by a
- * deadline was forgotten. So every room has to succeed, or to end with the one
- * reason that its engines asked for.
+ * except TOTAL_CALM, and all work is done before they pass: a room that fails
+ * by a deadline was forgotten. So every room has to succeed, or to end with the
+ * one reason that its engines asked for.
  *
  * A room also ends in time: it waits for what an engine does, or for messages,
  * rows and copies that are under way, and never for a timer (waits.c). */

@@ -1,6 +1,6 @@
 /* check_kept.c - rows that were kept, and rows that no langd asks for, give way
- * to items that wait for source blocks: RULES 5.21. No more of them
- * than is needed, in time, and none whose blocks would not come. */
+ * to items that wait for source blocks (RULES 5.21): no more of them than
+ * needed, in time, and none whose blocks would not come back. */
 #include "test/sim/reference.h"
 
 /* Blocks of a pool in this step. gone: of the largest kept item that was let go

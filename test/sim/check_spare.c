@@ -1,5 +1,5 @@
 /* check_spare.c - blocks that a group of unknown totals keeps for members that
- * grow, and that these blocks can be had: RULES 5.6. */
+ * grow, and that the members can get these blocks: RULES 5.6. */
 #include "test/sim/reference.h"
 
 /* Returns what the group may still take: all that it may hold, less what its

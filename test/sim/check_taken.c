@@ -1,6 +1,6 @@
 /* check_taken.c - what langd takes back for the head of a queue: blocks (RULES
  * 5.2, 5.4) and space for aux (5.8). It takes no more than is needed, in order,
- * and all that it may as long as the head does not fit. reference.c says which
+ * and all that it may take while the head does not fit. reference.c says which
  * room the head is. */
 #include "test/sim/reference.h"
 

@@ -4,7 +4,7 @@
  * Invariants: carrying out actions never steps the brain; commands reach each
  * shard in order, notes come back in order; the life number of a daemon voids
  * all that was under way when it died. Rejected: shards that answer at once. A
- * real brain is ahead of its shards, and there the races are. */
+ * real brain is ahead of its shards, and that causes the races. */
 #include "test/sim/sim.h"
 
 #include "base/check.h"

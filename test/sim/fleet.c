@@ -1,10 +1,10 @@
 /* fleet.c - as many daemons as a cluster has: every langd asks every encoded,
- * rooms of several users come all the time, with keys by a law of Zipf, many at
- * once at one encoder for a while; each daemon is reloaded, and in turn drained
- * and restarted. There is no fault, so no room may be lost.
+ * rooms of several users come all the time, with keys that follow Zipf's law,
+ * for a while many at once at one encoder; each daemon is reloaded, and in turn
+ * drained and restarted. There is no fault, so no room may be lost.
  *
- * Worlds of this size are not checked whole after each step (W.sparse). What a
- * room costs the brains must not depend on the number of daemons. */
+ * Worlds of this size are not checked completely after each step (W.sparse).
+ * What a room costs the brains must not depend on the number of daemons. */
 #include "test/sim/stage.h"
 
 #include "base/check.h"

@@ -1,8 +1,8 @@
 /* ghost.c - hostile or broken programs: a langd, an encoded and an engine that
  * send valid frames in any order, with any numbers, about their own rooms and
- * those of others. The brains keep their invariants, and no other peer is told
- * a lie. What ghosts announce and request has rooms of its own, which no one
- * looks at.
+ * those of others. The brains must keep their invariants, and no other peer may
+ * be told something false. Rooms that only ghosts announce and request are not
+ * checked.
  *
  * Ghosts know epochs and generations by looking into the brains: a stranger
  * would have to guess them. */

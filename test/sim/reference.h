@@ -1,10 +1,10 @@
 /* reference.h - what the rules of order (RULES 5) read of a brain, once for
  * each step, and the oracles that read it. reference_step.c looks at the brain;
- * reference.c says who should get what now, and in which order. What follows
- * from that has oracles of its own: check_taken.c (what langd takes back for
- * the head), check_spare.c (what a group keeps free), check_victims.c (which
- * item is ended for another), check_fair.c (how often an item is overtaken),
- * check_kept.c (rows that no langd asks for give way).
+ * reference.c says who should get what now, and in which order. Oracles of
+ * their own check what follows from that: check_taken.c (what langd takes back
+ * for the head), check_spare.c (what a group keeps free), check_victims.c
+ * (which item is ended for another), check_fair.c (how often an item is
+ * overtaken), check_kept.c (rows that no langd asks for give way).
  *
  * Facts of the step before are values; pointers in them may be stale. */
 #ifndef MMX_SIM_REFERENCE_H

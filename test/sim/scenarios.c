@@ -1,6 +1,6 @@
-/* scenarios.c - worlds that must go exactly so: what the design promises, and
- * cases that shaped its rules. No message is lost or late in them, unless the
- * story asks for it. */
+/* scenarios.c - worlds with one exact course: what the design promises, and
+ * cases that led to its rules. No message is lost or late in them, unless the
+ * scenario needs it. */
 #include "test/sim/admission.h"
 
 #include "base/check.h"

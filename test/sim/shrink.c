@@ -1,7 +1,7 @@
-/* shrink.c - which parts of a seed's world are set otherwise, or left out: by
- * the words of a command line, which are the world as data, or by a search for
- * a small world that still fails. Each part draws from a stream of its own, so
- * the other parts stay as they are. */
+/* shrink.c - which parts of a seed's world are changed or left out: by the
+ * words of a command line, which describe the world, or by a search for a small
+ * world that still fails. Each part draws from a stream of its own, so the
+ * other parts stay as they are. */
 #include "test/sim/sim.h"
 
 #include "base/check.h"

@@ -1,4 +1,4 @@
-/* stage.h - worlds that must go exactly so: see stage.c. */
+/* stage.h - worlds with one exact course: see stage.c. */
 #ifndef MMX_SIM_STAGE_H
 #define MMX_SIM_STAGE_H
 

@@ -1,6 +1,6 @@
-/* swarm.c - a seed's world: draws daemons, pools, engines and faults, with many
- * rates zero; runs them; ends all faults; then everything must end, and nothing
- * may be left. */
+/* swarm.c - a seed's world: draws daemons, pools, engines and faults (many
+ * rates are zero), runs them, and ends all faults. Then everything must end,
+ * and nothing may be left. */
 #include "test/sim/sim.h"
 
 #include "base/check.h"

@@ -1,15 +1,16 @@
-/* waits.c - who waits for whom. At a quiet moment, when no message, row, copy,
- * command or call is under way, a room that has not ended waits for an engine
- * that acts in its own time, for a message that is repeated, or for another
- * room. A room that waits for none of these, or only for rooms that do not
- * move, waits for ever: the world fails at once, whatever deadline would end
- * the room.
+/* waits.c - which room waits for which. At a quiet moment, when no message,
+ * row, copy, command or call is under way, a room that has not ended waits for
+ * an engine that acts in its own time, for a message that is repeated, or for
+ * another room. A room that waits for none of these, or only for rooms that do
+ * not move, waits for ever: the world fails at once, whatever deadline would
+ * end the room.
  *
- * Nodes are the rooms of langds and the items of encodeds. Sought is the least
- * set of nodes that move: those that wait for time alone, and those that wait
- * for some that move. Of the holders of a pool's blocks one is enough; of an
- * item's destinations all are needed. If a rule is simplified here, a node may
- * be in the set by mistake: that can hide a circle, but not invent one. */
+ * Nodes are the rooms of langds and the items of encodeds. The search is for
+ * the least set of nodes that move: those that wait only for time, and those
+ * that wait for nodes that move. Of the holders of a pool's blocks one that
+ * moves is enough; of an item's destinations all must move. If a rule is
+ * simplified here, a node may be in the set by mistake: that can hide a circle,
+ * but not invent one. */
 #include "test/sim/sim.h"
 
 #include "core/encode/encode.h"

@@ -1,5 +1,5 @@
-/* base_test.c - the dependency-free islands: heap, table, bytes, list, ring
- * and wake, slab, reasons. Each is held against a simpler model of itself. */
+/* base_test.c - the dependency-free islands: heap, table, bytes, list, ring and
+ * wake, slab, reasons. Each is compared with a simpler model of itself. */
 #include "base/bytes.h"
 #include "base/err.h"
 #include "base/heap.h"

@@ -1,5 +1,5 @@
-/* client_aux_test.c - what engines say beside rows: the vector of a picture,
- * limits, and what a reader refuses. */
+/* client_aux_test.c - aux, the data that engines send beside rows: the vector
+ * of a picture, limits, and what a reader refuses. */
 #include "client/mmx.h"
 #include "client/mmx_aux.h"
 

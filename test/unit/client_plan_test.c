@@ -1,6 +1,6 @@
-/* client_plan_test.c - plans through the client library: mmx_plan and its
- * run on a room's blocks, against a double of a daemon's socket. What a plan
- * must be is window_test.c. */
+/* client_plan_test.c - plans through the client library: mmx_plan and its run
+ * on a room's blocks, against a double of a daemon's socket. window_test.c
+ * tests what a plan must be. */
 #include "test/fake_daemon.h"
 
 static const struct mmx_plan *plan_of(uint32_t computed, uint32_t length)

@@ -1,7 +1,7 @@
 /* client_test.c - the rooms of the client library against a double of a
  * daemon's socket: which messages each call sends, and what incoming messages
- * do. The connection is client_link_test.c; rooms through real daemons are
- * test/e2e. */
+ * do. client_link_test.c has the connection, test/e2e rooms through real
+ * daemons. */
 #include "client/client.h"
 #include "test/fake_daemon.h"
 

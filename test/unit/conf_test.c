@@ -1,5 +1,6 @@
-/* conf_test.c - configuration: values, refusals with their texts, what only
- * shows at the end, and that the sample files are what conf_print writes. */
+/* conf_test.c - configuration: values, refusals with their texts, checks that
+ * are possible only at the end, and that the sample files are what conf_print
+ * writes. */
 #include "core/conf/conf.h"
 #include "wire/wire.h"
 #include "io/yaml.h"

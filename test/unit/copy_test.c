@@ -1,5 +1,5 @@
-/* copy_test.c - copies past the caches: at every alignment of both ends, in
- * every class of size, with canaries. */
+/* copy_test.c - copies that bypass the caches: at every alignment of both ends,
+ * in every class of size, with canaries. */
 #include "base/copy.h"
 #include "test/t.h"
 

@@ -1,5 +1,5 @@
-/* encoded_line_test.c - items in the order of their langds, held against a scan
- * of all of them. */
+/* encoded_line_test.c - items in the order of their langds, compared with a
+ * scan of all of them. */
 #include "core/encode/encode.h"
 #include "test/t.h"
 

@@ -1,6 +1,6 @@
-/* encoded_names_test.c - places of langds at encoded: whom a daemon with many
- * names keeps out. limits.peers is 16, and the reserve 4 more; each name has a
- * room, so that it is not idle. */
+/* encoded_names_test.c - places of langds at encoded: which langds a daemon
+ * with many names keeps out. limits.peers is 16, and the reserve 4 more; each
+ * name has a room, so that it is not idle. */
 #include "test/here.h"
 #include "base/text.h"
 

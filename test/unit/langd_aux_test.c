@@ -1,6 +1,6 @@
 /* langd_aux_test.c - who gets space for aux: the oldest first, groups as a
- * whole; a room that fails for want of it says so. As in langd_test.c: blocks
- * of 8 rows, 16 of them; two aux of 32 KiB fit. */
+ * whole; a room that fails because it got no space says so. As in langd_test.c:
+ * blocks of 8 rows, 16 of them; two aux of 32 KiB fit. */
 #include "test/there.h"
 
 #define ROOMS 40 /* limits.rooms and the reserve */

@@ -1,5 +1,6 @@
-/* langd_rights_test.c - what langd tells an encoder of who asks for a room, and
- * whom a secret keeps out of a room's place here (RULES 10.1). */
+/* langd_rights_test.c - what langd tells an encoder about the engine that asks
+ * for a room, and which engines a secret keeps out of a room's place here
+ * (RULES 10.1). */
 #include "test/there.h"
 
 static const struct secret key = {"sixteen letters"};

@@ -1,5 +1,5 @@
 /* wire_frames_test.c - the bytes of version 1, and frames that are cut.
- * frames.def has what foreign programs write. It is held against a second rule
+ * frames.def has what foreign programs write. It is compared with a second rule
  * for what each byte means. */
 #include "test/unit/wire_side.h"
 

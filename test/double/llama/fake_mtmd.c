@@ -6,7 +6,8 @@
  *   FAKE_ENCODES  a file that gets one byte for each picture encoded
  *   FAKE_HOLD     a pipe's name: encoding waits until it can be read to its end
  *
- * Helpers call what others may stand before, as the real ones do. */
+ * Helpers call functions that another library may replace, as the real ones
+ * do. */
 #include "fake.h"
 
 #include <stdlib.h>

@@ -1,6 +1,6 @@
-/* slow.c - preloaded by an encode host whose encoder is to take its time, as a
- * large one does on a GPU or a host of its own: before each chunk it sleeps
- * SLOW_MS, and so takes no processor from the language host. */
+/* slow.c - preloaded into an encode host to make its encoder slow, as a large
+ * one is on a GPU or a host of its own: it sleeps SLOW_MS before each chunk,
+ * and so takes no processor time from the language host. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <mtmd.h>
