@@ -312,13 +312,17 @@ void encoded_watch_copy(
 /* Only connections of langds that still map are left. */
 static void see_conns(const struct daemon *d, const struct encoded *e)
 {
-    for (uint32_t i = 0; i < e->b.engines.conns_max; i++)
+    const uint32_t conns = e->b.engines.conns_max;
+
+    for (uint32_t i = 0; i < conns; i++)
         HOLDS(e->b.engines.conns[i].state == CONN_FREE ||
                   (d->mappers[i] && map_stands(d->mappers[i])),
             "nothing is left", "%s: connection %u is in state %u",
             d->conf->name, i, e->b.engines.conns[i].state);
-    HOLDS(e->fenced == 0, "nothing is left", "%s: %u sources are fenced",
-        d->conf->name, e->fenced);
+    for (uint32_t i = 0; i <= conns; i++)
+        HOLDS(list_empty(&e->fences[i]), "nothing is left",
+            "%s: sources are fenced for connection %u of %u", d->conf->name, i,
+            conns);
 }
 
 void encoded_watch(struct daemon *d)

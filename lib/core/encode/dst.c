@@ -123,6 +123,7 @@ struct edst *edst_new(struct encoded *e, struct eroom *m, uint32_t peer,
     edst_move(e, d, DST_NEW);
     d->debt.retry_ns = d->answer_ns = TIME_NEVER;
     list_init(&d->todo);
+    list_init(&d->in_fence);
     list_push_tail(&m->dsts, &d->in_room);
     list_push_tail(&e->b.peers.peers[peer].rooms, &d->in_peer);
     m->asked++;

@@ -26,6 +26,7 @@ static void carve(struct encoded *e, struct slab *s)
     e->batches = slab_take(s, e->rooms_max, sizeof(*e->batches));
     e->items = slab_take(s, e->rooms_max, sizeof(*e->items));
     e->readers = slab_take(s, share_connections(c), sizeof(*e->readers));
+    e->fences = slab_take(s, share_connections(c) + 1, sizeof(*e->fences));
     e->open_batch = slab_take(s, share_connections(c), sizeof(struct item *));
     e->acked = slab_take(s, e->b.peers.max, sizeof(*e->acked));
     table_init(&e->keys, s, e->rooms_max, e->b.c.seed + 2);
@@ -82,6 +83,8 @@ static struct brain *init(struct slab *s, const struct brain_conf *c)
     list_init(&e->acked_pending);
     for (uint32_t i = 0; i < e->b.peers.max; i++)
         list_init(&e->acked[i].pending);
+    for (uint32_t i = 0; i <= e->b.engines.conns_max; i++)
+        list_init(&e->fences[i]);
     e->acked_ns = TIME_NEVER;
     for (uint32_t i = 0; i < e->b.pools_count; i++) {
         e->pools[i].meta = &e->b.metas[i];

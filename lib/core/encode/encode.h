@@ -151,7 +151,7 @@ struct edst {
     uint32_t pools;     /* bit i: may get rows of pool i, by rights_of() */
     struct eroom *room;
     uint64_t generation, asked_ns;
-    struct list in_room, in_peer, todo;
+    struct list in_room, in_peer, todo, in_fence;
 
     /* The grant in force: rows [from, granted). */
     uint32_t attempt, granted, from, unit_rows, part_rows;
@@ -253,6 +253,7 @@ struct ereader {
 struct encoded {
     struct brain b;          /* first */
     struct ereader *readers; /* by connection */
+    struct list *fences;     /* destinations by `map`; last: of MAP_ORPHAN */
     /* Tombs of (room, name), and (generation, run of the peer); owner: the
      * peer's number. */
     struct memory ended_rooms, ended_gens;
@@ -280,7 +281,6 @@ struct encoded {
     struct share dst_share; /* of destinations, by peer */
     uint32_t rooms_max, rooms_used, open;
     uint32_t dsts_used;
-    uint32_t fenced;    /* destinations with a fence (map is not NONE) */
     uint32_t for_users; /* bit i: pool i is restricted to users or groups */
     struct epool pools[CONF_POOLS_MAX];
     struct heap room_timers, dst_timers;

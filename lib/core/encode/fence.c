@@ -41,20 +41,11 @@ static bool may_copy(
            (pool->copied + more) * 200 <= (100 + COPY_SHARE) * all;
 }
 
-/* True if a fence waits for the process of conn, or may do so later. */
-static bool fences(const struct encoded *e, uint32_t conn)
-{
-    for (uint32_t i = 0; e->fenced > 0 && i < e->rooms_max; i++)
-        if (e->dsts[i].state != DST_FREE && e->dsts[i].map == conn)
-            return true;
-    return e->readers[conn].run != 0;
-}
-
 void edst_conn_quiet(struct encoded *e, struct out *out, uint32_t conn)
 {
     /* An orphan's L said something before its process died. */
     if (conn != MAP_ORPHAN && engine_empty(&e->b.engines, conn) &&
-        !fences(e, conn))
+        list_empty(&e->fences[conn]) && e->readers[conn].run == 0)
         out_action(out, ACT_CONN_CLOSE)->conn = conn;
 }
 
@@ -85,8 +76,8 @@ bool edst_fence(struct encoded *e, struct edst *d, bool lend)
              : !may_copy(e, p, d->room->item))
         return false;
     d->map = p->e.map_conn;
+    list_push_tail(&e->fences[d->map], &d->in_fence);
     d->map_epoch = p->epoch;
-    e->fenced++;
     d->lent = lend;
     if (lend)
         pool->lent += blocks;
@@ -97,9 +88,8 @@ bool edst_fence(struct encoded *e, struct edst *d, bool lend)
 
 void edst_unfence(struct encoded *e, struct edst *d)
 {
-    CHECK(d->map != NONE && e->fenced > 0,
-        "destination %u lifts a fence that it has not, of %u", edst_slot(e, d),
-        e->fenced);
+    CHECK(list_linked(&d->in_fence),
+        "destination %u lifts a fence that it has not", edst_slot(e, d));
     CHECK(d->lent || d->map != MAP_ORPHAN, "destination %u: nothing is lent",
         edst_slot(e, d));
     if (d->lent) {
@@ -113,7 +103,7 @@ void edst_unfence(struct encoded *e, struct edst *d)
     }
     d->lent = false;
     d->map = NONE;
-    e->fenced--;
+    list_remove(&d->in_fence);
     if (d->state == DST_FENCED) {
         d->debt.owe = 0; /* FAILED was only for the fence */
         edst_move(e, d, DST_ENDED);

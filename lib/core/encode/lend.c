@@ -141,10 +141,10 @@ bool encoded_map_reader(struct encoded *e, struct out *out, uint32_t conn,
     e->readers[conn] = (struct ereader){.run = peers_run(peers, who, epoch)};
     e->b.engines.conns[conn].state = CONN_DAEMON;
     engine_known(&e->b.engines, out, conn);
+    out_done(out, conn, m->seq, 0, 0);
     if (m->map.parting)
         supersede(e, out, conn);
-    out_done(out, conn, m->seq, 0, 0);
-    if (!m->map.parting)
+    else
         offer(e, out, conn);
     return true;
 }
@@ -155,11 +155,11 @@ void reader_gone(struct encoded *e, uint32_t conn)
 
     CHECK(conn < e->b.engines.conns_max, "reader %u is gone", conn);
     e->readers[conn] = (struct ereader){0};
-    for (uint32_t i = 0; run && e->fenced > 0 && i < e->dst_slots.fresh; i++) {
-        struct edst *d = &e->dsts[i];
+    if (run)
+        LIST_FOREACH_SAFE (n, &e->fences[e->b.engines.conns_max]) {
+            struct edst *d = LIST_ENTRY(n, struct edst, in_fence);
 
-        if (d->state != DST_FREE && d->map == MAP_ORPHAN && d->run == run &&
-            !readers_of(e, run, d->room->item->pool))
-            edst_unfence(e, d);
-    }
+            if (d->run == run && !readers_of(e, run, d->room->item->pool))
+                edst_unfence(e, d);
+        }
 }

@@ -100,16 +100,16 @@ static void orphan(struct encoded *e, struct edst *d)
     CHECK(d->lent && d->map != MAP_ORPHAN, "destination %u is an orphan twice",
         edst_slot(e, d));
     d->map = MAP_ORPHAN;
+    list_remove(&d->in_fence);
+    list_push_tail(&e->fences[e->b.engines.conns_max], &d->in_fence);
     eroom_pool(e, d->room)->orphaned += d->room->item->src.blocks;
 }
 
 void encoded_map_dead(struct encoded *e, uint32_t conn)
 {
-    for (uint32_t i = 0; e->fenced > 0 && i < e->rooms_max; i++) {
-        struct edst *d = &e->dsts[i];
+    LIST_FOREACH_SAFE (n, &e->fences[conn]) {
+        struct edst *d = LIST_ENTRY(n, struct edst, in_fence);
 
-        if (d->state == DST_FREE || d->map != conn)
-            continue;
         if (d->lent && readers_of(e, d->run, d->room->item->pool))
             orphan(e, d);
         else

@@ -110,7 +110,8 @@ static uint32_t blocks_free(const void *brain, uint32_t i)
 
 /* events */
 
-/* Fails the rooms of a pool whose memory is lost. READY rooms stay: their
+/* Fails the rooms of a pool whose memory is lost: each shard reports that once
+ * for a pool, so the table is walked as many times. READY rooms stay: their
  * readers' own calls fail. */
 static void on_pool_lost(struct langd *l, uint32_t i)
 {
