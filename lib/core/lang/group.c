@@ -20,10 +20,9 @@
 
 void groups_init(struct langd *l)
 {
-    list_init(&l->groups_idle);
     list_init(&l->groups_free);
     for (uint32_t i = 0; i < l->b.engines.conns_max; i++)
-        list_init(&l->session_groups[i]);
+        list_init(&l->groups_idle[i]);
 }
 
 /* Frees the group's spare blocks for other rooms. */
@@ -38,6 +37,13 @@ static void uncap(struct langd *l, struct lgroup *g)
     g->capped = false;
 }
 
+/* Takes the group off the idle ones, if it is there. */
+static void busy(struct langd *l, struct lgroup *g)
+{
+    share_give(&l->idle_share, g->uid, list_linked(&g->in_place));
+    list_remove(&g->in_place);
+}
+
 static void drop(struct langd *l, struct lgroup *g)
 {
     CHECK(g->used && list_empty(&g->members),
@@ -45,29 +51,39 @@ static void drop(struct langd *l, struct lgroup *g)
         (unsigned long long)g->id);
     uncap(l, g);
     table_remove(&l->group_ids, g->id, g->session);
-    list_remove(&g->in_session);
-    list_remove(&g->in_place);
+    busy(l, g);
     list_push_tail(&l->groups_free, &g->in_place);
-    share_give(&l->group_share, g->uid, 1);
     g->used = false;
 }
 
+/* True if the idle group `a` gives way before b: its user has more of them, or
+ * it has been idle longer. */
+static bool sooner(
+    const struct langd *l, const struct lgroup *a, const struct lgroup *b)
+{
+    uint32_t of_a = share_used(&l->idle_share, a->uid);
+    uint32_t of_b = share_used(&l->idle_share, b->uid);
+
+    return of_a != of_b ? of_a > of_b : a->idle_ns < b->idle_ns;
+}
+
 /* Returns a slot for a group. Takes one that was never used, else a free one.
- * Else drops a group without members: of the user with most groups, the one
- * that has been empty longest. There always is one, since groups with members
- * never exceed the number of rooms. */
+ * Else drops a group without members: of the user with most such groups, the
+ * one that has been empty longest. Looks at the first of each session, at most
+ * one for each connection. There always is one, since groups with members never
+ * exceed the number of rooms. */
 static struct lgroup *vacant(struct langd *l)
 {
-    const struct share *s = &l->group_share;
     struct lgroup *idle = NULL;
 
     if (l->groups_fresh < l->rooms_max)
         return &l->groups[l->groups_fresh++];
     if (list_empty(&l->groups_free)) {
-        LIST_FOREACH (n, &l->groups_idle) {
-            struct lgroup *g = LIST_ENTRY(n, struct lgroup, in_place);
+        for (uint32_t i = 0; i < l->b.engines.conns_max; i++) {
+            struct lgroup *g =
+                LIST_FIRST(&l->groups_idle[i], struct lgroup, in_place);
 
-            if (!idle || share_used(s, g->uid) > share_used(s, idle->uid))
+            if (g && (!idle || sooner(l, g, idle)))
                 idle = g;
         }
         CHECK(idle, "no place for a group, %u rooms", l->rooms_used);
@@ -107,8 +123,6 @@ void group_join(struct langd *l, struct lroom *m, const struct local_request *n,
     struct lgroup *g = i == NONE ? vacant(l) : &l->groups[i];
 
     if (i == NONE) {
-        CHECK(share_take(&l->group_share, m->uid, 1), "group %llx: %u in use",
-            (unsigned long long)n->group, l->group_share.used);
         *g = (struct lgroup){.used = true,
             .uid = m->uid,
             .id = n->group,
@@ -118,14 +132,13 @@ void group_join(struct langd *l, struct lroom *m, const struct local_request *n,
             .age = m->age};
         list_init(&g->members);
         list_init(&g->in_place);
-        list_push_tail(&l->session_groups[session], &g->in_session);
         (void)table_put(
             &l->group_ids, g->id, session, (uint32_t)(g - l->groups));
     }
     CHECK(g->joined < g->size && g->pool == m->pool && !m->group,
         "group %llx has %u of %u members, pool %u", (unsigned long long)g->id,
         g->joined, g->size, g->pool);
-    list_remove(&g->in_place);
+    busy(l, g);
     g->joined++;
     m->group = g;
     m->age = g->age;
@@ -142,8 +155,8 @@ static void unqueue(struct langd *l, struct lgroup *g)
 
 void groups_session_over(struct langd *l, uint32_t session)
 {
-    LIST_FOREACH_SAFE (n, &l->session_groups[session])
-        drop(l, LIST_ENTRY(n, struct lgroup, in_session));
+    LIST_FOREACH_SAFE (n, &l->groups_idle[session])
+        drop(l, LIST_ENTRY(n, struct lgroup, in_place));
 }
 
 uint32_t group_wanted(const struct langd *l, const struct lgroup *g)
@@ -207,10 +220,14 @@ void group_leave(struct langd *l, struct lroom *m)
     place(l, g);
     if (!list_empty(&g->members))
         return;
-    if (g->joined == g->size)
+    if (g->joined == g->size) {
         drop(l, g); /* no further member comes */
-    else
-        list_push_tail(&l->groups_idle, &g->in_place);
+        return;
+    }
+    CHECK(share_take(&l->idle_share, g->uid, 1), "group %llx: %u are idle",
+        (unsigned long long)g->id, l->idle_share.used);
+    g->idle_ns = l->b.now_ns;
+    list_push_tail(&l->groups_idle[g->session], &g->in_place);
 }
 
 void group_sort(struct langd *l, struct lroom *m)

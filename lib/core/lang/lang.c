@@ -42,10 +42,10 @@ static void carve(struct langd *l, struct slab *s)
     l->rooms = slab_take(s, l->rooms_max, sizeof(*l->rooms));
     l->whys = slab_take(s, l->rooms_max, sizeof(*l->whys));
     slots_init(&l->slots, s, l->rooms_max);
-    share_init(&l->group_share, s, "groups", l->rooms_max, 1, l->b.c.seed);
+    share_init(&l->idle_share, s, "groups", l->rooms_max, 1, l->b.c.seed);
     l->groups = slab_take(s, l->rooms_max, sizeof(*l->groups));
-    l->session_groups =
-        slab_take(s, l->b.engines.conns_max, sizeof(*l->session_groups));
+    l->groups_idle =
+        slab_take(s, l->b.engines.conns_max, sizeof(*l->groups_idle));
     table_init(&l->group_ids, s, l->rooms_max, l->b.c.seed);
     table_init(&l->keys, s, l->rooms_max, l->b.c.seed);
     memory_init(&l->tombs, s, (uint32_t)c->limit_tombstones,

@@ -117,7 +117,7 @@ struct lgroup {
     struct list members;
     uint64_t sums[GROUP_SUMS]; /* over members */
     struct list in_place;      /* langd.groups_idle or groups_free */
-    struct list in_session;
+    uint64_t idle_ns;          /* since when it has no members */
     struct lroom *aux_queued; /* the member in langd.aux_queue for all */
     bool aux_whole; /* all lengths known, no member lacks space for aux */
 };
@@ -262,13 +262,13 @@ struct langd {
     struct why *whys; /* of rooms */
     struct lgroup *groups;
     struct table group_ids;  /* (id, session) -> group */
-    struct list groups_idle; /* no members now, more expected; oldest first */
+    /* By session: no members now, more expected; oldest first. */
+    struct list *groups_idle;
     struct list groups_free;
-    struct list *session_groups;
     uint32_t groups_fresh;    /* groups from here on were never used */
     struct slots slots;       /* of rooms */
     struct share share;       /* of rooms */
-    struct share group_share; /* of groups; refuses none */
+    struct share idle_share;  /* of idle groups; refuses none */
     uint32_t rooms_max, rooms_used, open;
     struct lpool pools[CONF_POOLS_MAX];
     uint32_t leaving;        /* encoders that no request may name any more */
