@@ -3,7 +3,7 @@
     data = aux.pack(modality="image", grid=[(1, 16, 48)], merge=2)
     aux.unpack(data)["grid"]      # [(1, 16, 48)]
 
-An encoder of one engine can so feed a language host of another. The bytes and
+So an encoder of one engine can feed a language host of another. The bytes and
 the names are in lib/wire/EMBEDDING.md; the C library (mmx_aux.h) writes and
 checks them. Nothing in an aux is ever executed: numbers, bytes, and JSON in
 `extra`.

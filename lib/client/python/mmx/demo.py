@@ -4,9 +4,10 @@ of its own.
 
 Five processes: both daemons; an encode engine that cuts the picture into tiles
 of 28 x 28 pixels as Qwen2-VL does, one row of 2,352 bf16 values each, and
-commits them piece by piece; a language engine that asks for the room not
-knowing its length, and puts the picture together again. What arrives is
-compared bit for bit with what was encoded, once for each way that rows can go.
+commits them piece by piece; a language engine that asks for the room without
+knowing its length, and puts the picture together again. The rows that arrive
+are compared bit for bit with those that were encoded, once for each way that
+rows can move.
 
 Neither numpy nor Pillow is used, unless the picture is a file, or the blocks
 are on a GPU.
@@ -52,8 +53,8 @@ class Failure(Exception):
 
 
 def with_parent() -> None:
-    """Has the kernel end a child, before its program starts, when the demo is
-    killed."""
+    """Runs in a child before its program starts: asks the kernel to end the
+    child when the demo is killed."""
     LIBC.prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDS)
 

@@ -1,9 +1,9 @@
-"""Dynamo's embedding transfer over mmx: what an encode worker sends by and a
-prefill worker receives by. A tensor is a room, whose reference and encoder
-travel as the serialized request; the rows are the daemons'.
+"""Dynamo's embedding transfer over mmx: the sender of an encode worker and the
+receiver of a prefill worker. Each tensor is a room, whose reference and encoder
+are the serialized request; the daemons have the rows.
 
 A daemon that is away or starts again is waited for, within MMX_DEADLINE_S. Rows
-that its end took along are written again under the same reference, as long as
+that were lost with it are written again under the same reference, as long as
 Dynamo keeps their tensor for that, at most HOLD_S."""
 
 from __future__ import annotations

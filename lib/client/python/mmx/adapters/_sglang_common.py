@@ -131,8 +131,8 @@ def asked_by_grpc(url: str, method: str, timeout: float = 2) -> bytes:
 
 # --- metrics --------------------------------------------------------------
 class Metrics:
-    """Beside SGLang's own, at its /metrics; none where SGLang has none
-    (--enable-metrics). side: a label, "encode" or "language"."""
+    """Metrics beside SGLang's own, at its /metrics; there are none if SGLang
+    has none (--enable-metrics). side: a label, "encode" or "language"."""
 
     def __init__(self, side: str) -> None:
         self._side = side

@@ -71,9 +71,9 @@ class Rooms(Opened):
                                   aux=says, deadline=deadline())
 
     async def fail(self, req_id: str, text: str) -> None:
-        """Sends the text of SGLang's error to every rank that waits: a room's
-        failure reaches only ranks that have asked, so waits a little for late
-        ones."""
+        """Sends the text of SGLang's error to every rank that waits. A room's
+        failure reaches only ranks that have asked, so this waits a little for
+        late ones."""
         source = self.sources.get(req_id)
         if source is None:
             source = self.sources[req_id] = self._announced(
@@ -209,7 +209,7 @@ async def computed(original: Any, self: Any, ctx: Any, *,
 def staged(original: Any, self: Any, embeddings: Any) -> None:
     """MMEncoder._stage_embedding_batch: the requests of a batch have views of
     one tensor, which would stay on the GPU until the last one is sent. So each
-    gets a copy."""
+    request gets a copy."""
     for data in embeddings if len(embeddings) > 1 else ():
         if getattr(data.embedding, "is_cuda", False) and \
                 self.delivery.copies.later:

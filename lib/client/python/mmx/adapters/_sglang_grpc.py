@@ -1,7 +1,7 @@
 """The SGLang plugin where encoders are gRPC servers. SGLang 0.5.23's own
-language side does not get as far as a call there: it passes encode() what that
-does not take, gives all parts one id, and evicts each encoder of which no HTTP
-server answers. Its gRPC servers have pictures alone.
+language side never makes a call there: it passes encode() arguments that
+encode() does not take, gives all parts one id, and evicts each encoder whose
+HTTP server does not answer. Its gRPC servers take only pictures.
 
 The messages are SGLang's. Beside them a server has one method more, with the
 address of its mmx-encoded, as the HTTP server has a page."""

@@ -91,8 +91,8 @@ def asks() -> None:
 def registered(original: Any, self: Any, url: Any) -> bool:
     """EncoderBootstrapServer.register. An encoder registers once, and is used
     once it has said where its mmx-encoded is. It is asked until it says so,
-    answers that it has none (404), or unregisters. Refused at once: what is no
-    URL, and an encoder that MMX_ENCODERS leaves out."""
+    answers that it has none (404), or unregisters. Text that is no URL, and an
+    encoder that MMX_ENCODERS leaves out, are refused at once."""
     late, pause = time.monotonic() + PLACE_S, AGAIN_S
 
     def ask() -> None:
@@ -317,7 +317,7 @@ class Lang(Pooled):
         made = self.copies.load(items, copied, self._readers)
         for rows, item in zip(made, items):
             self._left -= item.rows * field.row_bytes
-            # SGLang makes views of the tensor: what counts is their storage.
+            # SGLang makes views of the tensor, so their storage counts.
             weakref.finalize(rows.untyped_storage(), self._freed.append,
                              item.rows * field.row_bytes).atexit = False
         return made

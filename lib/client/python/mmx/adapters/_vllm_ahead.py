@@ -181,7 +181,8 @@ class Ahead:
             return
         read = {h: Offer.read(x) for h, x in said.items()}
         with self._lock:  # the scheduler looks here before it requests
-            # Each room and each item once, whatever names a client gives.
+            # Requests each room and each item once, whatever names a client
+            # gives.
             asked = {early.identifier for early in self._rooms.values()}
             offers = {o[:2]: (h, o) for h, o in read.items()
                       if o and self.settings.allows(o) and self.needed(h)

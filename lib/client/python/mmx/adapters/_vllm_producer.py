@@ -171,8 +171,8 @@ class ProducerScheduler:
     def meta(self, out: MmxECMetadata, computes: bool) -> None:
         """Adds every room that may be written, whether the encoder runs for it
         in this step or vLLM has its output already. computes: the step has
-        tokens. A step without may not reach the workers, so rests are sent
-        again later."""
+        tokens. A step without tokens may not reach the workers, so rests are
+        sent again later."""
         for identifier, source in self._all():
             if not self._unwritten(source):
                 continue

@@ -5,8 +5,7 @@ the entry point group sglang.srt.plugins, that adds
 
 on both sides. SGLang's control plane stays: the tokenizer process posts
 /encode, scheduler ranks wait together and agree by the MIN of their states.
-What goes away is the receive URL and the payload frames: rooms take their
-place.
+Rooms take the place of the receive URL and the payload frames.
 
     process                    here                        mmx
     encoder, rank 0, or each   _sglang_encoder.Delivery    announce after the

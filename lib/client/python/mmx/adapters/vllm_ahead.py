@@ -4,8 +4,8 @@ API server.
 
     vllm serve ... --middleware mmx.adapters.vllm_ahead.AskAhead
 
-The engine asks for the rows then (_vllm_ahead.py), and its scheduler finds
-them landed. What is said is only ever a hint.
+The engine asks for the rows then (_vllm_ahead.py), and its scheduler finds them
+landed. The message is only a hint.
 """
 
 from __future__ import annotations
