@@ -1,5 +1,5 @@
-"""A DEALER with CURVE for tests, by libzmq itself: what a program can do that
-holds keys and is no daemon of ours."""
+"""A DEALER with CURVE for tests, made with libzmq itself: it shows what a
+program can do that has keys and is no daemon of ours."""
 
 import ctypes
 import ctypes.util

@@ -1,5 +1,5 @@
-"""Network namespaces that stand for hosts: made, linked, listened to. Needs
-root."""
+"""Network namespaces in the place of hosts: makes them, links them, and listens
+to their packets. Needs root."""
 
 import collections
 import contextlib
@@ -71,7 +71,7 @@ class Nets:
         ip("-n", name, "link", "set", "m0", "up")
 
     def wire(self, a, b, seed=1, **faults):
-        """The same as a Wire, which needs /dev/net/tun."""
+        """Links the hosts by a Wire, which needs /dev/net/tun."""
         wire = Wire(a, b, seed, **faults)
         for name, host in ((a, E_HOST), (b, L_HOST)):
             self.address(name, host)

@@ -601,7 +601,8 @@ class Vllm(VllmCase):
         eventually(fetch, "rows are lent")
 
     def loads(self, request):
-        """The consumer's pass, with the picture's rows."""
+        """Runs the consumer's pass, and checks that it loaded the picture's
+        rows."""
         self.consumer.step(request)
         self.check(self.consumer, request)
         self.consumer.finish(request)

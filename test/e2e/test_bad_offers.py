@@ -1,4 +1,4 @@
-"""Offers that an engine cannot use: each costs its own request at most. The
+"""Offers that an engine cannot use: each harms at most its own request. The
 engine's log says once why, which room it was, where, and what to do. The next
 request gets its rows."""
 

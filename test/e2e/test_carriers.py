@@ -1,5 +1,6 @@
-"""Each pair of daemons has the carrier that suits it, in one fleet: copies on
-one host, UCX where both have more than TCP by it, plain TCP else."""
+"""In one fleet each pair of daemons has the carrier that suits it: copies on
+one host, UCX if both have transports that are better than TCP, else plain
+TCP."""
 
 import os
 import subprocess

@@ -1,6 +1,6 @@
-"""Today's daemons beside those of the newest release (scripts/compat), and its
-engines with today's daemons: the tests of that release, as they are, run over a
-folder in which each daemon is of either day."""
+"""Today's daemons together with those of the newest release (scripts/compat),
+and engines of that release with today's daemons: the tests of that release run
+unchanged over a folder in which each daemon is of the release or of today."""
 
 import os
 import re
@@ -14,11 +14,12 @@ from pair import BUILD, ROOT, Case, eventually, sanitized
 OFF = {"transfer": {"same_host": "off"}}
 # Seconds for all the tests that one test here runs, and for a build.
 LIMIT = 600
-# To abidiff the types of others are private; it takes no path.
+# abidiff must treat the types of other headers as private. It takes the names
+# of headers without a path.
 PUBLIC = ("--drop-private-types", *(
     word for side in (1, 2) for name in ("mmx.h", "mmx_aux.h")
     for word in (f"--hf{side}", name)))
-# What may become of structs that begin with their size.
+# How structs that begin with their size may change.
 GROW = """[suppress_type]
 type_kind = struct
 name_regexp = ^(%s)$
@@ -113,8 +114,9 @@ class Beside(Case):
 
 
     def test_upgraded_and_taken_back_with_rooms_open(self):
-        """A daemon at a time, of the release, then of today, then back. While
-        it drains one of its rooms completes; the other fails. The engines stay."""
+        """One daemon at a time is replaced: that of the release by today's,
+        then back. While it drains one of its rooms completes; the other fails.
+        The engines stay."""
         drain = {"drain": "2s"}
         e = self.old(self.world.encoded(start=False, timeouts=drain))
         d = self.old(self.world.langd([e], start=False, timeouts=drain))

@@ -44,8 +44,8 @@ class Strange(Case):
         self.dir = folder.name
 
     def daemon(self, answer):
-        """Listens on a socket; answers each query with answer(frame), or, if
-        that is None, not."""
+        """Listens on a socket; answers each query with answer(frame), or does
+        not answer if that is None."""
         path = os.path.join(self.dir, "strange.sock")
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         listener.bind(path)
@@ -96,7 +96,7 @@ class Strange(Case):
             self.assertNotRegex(said, CONTROL, what)
 
     def test_a_daemon_that_does_not_answer(self):
-        """It has refused nothing, and may still do what it was told."""
+        """The daemon has refused nothing, and may still carry out the order."""
         drains = row(name="strange", state="draining", rooms_open=1)
         path = self.daemon(lambda frame: wire.REPORT.encode(
             frame.seq, text=drains) if frame.values["what"] == "drain"

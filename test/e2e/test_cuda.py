@@ -103,7 +103,7 @@ class Adapters(Cuda):
 
     def test_vllm(self):
         e, d, producer, consumer = self.vllm("cuda:0")
-        # The last with 100 KiB beside its rows.
+        # The last item has 100 KiB of data beside its rows.
         for name, rows in (("cat", 300), ("dog", 5), ("video-12800", 300)):
             r = self.handed_over(producer, name, rows)
             consumer.take(r)

@@ -35,7 +35,7 @@ class DataPort(Case):
         return self.world.encoded(transfer={"carrier": "tcp"})
 
     def strangers(self, count):
-        """Connects so often; each connection sends 20 bytes that are no
+        """Connects `count` times; each connection sends 20 bytes that are no
         greeting."""
         for i in range(count):
             with socket.create_connection(("127.0.0.1", self.port),

@@ -1,8 +1,8 @@
 """Every command of the pages is run as it is written, in a clone of the tree
-whose build folder is relative: against daemons where it talks to some, and
-with a stand-in that records its words where it installs, needs an engine or
-builds for minutes. A command that no row matches fails, and so does a row
-without a command."""
+whose build folder is relative: against real daemons if it talks to some. If it
+installs something, needs an engine or builds for minutes, a stand-in for the
+program records its words instead. A command that no row matches fails, and so
+does a row without a command."""
 
 import builtins
 import importlib
@@ -257,7 +257,7 @@ class Docs(Case):
         got = subprocess.run(["bash", "-euo", "pipefail", "-c", command],
                              cwd=at, env=env, capture_output=True, text=True,
                              timeout=LIMIT)
-        # A doctor may warn or fail on any host.
+        # mmxctl doctor may warn or fail on any host.
         fine = (0, 1) if command == "mmxctl doctor" else (0,)
         self.assertIn(got.returncode, fine, got.stdout + got.stderr)
         if check:

@@ -152,8 +152,8 @@ class Kills(Case):
 class Sleeper(Case):
     # RULES 6.2; F07
     def test_stopped_writer_cannot_touch_another_room(self):
-        # Two rooms fill the source pool but for one block. The sleeper's
-        # blocks must not be reused while it can still write.
+        # Two rooms fill the source pool except one block. The sleeper's blocks
+        # must not be reused while it can still write.
         e, d = self.pair(encoded={"blocks": 9})
         sleeper, enc = self.world.process(e), self.world.engine(e)
         lm = self.world.engine(d)

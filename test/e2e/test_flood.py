@@ -12,7 +12,8 @@ import wire
 import mmx
 
 ROOMS = 4000
-# The best of so many counts: a busy machine may spoil some of them.
+# The best of this many tries counts, since a busy machine may spoil some of
+# them.
 TRIES = 5
 
 

@@ -125,7 +125,8 @@ class Identities(Case):
             "identities": self.who + ".other"}})
         refused = e.ctl("reload", check=False)
         self.assertIn("has no line of this daemon", refused.stderr)
-        # Without keys is for the whole run, and so are their lines.
+        # Whether a daemon has keys, and control.identities, is fixed for its
+        # whole run.
         self.write(e, {"insecure": True}, "keys", "identities")
         said = changes(e.ctl("reload", "--json"))
         self.assertIn("restart", said["control.keys"])

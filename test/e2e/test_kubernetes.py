@@ -1,7 +1,7 @@
 """conf/helm, and conf/kubernetes.yaml, which it renders: both are valid. The
-containers' command lines, configuration and probes work as they are, but for
-paths, ports and the size of the pools; keys change by reloads; vLLM's pods
-have the words of the guide."""
+containers' command lines, configuration and probes work unchanged, except
+paths, ports and the size of the pools; keys change by reloads; vLLM's pods have
+the words of the guide."""
 
 import glob
 import grp
@@ -292,8 +292,8 @@ class Kubernetes(Case):
             capture_output=True).returncode
 
     def leave_socket(self, path):
-        """What a daemon that was killed leaves, of the group that its key has:
-        that of an older file of this name."""
+        """Makes what a killed daemon leaves: a socket at this path, of the
+        group that the daemon's key has, too."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as s:
             s.bind(path)
 

@@ -433,7 +433,8 @@ class Arrays(Lend):
         self.until(e, "orphaned", 0)
 
     def test_a_step_receives_where_there_is_something(self):
-        """No call of the system for each encoder in each turn of an engine."""
+        """A turn of an engine makes no system call for an encoder that has sent
+        nothing."""
         _, d, enc, r = self.lending()
         eventually(lambda: not (r.step() or mmx.wait_any([r.conn], 0.02)),
                    "there is nothing to do")

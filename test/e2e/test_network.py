@@ -1,9 +1,9 @@
 """Two hosts on a bad network: packets are late, lost, doubled and swapped, a
 link is slow, connections are reset, nothing passes for a while, one way or
-both. Daemons have their keys; rows go by TCP and by UCX. What arrives is
-right, and no one has to repair anything afterwards. The test carries the
-packets itself, so that faults are drawn from a seed (MMX_SEED); MMX_STORMS
-says how many times all faults come at once."""
+both. Daemons have their keys; rows go by TCP and by UCX. What arrives is right,
+and nothing has to be repaired afterwards. The test carries the packets itself,
+so that faults are drawn from a seed (MMX_SEED); MMX_STORMS says how many times
+all faults come at once."""
 
 import collections
 import ctypes

@@ -15,7 +15,7 @@ import wire
 GIB = 1 << 30
 LAYOUT = "embedding:u8:65536"
 BLOCK_ROWS = 128  # 8 MiB
-# A busy machine may spoil some of so many tries.
+# A busy machine may spoil some of this many tries.
 TRIES = 5
 
 

@@ -1,7 +1,7 @@
-"""What GUARANTEES.md promises and no other test holds, with the times that
-daemons have by default. A busy machine may spoil a try, not all of them: the
-best try is held against the promise. MMX_PROMISES says how many tries there
-are at least, MMX_ORPHANS how many messages."""
+"""Promises of GUARANTEES.md that no other test checks, with the times that
+daemons have by default. A busy machine may spoil a try, but not all of them:
+the best try is compared with the promise. MMX_PROMISES says how many tries
+there are at least, MMX_ORPHANS how many messages."""
 
 import math
 import os

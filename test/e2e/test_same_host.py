@@ -183,8 +183,8 @@ class Ends(SameHost):
         self.deliver(enc, lm, 2, 1500)
 
     def test_source_is_written_again(self):
-        # As soon as its engine hears that a room is over it overwrites the
-        # rows, and takes the blocks for the next room.
+        # As soon as an encode engine hears that a room has ended it overwrites
+        # the rows, and takes the blocks for the next room.
         e, d, enc, lm = self.both(fields=WIDE, blocks=8, langd={"blocks": 32})
         for room in range(1, 25):
             lm.request(room, "enc0")

@@ -751,7 +751,7 @@ class Sglang(Base):
 
     # --- daemons that hang -------------------------------------------------
     def ends(self, call, daemon, deadline):
-        """Calls it while a daemon hangs: it must end by its deadline."""
+        """Makes the call while a daemon hangs: it must end by its deadline."""
         os.kill(daemon.pid, signal.SIGSTOP)
         self.addCleanup(lambda: daemon.alive() and
                         os.kill(daemon.pid, signal.SIGCONT))

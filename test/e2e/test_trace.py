@@ -45,7 +45,7 @@ class Trace(Case):
         return e, d
 
     def follow_each_other(self, found):
-        """Checks that each event is there, behind the one before."""
+        """Checks that each event is there, after the one before."""
         for life in LIVES:
             at = 0
             for word, message, daemon in life:

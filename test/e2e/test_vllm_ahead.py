@@ -29,7 +29,7 @@ class Ahead(VllmCase):
         self.state = types.SimpleNamespace(vllm_config=self.consumer.config)
         self.ahead = self.consumer.scheduler._consumer.ahead
         self.early, self.left, self.heard = True, False, []
-        # The first request makes it connect.
+        # The first request makes the thread connect.
         self.say({"request": "x", "offers": {"x": 5}})
         eventually(lambda: self.ahead.link and self.ahead.link.pool,
                    "it is connected")
