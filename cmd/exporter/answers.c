@@ -35,8 +35,8 @@ static bool keep(struct daemon *d, unsigned what, const struct ctl *c)
     return true;
 }
 
-/* Asks for all reports; a refused one is empty. False: not all were answered.
- */
+/* Asks for all reports; a refused one is not stored. False: not all were
+ * answered. */
 static bool ask(struct daemon *d, struct ctl *c)
 {
     struct local_msg m;
@@ -45,13 +45,11 @@ static bool ask(struct daemon *d, struct ctl *c)
         return false;
     c->until_ns = clock_ns() + REPORTS_S * NS_PER_S;
     for (unsigned i = 0; i < SAID_COUNT; i++)
-        if (ctl_ask(c, words[i], &m)) {
-            if (!keep(d, i, c))
-                return false;
-        } else if (m.type != LOCAL_ANSWER &&
-                   (m.type != LOCAL_REPORT || !m.report.err)) {
+        if (ctl_ask(c, words[i], &m)
+                ? !keep(d, i, c)
+                : m.type != LOCAL_ANSWER &&
+                      (m.type != LOCAL_REPORT || !m.report.err))
             return false;
-        }
     return true;
 }
 

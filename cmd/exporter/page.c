@@ -231,13 +231,14 @@ static void print_daemon(FILE *out, const struct daemon *d)
         fputs("</small>", out);
     }
     fputs("</div>\n", out);
-    if (d->up) {
+    if (d->memory[SAID_SLOW])
         print_rooms(out, d);
+    if (d->memory[SAID_POOLS])
         print_pools(out, d->said[SAID_POOLS]);
-        if (d->memory[SAID_PEERS])
-            print_peers(out, d->said[SAID_PEERS]);
+    if (d->memory[SAID_PEERS])
+        print_peers(out, d->said[SAID_PEERS]);
+    if (d->memory[SAID_BUCKETS])
         print_measures(out, d->said[SAID_BUCKETS]);
-    }
     fputs("</section>\n", out);
 }
 

@@ -223,17 +223,20 @@ class Exporter(Scraped):
                          ["enc8", "enc9"])
 
     def test_a_refused_report_is_not_empty(self):
+        refused = ("rooms", "slow", "pools", "peers", "buckets")
+
         def talk(s):
             while packet := s.recv(wire.PACKET_MAX):
                 for frame in wire.frames(packet):
                     s.send(test_ctl.WELCOME if frame.message is wire.HELLO
                            else wire.REPORT.encode(
                                frame.seq, text=b"", err=TooLarge.number * (
-                                   frame.values.get("what") == "rooms")))
+                                   frame.values.get("what") in refused)))
         url = self.start("--langd", self.fake(talk))
         seen = self.values(self.get(url + "/metrics"))
         self.assertEqual(seen['mmx_up{daemon="langd"}'], 1)
         self.assertFalse([k for k in seen if k.startswith("mmx_rooms{")])
+        self.assertNotIn("<h3>", self.get(url + "/"))
 
     def fake(self, talk):
         """Starts a daemon that sends on each connection what `talk` does;
