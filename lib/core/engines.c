@@ -380,8 +380,8 @@ struct attachment *attachment_get(
 
 void attachment_join(struct engines *g, struct attachment *att, struct room *r)
 {
-    CHECK(!att->room && !room_crowded(r), "room %llx with %u attachments",
-        (unsigned long long)r->id, r->attachments_count);
+    CHECK(!att->room && !room_crowded(r), "room ..%08x with %u attachments",
+        (uint32_t)r->id, r->attachments_count);
     list_remove(&att->in_room);
     heap_remove(&g->timers, &att->timer);
     att->room = r;
@@ -543,7 +543,7 @@ void room_show(struct engines *g, struct out *out, struct room *r,
         return;
     CHECK(
         end || (r->told_state != ROOM_SUCCESS && r->told_state != ROOM_FAILED),
-        "room %llx goes on after its end", (unsigned long long)r->id);
+        "room ..%08x goes on after its end", (uint32_t)r->id);
     known |= end;
     LIST_FOREACH (n, &r->attachments) {
         struct attachment *att = LIST_ENTRY(n, struct attachment, in_room);
@@ -570,7 +570,7 @@ void room_gather(struct engines *g, struct room *r, uint32_t conn,
 {
     struct session *s = &g->sessions[g->conns[conn].session];
 
-    CHECK(s->used, "room %llx of no session", (unsigned long long)r->id);
+    CHECK(s->used, "room ..%08x of no session", (uint32_t)r->id);
     r->session = s->serial;
     list_push_tail(&s->rooms, &r->in_session);
     LIST_FOREACH_SAFE (n, &s->waiting) {

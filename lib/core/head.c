@@ -37,7 +37,7 @@ void head_record(
     struct ended *e = &b->history[b->ended_count % HISTORY_ROOMS];
 
     CHECK(r->state == ROOM_SUCCESS || r->state == ROOM_FAILED,
-        "room %llx ends in state %u", (unsigned long long)r->id, r->state);
+        "room ..%08x ends in state %u", (uint32_t)r->id, r->state);
     h->done_ns = b->now_ns;
     e->room = r->id;
     e->of = *h;

@@ -102,8 +102,8 @@ static void on_attach(
         head_refuse(b, out, conn, m, &r);
         return;
     }
-    CHECK(!to.room || !to.ended, "room %llx is there and has ended",
-        (unsigned long long)n->room);
+    CHECK(!to.room || !to.ended, "room ..%08x is there and has ended",
+        (uint32_t)n->room);
     accept(out, conn, m);
     att->scope = to.scope;
     att->name = to.name;

@@ -57,8 +57,8 @@ void show_room(struct rows_out *s, const struct show_at *at, uint64_t now_ns,
     const struct room *r, const struct history *h, const char *peer,
     const char *state)
 {
-    CHECK(r->used && h->opened_ns <= now_ns, "room %llx is opened later",
-        (unsigned long long)r->id);
+    CHECK(r->used && h->opened_ns <= now_ns, "room ..%08x is opened later",
+        (uint32_t)r->id);
     s->row(s);
     show_room_id(s, at, r->id, h->who);
     if (peer)
@@ -95,8 +95,8 @@ static void show_ended(
 {
     const struct history *h = &e->of;
 
-    CHECK(h->done_ns >= h->opened_ns, "room %llx ended before it was opened",
-        (unsigned long long)e->room);
+    CHECK(h->done_ns >= h->opened_ns, "room ..%08x ended before it was opened",
+        (uint32_t)e->room);
     s->row(s);
     show_room_id(s, at, e->room, h->who);
     s->text(s, "peer", e->peer);

@@ -9,7 +9,7 @@
 static uint64_t took_ns(const struct ended *e)
 {
     CHECK(e->of.done_ns >= e->of.opened_ns,
-        "room %llx ended before it was opened", (unsigned long long)e->room);
+        "room ..%08x ended before it was opened", (uint32_t)e->room);
     return e->of.done_ns - e->of.opened_ns;
 }
 

@@ -1,6 +1,7 @@
 /* node_test.c - whole nodes, each in a process of its own, tested through their
  * sockets: HELLO, reports, signals, restarts, two daemons that find each
  * other. */
+#include "node/admin/admin.h"
 #include "node/loop/node.h"
 
 #include "base/log.h"
@@ -8,6 +9,7 @@
 #include "wire/wire.h"
 #include "test/t.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -19,6 +21,8 @@ static struct conf conf; /* large */
 static char encoded_path[108], langd_path[108], control[64];
 static char orders[SOCKET_PATH_MAX]; /* langd's socket for orders */
 static const char *drain = "200ms";
+static char told[128]; /* file of a daemon's log, and of what a failed CHECK
+                          prints; empty: neither is kept */
 
 static void set(const char *path, const char *value)
 {
@@ -94,10 +98,14 @@ static pid_t daemon_start(uint8_t role)
         struct node_opt opt = {.conf = &conf, .listen_fd = -1};
         struct node *n;
 
-        log_init("node", LOG_ERROR);
+        log_init("node", told[0] ? LOG_INFO : LOG_ERROR);
+        if (told[0])
+            T_TRUE(dup2(open(told, O_CREAT | O_WRONLY, 0600), 2) == 2);
         if (node_new(&n, &opt) != OK)
             _exit(1);
         node_run(n);
+        if (told[0])
+            node_print(n);
         node_free(&n);
         _exit(0);
     }
@@ -379,11 +387,13 @@ TEST(a_query_before_hello_is_refused)
     gone(pid, 0);
 }
 
+static uint64_t first_room = 1000;
+
 static void request(int s, uint32_t i)
 {
     struct local_msg m = {.type = LOCAL_REQUEST, .seq = 100 + i};
 
-    m.request.room = 1000 + i;
+    m.request.room = first_room + i;
     m.request.cell = i;
     m.request.tag = 1;
     m.request.encoder = span_str("e");
@@ -393,6 +403,34 @@ static void request(int s, uint32_t i)
     while (m.type == LOCAL_EVENT);
     T_EQ_U64(m.seq, 100 + i);
     T_EQ_U64(m.answer.err, OK);
+}
+
+/* Its end, too: an order, and what a failed CHECK prints. */
+/* RULES 10.1 */
+TEST(a_log_has_only_the_last_digits_of_rooms)
+{
+    static char text[64 << 10];
+    char number[24];
+    pid_t pid;
+    int s;
+
+    snprintf(told, sizeof(told), "%.80s/log", t_dir());
+    first_room = 0x1122334455667788;
+    snprintf(number, sizeof(number), "%llu", (unsigned long long)first_room);
+    pid = daemon_start(ROLE_LANGD);
+    s = engine(langd_path);
+    request(s, 0);
+    request(s, 1);
+    T_OK(order(orders, "kill", number));
+    kill(pid, SIGTERM);
+    gone(pid, 0);
+    s = open(told, O_RDONLY);
+    T_TRUE(read(s, text, sizeof(text) - 1) > 0);
+    T_HAS(text, "command `kill` of user");
+    T_HAS(text, "\nroom=..55667788 ");
+    T_HAS(text, "\nroom=..55667789 ");
+    number[12] = 0; /* the first digits of both */
+    T_CHECK(!strstr(text, number), "%s", text);
 }
 
 /* RULES 7.8 */

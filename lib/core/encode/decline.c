@@ -64,8 +64,8 @@ static void remember_early(
 static void lessen(struct encoded *e, struct eroom *m, enum err reason)
 {
     CHECK(eroom_serves(m) && m->asked >= m->served + m->failed,
-        "room %llu of state %u loses a destination, %u of %u have ended",
-        (unsigned long long)m->r.id, m->life, m->served + m->failed, m->asked);
+        "room ..%08x of state %u loses a destination, %u of %u have ended",
+        (uint32_t)m->r.id, m->life, m->served + m->failed, m->asked);
     m->asked++;
     m->failed++;
     if (m->fail_reason == OK)
@@ -158,8 +158,8 @@ void encoded_withdraw(
         .pools = UINT32_MAX,
         .reason = ERR_DECLINED};
 
-    CHECK(secret_given(&n->secret), "room %llx is withdrawn without a secret",
-        (unsigned long long)n->room);
+    CHECK(secret_given(&n->secret), "room ..%08x is withdrawn without a secret",
+        (uint32_t)n->room);
     if (!m || !eroom_announced(m))
         remember_early(e, &g, uid);
     else if (eroom_serves(m) && speaks_of(e, m, &g))
@@ -185,8 +185,8 @@ void eroom_count_declines(struct encoded *e, struct eroom *m)
 {
     struct decline *g = memory_get(&e->declines, e->b.now_ns, m->r.id, m->name);
 
-    CHECK(m->life == EROOM_LIVE, "declines of room %llu of state %u count",
-        (unsigned long long)m->r.id, m->life);
+    CHECK(m->life == EROOM_LIVE, "declines of room ..%08x of state %u count",
+        (uint32_t)m->r.id, m->life);
     /* The INIT of a langd that declined later may have said how many
      * destinations there are. */
     for (struct decline *n = g; n && !m->required && !(m->flags & FLAG_OPEN);

@@ -102,8 +102,8 @@ struct edst *edst_new(struct encoded *e, struct eroom *m, uint32_t peer,
     uint32_t i;
 
     CHECK(eroom_found(m) && peer < e->b.peers.max,
-        "room %llu of state %u gets a destination at peer %u",
-        (unsigned long long)m->r.id, m->life, peer);
+        "room ..%08x of state %u gets a destination at peer %u",
+        (uint32_t)m->r.id, m->life, peer);
     if (!take_place(e, m, peer, required)) {
         e->b.stats[STAT_table_full]++;
         return NULL;
@@ -163,8 +163,8 @@ void edst_fail(
 void edst_refuse(struct edst *d)
 {
     CHECK(d->refused || d->room->asked > 0,
-        "none of the destinations of room %llu has asked",
-        (unsigned long long)d->room->r.id);
+        "none of the destinations of room ..%08x has asked",
+        (uint32_t)d->room->r.id);
     d->room->asked -= !d->refused;
     d->refused = true;
 }
@@ -196,8 +196,8 @@ static void count_ready(struct encoded *e, const struct edst *d)
     const struct eroom *m = d->room;
     uint64_t from = max_u64(d->asked_ns, m->history.length_ns);
 
-    CHECK(m->item != &e->nothing, "room %llu is READY without an item",
-        (unsigned long long)m->r.id);
+    CHECK(m->item != &e->nothing, "room ..%08x is READY without an item",
+        (uint32_t)m->r.id);
     histograms_time(&e->b.histograms[m->item->pool], HISTOGRAM_commit_to_ready,
         e->b.now_ns - max_u64(from, m->item->moved_ns));
 }
@@ -285,8 +285,8 @@ enum err edst_check(struct encoded *e, const struct eroom *m,
     const struct epool *p = eroom_pool(e, m);
     const struct peer *l = &e->b.peers.peers[d->peer];
 
-    CHECK(m->item != &e->nothing, "room %llu of state %u has no item",
-        (unsigned long long)m->r.id, m->life);
+    CHECK(m->item != &e->nothing, "room ..%08x of state %u has no item",
+        (uint32_t)m->r.id, m->life);
     text[0] = 0;
     if (!(d->pools >> m->item->pool & 1)) {
         e->b.stats[STAT_rights_refused]++;

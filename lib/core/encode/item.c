@@ -84,8 +84,8 @@ void item_hide(struct encoded *e, struct item *it)
 void item_join(struct encoded *e, struct item *it, struct eroom *m)
 {
     CHECK(m->item == &e->nothing && it->life != ITEM_FREE,
-        "room %llu joins an item of state %u, has one of %u rooms",
-        (unsigned long long)m->r.id, it->life, m->item->refs);
+        "room ..%08x joins an item of state %u, has one of %u rooms",
+        (uint32_t)m->r.id, it->life, m->item->refs);
     queue_refer(e, it, 1, 0);
     m->item = it;
     list_push_tail(&it->rooms, &m->in_item);
@@ -109,8 +109,8 @@ void item_leave(struct encoded *e, struct eroom *m)
 {
     struct item *it = m->item;
 
-    CHECK(it != &e->nothing, "room %llu leaves an item and has none",
-        (unsigned long long)m->r.id);
+    CHECK(it != &e->nothing, "room ..%08x leaves an item and has none",
+        (uint32_t)m->r.id);
     list_remove(&m->in_item);
     m->item = &e->nothing;
     queue_refer(e, it, -1, -m->leaving);

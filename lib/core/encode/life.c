@@ -10,17 +10,15 @@ struct eroom *eroom_find(
     uint32_t i = table_get(&e->ids, id, brain_name(&e->b, secret));
 
     CHECK(i == NONE || (e->rooms[i].r.id == id && eroom_found(&e->rooms[i])),
-        "slot %u is found under %llu, has room %llu of state %u", i,
-        (unsigned long long)id, (unsigned long long)e->rooms[i].r.id,
-        e->rooms[i].life);
+        "slot %u is found under ..%08x, has room ..%08x of state %u", i,
+        (uint32_t)id, (uint32_t)e->rooms[i].r.id, e->rooms[i].life);
     return i == NONE || !secret_eq(&e->rooms[i].secret, secret) ? NULL
                                                                 : &e->rooms[i];
 }
 
 void eroom_touch(struct encoded *e, struct eroom *m)
 {
-    CHECK(m->r.used, "room %llu is touched and not used",
-        (unsigned long long)m->r.id);
+    CHECK(m->r.used, "room ..%08x is touched and not used", (uint32_t)m->r.id);
     if (!list_linked(&m->r.todo))
         list_push_tail(&e->room_todo, &m->r.todo);
 }
@@ -99,7 +97,7 @@ void eroom_move(struct encoded *e, struct eroom *m, enum eroom_life to)
     }
     m->life = (uint8_t)to;
     CHECK((to == EROOM_KEPT) == (m->kept_ns != TIME_NEVER),
-        "room %llu becomes %s, kept until %llu", (unsigned long long)m->r.id,
+        "room ..%08x becomes %s, kept until %llu", (uint32_t)m->r.id,
         eroom_steps[to].name, (unsigned long long)m->kept_ns);
     if (to == EROOM_KEPT)
         list_push_tail(&eroom_pool(e, m)->kept, &m->in_kept);
@@ -148,8 +146,8 @@ void eroom_unlink(struct encoded *e, struct eroom *m, enum err reason)
     enum eroom_life to = over ? EROOM_RELEASING : EROOM_REVOKED;
     struct tomb *t;
 
-    CHECK(eroom_announced(m), "room %llu loses its id in state %u",
-        (unsigned long long)m->r.id, m->life);
+    CHECK(eroom_announced(m), "room ..%08x loses its id in state %u",
+        (uint32_t)m->r.id, m->life);
     if (eroom_found(m)) {
         t = tomb_put(&e->ended_rooms, e->b.now_ns, m->r.id, m->name,
             m->item->uid, m->r.state, (uint8_t)reason);

@@ -181,8 +181,8 @@ static enum err announce(struct encoded *e, uint32_t conn,
         attachment_drop(&e->b.engines, att);
         return err;
     }
-    CHECK(m->life == EROOM_AWAITED && it, "room %llu of state %u is announced",
-        (unsigned long long)m->r.id, m->life);
+    CHECK(m->life == EROOM_AWAITED && it,
+        "room ..%08x of state %u is announced", (uint32_t)m->r.id, m->life);
     memory_forget(&e->ended_rooms, n->room, m->name);
     m->required = required;
     fill_announce(e, m, n);

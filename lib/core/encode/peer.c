@@ -252,8 +252,8 @@ static struct edst *dst_for(struct encoded *e, struct out *out, struct peer *p,
     enum err err;
 
     CHECK(m->asked >= m->served + m->failed,
-        "room %llu: %u served and %u failed of %u that asked",
-        (unsigned long long)m->r.id, m->served, m->failed, m->asked);
+        "room ..%08x: %u served and %u failed of %u that asked",
+        (uint32_t)m->r.id, m->served, m->failed, m->asked);
     again = m->before > 0 && m->asked - counted >= m->required;
     m->asked -= counted + again;
     err = check_init(e, m, &msg->init, &why);

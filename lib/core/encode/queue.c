@@ -405,8 +405,8 @@ static void reclaim(struct encoded *e, struct epool *p, uint32_t blocks)
         if (p->coming >= blocks)
             return;
         CHECK(m->life == EROOM_KEPT && !m->leaving,
-            "room %llu of state %u is on the list of kept rooms",
-            (unsigned long long)m->r.id, m->life);
+            "room ..%08x of state %u is on the list of kept rooms",
+            (uint32_t)m->r.id, m->life);
         if (m->active > 0)
             continue;
         m->leaving = (m->item->life == ITEM_FINAL || !room_in_use(&m->r)) &&
@@ -463,8 +463,8 @@ void queue_unclaimed(struct encoded *e, struct eroom *m)
 
     if (so == list_linked(&m->in_unclaimed))
         return;
-    CHECK(so || it->unclaimed > 0, "room %llu of state %u is not counted",
-        (unsigned long long)m->r.id, m->life);
+    CHECK(so || it->unclaimed > 0, "room ..%08x of state %u is not counted",
+        (uint32_t)m->r.id, m->life);
     list_remove(&m->in_unclaimed);
     if (so)
         list_push_tail(&e->pools[it->pool].unclaimed, &m->in_unclaimed);

@@ -147,8 +147,8 @@ void epool_yield(struct encoded *e, struct epool *p)
         struct item *it = m->item;
 
         CHECK(it->unclaimed > 0 && it->refs > 0,
-            "room %llu is unclaimed, its item counts %u of %u",
-            (unsigned long long)m->r.id, it->unclaimed, it->refs);
+            "room ..%08x is unclaimed, its item counts %u of %u",
+            (uint32_t)m->r.id, it->unclaimed, it->refs);
         list_remove(&m->in_unclaimed);
         if (m->life != EROOM_LIVE || !list_empty(&m->dsts) ||
             it->unclaimed + it->leaving < it->refs) {

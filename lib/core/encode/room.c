@@ -63,8 +63,8 @@ static void settle_source(struct encoded *e, struct eroom *m)
 {
     if (m->life < EROOM_RELEASING || m->life == EROOM_GONE || !sends_over(m))
         return;
-    CHECK(m->item != &e->nothing, "room %llu of state %u has no item",
-        (unsigned long long)m->r.id, m->life);
+    CHECK(m->item != &e->nothing, "room ..%08x of state %u has no item",
+        (uint32_t)m->r.id, m->life);
     if ((m->item->life != ITEM_FINAL && room_in_use(&m->r)) ||
         eroom_read_elsewhere(m)) {
         if (m->life == EROOM_QUARANTINED)
@@ -89,8 +89,8 @@ static void spoil(
 {
     struct item *it = writer->item;
 
-    CHECK(it != &e->nothing, "room %llu ends without an item",
-        (unsigned long long)writer->r.id);
+    CHECK(it != &e->nothing, "room ..%08x ends without an item",
+        (uint32_t)writer->r.id);
     if (writer->have || item_complete(it))
         return;
     /* The reason of the writer's room need not apply to the others. */
@@ -108,8 +108,8 @@ static void spoil(
 void eroom_fail(
     struct encoded *e, struct eroom *m, enum err reason, const char *text)
 {
-    CHECK(reason != OK && reason < ERR_COUNT, "room %llu fails as %u",
-        (unsigned long long)m->r.id, reason);
+    CHECK(reason != OK && reason < ERR_COUNT, "room ..%08x fails as %u",
+        (uint32_t)m->r.id, reason);
     if (eroom_failing(m) || eroom_ended(m))
         return;
     eroom_move(e, m, EROOM_FAILING);
@@ -183,8 +183,8 @@ static void end(struct encoded *e, struct eroom *m)
     uint64_t rows = m->served ? (uint64_t)m->served * m->item->total : 0;
     uint64_t keep;
 
-    CHECK(m->active == 0, "room %llu ends with %u active destinations",
-        (unsigned long long)m->r.id, m->active);
+    CHECK(m->active == 0, "room ..%08x ends with %u active destinations",
+        (uint32_t)m->r.id, m->active);
     m->bootstrap_ns = TIME_NEVER;
     m->r.state = ok ? ROOM_SUCCESS : ROOM_FAILED;
     m->r.reason = ok ? OK : m->fail_reason;
@@ -253,9 +253,9 @@ static void show(struct encoded *e, struct out *out, struct eroom *m)
 static void forget(struct encoded *e, struct eroom *m)
 {
     CHECK(list_empty(&m->dsts) && m->reserved == 0 && m->item == &e->nothing,
-        "room %llu is forgotten with %u destinations, %u places and %u blocks",
-        (unsigned long long)m->r.id, m->active, m->reserved,
-        m->item->src.blocks);
+        "room ..%08x is forgotten with %u destinations, %u places and %u "
+        "blocks",
+        (uint32_t)m->r.id, m->active, m->reserved, m->item->src.blocks);
     eroom_move(e, m, EROOM_FREE);
     heap_remove(&e->room_timers, &m->timer);
     room_orphan(&m->r);
@@ -325,8 +325,7 @@ void eroom_settle(struct encoded *e, struct out *out, struct eroom *m)
     struct item *it = m->item;
 
     CHECK(m->life != EROOM_FREE && !list_linked(&m->r.todo),
-        "room %llu of state %u is settled", (unsigned long long)m->r.id,
-        m->life);
+        "room ..%08x of state %u is settled", (uint32_t)m->r.id, m->life);
     if (!told)
         settle_life(e, m);
     settle_source(e, m);
@@ -345,8 +344,8 @@ void eroom_settle(struct encoded *e, struct out *out, struct eroom *m)
 
 void eroom_let_go(struct encoded *e, struct eroom *m)
 {
-    CHECK(m->life == EROOM_KEPT, "room %llu of state %u is kept no longer",
-        (unsigned long long)m->r.id, m->life);
+    CHECK(m->life == EROOM_KEPT, "room ..%08x of state %u is kept no longer",
+        (uint32_t)m->r.id, m->life);
     if (m->active == 0)
         eroom_unlink(e, m, ERR_GONE);
     else
@@ -356,8 +355,8 @@ void eroom_let_go(struct encoded *e, struct eroom *m)
 
 void eroom_expired(struct encoded *e, struct eroom *m)
 {
-    CHECK(!heap_linked(&m->timer), "room %llu has expired and waits for %llu",
-        (unsigned long long)m->r.id, (unsigned long long)m->timer.key);
+    CHECK(!heap_linked(&m->timer), "room ..%08x has expired and waits for %llu",
+        (uint32_t)m->r.id, (unsigned long long)m->timer.key);
     if (m->bootstrap_ns <= e->b.now_ns && !asked_by_all(m)) {
         m->bootstrap_ns = TIME_NEVER;
         e->b.stats[STAT_deadlines]++;

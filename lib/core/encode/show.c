@@ -161,10 +161,10 @@ static void check_room(const struct eroom *m)
         open += !edst_ended(d) && !d->refused;
     }
     CHECK(m->asked == m->served + m->failed + open,
-        "room %llu: %u asked, %u served, %u failed, %u have not ended",
-        (unsigned long long)m->r.id, m->asked, m->served, m->failed, open);
-    CHECK(active == m->active, "room %llu: %u destinations, counted %u",
-        (unsigned long long)m->r.id, active, m->active);
+        "room ..%08x: %u asked, %u served, %u failed, %u have not ended",
+        (uint32_t)m->r.id, m->asked, m->served, m->failed, open);
+    CHECK(active == m->active, "room ..%08x: %u destinations, counted %u",
+        (uint32_t)m->r.id, active, m->active);
 }
 
 static void check_item(const struct item *it)

@@ -71,8 +71,8 @@ uint64_t admit_turn(const struct lpool *p)
 /* Marks the oldest waiting room: it keeps its blocks from now on. */
 static void keep_head(struct lpool *p, struct lroom *m)
 {
-    CHECK(m->group || heap_linked(&m->want_node), "room %llx is no head",
-        (unsigned long long)m->r.id);
+    CHECK(m->group || heap_linked(&m->want_node), "room ..%08x is no head",
+        (uint32_t)m->r.id);
     m->grade = (uint8_t)max_u32(m->grade, GRADE_KEPT);
     heap_remove(&p->spec, &m->spec_node);
 }
@@ -81,11 +81,11 @@ static void keep_head(struct lpool *p, struct lroom *m)
 static void revoke(struct langd *l, struct out *out, struct lroom *m)
 {
     CHECK(lroom_alive(m) && !lroom_closing(m) && m->held.blocks > 0,
-        "room %llx of life %u and %u blocks gives way",
-        (unsigned long long)m->r.id, m->life, m->held.blocks);
+        "room ..%08x of life %u and %u blocks gives way", (uint32_t)m->r.id,
+        m->life, m->held.blocks);
     CHECK(m->exposed == 0 && !lroom_firm(m),
-        "room %llx gives way, %u rows are shown, grade %u",
-        (unsigned long long)m->r.id, m->exposed, m->grade);
+        "room ..%08x gives way, %u rows are shown, grade %u", (uint32_t)m->r.id,
+        m->exposed, m->grade);
     l->b.stats[STAT_revokes]++;
     grant_restart(l, out, m, 0);
     admit_sort(l, m);
@@ -116,8 +116,7 @@ static bool take_back(
         }
         v = CONTAINER_OF(n, struct lroom, victim_node);
     }
-    CHECK(v != head, "room %llx gives way to itself",
-        (unsigned long long)v->r.id);
+    CHECK(v != head, "room ..%08x gives way to itself", (uint32_t)v->r.id);
     revoke(l, out, v);
     return true;
 }
@@ -135,11 +134,11 @@ static bool serve_head(struct langd *l, struct out *out, struct lpool *p)
     }
     m = CONTAINER_OF(n, struct lroom, want_node);
     CHECK(lroom_pool(l, m) == p && m->want_node.key == m->age,
-        "room %llx is in the queue of another pool or age",
-        (unsigned long long)m->r.id);
+        "room ..%08x is in the queue of another pool or age",
+        (uint32_t)m->r.id);
     CHECK(m->group ? m->group->aux_whole : !lroom_lacks_aux(m),
-        "room %llx is in the queue without space for its aux",
-        (unsigned long long)m->r.id);
+        "room ..%08x is in the queue without space for its aux",
+        (uint32_t)m->r.id);
     wanted = m->group ? group_wanted(l, m->group) : grant_wanted(l, m);
     if (wanted == 0 && !m->group) {
         m->grade = GRADE_FIRM;
@@ -180,7 +179,7 @@ static bool serve_need(struct langd *l, struct out *out, struct lpool *p)
         return false;
     m = CONTAINER_OF(n, struct lroom, need_node);
     CHECK(lroom_pool(l, m) == p && !m->group && m->required <= 1,
-        "room %llx gets no default grant", (unsigned long long)m->r.id);
+        "room ..%08x gets no default grant", (uint32_t)m->r.id);
     wanted = grant_wanted(l, m);
     if (wanted > 0 && !grant_take(l, out, m, wanted, GRADE_SPECULATIVE))
         return false;

@@ -144,7 +144,7 @@ static bool passes(const struct langd *l, const struct lroom *m, uint32_t n)
 void laux_take(struct langd *l, struct lroom *m, struct span bytes)
 {
     CHECK(lroom_alive(m) && m->aux_state != LAUX_STORED,
-        "room %llx of state %u takes aux again", (unsigned long long)m->r.id,
+        "room ..%08x of state %u takes aux again", (uint32_t)m->r.id,
         m->r.state);
     if (passes(l, m, aux_chunks(bytes.len)) &&
         aux_set(&l->b.aux, &m->aux, m->uid, bytes)) {
@@ -185,8 +185,8 @@ static void give(struct langd *l, struct lroom *head)
 static void lose(struct langd *l, struct lroom *m)
 {
     CHECK(!is_firm(m) && (m->aux.len > 0 || m->aux.reserved > 0),
-        "room %llx of grade %u loses %u bytes of aux",
-        (unsigned long long)m->r.id, m->grade, m->aux.len);
+        "room ..%08x of grade %u loses %u bytes of aux", (uint32_t)m->r.id,
+        m->grade, m->aux.len);
     laux_drop(l, m);
     m->aux_state = LAUX_LACKING;
     debt_paid(&m->debt, OWE_AUX);
@@ -219,8 +219,7 @@ static bool serve_head(struct langd *l)
         return false;
     m = CONTAINER_OF(n, struct lroom, aux_node);
     CHECK(lroom_alive(m) && (!m->group || m->group->aux_queued == m),
-        "room %llx of state %u waits for aux", (unsigned long long)m->r.id,
-        m->r.state);
+        "room ..%08x of state %u waits for aux", (uint32_t)m->r.id, m->r.state);
     keep_head(l, m->group);
     lacks =
         m->group ? (uint32_t)m->group->sums[OF_LACKS] : aux_chunks(m->aux_len);

@@ -103,7 +103,7 @@ void grant_open(struct langd *l, struct out *out, struct lroom *m)
         .total = m->total};
 
     CHECK(m->held.blocks > 0 && m->closing.blocks == 0,
-        "room %llx opens with %u blocks, %u close", (unsigned long long)m->r.id,
+        "room ..%08x opens with %u blocks, %u close", (uint32_t)m->r.id,
         m->held.blocks, m->closing.blocks);
     cmd.a = m->held.head;
     cmd.b = p->run_len[cmd.a];
@@ -119,8 +119,8 @@ bool grant_take_own(struct langd *l, struct out *out, struct lroom *m,
     uint32_t first_run;
 
     CHECK(n > 0 && lroom_alive(m) && !lroom_closing(m),
-        "room %llx of life %u takes %u blocks", (unsigned long long)m->r.id,
-        m->life, n);
+        "room ..%08x of life %u takes %u blocks", (uint32_t)m->r.id, m->life,
+        n);
     if (!pool_take(&p->p, &m->held, n, &first_run))
         return false;
     rowmap_clear(&p->landed, &p->p, first_run);
@@ -173,10 +173,10 @@ void grant_close(struct langd *l, struct out *out, struct lroom *m, bool reply)
         .reply = reply};
 
     CHECK(m->closing_left == 0 && m->closing.blocks == 0,
-        "room %llx closes twice: %u shards left, %u blocks",
-        (unsigned long long)m->r.id, m->closing_left, m->closing.blocks);
-    CHECK(reply || !lroom_alive(m), "room %llx closes without an answer",
-        (unsigned long long)m->r.id);
+        "room ..%08x closes twice: %u shards left, %u blocks",
+        (uint32_t)m->r.id, m->closing_left, m->closing.blocks);
+    CHECK(reply || !lroom_alive(m), "room ..%08x closes without an answer",
+        (uint32_t)m->r.id);
     out_data(out, &cmd);
     lroom_move(m, reply ? LIFE_CLOSING : LIFE_QUARANTINED);
     m->closing_left = reply ? l->b.c.shards : 0;
@@ -189,11 +189,11 @@ void grant_restart(
     struct extent rest;
 
     CHECK(lroom_alive(m) && !lroom_closing(m) && keep <= m->held.blocks,
-        "room %llx of life %u keeps %u of %u blocks",
-        (unsigned long long)m->r.id, m->life, keep, m->held.blocks);
+        "room ..%08x of life %u keeps %u of %u blocks", (uint32_t)m->r.id,
+        m->life, keep, m->held.blocks);
     CHECK(m->exposed == 0 || keep == m->held.blocks,
-        "room %llx loses blocks, %u rows are shown",
-        (unsigned long long)m->r.id, m->exposed);
+        "room ..%08x loses blocks, %u rows are shown", (uint32_t)m->r.id,
+        m->exposed);
     rest = pool_split(&p->p, &m->held, keep);
     if (lroom_open(m)) {
         grant_close(l, out, m, true);
@@ -227,8 +227,8 @@ uint32_t grant_trim(struct langd *l, struct out *out, struct lroom *m)
         .generation = m->generation,
         .reply = true};
 
-    CHECK(m->total != ROWS_UNKNOWN, "room %llx is trimmed to no total",
-        (unsigned long long)m->r.id);
+    CHECK(m->total != ROWS_UNKNOWN, "room ..%08x is trimmed to no total",
+        (uint32_t)m->r.id);
     if (m->life != LIFE_GRANTED || keep >= m->held.blocks)
         return 0;
     m->closing = pool_split(&p->p, &m->held, keep);

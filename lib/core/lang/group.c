@@ -206,8 +206,7 @@ void group_leave(struct langd *l, struct lroom *m)
 
     if (!g)
         return;
-    CHECK(!lroom_alive(m), "room %llx leaves its group",
-        (unsigned long long)m->r.id);
+    CHECK(!lroom_alive(m), "room ..%08x leaves its group", (uint32_t)m->r.id);
     heap_remove(&l->pools[g->pool].want, &m->want_node);
     list_remove(&m->in_drawing);
     if (m->r.state == ROOM_SUCCESS)

@@ -297,7 +297,7 @@ static inline uint32_t lroom_scope(
  * in langd.rooms, and each struct room is the first member of an lroom. */
 static inline struct lroom *to_lroom(struct room *r)
 {
-    CHECK(r->used, "room %llx lies in a free slot", (unsigned long long)r->id);
+    CHECK(r->used, "room ..%08x lies in a free slot", (uint32_t)r->id);
     return CONTAINER_OF(r, struct lroom, r);
 }
 
@@ -309,7 +309,7 @@ static inline uint32_t lroom_slot(const struct langd *l, const struct lroom *m)
 /* Fails a CHECK if the room's slot is free. */
 #define CHECK_ROOM(m)                                                          \
     CHECK((m)->life > LIFE_FORGOTTEN && (m)->life < LIFE_COUNT,                \
-        "room %llx g%llx has life %u", (unsigned long long)(m)->r.id,          \
+        "room ..%08x g%llx has life %u", (uint32_t)(m)->r.id,                  \
         (unsigned long long)(m)->generation, (m)->life)
 
 _Static_assert(offsetof(struct langd, b) == 0 && offsetof(struct lroom, r) == 0,

@@ -231,8 +231,8 @@ void lroom_on_lend(struct langd *l, struct lroom *m, const struct peer_lend *n)
     if (m->lent)
         return;
     CHECK(lroom_alive(m) && (!m->hopes || m->held.blocks == 0),
-        "room %llx of state %u hopes, with %u blocks",
-        (unsigned long long)m->r.id, m->r.state, m->held.blocks);
+        "room ..%08x of state %u hopes, with %u blocks", (uint32_t)m->r.id,
+        m->r.state, m->held.blocks);
     m->lent_pool = (uint16_t)(lender * CONF_POOLS_MAX + n->pool);
     m->lent = m->hopes && lender && m->total == n->total && runs_hold(n);
     LIST_FOREACH (i, &m->r.attachments)
@@ -273,8 +273,8 @@ static void end_late(struct langd *l, struct lroom *m)
 
 void lroom_lent_over(struct langd *l, struct lroom *m)
 {
-    CHECK(m->lent && !lroom_alive(m), "room %llx of state %u is read no more",
-        (unsigned long long)m->r.id, m->r.state);
+    CHECK(m->lent && !lroom_alive(m), "room ..%08x of state %u is read no more",
+        (uint32_t)m->r.id, m->r.state);
     if (m->late)
         end_late(l, m);
     m->lent = false;

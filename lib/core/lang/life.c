@@ -14,8 +14,7 @@ void lroom_move(struct lroom *m, enum life to)
     };
 
     CHECK(m->life < LIFE_COUNT && next[m->life] >> to & 1,
-        "room %llx goes from life %u to %u", (unsigned long long)m->r.id,
-        m->life, to);
+        "room ..%08x goes from life %u to %u", (uint32_t)m->r.id, m->life, to);
     m->life = (uint8_t)to;
 }
 

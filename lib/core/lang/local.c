@@ -45,8 +45,8 @@ static uint64_t deadline(const struct langd *l, uint32_t ms, uint64_t otherwise)
 static void fill_request(
     struct langd *l, struct lroom *m, const struct local_request *n)
 {
-    CHECK(n->pool < l->b.pools_count, "room %llx of pool %u",
-        (unsigned long long)n->room, n->pool);
+    CHECK(n->pool < l->b.pools_count, "room ..%08x of pool %u",
+        (uint32_t)n->room, n->pool);
     m->pool = n->pool;
     m->age =
         share_turn(&l->b.engines.share, m->uid, admit_turn(&l->pools[m->pool]));
@@ -400,8 +400,9 @@ bool langd_fill_event(void *brain, const struct attachment *att,
     if (!att->room)
         return false;
     m = to_lroom(att->room);
-    CHECK(m->base <= m->released, "room %llx: rows from %u on, %u are released",
-        (unsigned long long)m->r.id, m->base, m->released);
+    CHECK(m->base <= m->released,
+        "room ..%08x: rows from %u on, %u are released", (uint32_t)m->r.id,
+        m->base, m->released);
     n->storage = m->item_storage;
     n->generation = m->generation;
     n->first = m->base;

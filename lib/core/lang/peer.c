@@ -65,8 +65,8 @@ static void lost(void *brain, struct out *out, struct peer *p, bool restarted)
     LIST_FOREACH (n, &p->rooms) {
         struct lroom *m = LIST_ENTRY(n, struct lroom, in_peer);
 
-        CHECK(lroom_peer(l, m) == p, "room %llx is of peer %u",
-            (unsigned long long)m->r.id, m->peer);
+        CHECK(lroom_peer(l, m) == p, "room ..%08x is of peer %u",
+            (uint32_t)m->r.id, m->peer);
         if (m->refused && m->init == INIT_SENT)
             m->init = INIT_DUE;
         m->refused = false;

@@ -28,8 +28,8 @@ struct lroom *lroom_new(struct langd *l, uint64_t id, uint32_t peer,
     CHECK(slot != NONE && table_put(&l->keys, id, scope, slot),
         "no slot for one of %u rooms", l->rooms_used);
     m = &l->rooms[slot];
-    CHECK(m->life == LIFE_FORGOTTEN, "slot %u has room %llx, life %u", slot,
-        (unsigned long long)m->r.id, m->life);
+    CHECK(m->life == LIFE_FORGOTTEN, "slot %u has room ..%08x, life %u", slot,
+        (uint32_t)m->r.id, m->life);
     memset(m, 0, sizeof(*m));
     room_init(&m->r, id, &l->whys[slot]);
     lroom_move(m, LIFE_REQUESTED);
@@ -96,8 +96,9 @@ static void record(struct langd *l, struct lroom *m)
  * use its key. */
 static void finish(struct langd *l, struct lroom *m, enum room_state state)
 {
-    CHECK(lroom_alive(m) && l->open > 0, "room %llx ends twice, state %u of %u",
-        (unsigned long long)m->r.id, m->r.state, l->open);
+    CHECK(lroom_alive(m) && l->open > 0,
+        "room ..%08x ends twice, state %u of %u", (uint32_t)m->r.id, m->r.state,
+        l->open);
     m->r.state = (uint8_t)state;
     if (m->life == LIFE_REQUESTED)
         lroom_move(m, LIFE_QUARANTINED);
@@ -192,7 +193,7 @@ static void succeed(struct langd *l, struct lroom *m)
         (uint64_t)m->total * l->pools[m->pool].meta->layout.row_bytes;
 
     CHECK(m->total <= m->granted || m->lent,
-        "room %llx has blocks for %u of %u rows", (unsigned long long)m->r.id,
+        "room ..%08x has blocks for %u of %u rows", (uint32_t)m->r.id,
         m->granted, m->total);
     m->r.rows_shown = m->exposed = m->prefix = m->total;
     l->b.stats[STAT_rooms_succeeded]++;
@@ -220,8 +221,8 @@ void lroom_landed(
             "rows beyond the total were sent");
         return;
     }
-    CHECK(lroom_open(m) && lroom_alive(m), "rows land in room %llx, life %u",
-        (unsigned long long)m->r.id, m->life);
+    CHECK(lroom_open(m) && lroom_alive(m), "rows land in room ..%08x, life %u",
+        (uint32_t)m->r.id, m->life);
     m->init = INIT_CONFIRMED; /* its encoder has sent rows of it */
     if (!m->history.first_ns)
         m->history.first_ns = l->b.now_ns;
@@ -251,8 +252,8 @@ void lroom_quiet(struct langd *l, struct lroom *m)
     struct lpool *p = lroom_pool(l, m);
 
     CHECK(lroom_closing(m) && m->closing_left > 0,
-        "room %llx is not closing: life %u, %u shards left",
-        (unsigned long long)m->r.id, m->life, m->closing_left);
+        "room ..%08x is not closing: life %u, %u shards left",
+        (uint32_t)m->r.id, m->life, m->closing_left);
     if (--m->closing_left > 0)
         return;
     lroom_move(m, m->life == LIFE_TRIMMING ? LIFE_GRANTED
@@ -280,8 +281,8 @@ static void released(struct langd *l, struct out *out, struct lroom *m)
     struct extent rest;
     uint32_t short_of;
 
-    CHECK(m->released <= m->exposed, "room %llx: %u rows released, %u shown",
-        (unsigned long long)m->r.id, m->released, m->exposed);
+    CHECK(m->released <= m->exposed, "room ..%08x: %u rows released, %u shown",
+        (uint32_t)m->r.id, m->released, m->exposed);
     if (m->released < m->base || blocks == 0 || blocks > m->held.blocks ||
         lroom_closing(m))
         return;
@@ -337,8 +338,8 @@ static void expose(struct langd *l, struct out *out, struct lroom *m)
     rest = div_up(min_u32(m->total, m->max_rows) - m->base, p->block_rows);
     if (m->held.blocks < min_u32(rest, p->hold_stream))
         return;
-    CHECK(m->prefix <= m->granted, "room %llx shows %u rows of %u",
-        (unsigned long long)m->r.id, m->prefix, m->granted);
+    CHECK(m->prefix <= m->granted, "room ..%08x shows %u rows of %u",
+        (uint32_t)m->r.id, m->prefix, m->granted);
     m->exposed = m->r.rows_shown = m->prefix;
     room_notify(&l->b.engines, out, &m->r, EVENT_LANDED);
 }
@@ -520,7 +521,7 @@ void lroom_no_readers(struct langd *l, struct lroom *m)
     m->no_readers = true;
     if (m->readers > readers) {
         CHECK(m->readers - readers < ROOM_ATTACHMENTS_MAX,
-            "room %llx waits for %u of %u readers", (unsigned long long)m->r.id,
+            "room ..%08x waits for %u of %u readers", (uint32_t)m->r.id,
             m->readers - readers, m->readers);
         m->missing = (uint8_t)(m->readers - readers);
         m->readers = (uint16_t)readers;
@@ -545,8 +546,8 @@ static void unlink_room(struct langd *l, struct lroom *m)
 static void forget(struct langd *l, struct lroom *m)
 {
     CHECK(list_empty(&m->r.attachments) && !list_linked(&m->in_settled),
-        "room %llx is forgotten with %u attachments",
-        (unsigned long long)m->r.id, m->r.attachments_count);
+        "room ..%08x is forgotten with %u attachments", (uint32_t)m->r.id,
+        m->r.attachments_count);
     unlink_room(l, m);
     admit_leave(l, m);
     laux_drop(l, m);
@@ -566,8 +567,8 @@ static void forget(struct langd *l, struct lroom *m)
 
 void lroom_unplaced(struct langd *l, struct lroom *m)
 {
-    CHECK(m->init == INIT_DUE, "room %llx is taken from an encoder that has it",
-        (unsigned long long)m->r.id);
+    CHECK(m->init == INIT_DUE,
+        "room ..%08x is taken from an encoder that has it", (uint32_t)m->r.id);
     lroom_fail(l, m, ERR_PEER_LOST, 0, 0,
         "the encoder has not answered, and others were asked for");
     unlink_room(l, m);
@@ -641,8 +642,7 @@ void lroom_notify(struct langd *l, struct out *out, struct lroom *m)
 {
     CHECK_ROOM(m);
     CHECK(!list_linked(&m->r.todo),
-        "room %llx is notified of before it settles",
-        (unsigned long long)m->r.id);
+        "room ..%08x is notified of before it settles", (uint32_t)m->r.id);
     room_show(&l->b.engines, out, &m->r, known(m), 0);
     run_stall_clock(l, m);
     say_room(l, out, m);

@@ -77,8 +77,8 @@ static void take_asker(const struct langd *l, const struct lroom *m,
 {
     const struct conn *c = owner(l, m);
 
-    CHECK(!c || c->uid == m->uid, "room %llx of user %u is shown to user %u",
-        (unsigned long long)m->r.id, m->uid, c->uid);
+    CHECK(!c || c->uid == m->uid, "room ..%08x of user %u is shown to user %u",
+        (uint32_t)m->r.id, m->uid, c->uid);
     a->who = 0;
     a->gids = span_of(NULL, 0);
     a->secret = m->secret;
@@ -99,8 +99,7 @@ static void say_grant(struct langd *l, struct out *out, struct lroom *m,
     struct asker a;
 
     CHECK(lroom_alive(m) && m->life != LIFE_CLOSING,
-        "a grant of room %llx, life %u, is said", (unsigned long long)m->r.id,
-        m->life);
+        "a grant of room ..%08x, life %u, is said", (uint32_t)m->r.id, m->life);
     if (m->init == INIT_CONFIRMED) {
         msg.resume.attempt = m->attempt;
         msg.resume.granted = m->granted;
@@ -146,8 +145,8 @@ static void say_ack(
 {
     struct peer_msg msg = about(m, PEER_ACK);
 
-    CHECK(m->r.state == ROOM_SUCCESS, "room %llx of state %u has all rows",
-        (unsigned long long)m->r.id, m->r.state);
+    CHECK(m->r.state == ROOM_SUCCESS, "room ..%08x of state %u has all rows",
+        (uint32_t)m->r.id, m->r.state);
     tell(l, out, m, p, &msg, m->total);
     /* May wait for the engine's READY: on a single core, the packet's receiver
      * would run before the engine. */
@@ -161,8 +160,8 @@ static void say_abort(
     struct asker a;
 
     CHECK(m->r.state == ROOM_FAILED && lroom_still(m),
-        "room %llx of state %u, life %u, is aborted",
-        (unsigned long long)m->r.id, m->r.state, m->life);
+        "room ..%08x of state %u, life %u, is aborted", (uint32_t)m->r.id,
+        m->r.state, m->life);
     take_asker(l, m, p, &a);
     msg.abort.reason = m->r.reason;
     msg.abort.text = span_str(m->r.text);
@@ -179,8 +178,7 @@ static void say_aux(
     struct peer_msg msg = about(m, PEER_STATE);
 
     CHECK(lroom_alive(m) && m->aux_state == LAUX_LACKING,
-        "room %llx of state %u asks for aux", (unsigned long long)m->r.id,
-        m->r.state);
+        "room ..%08x of state %u asks for aux", (uint32_t)m->r.id, m->r.state);
     msg.state.answers = PEER_LENGTH;
     msg.state.state = m->r.state;
     msg.state.attempt = m->attempt;
@@ -197,8 +195,8 @@ static void say_outcome(
     struct peer_msg msg = about(m, PEER_STATE);
 
     CHECK(m->r.state == ROOM_FAILED && lroom_still(m),
-        "the end of room %llx, state %u, life %u, is said",
-        (unsigned long long)m->r.id, m->r.state, m->life);
+        "the end of room ..%08x, state %u, life %u, is said", (uint32_t)m->r.id,
+        m->r.state, m->life);
     m->answer_due = false;
     msg.state.answers = PEER_FAILED;
     msg.state.state = m->r.state;
@@ -214,8 +212,8 @@ static void say_known(
     struct peer_msg in = {
         .type = PEER_LENGTH, .room = m->r.id, .generation = m->generation};
 
-    CHECK(p && lroom_alive(m), "room %llx of state %u answers a LENGTH",
-        (unsigned long long)m->r.id, m->r.state);
+    CHECK(p && lroom_alive(m), "room ..%08x of state %u answers a LENGTH",
+        (uint32_t)m->r.id, m->r.state);
     m->answer_ns = TIME_NEVER;
     if (peer_up(p)) /* otherwise LENGTH comes again */
         say_state(l, out, p, &in, m, NULL);

@@ -207,11 +207,11 @@ void langd_check(const void *brain)
         CHECK(m->granted ==
                       m->base + m->held.blocks * l->pools[m->pool].block_rows ||
                   !lroom_alive(m),
-            "room %llu: granted %u, base %u, %u blocks",
-            (unsigned long long)m->r.id, m->granted, m->base, m->held.blocks);
+            "room ..%08x: granted %u, base %u, %u blocks", (uint32_t)m->r.id,
+            m->granted, m->base, m->held.blocks);
         CHECK(m->closing.blocks == 0 || lroom_closing(m),
-            "room %llu: %u blocks close, no shard is asked",
-            (unsigned long long)m->r.id, m->closing.blocks);
+            "room ..%08x: %u blocks close, no shard is asked",
+            (uint32_t)m->r.id, m->closing.blocks);
     }
     CHECK(aux == l->b.aux.share.used, "%u chunks of aux, counted %u", aux,
         l->b.aux.share.used);

@@ -33,8 +33,7 @@ void trace_context(struct brain *b, const struct room *r,
     if ((of_peer && history->traceparent[0]) ||
         !traceparent_read(traceparent, &t))
         return;
-    CHECK(r->used, "room %llx has a context and is none",
-        (unsigned long long)r->id);
+    CHECK(r->used, "room ..%08x has a context and is none", (uint32_t)r->id);
     traceparent_write(&t, history->traceparent);
     parts[0] = t.trace[0];
     parts[1] = t.trace[1];

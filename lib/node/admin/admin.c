@@ -464,8 +464,8 @@ static void run_command(struct node *n, uint32_t conn,
     q = begin(n, conn, m->seq);
     if (!q)
         return;
-    log_info("command `%s%s%s` of user %u", c->word, args[0] ? " " : "", args,
-        n->conns[conn].uid);
+    /* Without the arguments: they may be a room's id, or the key of rows. */
+    log_info("command `%s` of user %u", c->word, n->conns[conn].uid);
     if (args[0] && !c->takes)
         admin_refuse(n, q, ERR_MALFORMED, "this order has no arguments");
     else
@@ -539,7 +539,7 @@ struct query *admin_next(struct list *list)
     return first ? LIST_ENTRY(first, struct query, making) : NULL;
 }
 
-/* for crashes */
+/* for crashes: rooms have only their last digits, as in the log */
 
 static void plain_row(struct rows_out *s)
 {
@@ -556,7 +556,10 @@ static void plain_text(struct rows_out *s, const char *name, const char *value)
 static void plain_number(struct rows_out *s, const char *name, uint64_t value)
 {
     (void)s;
-    log_text("%s=%llu ", name, (unsigned long long)value);
+    if (!strcmp(name, "room"))
+        log_text("room=..%08x ", (uint32_t)value);
+    else
+        log_text("%s=%llu ", name, (unsigned long long)value);
 }
 
 const struct crash_view *node_crash_view(struct node *n)
