@@ -14,7 +14,7 @@ PACKAGE, VERSION = "ai-dynamo", "1.6.1"
 VLLM = "0.31.0"  # the version that Dynamo requires
 NIXL = "1.4.1"
 NEED_BYTES = 12 * 10**9  # wheels while they are unpacked; 7 GB remain
-PARTS = ("transfer", "fleet", "time")
+PARTS = ("transfer", "fleet", "patched", "time")
 SHORT = ("transfer",)
 PLANNER = "aisimulate"  # a package whose wheel is on an index of its own
 

@@ -18,34 +18,37 @@ DEADLINE_S = 8
 LIMIT_S = 180  # of a request that does not end; the first one compiles
 MODEL = "m"
 WORKER = os.path.join(HERE, "dynamo/worker.py")
+OURS = f"{ROOT}/lib/client/python:{HERE}"
 ENV = {**ON_A_CPU, "VLLM_CPU_KVCACHE_SPACE": "1",
        "DYN_DISCOVERY_BACKEND": "file", "DYN_REQUEST_PLANE": "tcp",
        "DYN_EVENT_PLANE": "zmq", "DYN_TCP_RPC_HOST": "127.0.0.1",
        "DYN_SYSTEM_ENABLED": "false", "DYN_LOG": "info",
-       "PYTHONPATH": f"{ROOT}/lib/client/python:{HERE}",
+       "PYTHONPATH": OURS,
        "MMX_DEADLINE_S": str(DEADLINE_S)}
 
 
 class Fleet:
     """A frontend, and workers that find it."""
 
-    def __init__(self, t, name):
+    def __init__(self, t, name, at=None, cwd=None):
+        """at: the folder of the environment, if it is another one. cwd: of the
+        frontend."""
         self.t, self.name, self.all = t, name, []
         self.folder = os.path.join(t.folder, "fleets", name)
         shutil.rmtree(self.folder, ignore_errors=True)
         for part in ("found", "files"):
             os.makedirs(os.path.join(self.folder, part))
-        self.python = os.path.join(t.folder, "venv/bin/python")
+        self.python = os.path.join(at or t.folder, "venv/bin/python")
         self.frontend = self.start("frontend", "-m", "dynamo.frontend",
                                    "--http-host", "127.0.0.1", "--http-port",
-                                   PORT)
+                                   PORT, cwd=cwd)
 
-    def start(self, name, *words, env=None):
+    def start(self, name, *words, env=None, cwd=None):
         self.all.append(Server(
             self.t.folder, f"{self.name}-{name}",
             ["nice", self.python, *words],
             {**ENV, "DYN_FILE_KV": f"{self.folder}/found",
-             "TMPDIR": f"{self.folder}/files", **(env or {})}))
+             "TMPDIR": f"{self.folder}/files", **(env or {})}, cwd=cwd))
         return self.all[-1]
 
     def worker(self, name, model, mode, *words, env=None, served=MODEL):

@@ -4,7 +4,8 @@
 
 Parts: transfer (the checks and the benchmark of Dynamo's own tests, over each
 mode), fleet (frontend, encode workers and a prefill worker, and what may happen
-to them), time (encoder done to rows usable)."""
+to them), patched (vLLM's workers with patches of Dynamo's), time (encoder done
+to rows usable)."""
 
 import asyncio
 import os
@@ -16,6 +17,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.dirname(HERE))
 
 import cases  # noqa: E402
+import patched  # noqa: E402
 import servers  # noqa: E402
 import timed  # noqa: E402
 
@@ -61,7 +63,7 @@ async def transfer(t):
         end._daemon.conn.close()
 
 
-KNOWN = {"transfer": transfer, "fleet": cases.run,
+KNOWN = {"transfer": transfer, "fleet": cases.run, "patched": patched.run,
          "time": timed.run}
 
 if __name__ == "__main__":

@@ -61,7 +61,8 @@ def normalized_once(load):
 
 
 def register(backend, made=dynamo.register):
-    made(backend)
+    # with a patch of Dynamo's its tables are enough for vLLM's workers, too
+    made("sglang" if "MMX_TABLES_ALONE" in os.environ else backend)
     from dynamo.common.multimodal import embedding_transfer as local
     from dynamo.vllm.multimodal_handlers import encode_worker_handler as theirs
 
