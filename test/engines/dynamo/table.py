@@ -4,8 +4,8 @@
 
 Parts: transfer (the checks and the benchmark of Dynamo's own tests, over each
 mode), fleet (frontend, encode workers and a prefill worker, and what may happen
-to them), patched (vLLM's workers with patches of Dynamo's), time (encoder done
-to rows usable)."""
+to them), patched (vLLM's workers with patches of Dynamo's), sglang (workers of
+SGLang), time (encoder done to rows usable)."""
 
 import asyncio
 import os
@@ -16,6 +16,7 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.dirname(HERE))
 
+import by_sglang  # noqa: E402
 import cases  # noqa: E402
 import patched  # noqa: E402
 import servers  # noqa: E402
@@ -64,7 +65,7 @@ async def transfer(t):
 
 
 KNOWN = {"transfer": transfer, "fleet": cases.run, "patched": patched.run,
-         "time": timed.run}
+         "sglang": by_sglang.run, "time": timed.run}
 
 if __name__ == "__main__":
     status = asyncio.run(servers.Table(sys.argv[1], POOL["fields"]).play(
