@@ -239,8 +239,9 @@ uint64_t client_now(void);
 uint64_t client_end(int timeout_ms);
 /* Returns the milliseconds left until `end`; -1: no limit. */
 int64_t client_left(uint64_t end);
-/* Returns the word of a room's cell: the handle's own, else the daemon's, which
- * is read first: at the end of a link it is erased after the other is there. */
+/* Returns the word of a room's cell: the handle's own, else the daemon's. The
+ * daemon's is read first: at the end of a link it is erased only after the
+ * handle's own was written. */
 uint64_t client_word(const mmx *m, mmx_room h);
 /* True if the file has that many bytes and cannot change its size, so that no
  * read of them is a SIGBUS. */
@@ -248,7 +249,7 @@ bool client_sealed(int fd, uint64_t bytes);
 /* Sets the text that mmx_error_text returns. */
 void client_error(mmx *m, const char *fmt, ...) PRINTF_LIKE(2, 3);
 /* Returns the reason for a wait of timeout_ms that has ended, and sets the
- * error text. silent: nothing else was answered either. */
+ * error text. silent: the daemon has answered nothing else either. */
 int client_expired(mmx *m, int timeout_ms, bool silent);
 /* Sets a time soon after the room's deadline, if any, for client_due_look(). */
 void client_due(mmx *m, struct client_room *r, uint32_t deadline_ms);
@@ -288,23 +289,23 @@ int client_put(mmx *m, struct local_msg *msg, uint64_t id, uint32_t cell,
     uint32_t tag, struct client_reply *reply);
 /* True if messages of this type open a room. */
 bool client_is_open_op(unsigned type);
-/* Asks the daemon for a sign of life, unless such a question is unanswered: it
- * asks for a pool of an impossible name, which any daemon answers and no
- * counter counts. If the message has no room, the one before it serves as the
- * question. Returns the question's seq; once it is SILENT_MS old, see
+/* Asks the daemon whether it lives, unless such a question is unanswered: asks
+ * for a pool of an impossible name, which any daemon answers and no counter
+ * counts. If the message has no room, the one before it serves as the question.
+ * Returns the question's seq; once it is SILENT_MS old, see
  * client_is_answered. */
 uint32_t client_doubt(mmx *m);
 /* Returns 0, or the reason for a wait that ends because no time is left. Near
- * the end of a wait of SILENT_MS or more it asks that question, so that the
+ * the end of a wait of SILENT_MS or more it calls client_doubt(), so that the
  * reason says whether the daemon lives. */
 int client_late(mmx *m, struct client_patience *p, int64_t left);
-/* Sends even while corked and waits for the answer; the lock is held before
- * and after, not during the wait. -MMX_E_STALE: it is answered, but the handle
- * is connected again by now. */
+/* Sends even while corked and waits for the answer; the lock is held before and
+ * after, not during the wait. -MMX_E_STALE: the answer came, but the handle has
+ * been connected again since. */
 int client_call(
     mmx *m, struct local_msg *msg, struct client_reply *r, int timeout_ms);
 
-/* wait.c: what a daemon does not do that hangs */
+/* wait.c: ends rooms and waits if the daemon hangs */
 
 /* Fails the rooms whose deadline has passed if the daemon answers nothing.
  * Called after a receive that left nothing. */
@@ -354,7 +355,7 @@ void client_tickets_init(mmx *m);
 void client_ticket_answer(
     mmx *m, const struct client_asked *q, const struct local_answer *a);
 /* Returns 1 if the request holds an id, 0 if it waits, the negative reason if
- * it is lost, which this forgets. */
+ * it is lost; then this also frees its entry. */
 int client_ticket_outcome(
     mmx *m, int space, const char *request, struct mmx_seq *out);
 /* Takes a TICKET_EVENT of the daemon. */
@@ -370,13 +371,14 @@ void client_tickets_reap(mmx *m);
 
 /* Maps a pool; fields[].data are addresses then. */
 int client_map_pool(mmx *m, struct client_reply *r);
-/* Unmaps every pool; runs the callback before each that it knows of. */
+/* Unmaps every pool; runs the callback before each pool that the callback knows
+ * of. */
 void client_unmap_all(mmx *m);
 
 /* lend.c: pools of encoders on this host */
 
-/* Does what is due for the lenders, and one slice of what takes long. The lock
- * is held before and after, not during that. */
+/* Does what is due for the lenders, and one slice of the work that takes long.
+ * The lock is held before and after, not during that slice. */
 void client_lend(mmx *m, bool idle);
 /* Sends BYE to all lenders after every pool is unmapped; waits for their
  * answers until `end`. */

@@ -1,7 +1,8 @@
-/* mmx_aux.h - what engines say beside the rows of a room, so that an encoder of
- * one engine can feed a language host of another. Records of a tag and values,
- * in ascending order of tags, at most 32 KiB; EMBEDDING.md has the bytes. More
- * of it, up to 16 MiB, goes on in rows behind the item's: mmx_aux_split.
+/* mmx_aux.h - aux: the data that engines send beside the rows of a room, so
+ * that an encoder of one engine can feed a language host of another. An aux has
+ * records of a tag and values, in ascending order of tags, at most 32 KiB;
+ * EMBEDDING.md has the bytes. Data beyond that, up to 16 MiB in total, is sent
+ * in rows behind the item's: mmx_aux_split.
  *
  *     uint32_t grid[3] = {1, 16, 48}, merge = 2;
  *     uint64_t mem[64];
@@ -60,7 +61,8 @@ struct mmx_aux {
     int failed;    /* the first error: a negative reason */
 };
 
-/* Begins an aux in mem. One of more than MMX_AUX_MAX bytes is to be split. */
+/* Begins an aux in mem. An aux of more than MMX_AUX_MAX bytes has to be
+ * split. */
 void mmx_aux_begin(struct mmx_aux *a, void *mem, size_t size);
 
 /* Appends n values (GRID: 3 for each item; bytes: their number).
@@ -70,10 +72,10 @@ void mmx_aux_begin(struct mmx_aux *a, void *mem, size_t size);
 int mmx_aux_put(
     struct mmx_aux *a, enum mmx_aux_tag tag, const void *values, size_t n);
 
-/* Returns the bytes of the whole, or the first error. */
+/* Returns the bytes of the whole aux, or the first error. */
 int mmx_aux_end(struct mmx_aux *a);
 
-/* Checks the whole. -MMX_E_MALFORMED: it is no aux of this kind, or broken;
+/* Checks the whole aux. -MMX_E_MALFORMED: it is no aux of this kind, or broken;
  * -MMX_E_VERSION: of another version, or with a record that must be understood
  * and is not. */
 int mmx_aux_check(const void *aux, size_t len);
@@ -84,13 +86,15 @@ int mmx_aux_check(const void *aux, size_t len);
 int mmx_aux_get(
     const void *aux, size_t len, enum mmx_aux_tag tag, void *out, size_t max);
 
-/* As mmx_aux_get, without a copy: *out is inside the aux, for bytes. */
+/* Does what mmx_aux_get does, without a copy: *out is inside the aux. For tags
+ * whose values are bytes. */
 int mmx_aux_at(
     const void *aux, size_t len, enum mmx_aux_tag tag, const void **out);
 
-/* A whole of more than 32 KiB is cut between two records. The first part is the
- * room's aux; the second, its rest, is the last rows of the room, in the pool's
- * first field, and what fills up the last row, and other fields, is zero:
+/* An aux of more than 32 KiB ("whole") is cut between two records. The first
+ * part is the room's aux. The second part, its rest, is in the last rows of the
+ * room, in the pool's first field; the end of the last row, and the other
+ * fields, are zero:
  *
  *     aux_len = mmx_aux_split(whole, bytes, aux, &cut);
  *     more = (bytes - cut + row_bytes - 1) / row_bytes;
@@ -98,30 +102,31 @@ int mmx_aux_at(
  *     mmx_scatter(m, r, NULL, rows, more, whole + cut, 0);
  *     mmx_commit_final(m, r, 0, rows + more, rows + more, NULL, 0);
  *
- * with zeros behind the whole, as calloc makes them, up to a row; and to these
- * rows of each other field, by name, zeros: a block has what was there before.
- * The reader:
+ * with zeros behind the whole up to the end of a row, as calloc makes them.
+ * Write zeros to these rows of each other field, too, by its name: a block
+ * still has its old bytes. The reader:
  *
  *     more = mmx_aux_rest(look.aux, look.aux_len, look.total, row_bytes);
  *     mmx_gather(m, r, NULL, look.total - more, more, rest, 0);
  *     bytes = mmx_aux_join(look.aux, look.aux_len, rest, more * row_bytes,
  *                          whole, size);
  *
- * Writes the aux, of at most MMX_AUX_MAX bytes, and returns its bytes; *rest is
- * where in the whole the rest begins, len: there is none. Errors are those of
- * mmx_aux_check, and -MMX_E_MALFORMED for what has a rest already. */
+ * mmx_aux_split writes the aux, of at most MMX_AUX_MAX bytes, and returns its
+ * bytes; *rest is the offset in the whole at which the rest begins, len: there
+ * is no rest. Errors are those of mmx_aux_check, and -MMX_E_MALFORMED if the
+ * aux has a rest already. */
 int mmx_aux_split(const void *whole, size_t len, void *aux, size_t *rest);
 
-/* Returns how many of a room's total rows are no item's; 0: its aux is all, or
- * has no bytes. -MMX_E_TOO_LARGE: it claims more rows than there are, or more
- * than MMX_AUX_WHOLE bytes; else as mmx_aux_check. */
+/* Returns how many of a room's total rows belong to the rest of its aux; 0: it
+ * has no rest, or there is no aux. -MMX_E_TOO_LARGE: the aux claims more rows
+ * than there are, or more than MMX_AUX_WHOLE bytes; else as mmx_aux_check. */
 int mmx_aux_rest(
     const void *aux, size_t len, uint32_t total, uint32_t row_bytes);
 
-/* Writes the whole and returns its bytes, at most len + rest_len. rest: those
- * rows, less than 4 GiB; of an aux without a rest none. -MMX_E_TOO_LARGE: it
- * needs more than rest_len, or size; -MMX_E_MALFORMED: the rest is not what
- * mmx_aux_split makes. */
+/* Writes the whole aux and returns its bytes, at most len + rest_len. rest: the
+ * bytes of those rows, less than 4 GiB; none if the aux has no rest.
+ * -MMX_E_TOO_LARGE: it needs more than rest_len, or size; -MMX_E_MALFORMED: the
+ * rest is not what mmx_aux_split makes. */
 int mmx_aux_join(const void *aux, size_t len, const void *rest, size_t rest_len,
     void *whole, size_t size);
 

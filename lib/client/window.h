@@ -42,7 +42,7 @@ MUST_CHECK enum err window_plan(const struct mmx_window *w,
 
 /* running a plan */
 
-/* Blocks side by side. */
+/* Blocks that are adjacent in memory. */
 struct window_blocks {
     uint32_t block, blocks;
 };
@@ -84,8 +84,9 @@ MUST_CHECK enum err window_check(const struct mmx_plan *plan,
     const struct window_sources *from, const struct mmx_tensor *to,
     struct mmx_trouble *trouble);
 
-/* The copy in parts, for a caller whose sources are guarded by a lock: check
- * and pieces run under it, the copy without. A cursor begins as zero. */
+/* A copy in parts, for a caller whose sources are guarded by a lock: check and
+ * pieces run under the lock, the copy runs without it. A cursor begins as
+ * zero. */
 struct window_cursor {
     uint32_t segment, row;
     uint64_t done;

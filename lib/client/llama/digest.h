@@ -1,6 +1,6 @@
-/* digest.h - how a picture names its room when two programs share nothing but
- * the picture: by libmtmd's id of it (the SHA-256 of the file in hex) and a tag
- * for the model, since another model makes other rows. */
+/* digest.h - how a picture names its room if two programs share nothing but the
+ * picture: by the id that libmtmd gives it (the SHA-256 of the file in hex) and
+ * a tag for the model, since another model makes other rows. */
 #ifndef MMX_LLAMA_DIGEST_H
 #define MMX_LLAMA_DIGEST_H
 
