@@ -23,7 +23,7 @@ static inline void any_begin(uint64_t seed)
     any_dice = seed * UINT64_C(0x9e3779b97f4a7c15);
 }
 
-/* A number of rows: of blocks of 8, mostly. */
+/* Returns a number of rows, mostly of whole blocks of 8. */
 static inline uint32_t any_rows(void)
 {
     static const uint32_t likely[] = {0, 1, 7, 8, 9, 16, 24, 32, 128, 129};

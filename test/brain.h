@@ -44,9 +44,9 @@ struct rig {
     uint8_t event_bytes[LOCAL_PACKET_MAX];
 };
 
-/* settings: "key=value", ended by NULL; over one pool `main` of 16 blocks of 8
- * rows, "x:u8:4096", so that a unit is a block. One shard, which has TCP, and
- * UCX where transfer.tls names other transports. */
+/* settings: "key=value", ended by NULL. The brain has one pool `main` of 16
+ * blocks of 8 rows, "x:u8:4096", so that a unit is a block; and one shard,
+ * which has TCP, and UCX if transfer.tls names other transports. */
 struct rig *brain_make(uint8_t role, const char *const *settings);
 #define BRAIN(role, ...)                                                       \
     brain_make(role, (const char *const[]){__VA_ARGS__, NULL})
@@ -62,7 +62,7 @@ static inline struct rig *brain_of(
 
 /* Steps the brain with the event, then with EV_MORE while it asks for that. */
 void rig_step(struct rig *b, struct event *ev);
-/* Likewise for an event that is only a type, and for EV_LINK_DOWN. */
+/* Does the same for an event that is only a type, and for EV_LINK_DOWN. */
 static inline void brain_is(struct rig *b, enum event_type type)
 {
     rig_step(b, &(struct event){.type = type});
@@ -115,7 +115,7 @@ void brain_hello(
     struct rig *b, uint32_t link, const char *name, uint64_t epoch);
 /* Gives a message of the peer that sent the link's last HELLO. */
 void brain_hear(struct rig *b, uint32_t link, struct peer_msg m);
-/* HEARS(b, link, message, message): likewise for each message. */
+/* HEARS(b, link, message, message): gives each message of that peer. */
 #define HEARS(b, link, ...)                                                    \
     brain_hears(b, link, (const struct peer_msg[]){__VA_ARGS__},               \
         ARRAY_LEN(((const struct peer_msg[]){__VA_ARGS__})))

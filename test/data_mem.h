@@ -8,7 +8,7 @@
 
 extern const struct data_ops data_mem;
 
-/* Makes the endpoint's next `count` posts suffer. */
+/* Faults of the endpoint's next `count` posts. */
 enum data_fault { DATA_FAULT_BREAK, DATA_FAULT_DELAY, DATA_FAULT_STALL };
 void data_mem_fault(
     struct data *d, uint32_t ep, enum data_fault fault, uint32_t count);

@@ -35,7 +35,8 @@ int relay_onward(const struct relay *r);
 void relay_accept(struct relay *r);
 /* Passes on what has arrived, in both directions. */
 void relay_turn(struct relay *r);
-/* Turns all until *count is `wanted`, or a's endpoint breaks. */
+/* Runs the relay and both sides until *count is `wanted`, or a's endpoint
+ * breaks. */
 void relay_until(struct relay *r, struct side *a, struct side *b,
     const uint32_t *count, uint32_t wanted);
 

@@ -13,8 +13,8 @@
 #define SIDE_SEGMENT  (256 * KIB)
 #define SIDE_MESSAGE  (8 * MIB) /* the longest message */
 #define SIDE_MESSAGES 64
-/* Tests count their own time by ticks; the kernel has its own for a peer that
- * does not read. */
+/* Tests count time by ticks; for a peer that does not read the kernel has a
+ * time of its own. */
 #define SIDE_STALL_MS    60000
 #define SIDE_GREETING_MS 4000
 #define SIDE_STREAMS     4
@@ -88,7 +88,7 @@ MUST_CHECK enum err side_post_iov(struct side *s, uint32_t ep, uint32_t id,
  * many. */
 uint32_t side_post_many(struct side *a, uint32_t ep, uint8_t *p, size_t n);
 
-/* Returns the transport of ep, which must be without trouble. */
+/* Returns the transport of ep, which must have no trouble. */
 const char *side_goes(const struct side *s, uint32_t ep);
 
 /* Makes one turn of progress for each open side; b may be NULL. */

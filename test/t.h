@@ -105,7 +105,7 @@ void t_err(
     ((x) ? (void)0 : t_fail(__FILE__, __LINE__, "%s is false", #x))
 #define T_FALSE(x)                                                             \
     ((x) ? t_fail(__FILE__, __LINE__, "%s is true", #x) : (void)0)
-/* As T_TRUE, with a text that shows the values. */
+/* Checks as T_TRUE does, with a text that shows the values. */
 #define T_CHECK(x, ...)                                                        \
     ((x) ? (void)0 : t_fail(__FILE__, __LINE__, __VA_ARGS__))
 #define T_FAIL(...) t_fail(__FILE__, __LINE__, __VA_ARGS__)
@@ -143,8 +143,8 @@ uint64_t t_now_ns(void);
  * times as long. */
 uint64_t t_end_ns(unsigned limit_ms);
 
-/* Returns a directory of this case alone, the same at every call. It is removed
- * with its contents when the case ends, however that happens. */
+/* Returns a directory that only this case has, the same at every call. It is
+ * removed with its contents when the case ends, however that happens. */
 const char *t_dir(void);
 
 #endif

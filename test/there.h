@@ -48,9 +48,9 @@ void ask_rooms(struct rig *l, struct there *t, uint32_t n);
 struct there member(struct rig *l, uint64_t room, uint16_t size);
 /* Has committed rows wait for a grant: sends LENGTH, then WANT. */
 void wants(struct rig *l, struct there *t, uint32_t granted, uint32_t total);
-/* Announces the total; all rows are granted and land. */
+/* Announces the total; then all rows are granted and land. */
 void fill(struct rig *l, struct there *t, uint32_t total);
-/* The same; then the room of this cell must have succeeded. */
+/* Does what fill() does; then the room of this cell must have succeeded. */
 void fill_succeeds(
     struct rig *l, struct there *t, uint32_t total, uint32_t cell);
 /* Connection 0 releases a room; then `blocks` blocks must be free. */

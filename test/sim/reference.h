@@ -22,15 +22,16 @@ struct lfact {
     const struct lgroup *group;
     uint64_t generation, age, broken_ns;
     uint32_t pool, attempt, held, base, landed;
-    /* blocks; chunks of aux. Those of its group, if it is the first member */
+    /* blocks and chunks of aux that it lacks; for the first member of a group:
+     * those that the group lacks */
     uint32_t lacks, chunks;
     /* aux: it has space for its aux; plays: it may get blocks */
     bool alive, firm, aux, plays;
-    /* Its group was admitted; it waits for blocks; it could use some, without
-     * rows. */
+    /* admitted: its group was; queued: it waits for blocks; idle: it could use
+     * blocks, but no rows wait. */
     bool admitted, queued, idle;
-    /* check_taken.c: it was the head and kept its blocks. What may be taken
-     * back of it: a default grant (spec), rows that landed. */
+    /* For check_taken.c. led: it was the head and kept its blocks. spec, rows:
+     * its default grant, or its landed rows, may be taken back. */
     bool led, spec, rows;
 };
 
@@ -47,8 +48,8 @@ struct lorder {
         uint32_t lacks;
         /* age of the oldest room that got firm blocks in this step */
         uint64_t served;
-        /* check_taken.c: before the step a room was READY, or rows landed into
-         * a firm grant. */
+        /* For check_taken.c: before the step a room was READY, or rows landed
+         * into a firm grant. */
         bool spares;
         /* age + 1 of the head; since when it is the head */
         uint64_t head_age, head_ns;
@@ -80,22 +81,24 @@ struct efact {
     bool leaves;     /* all of its rooms do: its blocks will come back */
     bool waits, got; /* waits for blocks; got some in this step */
     bool own_full, complete, ahead; /* of the item alone, without its batch */
-    /* If it waits at the head of its batch, of the whole batch: blocks that it
-     * needs; one item is full; one is a victim and none full; none is either,
-     * or one asks ahead for its grants. */
+    /* Facts of the whole batch, if the item waits at its head. lacks: blocks
+     * that the batch needs; full: one item is full; barred: one is a victim and
+     * none is full; plain: none is full or a victim, and none asks ahead for
+     * its grants. */
     uint32_t lacks;
     bool queued, full, barred, plain;
     /* in which the item waits; NULL: it does not wait */
     const struct ebatch *batch;
-    /* who asked first for one of its rooms, + 1; 0: no langd did. Its turn at
-     * that langd */
+    /* langd: the one that asked first for a room of the item, + 1; 0: none did.
+     * there: the item's turn at that langd */
     uint64_t langd, there;
     uint32_t passed, older; /* check_fair.c, of this turn */
-    /* check_victims.c, of its rooms: one lacks a grant; one is read; one was
-     * ended for another item; all are ending. */
+    /* For check_victims.c. lacks_grants: one of its rooms lacks a grant;
+     * active: one is read; ended: one was ended for another item; ends: all are
+     * ending. */
     bool lacks_grants, active, ended, ends;
-    /* check_kept.c, of its rooms: none is asked for or read; one is asked for,
-     * or read elsewhere; all are kept. */
+    /* For check_kept.c. bare: none of its rooms is asked for or read; held: one
+     * is asked for, or read elsewhere; kept: all are kept. */
     bool bare, held, kept;
     uint64_t kept_ns, room; /* until when it is kept; id of its last room */
     uint32_t name;

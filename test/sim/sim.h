@@ -80,8 +80,8 @@ struct world {
     const char *canary;
     char replay[1000];                  /* options that make this world again */
     bool cut[DAEMONS_MAX][DAEMONS_MAX]; /* [from][to]: no message passes */
-    /* [from][to], bits of carriers: by which no rows pass; which have broken in
-     * this life of `from`. */
+    /* [from][to], bits of carriers: shut: no rows pass by them; broke: they
+     * have broken in this life of `from`. */
     uint8_t shut[DAEMONS_MAX][DAEMONS_MAX], broke[DAEMONS_MAX][DAEMONS_MAX];
     uint32_t succeeded, failed; /* rooms, as engines saw their ends */
     uint32_t copies, copying;   /* between daemons of one host */
@@ -116,7 +116,7 @@ bool chance(uint32_t per_thousand);
 uint64_t delay_us(uint32_t us);
 
 void at(uint64_t when_ns, happening fn, void *p, uint64_t a, uint64_t b);
-/* The same for what happens by itself: clocks of engines and daemons. */
+/* Schedules something that happens by itself: clocks of engines and daemons. */
 void at_leisure(
     uint64_t when_ns, happening fn, void *p, uint64_t a, uint64_t b);
 /* True if only entries of at_leisure() are left. */
@@ -211,14 +211,14 @@ struct daemon {
     /* slots that the last step touched */
     uint32_t steps, touched[TOUCHED_MAX], touched_count;
     bool full; /* the last step filled its list of actions, and left work */
-    /* langd: generation of which the last step heard a WANT, or of which rows
-     * landed */
+    /* langd: generation for which a WANT came, or rows landed, in the last
+     * step */
     uint64_t asked_of, landed_of;
     struct econn *conns[CONNS_MAX];
     struct mapping *mappers[CONNS_MAX]; /* encoded, by connection */
     struct mapping *maps[LINKS_MAX];    /* langd, by peer */
     struct ctl *links[LINKS_MAX]; /* encoded: accepted; langd: connected */
-    /* langd: encoded that the link is to reach; NONE */
+    /* langd: the encoded that the link has to reach; NONE */
     uint32_t wants[LINKS_MAX];
     void *watch;     /* state of the checks */
     uint32_t fixing; /* bit i: memory of pool i was ordered */
@@ -256,8 +256,9 @@ bool stands_still(struct daemon *d, uint32_t part, happening fn, void *p,
 void stand_still(struct daemon *d, uint32_t part, uint64_t for_ns);
 void stand_one_still(void);
 void all_go_on(void);
-/* The monotonic clock of the daemon's host: what it shows at a time of the
- * world, and when in the world it shows when_ns. */
+/* The monotonic clock of the daemon's host. clock_of() returns what it shows at
+ * a time of the world; clock_shows() returns the time of the world at which it
+ * shows when_ns. */
 uint64_t clock_of(const struct daemon *d, uint64_t world_ns);
 uint64_t clock_shows(const struct daemon *d, uint64_t when_ns);
 /* Stops that clock for for_ns; then it jumps by by_ns. */
@@ -308,14 +309,14 @@ void data_pump(struct shard *s);
 void data_daemon_gone(struct daemon *d);
 void data_break(struct shard *s, uint32_t peer);
 void data_break_one(void);
-/* Ends copies that are not wanted any more, for which someone waits. */
+/* Ends copies that are not wanted any more, and whose end is waited for. */
 void data_purge(const struct shard *s);
 uint32_t data_on_the_way(void);
 uint64_t tag_of(uint32_t instance, uint32_t row);
 uint32_t tag_instance(uint64_t tag);
 uint32_t tag_row(uint64_t tag);
 
-/* carriers.c: what rows can go by */
+/* carriers.c: the carriers of rows */
 
 void carriers_draw(struct daemon *d);
 /* Rows cannot pass by that carrier any more; its connections end. */
@@ -478,16 +479,17 @@ struct prod *prod_new(struct daemon *d, uint64_t room);
 struct cons *cons_new(struct daemon *d, uint32_t encoder, uint64_t room);
 struct prod *prods_all(void);
 struct cons *cons_all(void);
-/* Returns those of the room, and by chance others; linked by in_room. */
+/* Returns the prods of the room, and possibly others (of the same hash); linked
+ * by in_room. */
 struct prod *prods_of_room(uint64_t room);
-/* Forgets those that have been over for that long. */
+/* Forgets the prods that have been over for that long. */
 void prods_forget(uint64_t for_ns);
 void cons_forget(uint64_t for_ns);
 void prod_start(struct prod *p, uint64_t when_ns);
 void cons_start(struct cons *c, uint64_t when_ns);
 /* Returns the room's announce that has these rows, or NULL. */
 const struct prod *prod_of(uint32_t instance, uint64_t room);
-/* Gives p a key and the key's content. False: that has more than `most`
+/* Gives p a key and the key's content. False: the content has more than `most`
  * rows. */
 bool prod_key(struct prod *p, uint64_t key, uint64_t most);
 /* True if one of its connections saw DONE. */
@@ -519,14 +521,15 @@ struct handle *prod_writer(struct daemon *d, uint32_t pool, uint32_t block);
 
 /* waits.c */
 
-/* At a quiet moment: every room that waits, waits for something that moves. */
+/* Checks at a quiet moment that every room that waits, waits for something that
+ * moves. */
 void waits_look(void);
 
 /* tickets.c: sequence ids */
 
 /* Has an engine of the langd ask for a sequence id. */
 void ask_start(struct daemon *d);
-/* Checks that the first that waits for an id gets it first. */
+/* Checks that the ticket that has waited longest for an id gets it first. */
 void tickets_watch(const struct daemon *d, const void *tickets);
 bool asks_over(void);
 void ask_answer(struct handle *h, uint32_t type, const struct local_answer *a);
@@ -546,7 +549,7 @@ void order_langd(struct daemon *d);
 void order_encoded(struct daemon *d);
 /* check_debts.c: news for peers. */
 void news_watch(const struct daemon *d, const struct brain *b);
-/* Checks that no user holds entries of these. */
+/* Checks that no user holds entries of these shares. */
 void shares_watch_end(
     const struct daemon *d, const struct share *const *shares, uint32_t n);
 void encoded_unwatch(struct daemon *d);
@@ -590,7 +593,7 @@ void ghost_disconnects(struct daemon *l, uint32_t link);
 
 /* reload.c: configurations that change */
 
-/* Begins where there are any. */
+/* Begins the reloads, if the world has any. */
 void reloads_start(void);
 /* Puts all configurations back as they were drawn. */
 void reloads_end(void);
@@ -612,17 +615,17 @@ void deliver(void *p, uint64_t again, uint64_t room);
  */
 
 #define WORDS_MAX 900
-/* Takes --set NAME=NUMBER,... of NATURES, or --only DELIVERY,... False: another
+/* Reads --set NAME=NUMBER,... of NATURES, or --only DELIVERY,... False: another
  * option. */
 bool option_read(const char *option, const char *value);
-/* Takes words as options_words() writes them. */
+/* Reads words as options_words() writes them. */
 bool options_read(const char *words);
 void options_apply(struct nature *n);
 bool option_skips(uint32_t delivery);
-/* Writes what is set and left out, as words of a command line. */
+/* Writes which parts are set and left out, as words of a command line. */
 void options_words(char *out, size_t size);
-/* Sets and leaves out what it can while the world still fails. drawn: the
- * nature without words. */
+/* Sets and leaves out as many parts as it can while the world still fails.
+ * drawn: the nature without words. */
 void shrink(bool (*fails)(void), const struct nature *drawn);
 
 /* faults.c */

@@ -16,10 +16,11 @@ void quiet_world(uint32_t encodeds, uint32_t langds);
 struct daemon *make(uint8_t role, const char *name, const char *layout,
     uint32_t blocks, uint32_t block_rows, uint32_t first_blocks);
 void start_all(void);
-/* Makes and starts e0 and l0, each with one pool of so many blocks. */
+/* Makes and starts e0 and l0, each with one pool of e_blocks or l_blocks
+ * blocks. */
 void pair(uint32_t e_blocks, uint32_t l_blocks, uint32_t block_rows,
     uint32_t first_blocks);
-/* The same in a new quiet world. */
+/* Does the same in a new quiet world. */
 void quiet_pair(uint32_t e_blocks, uint32_t l_blocks, uint32_t block_rows,
     uint32_t first_blocks);
 struct prod *announce(

@@ -67,7 +67,7 @@ static inline uint32_t pools_given(struct rig *e, uint32_t conn)
     return n;
 }
 
-/* Has langd `a` map over this connection, and say so. */
+/* Makes langd `a` map over this connection, and say that it has done so. */
 static inline void maps(struct rig *e, uint32_t conn)
 {
     uint64_t token = token_of(e, 0, hello("a", L_EPOCH, 0));

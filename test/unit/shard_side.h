@@ -179,7 +179,7 @@ static inline struct shard *shard_of(uint32_t i)
     return sides[i / SHARDS]->shards[i % SHARDS];
 }
 
-/* Does the shards' work that is the loop's. */
+/* Does the work of the shards that the loop owns. */
 static inline void work(void)
 {
     for (uint32_t i = 0; i < 3 * SHARDS; i++)
@@ -259,7 +259,7 @@ static inline void push(struct side *s, struct data_cmd c)
     }
 }
 
-/* Says a peer, and its addresses for this carrier, to encoded. */
+/* Tells encoded about a peer, and its addresses for this carrier. */
 static inline void meet(
     uint32_t peer, struct side *s, uint8_t carrier, uint32_t segment)
 {
@@ -313,8 +313,9 @@ static inline void runs(
 
 /* rows */
 
-/* Where a row of a room is: encoded's are in every second block, langd's in
- * blocks that go down, or all in a row. */
+/* Returns where a row of a room is: encoded's rows are in every second block,
+ * langd's in blocks with descending numbers, or all of them in adjacent
+ * blocks. */
 static inline uint64_t row_at(
     const struct side *s, uint32_t block, uint32_t row)
 {
