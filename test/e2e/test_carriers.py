@@ -103,7 +103,7 @@ class Carriers(Case):
                                 ("tcp", "nosuch_0:1"), ("ucx", "nosuch0")):
             with self.subTest(carrier=carrier, device=device):
                 said = self.refused({"carrier": carrier,
-                                     "devices": "lo," + device,
+                                     "devices": "all," + device,
                                      "trusted_network": True})
                 self.assertRegex(
                     said, r"yaml:[0-9]+:[0-9]+: transfer.devices: this host "

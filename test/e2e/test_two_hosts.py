@@ -87,6 +87,15 @@ class Devices(test_data_keys.Hosts):
         for device in ("m0", "m1"):
             self.assertGreater(self.received(device), 1000000, device)
 
+    def test_a_device_that_is_left_out_is_named(self):
+        """No peer reaches loopback and a network."""
+        for words in (("link", "add", "m1", "type", "veth", "peer", "name",
+                       "m2"), ("link", "set", "m1", "up"),
+                      ("address", "add", "127.9.9.9/8", "dev", "m1")):
+            nets.ip("-n", self.l_host, *words)
+        _, d = self.on_hosts(devices="m0,m1")
+        self.assertIn("tcp: device m1 is left out", d.tail(400))
+
     def behind(self, host, address, near, by):
         """Gives a host an address whose answers are lost. Returns what opens
         it."""

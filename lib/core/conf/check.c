@@ -81,11 +81,13 @@ static enum err check_allow(
 static enum err check_devices(const struct conf *c, struct conf_error *e)
 {
     const char *all = c->transfer_devices, *at = all;
+    bool lo = false, others = false;
 
     for (size_t n; n = strcspn(at, ",;"), n > 0; at += n + 1) {
-        if (strchr(all, ';') && span_eq(span_of(at, n), span_str("lo")))
+        *(span_eq(span_of(at, n), span_str("lo")) ? &lo : &others) = true;
+        if (lo && others)
             return conf_refuse(
-                e, "transfer.devices: `%s` has lo beside other cards", all);
+                e, "transfer.devices: `%s` has lo beside others", all);
         if (!at[n])
             return OK;
     }

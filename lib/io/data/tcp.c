@@ -90,7 +90,7 @@ static bool on_loopback(const struct sockaddr_storage *at)
 }
 
 static struct log_rate bare =
-    LOG_RATE("devices without an address", LOG_WARN, 1);
+    LOG_RATE("devices that are left out", LOG_WARN, 1);
 
 /* Finds the addresses of the devices. A peer must reach all of them or none: so
  * only addresses are taken that are loopback if the first one is, and not
@@ -104,12 +104,15 @@ static void find_addresses(const char *devices, struct tcp_place *out)
     while (*devices && out->rails < TCP_RAILS) {
         struct sockaddr_storage *at = &out->at[out->rails];
         size_t n = strcspn(devices, ",");
+        bool there = device_address(list, devices, n, at);
 
-        if (!device_address(list, devices, n, at))
-            log_rated(
-                &bare, "tcp: device %.*s has no address", (int)n, devices);
-        else if (on_loopback(at) == on_loopback(&out->at[0]))
+        if (there && on_loopback(at) == on_loopback(&out->at[0]))
             out->rails++;
+        else
+            log_rated(&bare, "tcp: device %.*s is left out: %s", (int)n,
+                devices,
+                there ? "one of it and the first is of loopback"
+                      : "it has no address");
         devices += n + (devices[n] == ',');
     }
     freeifaddrs(list);
