@@ -64,7 +64,7 @@ struct endpoint {
     uint32_t opening, outstanding;
     uint32_t faults[FAULTS];
     bool open, broken, unreported;
-    bool made; /* what is not reported is that it is connected */
+    bool made; /* the pending report says that it is connected */
 };
 
 struct data {
@@ -194,7 +194,7 @@ static void parcel_recycle(struct data *d, struct parcel *p)
         signal_owner(LIST_ENTRY(n, struct data, link));
 }
 
-/* The message that a rendezvous parcel speaks of, if it is still on offer. */
+/* Returns the message of a rendezvous parcel, if it is still on offer. */
 static struct message *parcel_message(const struct parcel *p)
 {
     if (!p->from || !p->message->offered || p->message->serial != p->serial)
@@ -251,7 +251,8 @@ static bool message_push(struct data *d, struct message *m)
     return true;
 }
 
-/* Is there a posted message that message_push would move or count down? */
+/* True if there is a posted message that message_push would move or count
+ * down. */
 static bool posted_work(struct data *d)
 {
     LIST_FOREACH (n, &d->posted) {
@@ -432,7 +433,7 @@ static enum err mem_arm(struct data *d)
 
     lock();
     r = read(d->fd, &n, sizeof(n));
-    (void)r; /* EAGAIN: nobody had to write */
+    (void)r; /* EAGAIN: it was not written to */
     busy = !list_empty(&d->inbox) || !list_empty(&d->done) ||
            !list_empty(&d->fetching) || unreported(d) || posted_work(d);
     d->armed = !busy;
@@ -493,7 +494,7 @@ static enum err mem_connect(
         if (span_eq(span_str(other->name), address))
             ep->peer = other;
     }
-    if (!ep->peer) /* as with a network: that nobody is there shows later */
+    if (!ep->peer) /* as with a network: a missing peer is noticed later */
         endpoint_break(d, i);
     unlock();
     return OK;

@@ -86,8 +86,8 @@ TEST(ucx_makes_no_segments_that_a_group_could_write)
     }
 }
 
-/* Engines may remove pages of a pool at any time until UCX copies them, perhaps
- * long after post(). */
+/* Engines may remove pages of a pool at any time until UCX copies the rows,
+ * perhaps long after post(). */
 TEST(ucx_sends_zeros_for_pages_that_go_after_post)
 {
     int fd = memfd_create("pool", MFD_CLOEXEC);

@@ -334,7 +334,7 @@ TEST(each_rail_carries_large_messages_where_connections_are_few)
     wide_close(&w);
 }
 
-/* Places in a HELLO that are cut, or have impossible numbers. */
+/* Places in a HELLO that are cut off, or have impossible numbers. */
 TEST(places_that_cannot_be_meant_are_refused)
 {
     struct tcp_place back;

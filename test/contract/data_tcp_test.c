@@ -22,7 +22,7 @@ static int stranger(struct side *s)
     return p.fd;
 }
 
-/* As stranger(), and sends a peer's greeting. */
+/* Does what stranger() does, and sends a peer's greeting. */
 static int friend(struct side *s)
 {
     struct span a = s->ops->address(s->d);
@@ -184,7 +184,7 @@ TEST(a_message_that_is_not_ended_fails_its_fetch)
         send_all(fd, some, sizeof(some));
         side_settle(&a, NULL);
     }
-    for (uint32_t i = 18; i < 28; i++) { /* a byte each time is not enough */
+    for (uint32_t i = 18; i < 28; i++) { /* one byte each time is not enough */
         data_tcp.tick(a.d, now + i * tenth);
         T_EQ_U64(a.fetched_count, 0);
         send_all(fd, some, 1);

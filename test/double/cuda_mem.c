@@ -304,8 +304,9 @@ static struct map *map_at(CUdeviceptr a)
     return NULL;
 }
 
-/* Memory of a context is its GPU's, and of those whose contexts were let in:
- * stricter than the driver, which stages what it may not copy. */
+/* Memory of a context can be used by its GPU, and by GPUs whose contexts were
+ * admitted. This is stricter than the driver, which stages copies that it may
+ * not make directly. */
 static bool lets_in(const struct map *m, bool write, int device)
 {
     if (m->owner >= 0)
@@ -359,7 +360,7 @@ SHOWN CUresult cuMemGetInfo_v2(size_t *have, size_t *all)
     return CUDA_SUCCESS;
 }
 
-/* Unlike the driver's memory it must not look zeroed by chance. */
+/* New memory must not look zeroed by chance, as the driver's memory may. */
 static int filled_file(size_t bytes)
 {
     int fd = memfd_create("cuda-double", MFD_CLOEXEC);

@@ -59,7 +59,7 @@ static void copy(const struct op *o)
     double_count("bytes", (long)o->bytes);
 }
 
-/* Called and left with the lock, which is not held meanwhile. */
+/* Called with the lock held, and returns with it; releases it in between. */
 static void carry_out(const struct op *o)
 {
     CUresult r = CUDA_SUCCESS;

@@ -174,8 +174,8 @@ void consumed_together(void)
 
 /* what is taken back for a head */
 
-/* An encoder writes its rows bit by bit, and says their number when all are
- * written, some 100 ms later. */
+/* An encoder writes its rows in small pieces, and says their number when all
+ * are written, some 100 ms later. */
 static void bit_by_bit(
     uint64_t room, uint32_t rows, uint32_t max_rows, uint64_t when_ms)
 {
@@ -204,8 +204,8 @@ void rows_are_spared(void)
 }
 
 /* A group keeps blocks for rows that it may have. The oldest other room lacks
- * six. Those of both rooms without landed rows are taken back at once, since
- * the group's blocks are not for it. */
+ * six blocks. The blocks of both rooms without landed rows are taken back for
+ * it at once, since it cannot have the group's blocks. */
 void spare_is_kept(void)
 {
     quiet_world(1, 1);

@@ -7,7 +7,7 @@
  * rows and copies that are under way, and never for a timer (waits.c). */
 #include "test/sim/sim.h"
 
-/* The world is done before rooms would end by their total time. */
+/* The world has ended before rooms would end by their total time. */
 #define FULL_NS (TOTAL_CALM - 20 * NS_PER_S)
 
 /* Checks that each room ended as its engines asked for. */

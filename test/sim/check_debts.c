@@ -28,7 +28,7 @@ static bool may_be_asked(const struct encoded *e, const struct edst *d)
     return true;
 }
 
-/* True if rows are ready that only a larger grant lets go. */
+/* True if rows are ready that can be sent only with a larger grant. */
 static bool starved(const struct encoded *e, const struct edst *d)
 {
     const struct eroom *m = d->room;
@@ -88,7 +88,7 @@ void debts_watch(const struct daemon *d, uint32_t i)
         o);
 }
 
-/* A peer that has not been told our latest state will be. */
+/* Checks that a peer that was not sent our latest state will be sent it. */
 void news_watch(const struct daemon *d, const struct brain *b)
 {
     PEERS_FOREACH (p, &b->peers)

@@ -25,9 +25,9 @@ static bool fresh(const struct eorder *k, uint32_t i)
     return k->now[i].plain && !before(k, i);
 }
 
-/* An item that waited as full may have been plain for a moment within the step,
- * been overtaken, and then have begun to ask ahead, or have gone. It was older
- * than younger plain items, too. */
+/* Within the step an item that waited as full may have been plain for a moment
+ * and been overtaken; then it began to ask ahead, or left. It, too, counts as
+ * older than the younger plain items. */
 static void count_short(struct eorder *k, uint32_t n)
 {
     const struct efact *b = &k->was[n], *f = &k->now[n];
@@ -56,8 +56,9 @@ static void see_passed(struct eorder *k, const struct efact *by)
     }
 }
 
-/* f began to be plain, that is, not full and not asking ahead. Counts it once
- * as older by plain items behind it, and those before it as older by f. */
+/* f has become plain, which means that it is not full and does not ask ahead.
+ * Counts f once as an older item for each plain item behind it, and each one
+ * before it as an older item for f. */
 static void count_fresh(struct eorder *k, struct efact *f)
 {
     for (uint32_t i = 0; i < k->e->rooms_max; i++) {

@@ -3,10 +3,10 @@
  * needed, in time, and none whose blocks would not come back. */
 #include "test/sim/reference.h"
 
-/* Blocks of a pool in this step. gone: of the largest kept item that was let go
- * of before its time; others: of all other items that came back; leave, end:
- * free ones, and those of items that are leaving, or ending. left: an item left
- * the queue without blocks. */
+/* Blocks of a pool in this step. gone: those of the largest kept item that was
+ * let go before its time; others: those of all other items whose blocks came
+ * back; leave, end: free blocks, and those of items that are leaving, or
+ * ending. left: an item left the queue without blocks. */
 struct back {
     uint32_t gone, others;
     uint64_t leave, end;
@@ -111,8 +111,8 @@ static void see_unclaimed(
         NAMED(m->r.id));
 }
 
-/* Kept items are let go of only when needed: without the largest of them, and
- * without what else came back, the head would lack blocks. */
+/* Checks that kept items are let go only when needed: without the largest of
+ * them, and without other blocks that came back, the head would lack blocks. */
 /* RULES 5.21 */
 static void see_let_go(
     const struct eorder *k, const struct back *p, uint32_t needed)

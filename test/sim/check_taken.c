@@ -127,7 +127,7 @@ static void see_taken(
 
 /* aux */
 
-/* The head waits: no room has space that is to be taken for it. */
+/* The head waits: no room may have space that has to be taken for it. */
 /* RULES 5.8 */
 static void see_space(const struct lorder *k, const struct lfact *f)
 {

@@ -6,7 +6,7 @@
 #include "base/check.h"
 
 #define KINDS 160
-#define LOCAL 32 /* kinds of local messages begin; those of peers: PEER */
+#define LOCAL 32 /* first kind of local messages; PEER: of peers' */
 #define PEER  96
 
 static uint64_t blocks_run, before;
@@ -227,7 +227,8 @@ static const struct {
     const char *name;
     void (*make)(uint32_t n);
     uint32_t most;
-    double growth; /* of a step's cost; heaps are deeper in larger worlds */
+    double growth; /* growth of a step's cost; heaps are deeper in larger
+                      worlds */
     /* The longest step may run `longest` blocks of code, and `each` for every
      * room. */
     uint32_t longest, each;

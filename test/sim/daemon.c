@@ -15,7 +15,7 @@
 #define ACTIONS_CAP 8192
 #define BYTES_CAP   (1u << 20)
 #define MORE_MAX    10000
-/* after so long a shard that lags takes more commands */
+/* time after which a shard that lags takes more commands */
 #define BACKLOG_US 20000
 
 /* configuration */
@@ -65,7 +65,8 @@ struct daemon *daemon_new(uint8_t role, struct conf *conf, uint32_t shards)
 
 static void quiet_step(struct daemon *d, struct event *ev);
 
-/* Has the addresses of one carrier, each of which names it. */
+/* Gives the brain the addresses of one carrier, each of which names that
+ * carrier. */
 static void addresses_say(struct daemon *d, uint8_t carrier)
 {
     uint8_t blob[64];
@@ -163,7 +164,7 @@ static void shard_make(struct daemon *d, uint32_t k)
     }
 }
 
-/* True if the pool's memory can be had; drawn. */
+/* Draws whether the pool gets its memory. */
 static bool has_memory(struct daemon *d, uint32_t i)
 {
     uint64_t *from = W.from;
@@ -584,7 +585,8 @@ static void act(struct daemon *d, const struct action *a)
     CHECK(false, "action %u", a->type);
 }
 
-/* Takes a step for an event of the body's own, whatever its list may hold. */
+/* Takes a step for an event that the body itself makes, whatever the list of
+ * actions holds. */
 static void quiet_step(struct daemon *d, struct event *ev)
 {
     struct out *o = &d->out;

@@ -12,7 +12,7 @@
 #include "base/check.h"
 #include "core/share.h"
 
-/* How long it takes to notice that a daemon is gone. */
+/* Time in which it is noticed that a daemon is gone. */
 #define LOST_AFTER (400 * MS)
 
 struct place {
@@ -109,7 +109,7 @@ static void message_put(struct message *m)
     if (--m->refs > 0)
         return;
     if (!m->done && from_lives(m)) {
-        /* Nobody is left to receive it: the carrier notices. */
+        /* No daemon is left to receive it: the carrier notices that. */
         m->lost = true;
         later(m, between(1, LOST_AFTER), done_later);
         return;
@@ -197,8 +197,8 @@ static void copy_read(
 
             if (row < first || row >= first + rows)
                 continue;
-            /* What an older run of the encoder sent lands in failed rooms
-             * only. */
+            /* Rows that an older run of the encoder sent land only in failed
+             * rooms. */
             if (m->from_life != f->life)
                 HOLDS(!langd_room_lives(m->to, &m->b.segments[pl->segment]),
                     "rows of another run do not land", "block %u", block);
@@ -442,7 +442,7 @@ void data_purge(const struct shard *s)
 
 static void arrives(void *p, uint64_t a, uint64_t b);
 
-/* Makes a segment name what it must not land in. */
+/* Makes a segment name a room in which it must not land. */
 static void forge(struct message *m)
 {
     for (uint32_t i = 0; i < m->b.count; i++) {
@@ -599,7 +599,7 @@ static void message_new(
     message_put(m);
 }
 
-/* what: the peer, and the carrier by which it is not reached */
+/* what: the peer, and the carrier that does not reach it */
 static void peer_not_there(void *p, uint64_t life, uint64_t what)
 {
     struct shard *s = p;

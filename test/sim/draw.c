@@ -151,7 +151,7 @@ void draw_times(struct conf *c)
     c->control_lost_after = between(50, 1000) * MS;
     c->limit_tombstones = chance(200) ? 16 : 256;
     c->limit_rooms = chance(200) ? between(1, 4) : between(8, 48);
-    /* a langd that never maps is waited for so long */
+    /* encoders wait so long for a langd that never maps */
     c->timeout_hello = 200 * MS;
     c->limit_attachments = chance(100) ? between(4, 12) : 160;
 }

@@ -8,7 +8,7 @@
 
 #include "base/check.h"
 
-#define DOWN_FRAMES 6 /* so many fit into a socket that is not read */
+#define DOWN_FRAMES 6 /* frames that fit into a socket that is not read */
 #define SENT_KEPT   1024
 
 struct sent {

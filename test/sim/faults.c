@@ -12,11 +12,11 @@
 
 #include <stdarg.h>
 
-#define MESSAGES 6              /* so many of each type, in turn */
+#define MESSAGES 6              /* of each type that are tried, in turn */
 #define SOON     (8 * NS_PER_S) /* a few repetitions, of 2 s at most */
 #define LATE_MS  330            /* what a fault of a DECLINE may cost */
 #define STILL_MS 20             /* how long a stopped clock stands */
-/* shorter than timeouts.unreachable and the like */
+/* shorter than timeouts.unreachable and similar times */
 #define JUMP_NS (4 * NS_PER_S)
 
 static uint32_t rooms_wanted;
@@ -136,7 +136,7 @@ static void ends(void)
     c->must_succeed = false;
     c->aborts = true;
     c->abort_ns = 20 * MS;
-    /* with room 9 of the same key; its engine aborts */
+    /* together with room 9 of the same key; the engine aborts */
     p = announce(e0, 8, 300, 1);
     p->key = 5;
     p->aborts = true;
@@ -274,7 +274,7 @@ static void run_to_end(uint64_t costs_ns)
         prods_left(), cons_left());
 }
 
-/* A message that is never repeated may be missed. */
+/* True if the message is repeated: one that is not may get lost. */
 static bool repeated(uint8_t type)
 {
     return type != PEER_DECLINE;

@@ -22,7 +22,7 @@
 #define CROWD       60
 #define LOOK_ALL    10000
 #define SWEEP_ROOMS 10000
-/* after so long routers know that a daemon drains */
+/* time after which routers know that a daemon drains */
 #define ENDS_NS (200 * MS)
 #define OLD_NS  (2 * NS_PER_S)
 

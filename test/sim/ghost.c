@@ -72,7 +72,7 @@ static void fill_secret(struct secret *x)
     x->b[0] = chance(300) ? (uint8_t)between(0, 4) : 0;
 }
 
-/* every message of a table, with any numbers in it */
+/* each message of a table, with random numbers */
 
 #undef FIELD
 #undef TEXT
@@ -151,7 +151,7 @@ static void hello(const struct daemon *to, struct peer_msg *m)
     m->hello.addresses = langd ? span_of(blob, w.len) : span_of(NULL, 0);
 }
 
-/* Makes an INIT that could be meant. */
+/* Makes an INIT that a real langd could send. */
 static void init(const struct daemon *to, struct peer_msg *m)
 {
     m->init.unit_rows = 1u << between(0, 3);

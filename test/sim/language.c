@@ -282,8 +282,8 @@ static void cons_acts(struct cons *c)
     for (uint32_t i = 1; i < c->conns; i++)
         if (c->h[i] && !c->h[i]->released && !c->h[i]->refused && gone(c->h[i]))
             c->h[i] = NULL;
-    /* So it does for a reader that waited for the room too early, and too
-     * long. */
+    /* Another one also comes for a reader that waited for the room too early,
+     * and too long. */
     for (uint32_t i = 1; h && h->seen_ready && i < c->conns; i++)
         if (c->h[i] && c->h[i]->released && c->h[i]->seen_failed &&
             c->tries++ < 4)

@@ -38,7 +38,8 @@ static void longer(struct conf *c)
     c->timeout_consumer *= between(1, 2);
 }
 
-/* Names some of the encoders, in any order, and some by another name. */
+/* Names some of the encoders, in any order, and some of them by another
+ * name. */
 static void name_some(struct conf *c, const struct conf *was)
 {
     uint32_t shift = (uint32_t)between(0, 7);

@@ -20,8 +20,8 @@
  * moves. */
 static bool *moving[DAEMONS_MAX];
 
-/* Sought are nodes that move without a further message of any daemon, and
- * without a deadline: in a calm world nothing is lost. */
+/* The search is for nodes that move without a further message of any daemon,
+ * and without a deadline: in a calm world nothing is lost. */
 static bool at_once;
 
 #define LOOKS_NS  (20 * MS)
