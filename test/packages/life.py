@@ -34,7 +34,7 @@ def check(truth, what):
 
 class Life:
     STEPS = ("build", "build_again", "lintian", "install", "start_by_the_units",
-             "orders", "room_in_python", "room_in_c", "prometheus", "page",
+             "start_without_its_address", "orders", "room_in_python", "room_in_c", "prometheus", "page",
              "spans", "upgrade_with_rooms_open", "remove", "purge")
 
     def __init__(self, release):
@@ -131,6 +131,31 @@ class Life:
             check(f"argv[]=/usr/bin/{d} --config /etc/mmx/{d}.yaml ;" in line,
                   line)
         r.run("mmxctl", "doctor", user="engine")
+
+    def start_without_its_address(self):
+        """A daemon that lacks something at start is tried until it is there,
+        and its engines' socket stays."""
+        r, name = self.root, "mmx-encoded"
+        at = r.at("/etc/systemd/system", f"{name}.service.d")
+        os.makedirs(at)
+        with open(os.path.join(at, "test.conf"), "w") as f:
+            f.write("[Service]\nRestartSec=1s\nExecStart=\n"
+                    f"ExecStart=/usr/bin/{name} --config /etc/mmx/{name}.yaml "
+                    "--set control.listen=tcp://192.0.2.7:7601\n")
+        r.run("systemctl", "daemon-reload")
+        r.run("systemctl", "restart", "--no-block", name)
+        self.within(120, lambda: int(r.run(
+            "systemctl", "show", "-P", "NRestarts", name)) > 12 or
+            self.active(name) == "failed", "a daemon starts 12 times")
+        check(self.active(name) == "activating", self.active(name))
+        check(self.active(f"{name}.socket") == "active", "its socket")
+        checked(["nsenter", "-t", str(r.init), "-n", "ip", "address", "add",
+                 "192.0.2.7/32", "dev", "lo"])
+        self.within(60, lambda: self.active(name) == "active",
+                    "it runs once the address is there")
+        shutil.rmtree(at)
+        r.run("systemctl", "daemon-reload")
+        r.run("systemctl", "restart", name)
 
     def orders(self):
         """Orders come by a socket that engines neither see nor are told of."""
