@@ -394,8 +394,11 @@ samples: all
 	$(B)/mmx-langd --config /dev/null $(POOL) $(PEER) --print-config \
 		--comments > conf/mmx-langd.yaml
 
+# Not phony: `sudo make install` after `make manuals` writes nothing in $(B).
 .PHONY: manuals
-manuals: all
+manuals: $(B)/man/mmx.7
+$(B)/man/mmx.7: $(CMDS) $(wildcard scripts/manuals scripts/*.py cmd/README.md \
+		lib/*/*.def lib/*/*/*.def lib/client/*.h)
 	@$(PYTHON) scripts/manuals --build $(B) --out $(B)/man
 
 .PHONY: book
@@ -423,11 +426,15 @@ install: all manuals
 	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' \
 		-e 's|@VERSION@|$(VERSION)|' lib/client/mmx.pc.in \
 		> $(DESTDIR)$(LIBDIR)/pkgconfig/mmx.pc
-	install -m644 -t $(DESTDIR)/etc/mmx conf/mmx-encoded.yaml conf/mmx-langd.yaml
+	install -D -m644 -t $(SHARE)/mmx systemd/*.conf conf/mmx-*.yaml \
+		conf/prometheus-rules.yaml conf/grafana-dashboard.json
+	for f in $(notdir $(wildcard conf/mmx-*.yaml)); do \
+		[ -e $(DESTDIR)/etc/mmx/$$f ] || \
+		install -m644 conf/$$f $(DESTDIR)/etc/mmx || exit 1; done
 	install -m644 systemd/*.service systemd/*.socket \
 		$(DESTDIR)$(PREFIX)/lib/systemd/system
-	install -D -m644 -t $(DESTDIR)$(PREFIX)/share/mmx systemd/*.conf \
-		conf/prometheus-rules.yaml conf/grafana-dashboard.json
+	sed -i 's|=/usr/bin/mmx|=$(PREFIX)/bin/mmx|' \
+		$(DESTDIR)$(PREFIX)/lib/systemd/system/mmx-*.service
 	for s in 1 3 5 7 8; do \
 		install -D -m644 -t $(SHARE)/man/man$$s $(B)/man/*.$$s; done
 	install -D -m644 $(B)/man/_mmx $(SHARE)/zsh/vendor-completions/_mmx

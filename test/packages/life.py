@@ -258,6 +258,9 @@ class Life:
         check(r.run("ls", "-i", "/run/mmx") == sockets, "sockets were closed")
         check("Version: 0.1.0+next" in r.run("dpkg", "-s", "mmx"),
               "the version")
+        for d in DAEMONS:
+            check(f"drain: {DRAIN_S}s" in r.run("cat", f"/etc/mmx/{d}.yaml"),
+                  f"{d}.yaml is not the administrator's")
         self.room_in_python()
         self.upgrade_of_one_side()
 
@@ -305,7 +308,7 @@ class Life:
         return os.path.basename(path)[len(package) + 1:-len(".deb")]
 
     def next_version(self):
-        """Builds the same packages with the next version."""
+        """Builds the same packages with the next version, and other samples."""
         r = self.root
         r.run("mkdir", "/root/next")
         for path in glob.glob(r.at("/root/debs/*.deb")):
@@ -314,6 +317,8 @@ class Life:
                   f"dpkg-deb -R debs/{name} unpacked; "
                   "sed -i -E 's/(^Version: |\\(= )0.1.0/\\10.1.0+next/' "
                   "unpacked/DEBIAN/control; "
+                  "find unpacked -name 'mmx-*.yaml' -exec sed -i "
+                  "'1s/$/ (next)/' {} +; "
                   f"dpkg-deb -b unpacked next/{name} >/dev/null; "
                   "rm -rf unpacked")
 
