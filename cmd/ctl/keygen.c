@@ -1,15 +1,14 @@
-/* keygen.c - mmxctl keygen: writes a new key, of the fleet or of one daemon.
- * Any 32 random bytes are a key. libzmq derives its public half, for
- * control.identities; it is loaded only for that, since mmxctl also runs beside
- * engines, on hosts that may lack libzmq.
+/* keygen.c - mmxctl keygen: writes a new key, of the fleet or of one daemon, or
+ * prints the public half of one, for control.identities. Any 32 random bytes
+ * are a key.
  *
  * Rejected: an option to overwrite an existing file. It may have the only copy
  * of a key that is in use. */
 #include "ctl.h"
 
 #include "base/check.h"
+#include "io/keys.h"
 
-#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -109,43 +108,19 @@ int keygen(const char *path)
     return CTL_SHOWN;
 }
 
-/* Returns what is wrong; NULL: public_ is the key's public half as text. */
-static const char *derive(const char *path, char public_[LINE_BYTES])
-{
-    int (*curve_public)(char *, const char *) = NULL;
-    void *zmq = dlopen("libzmq.so.5", RTLD_NOW);
-    char secret[LINE_BYTES + 1] = "";
-    const char *why = "is not a key, as `mmxctl keygen FILE` writes it";
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t n = fd < 0 ? -1 : read(fd, secret, sizeof(secret));
-
-    if (zmq)
-        *(void **)&curve_public = dlsym(zmq, "zmq_curve_public");
-    if (n < 0)
-        why = strerror(errno);
-    else if (!curve_public)
-        why = "libzmq.so.5 is not here, or has no CURVE";
-    else if (n >= LINE_BYTES - 1 && n <= LINE_BYTES &&
-             (n < LINE_BYTES || secret[n - 1] == '\n')) {
-        secret[LINE_BYTES - 1] = 0;
-        why = curve_public(public_, secret) == 0 ? NULL : why;
-    }
-    explicit_bzero(secret, sizeof(secret));
-    if (fd >= 0)
-        close(fd);
-    return why;
-}
-
 int keygen_public(const char *path)
 {
-    char public_[LINE_BYTES];
-    const char *why = derive(path, public_);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    struct key_pair k;
+    const char *why = fd < 0 ? strerror(errno) : keys_read_pair(fd, &k);
 
     CHECK(path[0], "a key of no file");
-    if (why) {
+    if (fd >= 0)
+        close(fd);
+    if (why)
         fprintf(stderr, "mmxctl: %s: %s\n", path, why);
-        return CTL_REFUSED;
-    }
-    puts(public_);
-    return CTL_SHOWN;
+    else
+        puts(k.public);
+    explicit_bzero(&k, sizeof(k));
+    return why ? CTL_REFUSED : CTL_SHOWN;
 }

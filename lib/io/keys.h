@@ -41,6 +41,9 @@ struct keys {
  * NONE in both cases. */
 MUST_CHECK enum err keys_load(struct keys **out, const struct conf_list *files,
     gid_t engines, uint32_t *bad, struct conf_error *e);
+/* Reads a secret key, and derives its public half. Returns what is wrong with
+ * the file; NULL: k is the pair, for the caller to wipe. */
+const char *keys_read_pair(int fd, struct key_pair *k);
 /* Writes the path of a key file from its name in the configuration. */
 void keys_path(const char *file, char *out, size_t size);
 /* Wipes and frees the keys. Accepts NULL. */

@@ -148,6 +148,10 @@ class Wheel(Case):
             for name in sorted(COMMANDS):
                 got = said(name, "--version")
                 self.assertEqual(got.returncode, 0, got.stderr)
+            key = os.path.join(folder, "fleet.key")
+            self.assertEqual(said("mmxctl", "keygen", key).returncode, 0)
+            got = said("mmxctl", "keygen", "--public", key)
+            self.assertEqual(len(got.stdout), 41, got.stderr)
             got = subprocess.run(
                 [os.path.join(at, "mmxctl"), "--version"], text=True,
                 env={**CLEAN, "PYTHONPATH": os.path.join(

@@ -71,18 +71,11 @@ static const char *judge(const struct stat *s, gid_t engines)
     return NULL;
 }
 
-static bool derive(struct key_pair *k)
-{
-    return zmq_curve_public(k->public, k->secret) == 0 &&
-           zmq_z85_decode(k->public_bytes, k->public);
-}
-
 #define NO_KEY                                                                 \
     "is not a key; expected one line of 40 characters, as `mmxctl keygen "     \
     "FILE` writes it"
 
-/* Reads the pair. Returns what is wrong with the file; NULL: it is valid. */
-static const char *read_pair(int fd, struct key_pair *k)
+const char *keys_read_pair(int fd, struct key_pair *k)
 {
     char text[KEY_TEXT + 2] = "";
     const char *why = NO_KEY;
@@ -95,7 +88,8 @@ static const char *read_pair(int fd, struct key_pair *k)
         text[KEY_TEXT] = 0;
         memcpy(k->secret, text, sizeof(k->secret));
         if (strlen(text) == KEY_TEXT && zmq_z85_decode(bytes, text) &&
-            derive(k))
+            zmq_curve_public(k->public, k->secret) == 0 &&
+            zmq_z85_decode(k->public_bytes, k->public))
             why = NULL;
     }
     explicit_bzero(text, sizeof(text));
@@ -117,7 +111,7 @@ static const char *load_one(const char *path, gid_t engines, struct key_pair *k)
         return strerror(errno);
     why = fstat(fd, &s) == 0 ? judge(&s, engines) : strerror(errno);
     if (!why)
-        why = read_pair(fd, k);
+        why = keys_read_pair(fd, k);
     close(fd);
     return why;
 }
