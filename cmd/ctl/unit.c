@@ -11,6 +11,7 @@
 #include "io/unit.h"
 #include "io/yaml.h"
 
+#include <errno.h>
 #include <glob.h>
 #include <grp.h>
 #include <pwd.h>
@@ -18,6 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 struct wanted {
     const char *part;
@@ -186,14 +188,19 @@ static void check_reads(struct findings *r, const char *role, const char *key)
         FAIL, "key", text, mend);
 }
 
+static const char *socket_of(const struct conf *c)
+{
+    if (c->socket_path[0])
+        return c->socket_path;
+    return c->role == ROLE_LANGD ? CTL_LANGD : CTL_ENCODED;
+}
+
 /* Checks each key file: this user cannot read it, and the unit's user can. The
  * fleet's key is tried with each daemon (where.c), not here. */
 static void check_keys(
     struct findings *r, const struct conf *c, const char *role)
 {
-    const char *socket = c->socket_path[0]       ? c->socket_path
-                         : c->role == ROLE_LANGD ? CTL_LANGD
-                                                 : CTL_ENCODED;
+    const char *socket = socket_of(c);
 
     for (uint32_t i = 0; i < c->control_keys.count; i++) {
         const char *name = c->control_keys.items[i];
@@ -223,7 +230,9 @@ void doctor_unit(struct findings *r, const char *file, const struct seen *seen)
         return;
     }
     check_keys(r, &c, role);
-    if (!seen->role && !seen->absent)
+    /* A daemon that this user may not reach may well run. */
+    if (!seen->role && !seen->absent &&
+        (access(socket_of(&c), W_OK) == 0 || errno != EACCES))
         doctor_start(r, file, c.role);
     if (wants_rdma(&c) && unsound(seen))
         findings_say(r, WARN, "card", seen->not_by,

@@ -329,6 +329,10 @@ class Doctor(Case):
         d = self.world.langd([])
         seen = self.findings(d.socket, **how)
         self.assertIn("join group", seen["reach"]["advice"])
+        got = self.doctor(d.socket, "--json", "--config", d.config, **how)
+        checks = [r["check"] for r in json.loads(got.stdout)]
+        self.assertIn("reach", checks)
+        self.assertNotIn("start", checks)
         os.chmod(d.socket, 0o666)
         self.assertNotIn("reach", self.findings(d.socket, **how))
         d.stop()
