@@ -161,9 +161,9 @@ bool brain_next_event(struct brain *b, uint32_t conn, struct writer *w)
     m.event.room = att->room_id;
     m.event.what = att->pending;
     m.event.total = ROWS_UNKNOWN;
-    m.event.reason = att->room ? att->room->reason : (uint8_t)att->released;
-    m.event.text = span_str(
-        att->room ? att->room->text : err_text((enum err)att->released));
+    m.event.reason = att->room ? att->room->reason : att->reason;
+    m.event.text =
+        span_str(att->room ? att->room->text : err_text((enum err)att->reason));
     if (att->room) {
         m.event.state = att->room->state;
         m.event.a = att->room->a;

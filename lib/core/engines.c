@@ -293,7 +293,7 @@ void engines_expire(struct engines *g, struct out *out, uint64_t now_ns)
         (n = heap_first(&g->timers)) && n->key <= now_ns && out_has_room(out)) {
         struct attachment *att = CONTAINER_OF(n, struct attachment, timer);
 
-        attachment_over(g, out, att, ROOM_FAILED, (enum err)att->released);
+        attachment_over(g, out, att, ROOM_FAILED, (enum err)att->reason);
     }
     LIST_FOREACH_SAFE (at, &g->silent) {
         struct conn *c = LIST_ENTRY(at, struct conn, in_silent);
@@ -385,7 +385,6 @@ void attachment_join(struct engines *g, struct attachment *att, struct room *r)
     list_remove(&att->in_room);
     heap_remove(&g->timers, &att->timer);
     att->room = r;
-    att->released = 0;
     att->room_id = r->id;
     att->fresh = r->joined = true;
     list_push_tail(&r->attachments, &att->in_room);
@@ -400,7 +399,7 @@ void attachment_wait(
 
     CHECK(!att->room && !list_linked(&att->in_room),
         "cell %u of connection %u waits twice", att->cell, att->conn);
-    att->released = ERR_TIMEOUT; /* its reason, if it waits in vain */
+    att->reason = ERR_TIMEOUT; /* its reason, if it waits in vain */
     list_push_tail(&s->waiting, &att->in_room);
     heap_set(&g->timers, &att->timer, deadline_ns);
 }
@@ -410,7 +409,7 @@ void attachment_end(
 {
     CHECK(!att->room && heap_linked(&att->timer),
         "cell %u of connection %u does not wait", att->cell, att->conn);
-    att->released = (uint32_t)reason;
+    att->reason = (uint8_t)reason;
     heap_set(&g->timers, &att->timer, min_u64(att->timer.key, now_ns));
 }
 
@@ -431,8 +430,7 @@ void attachment_over(struct engines *g, struct out *out, struct attachment *att,
         att->conn);
     list_remove(&att->in_room);
     heap_remove(&g->timers, &att->timer);
-    att->released = (uint32_t)reason; /* stores the reason for the event: there
-                                         is no room */
+    att->reason = (uint8_t)reason;
     cell_put(out, att, cell_word(state, reason, att->tag, 0));
     attachment_notify(
         g, out, att, state == ROOM_SUCCESS ? g->ops->succeeded : EVENT_FAILED);

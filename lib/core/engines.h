@@ -66,10 +66,9 @@ struct attachment {
 #define SCOPE_OF_NONE (NONE - 1) /* of no room: the peer has gone */
     uint32_t name;               /* hash of the room's secret: brain_name() */
     uint32_t conn, cell, tag;
-    uint32_t released; /* rows [0, released) were given back; without a room:
-                          why it ends */
-    uint16_t pending;  /* EVENT_ bits of the next event */
-    uint8_t rights;
+    uint32_t released;      /* rows [0, released) were given back */
+    uint16_t pending;       /* EVENT_ bits of the next event */
+    uint8_t rights, reason; /* reason: without a room, why it ends */
     bool used, owner;
     bool fresh; /* joined since the last room_show */
     bool shown; /* rows were shown and may be in use */

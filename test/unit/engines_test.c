@@ -302,6 +302,9 @@ TEST_LANGD(attach_waits_and_fails_by_its_deadline)
 
     a.attach.deadline_ms = 500;
     T_OK(brain_say(l, 0, a));
+    T_ERR(brain_say(l, 0, release(5, 1)), ERR_MALFORMED);
+    T_HAS(
+        (const char *)brain_answer(l)->text.p, "0 are shown, 0 were released");
     brain_pass(l, 400);
     T_EQ_U64(brain_events(l, 0, 5), 0);
     brain_pass(l, 200);
