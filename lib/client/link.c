@@ -157,12 +157,13 @@ uint32_t client_doubt(mmx *m)
         return m->doubt;
     (void)client_put(m, &msg, 0, NONE, 0, NULL);
     client_flush(m);
-    m->doubt = m->seq;
-    return m->doubt;
+    return m->doubt = m->seq;
 }
 
 int client_late(mmx *m, struct client_patience *p, int64_t left)
 {
+    if (left == 0 && p->timeout_ms < SILENT_MS)
+        return -MMX_E_TIMEOUT;
     if (left == 0)
         return client_expired(
             m, p->timeout_ms, p->doubt && !client_is_answered(m, p->doubt));
@@ -193,8 +194,6 @@ static int await(mmx *m, struct client_reply *r, uint32_t seq, int timeout_ms)
         client_unlock(m);
         client_poll(sock, left);
         pthread_mutex_lock(&m->lock);
-        if (r->over)
-            return r->err;
     }
     m->asked[seq % ASKED_MAX].reply = NULL;
     return err;

@@ -204,8 +204,9 @@ struct mmx_info {
 /* Describes the connection and its daemon. */
 int mmx_info(mmx *m, struct mmx_info *out);
 
-/* Copies the daemon's text of the last refusal on this handle, or why the
- * connection ended; cut to `size` bytes, empty if neither has occurred. */
+/* Copies the daemon's text of the last refusal on this handle, why the
+ * connection ended, or that a call of 0.75 s or more has timed out, whichever
+ * came last; cut to `size` bytes, empty if none of these has occurred. */
 int mmx_error_text(mmx *m, char *out, size_t size);
 
 /* events

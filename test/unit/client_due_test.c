@@ -155,6 +155,11 @@ TEST_RIG(a_wait_that_ends_says_whether_the_daemon_lives, ROLE_ENCODED)
         T_EQ_I64(mmx_error_text(g->m, text, sizeof text), 0);
         T_HAS(text, ": not within 800 ms, nor any other answer");
     }
+    /* A poll leaves the text of what failed before. */
+    T_EQ_I64(wait_granted(g, r, 0), -MMX_E_TIMEOUT);
+    T_EQ_I64(wait_granted(g, r, 10), -MMX_E_TIMEOUT);
+    T_EQ_I64(mmx_error_text(g->m, text, sizeof text), 0);
+    T_HAS(text, ": not within 800 ms, nor any other answer");
 }
 
 TEST(a_daemon_that_takes_no_hello_is_silent)
