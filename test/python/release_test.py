@@ -15,9 +15,9 @@ ROOT = os.path.dirname(os.path.dirname(HERE))
 PROGRAM = os.path.join(ROOT, os.environ.get("B", "build"), "mmx-encoded")
 
 
-def linked(*words):
+def linked(*words, **env):
     return subprocess.run([os.path.join(ROOT, "scripts/linked"), *words],
-                          check=True, text=True,
+                          check=True, text=True, env={**os.environ, **env},
                           stdout=subprocess.PIPE).stdout
 
 
@@ -45,6 +45,18 @@ class Linked(unittest.TestCase):
         known = packages("libzmq", "libuv", "libssl")
         self.assertEqual(known, {name: rows.get(name) for name in known})
         self.assertNotIn("libc6", rows)
+
+    def test_a_root_behind_a_link(self):
+        with tempfile.TemporaryDirectory() as folder:
+            root = os.path.join(folder, "root")
+            emulator = os.path.join(folder, "emulator")
+            os.symlink("/", root)
+            with open(emulator, "w", encoding="utf-8") as f:
+                f.write('#!/bin/sh\nexec env "$2" "$3"\n')
+            os.chmod(emulator, 0o700)
+            self.assertEqual(
+                linked(PROGRAM, SYSROOT=root, EMULATOR=emulator),
+                linked(PROGRAM))
 
     def test_licences(self):
         with tempfile.TemporaryDirectory() as folder:
