@@ -328,6 +328,7 @@ TEST(an_error_of_the_network_refuses_no_connection)
 
 /* Another thread takes the spare descriptor. The carrier does not spin, and
  * serves the connection once there are descriptors again. */
+/* F37 */
 TEST(without_any_descriptor_connections_wait)
 {
     struct rlimit old, few;

@@ -22,7 +22,7 @@ class Refused(Case):
         resource.prlimit(d.pid, resource.RLIMIT_NOFILE, (soft, hard))
 
     # RULES 1.5; F37
-    def test_rooms_outlive_it(self):
+    def test_rooms_go_on_without_descriptors(self):
         e = self.world.encoded(**SENT)
         d = self.world.langd([e], **SENT)
         enc, lm = self.engines(e, d)

@@ -549,6 +549,7 @@ static bool is_told(void *ud)
     return poll(&p, 1, 0) == 1;
 }
 
+/* F37 */
 TEST_AROUND(without_descriptors_it_neither_spins_nor_stops, start(), stop())
 {
     struct rlimit old, few;
