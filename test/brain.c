@@ -351,7 +351,7 @@ unsigned brain_reason(const struct rig *b, uint32_t conn, uint32_t cell)
 
 void brain_hello(struct rig *b, uint32_t link, const char *name, uint64_t epoch)
 {
-    static const uint8_t address[] = {3, 0, 'x', 'y', 'z'};
+    static const uint8_t address[] = {3, 0, 'x', 'y', 'z', 2, 0, 'u', 'v'};
     struct event up = {
         .type = EV_LINK_UP, .link = link, .host = b->host, .far = b->far};
     struct peer_msg m = {.type = PEER_HELLO, .from_epoch = epoch};
@@ -366,7 +366,7 @@ void brain_hello(struct rig *b, uint32_t link, const char *name, uint64_t epoch)
     m.hello.carriers = span_str("tcp");
     if (m.hello.role == ROLE_LANGD) {
         m.hello.carrier = CARRIER_TCP;
-        m.hello.addresses = span_of(address, sizeof(address));
+        m.hello.addresses = span_of(address, b->second ? 9 : 5);
     }
     begin(b);
     go_on(b, &up);

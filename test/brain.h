@@ -29,6 +29,7 @@ struct rig {
     bool slow_pools;              /* memory comes only by brain_pool() */
     uint64_t host;                /* the host of links made by brain_hello() */
     bool far;                     /* those links leave this host */
+    bool second;                  /* their langd has two data addresses */
     const struct identity *owner; /* the owner of their keys */
     uint32_t waiting_count;
     /* notes that noisy shards have yet to send */

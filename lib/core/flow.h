@@ -53,9 +53,9 @@ enum data_cmd_type {
                     total, copy */
     SEND_CLOSE,  /* slot generation; answered by NOTE_SEND_QUIET */
     PEER_OPEN,   /* peer: the body has its data addresses */
-    PEER_TRY,    /* peer attempt: makes one data connection to the peer, if
-                    there is none; shard 0 answers with NOTE_PEER_TRIED, and
-                    again when that connection is lost */
+    PEER_TRY,    /* peer attempt; a = number of a data address: makes a data
+                    connection there, if there is none. Its shard answers with
+                    NOTE_PEER_TRIED, and again when that connection is lost */
     PEER_CLOSE   /* peer: its epoch ended; drops endpoints and queued sends */
 };
 
@@ -76,11 +76,13 @@ enum data_note_type {
     NOTE_LAND_QUIET,  /* slot generation: all landings that began before the
                          command have ended */
     NOTE_SEND_QUIET,  /* slot generation: nothing queued or in flight */
-    NOTE_PEER_BROKEN, /* peer; first = shard: the peer's endpoint there is lost,
-                         and its sends were dropped */
-    NOTE_PEER_TRIED,  /* peer attempt; rows = enum trouble, TROUBLE_NONE: a data
-                         connection is made; otherwise the event's text says why
-                         there is none */
+    NOTE_PEER_BROKEN, /* peer; first = shard; slot = data address: the peer's
+                         endpoint there is lost, and its sends were dropped */
+    NOTE_PEER_TRIED,  /* peer; attempt of the last PEER_TRY; slot = data
+                         address; rows = enum trouble. TROUBLE_NONE: the data
+                         connection that PEER_TRY asked for is made. Otherwise
+                         the event's text says why this one, or one to another
+                         address, is not */
     NOTE_POOL_LOST    /* first = pool: its memory no longer works */
 };
 

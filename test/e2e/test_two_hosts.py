@@ -124,7 +124,7 @@ class Devices(test_data_keys.Hosts):
             eventually(lambda: daemon.ctl("health", check=False).stdout ==
                        f"{daemon.name}: ready\n", f"{daemon.name} is ready")
 
-    def firewalled(self, listen, devices, carrier="tcp"):
+    def firewalled(self, listen, devices, carrier="tcp", **more):
         conf = {"carrier": carrier, "same_host": "off",
                 "trusted_network": carrier == "ucx"}
         e = self.world.encoded(
@@ -132,7 +132,7 @@ class Devices(test_data_keys.Hosts):
             control={"listen": f"tcp://{listen}:7601"})
         e.address = f"tcp://{listen}:7601"
         d = self.world.langd([e], start=False, transfer={
-            **conf, "devices": devices})
+            **conf, "devices": devices, **more})
         e.inside = ["ip", "netns", "exec", self.e_host]
         d.inside = ["ip", "netns", "exec", self.l_host]
         return e.start(), d.start()
@@ -163,6 +163,41 @@ class Devices(test_data_keys.Hosts):
         self.ready(d, e)
         for daemon in (d, e):
             self.assertIn("rows can go again", daemon.tail(400))
+
+    def one_of_two_ports(self, host, rule, says):
+        """While one of two data ports is shut, both daemons say so once rows
+        were to go there, and no longer than that."""
+        self.nets.link(self.e_host, self.l_host)
+        e, d = self.firewalled(nets.E_HOST, "m0", shards=2,
+                               ports="7701-7702")
+        self.ready(d, e)
+        rule = ["rule", "{}", "ipproto", "tcp", *rule]
+        nets.ip("-n", host, *[w.format("add") for w in rule])
+        enc, lm = self.engines(e, d)
+        for room in range(1, 5):
+            lm.request(room, e.name, deadline=60)
+            enc.encode(room, 1900)
+        for daemon in (d, e):
+            eventually(lambda: f"7702: {says} (" in
+                       daemon.ctl("health", check=False).stdout,
+                       f"{daemon.name} says it")
+            self.assertEqual(daemon.ctl("health", check=False).returncode, 1)
+        nets.ip("-n", host, *[w.format("del") for w in rule])
+        self.ready(d, e)
+        for room in range(1, 5):
+            lm.release(room)
+            enc.release(room)
+        self.deliver(enc, lm, 9, 8000)
+
+    # RULES 9.6
+    def test_a_firewall_drops_at_one_of_two_data_ports(self):
+        self.one_of_two_ports(
+            self.l_host, ["sport", "7702", "blackhole"], "no answer")
+
+    # RULES 9.6
+    def test_a_host_has_no_way_to_one_of_two_data_ports(self):
+        self.one_of_two_ports(
+            self.e_host, ["dport", "7702", "unreachable"], "Network is unreachable")
 
     def test_a_firewall_drops_at_the_control_port(self):
         self.nets.link(self.e_host, self.l_host)

@@ -614,9 +614,10 @@ static void peer_not_there(void *p, uint64_t life, uint64_t what)
 static void try_ends(void *p, uint64_t life, uint64_t what)
 {
     struct shard *s = p;
-    const struct address *a = &s->peers[what >> 32];
+    const struct address *a = &s->peers[what >> 48];
     struct data_note n = {.type = NOTE_PEER_TRIED,
-        .peer = (uint32_t)(what >> 32),
+        .peer = (uint32_t)(what >> 48),
+        .slot = what >> 32 & 0xffff,
         .attempt = (uint32_t)what};
 
     if (!s->d->alive || s->d->life != life)
@@ -628,9 +629,9 @@ static void try_ends(void *p, uint64_t life, uint64_t what)
 
 void data_try(struct shard *s, const struct data_cmd *c)
 {
-    if (s->k == 0 && s->peers[c->peer].count > 0)
+    if (c->a % s->d->shards_count == s->k && c->a < s->peers[c->peer].count)
         at(W.now_ns + (1 + c->attempt % 16) * MS, try_ends, s, s->d->life,
-            (uint64_t)c->peer << 32 | c->attempt);
+            (uint64_t)c->peer << 48 | (uint64_t)c->a << 32 | c->attempt);
 }
 
 void data_pump(struct shard *s)
@@ -655,7 +656,7 @@ void data_pump(struct shard *s)
 void data_break(struct shard *s, uint32_t peer)
 {
     struct data_note note = {
-        .type = NOTE_PEER_BROKEN, .peer = peer, .first = s->k};
+        .type = NOTE_PEER_BROKEN, .peer = peer, .slot = s->k, .first = s->k};
 
     trace("%s shard %u: endpoint of peer %u is lost", s->d->conf->name, s->k,
         peer);

@@ -189,7 +189,7 @@ static void says(struct rig *e, struct data_note n)
 
 /* Says how the last try of the peer's data connection went. Returns its number.
  */
-static uint32_t tried(struct rig *e, enum trouble t)
+static uint32_t tried(struct rig *e, enum trouble t, uint32_t address)
 {
     const struct data_cmd *c = brain_cmd(e, PEER_TRY);
     uint32_t attempt;
@@ -199,6 +199,7 @@ static uint32_t tried(struct rig *e, enum trouble t)
     says(e, (struct data_note){.type = NOTE_PEER_TRIED,
                 .peer = c->peer,
                 .attempt = attempt,
+                .slot = address,
                 .rows = t});
     return attempt;
 }
@@ -212,7 +213,7 @@ TEST(a_langd_whose_data_port_is_shut_is_none)
     brain_hello(e, 0, "a", PEER_EPOCH);
     brain_pass(e, 1);
     is_ready(e, "ready");
-    tried(e, TROUBLE_DATA_TIMEOUT);
+    tried(e, TROUBLE_DATA_TIMEOUT, 0);
     T_EQ_U64(brain_acts(e, ACT_WARN), 1);
     is_not(e, "not ready: langd a: rows cannot go to 10.0.0.7:9: no answer "
               "(transfer.ports)");
@@ -223,17 +224,98 @@ TEST(a_langd_whose_data_port_is_shut_is_none)
     T_EQ_U64(brain_said(e, PEER_HELLO, 0)->hello.path, PATH_SHUT);
     T_EQ_U64(brain_said(e, PEER_HELLO, 0)->hello.trouble, TROUBLE_DATA_TIMEOUT);
     brain_pass(e, 150); /* while another langd serves */
-    tried(e, TROUBLE_DATA_TIMEOUT);
+    tried(e, TROUBLE_DATA_TIMEOUT, 0);
     T_EQ_U64(brain_acts(e, ACT_WARN), 0);
     brain_hello(e, 1, "b", PEER_EPOCH + 1);
     is_ready(e, "ready, but langd a: rows cannot go to 10.0.0.7:9: no answer "
                 "(transfer.ports)");
     link_event(e, EV_LINK_DOWN, 1);
     brain_pass(e, 250);
-    tried(e, TROUBLE_NONE);
+    tried(e, TROUBLE_NONE, 0);
     T_EQ_U64(brain_acts(e, ACT_WARN), 1);
     is_ready(e, "ready");
     T_EQ_STR(brain_text(e, "peers", "trouble", 0), "");
+}
+
+/* Says that the data address is not connected, before any PEER_TRY for it. */
+static void unmade(struct rig *e, uint32_t attempt, uint32_t address)
+{
+    says(e, (struct data_note){.type = NOTE_PEER_TRIED,
+                .attempt = attempt,
+                .slot = address,
+                .rows = TROUBLE_DATA_REFUSED});
+}
+
+static struct rig *with_two_addresses(void)
+{
+    struct rig *e = BRAIN(ROLE_ENCODED, "log=info");
+
+    e->second = true;
+    brain_hello(e, 0, "a", PEER_EPOCH);
+    brain_pass(e, 1);
+    return e;
+}
+
+/* RULES 9.6 */
+TEST(a_path_is_open_again_when_the_address_that_failed_is_connected)
+{
+    struct rig *e = with_two_addresses();
+    uint32_t first = tried(e, TROUBLE_NONE, 0);
+
+    unmade(e, first, 1);
+    is_not(e, "rows cannot go to 10.0.0.7:9: no answer");
+    brain_hello(e, 0, "a", PEER_EPOCH);
+    is_not(e, "rows cannot go to 10.0.0.7:9: no answer");
+    brain_pass(e, 2000);
+    T_EQ_U64(brain_cmd(e, PEER_TRY)->a, 1);
+    T_TRUE(tried(e, TROUBLE_NONE, 1) != first);
+    is_ready(e, "ready");
+}
+
+/* RULES 9.6 */
+TEST(an_address_that_connects_says_nothing_of_one_that_failed_meanwhile)
+{
+    struct rig *e = with_two_addresses();
+    struct data_note made = {.type = NOTE_PEER_TRIED};
+
+    made.attempt = brain_cmd(e, PEER_TRY)->attempt;
+    unmade(e, made.attempt, 1);
+    says(e, made);
+    is_not(e, "rows cannot go to 10.0.0.7:9: no answer");
+    brain_pass(e, 2000);
+    tried(e, TROUBLE_NONE, 1);
+    is_ready(e, "ready");
+}
+
+/* RULES 9.6 */
+TEST(an_address_that_breaks_is_tried)
+{
+    struct rig *e = with_two_addresses();
+
+    tried(e, TROUBLE_NONE, 0);
+    says(e, (struct data_note){.type = NOTE_PEER_BROKEN, .slot = 1});
+    is_ready(e, "ready");
+    brain_pass(e, 2000);
+    T_EQ_U64(brain_cmd(e, PEER_TRY)->a, 1);
+    tried(e, TROUBLE_DATA_REFUSED, 1);
+    is_not(e, "rows cannot go to 10.0.0.7:9: no answer");
+    e->second = false; /* there is one address less */
+    brain_hello(e, 0, "a", PEER_EPOCH);
+    brain_pass(e, 2000);
+    T_EQ_U64(brain_cmd(e, PEER_TRY)->a, 0);
+}
+
+/* Many rooms find the same: the next try does not wait for longer. RULES 9.6 */
+TEST(rows_that_fail_on_delay_no_try)
+{
+    struct rig *e = with_two_addresses();
+    uint32_t first = tried(e, TROUBLE_NONE, 0);
+
+    for (int i = 0; i < 10; i++) {
+        unmade(e, first, 1);
+        brain_pass(e, e->conf.timeout_retry / NS_PER_MS / 10 + 1);
+    }
+    T_TRUE(brain_cmd(e, PEER_TRY) != NULL);
 }
 
 static void is_lost(struct rig *e)
@@ -251,7 +333,7 @@ TEST(why_a_langd_is_away_is_not_forgotten)
 
     brain_hello(e, 0, "a", PEER_EPOCH);
     brain_pass(e, 1);
-    n.attempt = tried(e, TROUBLE_NONE);
+    n.attempt = tried(e, TROUBLE_NONE, 0);
     link_event(e, EV_LINK_DOWN, 0);
     is_lost(e);
     says(e, n);
@@ -272,7 +354,7 @@ TEST(a_langd_whose_path_broke_first_is_lost_at_last)
 
     brain_hello(e, 0, "a", PEER_EPOCH);
     brain_pass(e, 1);
-    (void)tried(e, TROUBLE_DATA_LOST);
+    (void)tried(e, TROUBLE_DATA_LOST, 0);
     link_event(e, EV_LINK_DOWN, 0);
     T_EQ_STR(brain_text(e, "peers", "trouble", 0), "data-lost");
     brain_pass(e, 1000); /* longer than control.lost_after */

@@ -343,16 +343,18 @@ TEST(a_carrier_that_does_not_open_is_left_out_but_for_the_last)
     stop();
 }
 
-static void peer_breaks(void)
+/* Returns the next note of this type. */
+static struct data_note next_of(uint8_t type)
 {
     struct data_note n = {0};
 
-    for (uint64_t end = t_end_ns(T_WAIT_MS); n.type != NOTE_PEER_BROKEN;) {
-        T_CHECK(t_now_ns() < end, "the peer is not broken, note %u", n.type);
+    for (uint64_t end = t_end_ns(T_WAIT_MS); n.type != type;) {
+        T_CHECK(t_now_ns() < end, "no note %u, the last is %u", type, n.type);
         shard_flush(w.e.shard);
         shard_work(w.e.shard);
         (void)shard_note(w.e.shard, &n);
     }
+    return n;
 }
 
 TEST(a_peer_whose_carrier_is_not_open_is_broken)
@@ -367,7 +369,54 @@ TEST(a_peer_whose_carrier_is_not_open_is_broken)
         w.e.shard, PEER, span_of(b.p, b.len), 64 * KIB, CARRIER_UCX));
     push(&w.e, (struct data_cmd){.type = PEER_OPEN, .peer = PEER});
     push_sends(100);
-    peer_breaks();
+    (void)next_of(NOTE_PEER_BROKEN);
+    stop();
+}
+
+static void try_address(uint32_t attempt, uint32_t address)
+{
+    push(&w.e,
+        (struct data_cmd){
+            .type = PEER_TRY, .peer = PEER, .attempt = attempt, .a = address});
+}
+
+/* Checks what is told of an address, with the number of a try. It may be told
+ * twice. */
+static void is_told(uint32_t attempt, uint32_t address, enum trouble t)
+{
+    struct data_note n = next_of(NOTE_PEER_TRIED);
+    char why[128];
+
+    while (n.slot != address)
+        n = next_of(NOTE_PEER_TRIED);
+    T_EQ_U64(n.attempt, attempt);
+    T_EQ_U64(n.rows, t);
+    shard_say(w.e.shard, PEER, SHARD_WHY, why, sizeof(why));
+    T_EQ_STR(why, t ? "mem: closed" : "");
+}
+
+/* RULES 9.6 */
+TEST(each_address_that_cannot_be_connected_is_told)
+{
+    uint8_t blob[64];
+    struct writer b = writer_of(blob, sizeof(blob));
+
+    start_two(&data_mem, NULL);
+    T_WAIT(both_are_back, NULL);
+    put_span(&b, shard_address(w.l.shard, data_mem.number), 2, 50);
+    put_span(&b, span_str("mem:none"), 2, 10);
+    T_TRUE(shard_peer_by(
+        w.e.shard, PEER, span_of(b.p, b.len), 64 * KIB, data_mem.number));
+    push(&w.e, (struct data_cmd){.type = PEER_OPEN, .peer = PEER});
+    try_address(7, 0);
+    is_told(7, 0, TROUBLE_NONE);
+    push_sends(1000);
+    is_told(7, 1, TROUBLE_DATA_LOST);
+    T_EQ_U64(next_of(NOTE_PEER_BROKEN).slot, 1);
+    try_address(8, 1);
+    is_told(8, 1, TROUBLE_DATA_LOST);
+    try_address(9, 0);
+    is_told(9, 0, TROUBLE_NONE);
     stop();
 }
 
@@ -540,7 +589,7 @@ TEST(messages_for_an_address_that_has_gone_are_dropped)
     push(&w.e, (struct data_cmd){.type = PEER_OPEN, .peer = PEER});
     push_sends(100);
     T_TRUE(shard_peer(w.e.shard, PEER, span_of(bad, sizeof(bad)), 65536));
-    peer_breaks();
+    (void)next_of(NOTE_PEER_BROKEN);
     T_EQ_U64(shard_stats(w.e.shard)->messages_sent, 0);
     stop();
 }

@@ -4,8 +4,10 @@
  *
  * Rows go from encoded to langd, so encoded tries the path: it makes one data
  * connection, with its proof, to each langd that gives addresses. When that
- * breaks it tries again after a pause. Its HELLOs say the result. Owned by the
- * loop's thread.
+ * breaks it tries again after a pause. A langd has an address for each of its
+ * shards, and a firewall may let some through: when rows find that another
+ * address cannot be connected, that one is tried from then on. Its HELLOs say
+ * the result. Owned by the loop's thread.
  *
  * Rejected: to try the path with the first room. Both daemons would call
  * themselves ready although no row can move, until an engine has waited for
@@ -166,6 +168,8 @@ void path_due(
         cmd.peer);
     peer->e.tried_ns = now_ns;
     peer->e.tries = cmd.attempt = ++p->tries;
+    peer->e.try_at %= peer->addresses; /* there may be fewer now */
+    cmd.a = peer->e.try_at;
     out_data(out, &cmd);
 }
 
@@ -174,7 +178,7 @@ void path_end(struct peer *peer)
     peer->path = PATH_NOT_SAID;
     peer->e.try_ns = TIME_NEVER;
     /* later notes of old tries do not count */
-    peer->e.pause_ns = peer->e.tries = 0;
+    peer->e.pause_ns = peer->e.tries = peer->e.try_at = 0;
     if (trouble_of_data((enum trouble)peer->trouble.kind))
         peer_note_trouble(peer, TROUBLE_LOST, "the connection is lost",
             peer->trouble.since_ns);
@@ -188,14 +192,19 @@ static void tried(
     uint8_t was = peer->path, kind = peer->trouble.kind;
     char text[TROUBLE_TEXT];
 
+    if (ok && ev->note.slot != peer->e.try_at)
+        return; /* meanwhile another address failed */
     peer->path = ok ? PATH_OPEN : PATH_SHUT;
+    peer->e.try_at = ev->note.slot;
     snprintf(text, sizeof(text), "rows cannot go to %.140s",
         ev->text && ev->text[0] ? ev->text : "its data address");
-    if (!ok) {
+    if (!ok && peer->e.try_ns == TIME_NEVER) {
         peer->e.pause_ns = peer->e.pause_ns
                                ? min_u64(2 * peer->e.pause_ns, PAUSE_MAX_NS)
                                : c->timeout_retry;
         peer->e.try_ns = ev->now_ns + peer->e.pause_ns;
+    }
+    if (!ok) {
         peer_troubled(peer, out, (enum trouble)ev->note.rows, text, ev->now_ns);
     } else {
         peer->e.pause_ns = 0;
@@ -204,8 +213,7 @@ static void tried(
     }
     if (was != peer->path || kind != peer->trouble.kind) {
         peer->e.path_due = true;
-        if (peer_up(peer))
-            peer_say_news(p, peer, ev->now_ns);
+        peer_say_news(p, peer, ev->now_ns);
     }
     peer_arm(p, peer);
 }
@@ -223,7 +231,9 @@ bool path_note(struct peers *p, struct out *out, const struct event *ev)
     if (ev->note.type == NOTE_PEER_TRIED && peer->path != PATH_NOT_SAID &&
         ev->note.attempt == peer->e.tries)
         tried(p, out, peer, ev);
-    else if (ev->note.type == NOTE_PEER_BROKEN && peer->path == PATH_OPEN)
+    else if (ev->note.type == NOTE_PEER_BROKEN && peer->path == PATH_OPEN) {
+        peer->e.try_at = ev->note.slot;
         path_try(p, peer, ev->now_ns);
+    }
     return ev->note.type == NOTE_PEER_TRIED;
 }

@@ -65,8 +65,9 @@ struct peer_of_encoded {
     uint64_t map_by_ns;
     uint32_t copied[CONF_POOLS_MAX]; /* blocks that langd may be copying */
     bool path_due; /* langd has not heard the result of the last try */
-    /* number of the last try; its time, the next try's, the pause */
-    uint32_t tries;
+    /* number of the last try; its data address, or the next one's */
+    uint32_t tries, try_at;
+    /* time of the last try, the next try's, the pause */
     uint64_t tried_ns, try_ns, pause_ns;
 };
 

@@ -8,9 +8,9 @@
  *
  * Endpoint numbers are peer x ENDPOINTS(shards) + address / shards: this shard
  * serves the addresses a with a mod shards == its index. A connection is made
- * by its first post. The exception is one per peer, the first of shard 0, which
- * PEER_TRY makes: it shows whether rows can be sent at all. Rejected: to make
- * all connections at once. Most peers of a fleet never exchange a row. */
+ * by its first post. The exception is one per peer, which PEER_TRY makes, at
+ * first to address 0: it shows whether rows can be sent at all. Rejected: to
+ * make all connections at once. Most peers of a fleet never exchange a row. */
 #include "node/shard/shard_in.h"
 
 #include "base/check.h"
@@ -177,24 +177,24 @@ static void get_words(
     span_copy_str(span_str((const char *)words), out, size);
 }
 
-/* True if PEER_TRY is about this endpoint. */
-static bool is_tried(const struct shard *s, uint32_t ep)
+/* Returns the number of the endpoint's address at its peer. */
+static uint32_t address_at(const struct shard *s, uint32_t ep)
 {
-    uint32_t per = ENDPOINTS(s->conf.count);
-
-    return s->conf.index == 0 && ep % per == 0 &&
-           s->send.routes[ep / per].tried != 0;
+    return ep % ENDPOINTS(s->conf.count) * s->conf.count + s->conf.index;
 }
 
-/* Reports the result of a try, or the end of the connection that it made. */
+/* Reports the result of a try, the end of the connection that it made, or that
+ * another connection could not be made. */
 static void say_tried(struct shard *s, uint32_t ep, bool ok)
 {
     uint32_t peer = ep / ENDPOINTS(s->conf.count);
     struct route *to = &s->send.routes[peer];
+    uint32_t at = address_at(s, ep), state = s->send.eps[ep];
+    bool unmade = !ok && state != EP_NAMED && state != EP_LOST;
     enum trouble t = TROUBLE_NONE;
     const char *text = "";
 
-    if (!is_tried(s, ep))
+    if (to->tried == 0 || at >= to->count || (at != to->tried_at && !unmade))
         return;
     if (!ok && to->by)
         t = to->by->ops->state(to->by->d, ep, &text);
@@ -204,6 +204,7 @@ static void say_tried(struct shard *s, uint32_t ep, bool ok)
     shard_notify(s, &(struct data_note){.type = NOTE_PEER_TRIED,
                         .peer = peer,
                         .attempt = to->tried,
+                        .slot = at,
                         .rows = t});
 }
 
@@ -213,18 +214,19 @@ static enum err connected(
 /* Makes the first connection to the peer. */
 static void peer_try(struct shard *s, const struct data_cmd *cmd)
 {
-    uint32_t ep = cmd->peer * ENDPOINTS(s->conf.count);
+    uint32_t ep = cmd->peer * ENDPOINTS(s->conf.count) + cmd->a / s->conf.count;
     struct route *to = &s->send.routes[cmd->peer];
     const char *text = "";
     enum err e;
 
-    if (s->conf.index != 0 || to->count == 0 || s->send.eps[ep] == EP_LOST)
-        return;
     to->tried = cmd->attempt;
-    e = connected(s, ep, cmd->peer, 0);
-    if (e == OK)
-        (void)to->by->ops->state(to->by->d, ep, &text);
-    if (e != OK || text[0])
+    to->tried_at = cmd->a;
+    if (cmd->a % s->conf.count != s->conf.index || cmd->a >= to->count ||
+        s->send.eps[ep] >= EP_LOST) /* report_lost() answers */
+        return;
+    e = connected(s, ep, cmd->peer, cmd->a);
+    if (e != OK || (to->by->ops->state(to->by->d, ep, &text) == TROUBLE_NONE &&
+                       text[0])) /* otherwise the carrier tells */
         say_tried(s, ep, e == OK);
 }
 
@@ -270,7 +272,7 @@ static void broken(void *ud, uint32_t ep)
     CHECK(ep < eps_max(&s->conf), "endpoint %u", ep);
     if (s->send.eps[ep] != EP_OPEN && s->send.eps[ep] != EP_NAMED)
         return;
-    ep_becomes(s, ep, EP_LOST);
+    ep_becomes(s, ep, s->send.eps[ep] == EP_OPEN ? EP_UNMADE : EP_LOST);
     add_lost(s, ep);
 }
 
@@ -288,6 +290,7 @@ static void report_lost(struct shard *s)
         sending_broken(s->send.sending, peer);
         shard_notify(s, &(struct data_note){.type = NOTE_PEER_BROKEN,
                             .peer = peer,
+                            .slot = address_at(s, ep),
                             .first = s->conf.index});
     }
     s->send.lost_count = 0;
@@ -377,7 +380,7 @@ static enum err connected(
     enum err e;
 
     /* The peer may have fewer addresses since the message was made. */
-    if (s->send.eps[ep] == EP_LOST || address >= to->count || !to->by)
+    if (s->send.eps[ep] >= EP_LOST || address >= to->count || !to->by)
         return ERR_PEER_LOST;
     if (s->send.eps[ep] != EP_NONE)
         return OK;
@@ -415,7 +418,7 @@ static void not_posted(
 {
     log_rated(&refusals, "peer %u took no message: %s", peer, err_text(e));
     sending_done(s->send.sending, token, notify_quiet, s);
-    if (s->send.eps[ep] != EP_LOST)
+    if (s->send.eps[ep] < EP_LOST)
         add_lost(s, ep);
     report_lost(s);
 }

@@ -25,13 +25,16 @@ struct route {     /* to a peer */
     uint64_t reported; /* turn of the last NOTE_PEER_BROKEN */
     /* grows when the addresses change or the peer's epoch ends */
     uint64_t serial;
-    uint32_t tried; /* attempt of the last PEER_TRY; 0: none */
+    uint32_t tried, tried_at; /* attempt and address of the last PEER_TRY; 0:
+                                 none */
     /* text; any thread may read it */
     _Atomic uint64_t transport[TRANSPORT_WORDS];
     _Atomic uint64_t why[WHY_WORDS]; /* the same for NOTE_PEER_TRIED */
 };
 
-enum ep_state { EP_NONE, EP_OPEN, EP_NAMED, EP_LOST };
+/* OPEN: not connected yet, or its transport has no name yet. LOST: it was
+ * NAMED; UNMADE: it was not. */
+enum ep_state { EP_NONE, EP_OPEN, EP_NAMED, EP_LOST, EP_UNMADE };
 
 /* A message handed to the carrier, by sending.c's token. */
 struct posted {
