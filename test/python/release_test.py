@@ -120,6 +120,19 @@ class Release(unittest.TestCase):
         self.git("tag", "v9.9.9")
         self.assertIn("tag v9.9.9, but the Makefile has", self.refused())
 
+    def versions(self):
+        return subprocess.run(
+            [self.at("scripts/release"), "--version"], check=True, text=True,
+            stdout=subprocess.PIPE).stdout.split()
+
+    def test_without_a_tag_it_is_older_than_with_one(self):
+        deb, wheel = self.versions()
+        self.git("tag", "v0.1.0")
+        self.assertEqual(self.versions(), ["0.1.0", "0.1.0"])
+        subprocess.run(["dpkg", "--compare-versions", deb, "lt", "0.1.0"],
+                       check=True)
+        self.assertRegex(wheel, r"^0\.1\.0\.dev[0-9]{12}\+g[0-9a-f]{8}$")
+
     def test_a_folder_of_something_else(self):
         with tempfile.TemporaryDirectory() as folder:
             other = os.path.join(folder, "other")
