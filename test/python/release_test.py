@@ -143,21 +143,32 @@ class Release(unittest.TestCase):
 
 
 class Source(unittest.TestCase):
+    def source(self, folder):
+        """Runs scripts/deb/build --tree in a tree without git."""
+        shutil.copytree(os.path.join(ROOT, "scripts/deb"),
+                        os.path.join(folder, "scripts/deb"))
+        shutil.copy(os.path.join(ROOT, "Makefile"), folder)
+        os.makedirs(os.path.join(folder, "build/old"))
+        return subprocess.run(
+            [os.path.join(folder, "scripts/deb/build"), "--tree"],
+            env={**os.environ, "SOURCE_DATE_EPOCH": "86400"}, text=True,
+            capture_output=True)
+
     def test_packages_without_git(self):
         with tempfile.TemporaryDirectory() as folder:
-            shutil.copytree(os.path.join(ROOT, "scripts/deb"),
-                            os.path.join(folder, "scripts/deb"))
-            shutil.copy(os.path.join(ROOT, "Makefile"), folder)
-            os.makedirs(os.path.join(folder, "build/old"))
-            tree = subprocess.run(
-                [os.path.join(folder, "scripts/deb/build"), "--tree"],
-                env={**os.environ, "SOURCE_DATE_EPOCH": "86400"}, check=True,
-                text=True, stdout=subprocess.PIPE).stdout.strip()
-            tree = os.path.join(folder, tree)
+            got = self.source(folder)
+            self.assertEqual(got.returncode, 0, got.stderr)
+            tree = os.path.join(folder, got.stdout.strip())
             self.assertEqual(set(os.listdir(tree)),
                              {"Makefile", "scripts", "debian"})
             with open(os.path.join(tree, "debian/changelog")) as f:
                 self.assertIn("Fri, 02 Jan 1970 00:00:00 +0000", f.read())
+
+    def test_packages_in_a_path_with_a_space(self):
+        with tempfile.TemporaryDirectory(suffix=" x") as folder:
+            got = self.source(folder)
+            self.assertEqual((got.returncode, got.stdout), (1, ""))
+            self.assertIn("must not have spaces", got.stderr)
 
 
 if __name__ == "__main__":
