@@ -110,9 +110,46 @@ class Kubernetes(Case):
             self.assertTrue(chosen(monitor["selector"]))
             self.assertEqual(monitor["podMetricsEndpoints"][0]["port"],
                              metrics["name"])
+            self.assertEqual(
+                {r["targetLabel"] for r in
+                 monitor["podMetricsEndpoints"][0]["relabelings"]},
+                {"node", "instance"})
             drain = re.search(r"drain: (\d+)s", files[f"{name}.yaml"])[1]
             self.assertGreater(pods[name]["terminationGracePeriodSeconds"],
                                int(drain))
+
+    def test_values_that_would_do_nothing_are_refused(self):
+        for values in ({"networkPolicy": {"enable": False}},
+                       {"ports": {"rows": {"frist": 1}}},
+                       {"otel": {"port": 4318}}, {"image": {"name": "x"}},
+                       {"vllm": {"encode": {"replica": 1}}}):
+            got = chart("--json", self.values(**values))
+            self.assertNotEqual(got.returncode, 0, values)
+            self.assertIn(next(iter(values)), got.stderr)
+        for key, instead in (("control.listen", "ports.control"),
+                             ("control.advertise", "ports.control"),
+                             ("transfer.ports", "ports.rows"),
+                             ("timeouts.drain", "drainSeconds")):
+            section, name = key.split(".")
+            got = chart("--json", self.values(
+                encoded={"config": {section: {name: "1"}}}))
+            self.assertNotEqual(got.returncode, 0, key)
+            self.assertIn(f"encoded.config has {key}: set {instead}",
+                          got.stderr)
+
+    def test_a_collector_is_reached_at_the_port_of_its_address(self):
+        for endpoint, port in (("http://c.m:9", 9), ("https://c.m", 443),
+                               ("http://[fd00::7]/x", 80)):
+            found = self.found(self.values(otel={"endpoint": endpoint}))
+            for x in found:
+                if x["kind"] == "NetworkPolicy":
+                    self.assertIn([{"protocol": "TCP", "port": port}],
+                                  [r["ports"] for r in x["spec"]["egress"]])
+
+    def test_daemons_have_the_options_of_selinux(self):
+        _, pods = self.pods(self.values(seLinuxOptions={"type": "spc_t"}))
+        self.assertEqual([p["securityContext"].get("seLinuxOptions")
+                          for p in pods.values()], [{"type": "spc_t"}] * 2)
 
     def test_without_scrapers_nothing_reaches_the_exporters(self):
         found = self.found(self.values(networkPolicy={"scrapeFrom": []}))

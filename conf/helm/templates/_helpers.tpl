@@ -29,9 +29,19 @@ keys:
 {{- end }}
 
 {{- /* The configuration of a role as YAML. Name and address of a pod are
-arguments. */ -}}
+arguments. What pods and policies have, too, is refused in `config`. */ -}}
 {{- define "mmx.config" -}}
 {{- $v := .root.Values -}}
+{{- $given := (index $v .role).config -}}
+{{- $role := .role -}}
+{{- range $key, $value := dict "control.listen" "ports.control"
+  "control.advertise" "ports.control" "transfer.ports" "ports.rows"
+  "timeouts.drain" "drainSeconds" -}}
+{{- $words := splitList "." $key -}}
+{{- if hasKey (get $given (first $words) | default dict) (last $words) -}}
+{{- fail (printf "%s.config has %s: set %s" $role $key $value) -}}
+{{- end -}}
+{{- end -}}
 {{- $control := include "mmx.keys" . | fromYaml -}}
 {{- $transfer := dict "devices" "all" -}}
 {{- if eq .role "encoded" -}}
@@ -44,5 +54,5 @@ arguments. */ -}}
 {{- $conf := dict "socket" (dict "group" "mmx-engine") "control" $control
   "transfer" $transfer "pools" $v.pools
   "timeouts" (dict "drain" (printf "%vs" $v.drainSeconds)) -}}
-{{- mergeOverwrite $conf (deepCopy (index $v .role).config) | toYaml }}
+{{- mergeOverwrite $conf (deepCopy $given) | toYaml }}
 {{- end }}
