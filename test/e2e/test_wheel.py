@@ -72,7 +72,7 @@ class Wheel(Case):
     def clean(self, folder, wheel):
         """Returns the python of a new virtual environment that has the wheel
         alone."""
-        at = os.path.join(folder, "venv")
+        at = os.path.join(folder, "its venv")  # a path may have spaces
         subprocess.run([sys.executable, "-m", "venv", at], check=True)
         python = os.path.join(at, "bin/python")
         self.pip(python, "install", "--no-index", wheel)
@@ -95,9 +95,6 @@ class Wheel(Case):
                 z.extractall(os.path.join(folder, "site"))
             self.assertLessEqual({"mmx/py.typed", "mmx/libmmx.so.0",
                                   "mmx/adapters/vllm_ec.py"}, names)
-            self.assertEqual(
-                {n.split("/")[-1] for n in names if "/scripts/mmx" in n},
-                COMMANDS)
             self.carried(folder, names)
             info, = importlib.metadata.distributions(
                 path=[os.path.join(folder, "site")])
@@ -108,10 +105,11 @@ class Wheel(Case):
                              "text/markdown")
             self.assertIn("mmx.connect", about.get_payload())
             self.assertIn("Typing :: Typed", about.get_all("Classifier"))
-            self.assertEqual([(e.group, e.name, e.value)
-                              for e in info.entry_points],
-                             [("sglang.srt.plugins", "mmx",
-                               "mmx.adapters.sglang:register")])
+            points = {(e.group, e.name): e.value for e in info.entry_points}
+            self.assertEqual(points.pop(("sglang.srt.plugins", "mmx")),
+                             "mmx.adapters.sglang:register")
+            self.assertEqual(set(points),
+                             {("console_scripts", c) for c in COMMANDS})
 
     def carried(self, folder, names):
         """For each library the wheel says package, version and licence."""
