@@ -230,6 +230,13 @@ void doctor_reach(struct findings *r, const char *path, int error);
  * seen: the report of the file's daemon; if its role is ROLE_ANY, the role is
  * taken from the file's name, or else from its keys. */
 void doctor_unit(struct findings *r, const char *file, const struct seen *seen);
+/* What the daemon's unit, or its last drop-in, names, and their numbers. */
+struct runs_as {
+    char user[64], group[64];
+    uid_t uid; /* -1: unknown */
+    gid_t gid;
+};
+struct runs_as unit_runs_as(const char *role);
 /* Reports why the daemon with this file does not start. */
 void doctor_start(struct findings *r, const char *file, uint8_t role);
 /* Checks this process's limits and environment. pool_bytes: of all pools. */

@@ -60,6 +60,7 @@ void doctor_start(struct findings *r, const char *file, uint8_t role)
     const struct conf_source from = {.file = file};
     struct start s = {r, &from, &c};
     struct keys *keys = NULL;
+    struct runs_as as = unit_runs_as(role_name(role));
     struct conf_error e;
     char advice[128], text[160];
     uint32_t before = r->count[WARN] + r->count[FAIL];
@@ -73,7 +74,7 @@ void doctor_start(struct findings *r, const char *file, uint8_t role)
     if (err == OK)
         host_check(&c, true, say_finding, &s);
     if (err == OK && geteuid() == 0) /* only root may read the keys */
-        err = load_keys(&from, &c, &keys, &e);
+        err = load_keys(&from, &c, as.uid, as.gid, &keys, &e);
     keys_free(&keys);
     if (err != OK)
         findings_say(r, FAIL, "start", e.text, advice);

@@ -5,6 +5,7 @@
  * If the unit is not installed, nothing is reported. */
 #include "ctl.h"
 
+#include "base/text.h"
 #include "core/conf/conf.h"
 #include "io/data.h"
 #include "io/keys.h"
@@ -123,9 +124,7 @@ static uint8_t role_named(const char *file)
     bool langd = strstr(base, "langd") != NULL;
     bool encoded = strstr(base, "encoded") != NULL;
 
-    if (langd == encoded)
-        return ROLE_ANY;
-    return langd ? ROLE_LANGD : ROLE_ENCODED;
+    return langd == encoded ? ROLE_ANY : langd ? ROLE_LANGD : ROLE_ENCODED;
 }
 
 /* Reads the file as that of this role. */
@@ -150,11 +149,6 @@ static enum err load_any(struct conf *c, const char *file, struct conf_error *e)
     return load(c, first, file, e);
 }
 
-struct runs_as {
-    char user[64], group[64];
-};
-
-/* Keeps what the unit, or its last drop-in, names. */
 static void take_user(void *ud, const char *line)
 {
     struct runs_as *as = ud;
@@ -163,36 +157,44 @@ static void take_user(void *ud, const char *line)
     (void)sscanf(line, "Group=%63s", as->group);
 }
 
+struct runs_as unit_runs_as(const char *role)
+{
+    struct runs_as as = {.uid = (uid_t)-1, .gid = (gid_t)-1};
+    struct passwd *p;
+    struct group *g;
+
+    unit_lines(role, take_user, &as);
+    p = as.user[0] ? getpwnam(as.user) : NULL;
+    g = as.group[0] ? getgrnam(as.group) : p ? getgrgid(p->pw_gid) : NULL;
+    if (p && g) {
+        as.uid = p->pw_uid, as.gid = g->gr_gid;
+        text_copy(span_str(g->gr_name), as.group, sizeof(as.group));
+    }
+    return as;
+}
+
 /* Checks that the unit's user can read a key that is named by its path: those
  * of a name alone are handed over by systemd. */
 static void check_reads(struct findings *r, const char *role, const char *key)
 {
     char text[4096 + 384], mend[2 * 4096 + 512];
-    struct runs_as as = {"", ""};
-    struct passwd *p;
-    struct group *g;
+    struct runs_as as = unit_runs_as(role);
     struct stat s;
 
-    unit_lines(role, take_user, &as);
-    p = as.user[0] ? getpwnam(as.user) : NULL;
-    g = as.group[0] ? getgrnam(as.group) : p ? getgrgid(p->pw_gid) : NULL;
-    if (!p || !g || stat(key, &s) != 0)
+    if (as.uid == (uid_t)-1 || stat(key, &s) != 0)
         return;
     snprintf(text, sizeof(text), "mmx-%s runs as %s, which has to read %s",
         role, as.user, key);
-    snprintf(mend, sizeof(mend), "chgrp %s %s && chmod 640 %s", g->gr_name, key,
-        key);
+    snprintf(
+        mend, sizeof(mend), "chgrp %s %s && chmod 640 %s", as.group, key, key);
     findings_hold(r,
-        s.st_uid == p->pw_uid ||
-            (s.st_gid == g->gr_gid && (s.st_mode & S_IRGRP)),
+        s.st_uid == as.uid || (s.st_gid == as.gid && (s.st_mode & S_IRGRP)),
         FAIL, "key", text, mend);
 }
 
 static const char *socket_of(const struct conf *c)
 {
-    if (c->socket_path[0])
-        return c->socket_path;
-    return c->role == ROLE_LANGD ? CTL_LANGD : CTL_ENCODED;
+    return c->socket_path[0] ? c->socket_path : ctl_sockets[c->role - 1];
 }
 
 /* Checks each key file: this user cannot read it, and the unit's user can. The

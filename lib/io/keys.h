@@ -35,12 +35,13 @@ struct keys {
 };
 
 /* Loads the files. ERR_MALFORMED: a file is invalid; *bad is its number and
- * e->text says what it contains and what is expected. A file that the group
- * `engines` may read is invalid, since a program with the key can act as a
- * daemon. ERR_NO_BLOCKS: no memory; ERR_VERSION: libzmq has no CURVE; *bad is
- * NONE in both cases. */
+ * e->text says what it contains and what is expected. own: the daemon's user,
+ * who may own files, as root may. engines: a group that may read no key, since
+ * a program with the key can act as a daemon. -1: unknown, not judged by.
+ * ERR_NO_BLOCKS: no memory; ERR_VERSION: libzmq has no CURVE; *bad is NONE in
+ * both cases. */
 MUST_CHECK enum err keys_load(struct keys **out, const struct conf_list *files,
-    gid_t engines, uint32_t *bad, struct conf_error *e);
+    uid_t own, gid_t engines, uint32_t *bad, struct conf_error *e);
 /* Reads a secret key, and derives its public half. Returns what is wrong with
  * the file; NULL: k is the pair, for the caller to wipe. */
 const char *keys_read_pair(int fd, struct key_pair *k);
@@ -52,7 +53,7 @@ void keys_free(struct keys **k);
 /* Adds the lines of control.identities. One of them must be for c's own daemon,
  * with a key in k. ERR_MALFORMED: e->text says what is wrong. */
 MUST_CHECK enum err keys_load_lines(
-    struct keys *k, const struct conf *c, struct conf_error *e);
+    struct keys *k, const struct conf *c, uid_t own, struct conf_error *e);
 
 /* Returns the number of admitted keys. Their indices begin at 0; each is that
  * of a line, or of a pair. */

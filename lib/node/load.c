@@ -68,34 +68,34 @@ enum err load_conf(const struct conf_source *from, uint8_t role, struct conf *c,
 
 /* Returns the group that may connect to the socket. If the configuration names
  * one, it is that group, even if an earlier run left a socket of another. Else
- * it is the group of the socket that systemd made before the start, else our
- * own. */
-static gid_t engines_group(const struct conf *c)
+ * it is the group of the socket that systemd made before the start, else the
+ * daemon's own. */
+static gid_t engines_group(const struct conf *c, gid_t own)
 {
     const struct group *g;
     struct stat s;
 
     if (!c->socket_group[0])
-        return stat(c->socket_path, &s) == 0 ? s.st_gid : getegid();
+        return stat(c->socket_path, &s) == 0 ? s.st_gid : own;
     g = getgrnam(c->socket_group);
     /* the group is missing: the start reports that */
     return g ? g->gr_gid : (gid_t)-1;
 }
 
 enum err load_keys(const struct conf_source *from, const struct conf *c,
-    struct keys **out, struct conf_error *e)
+    uid_t uid, gid_t gid, struct keys **out, struct conf_error *e)
 {
     uint32_t bad;
     enum err r;
 
     *out = NULL;
-    r = conf_secure(c)
-            ? keys_load(out, &c->control_keys, engines_group(c), &bad, e)
-            : OK;
+    r = conf_secure(c) ? keys_load(out, &c->control_keys, uid,
+                             engines_group(c, gid), &bad, e)
+                       : OK;
     CHECK(!*out || (*out)->count == c->control_keys.count, "%u keys",
         *out ? (*out)->count : 0);
     if (*out && c->control_identities[0]) {
-        r = keys_load_lines(*out, c, e);
+        r = keys_load_lines(*out, c, uid, e);
         if (r != OK)
             keys_free(out);
     }

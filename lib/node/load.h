@@ -19,9 +19,10 @@ struct conf_source {
 MUST_CHECK enum err load_conf(const struct conf_source *from, uint8_t role,
     struct conf *c, struct conf *given, struct conf_error *e);
 /* Reads the files of control.keys, and control.identities; *out is NULL if c
- * has none. */
+ * has none. uid, gid: those of the daemon; -1: unknown, and not judged by. */
 MUST_CHECK enum err load_keys(const struct conf_source *from,
-    const struct conf *c, struct keys **out, struct conf_error *e);
+    const struct conf *c, uid_t uid, gid_t gid, struct keys **out,
+    struct conf_error *e);
 
 /* Prefixes the error with "file:line" of the key that it begins with; with the
  * file's name alone if the file does not set that key. */

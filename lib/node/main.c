@@ -278,7 +278,7 @@ int daemon_main(uint8_t role, int argc, char **argv)
         return print_conf(o.comments);
     /* Other programs of this user must not read the daemon's keys and rows. */
     prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
-    if (load_keys(&o.from, &conf, &keys, &e) != OK) {
+    if (load_keys(&o.from, &conf, geteuid(), getegid(), &keys, &e) != OK) {
         fprintf(stderr, "%s\n", e.text);
         return EXIT_CONFIG;
     }

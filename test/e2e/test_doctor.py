@@ -2,6 +2,7 @@
 
 import json
 import os
+import pwd
 import shutil
 import socket
 import struct
@@ -302,6 +303,32 @@ class Doctor(Case):
         subprocess.run(row["advice"], shell=True, check=True)
         row, = self.unit(text, kinds=["key"])
         self.assertEqual(row["result"], "ok")
+
+    def test_a_key_is_judged_by_the_user_of_the_unit(self):
+        """Doctor is run as root, the daemon is not."""
+        if os.geteuid() != 0:
+            self.skipTest("only root can give a file away")
+        nobody = pwd.getpwnam("nobody")
+        key = keygen(self.world.key)
+        text = (f"control:\n  keys: [{key}]\n"
+                "pools:\n  - name: a\n    blocks: 8\n")
+        other, engines = "belongs to another user", "which engines join"
+        for user, owner, group, mode, says in (
+                (None, nobody.pw_uid, 0, 0o600, None),
+                (None, 0, 0, 0o640, None),
+                ("nobody", nobody.pw_uid, 0, 0o600, None),
+                ("nobody", 0, 0, 0o640, None),
+                ("nobody", UNUSED, 0, 0o600, other),
+                ("nobody", 0, nobody.pw_gid, 0o640, engines)):
+            with self.subTest(user=user, owner=owner, group=group):
+                os.chown(key, owner, group)
+                os.chmod(key, mode)
+                if user:
+                    with open(f"{self.world.dir}/mmx-langd.service", "w") as f:
+                        f.write(f"[Service]\nUser={user}\n")
+                row = self.start(text, "mmx-langd.yaml")[0]
+                self.assertEqual(row["result"], "fail" if says else "ok", row)
+                self.assertIn(says or "nothing on this host", row["text"])
 
     def test_a_key_that_an_engine_can_read(self):
         if os.geteuid() != 0:

@@ -45,7 +45,7 @@ static enum err load(const char *a, const char *b)
     snprintf(l.items[0], sizeof(l.items[0]), "%s", a);
     snprintf(l.items[1], sizeof(l.items[1]), "%s", b ? b : "");
     bad = 77;
-    return keys_load(&keys, &l, engines, &bad, &error);
+    return keys_load(&keys, &l, geteuid(), engines, &bad, &error);
 }
 
 static void refused(const char *at, const char *why)
@@ -178,7 +178,7 @@ static enum err identify(const char *text, mode_t mode)
         file("who", text, mode));
     keys_free(&keys);
     T_OK(load(file("own", SECRET, 0600), NULL));
-    return keys_load_lines(keys, &c, &error);
+    return keys_load_lines(keys, &c, geteuid(), &error);
 }
 
 #define OWN "langd-0 langd " PUBLIC "\n"

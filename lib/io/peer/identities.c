@@ -31,11 +31,11 @@
 /* the file */
 
 /* Returns why the open file is not trusted; NULL: it is. */
-static const char *judge(const struct stat *s)
+static const char *judge(const struct stat *s, uid_t own)
 {
     if (!S_ISREG(s->st_mode))
         return "is not a regular file";
-    if (s->st_uid != 0 && s->st_uid != geteuid())
+    if (s->st_uid != 0 && s->st_uid != own && own != (uid_t)-1)
         return "belongs to another user; expected root or this daemon's own";
     if (s->st_mode & (S_IWGRP | S_IWOTH))
         return "may be written by others than its owner; expected mode 0644";
@@ -76,14 +76,14 @@ static const char *read_line(struct keys *k, char *text)
 
 /* Returns what is wrong, and the number of the line (0: no single line); NULL:
  * the file is valid. */
-static const char *read_file(struct keys *k, FILE *f, uint32_t *line)
+static const char *read_file(struct keys *k, FILE *f, uid_t own, uint32_t *line)
 {
     const char *why;
     char text[256];
     struct stat s;
 
     *line = 0;
-    why = fstat(fileno(f), &s) == 0 ? judge(&s) : strerror(errno);
+    why = fstat(fileno(f), &s) == 0 ? judge(&s, own) : strerror(errno);
     while (!why && fgets(text, sizeof(text), f)) {
         size_t n = strcspn(text, "\r\n");
 
@@ -107,7 +107,7 @@ static const struct key_line *own_line(const struct keys *k)
 }
 
 enum err keys_load_lines(
-    struct keys *k, const struct conf *c, struct conf_error *e)
+    struct keys *k, const struct conf *c, uid_t uid, struct conf_error *e)
 {
     const struct key_line *own;
     const char *why = NULL;
@@ -123,7 +123,7 @@ enum err keys_load_lines(
     fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
     f = fd < 0 ? NULL : fdopen(fd, "r");
     why = !k->lines ? "no memory"
-          : f       ? read_file(k, f, &line)
+          : f       ? read_file(k, f, uid, &line)
                     : strerror(errno);
     if (f)
         fclose(f);

@@ -54,11 +54,11 @@ static const char *open_to(gid_t engines)
 }
 
 /* Returns why the open file is not trusted; NULL: it is. */
-static const char *judge(const struct stat *s, gid_t engines)
+static const char *judge(const struct stat *s, uid_t own, gid_t engines)
 {
     if (!S_ISREG(s->st_mode))
         return "is not a regular file";
-    if (s->st_uid != 0 && s->st_uid != geteuid())
+    if (s->st_uid != 0 && s->st_uid != own && own != (uid_t)-1)
         return "belongs to another user; expected root or this daemon's own";
     if (s->st_mode & S_IRWXO)
         return "is open to all users; expected mode 0640 or 0600";
@@ -97,7 +97,8 @@ const char *keys_read_pair(int fd, struct key_pair *k)
     return why;
 }
 
-static const char *load_one(const char *path, gid_t engines, struct key_pair *k)
+static const char *load_one(
+    const char *path, uid_t own, gid_t engines, struct key_pair *k)
 {
     int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     const char *why;
@@ -109,7 +110,7 @@ static const char *load_one(const char *path, gid_t engines, struct key_pair *k)
         return "does not exist; `mmxctl keygen FILE` writes a key";
     if (fd < 0)
         return strerror(errno);
-    why = fstat(fd, &s) == 0 ? judge(&s, engines) : strerror(errno);
+    why = fstat(fd, &s) == 0 ? judge(&s, own, engines) : strerror(errno);
     if (!why)
         why = keys_read_pair(fd, k);
     close(fd);
@@ -128,10 +129,11 @@ static struct keys *take_memory(void)
     return k;
 }
 
-static const char *load_next(struct keys *k, const char *path, gid_t engines)
+static const char *load_next(
+    struct keys *k, const char *path, uid_t own, gid_t engines)
 {
     struct key_pair *pair = &k->pairs[k->count];
-    const char *why = load_one(path, engines, pair);
+    const char *why = load_one(path, own, engines, pair);
 
     if (why)
         return why;
@@ -141,7 +143,7 @@ static const char *load_next(struct keys *k, const char *path, gid_t engines)
     return NULL;
 }
 
-enum err keys_load(struct keys **out, const struct conf_list *files,
+enum err keys_load(struct keys **out, const struct conf_list *files, uid_t own,
     gid_t engines, uint32_t *bad, struct conf_error *e)
 {
     struct keys *k = take_memory();
@@ -162,7 +164,7 @@ enum err keys_load(struct keys **out, const struct conf_list *files,
         const char *why;
 
         keys_path(files->items[i], path, sizeof(path));
-        why = load_next(k, path, engines);
+        why = load_next(k, path, own, engines);
         if (!why)
             continue;
         *bad = i;

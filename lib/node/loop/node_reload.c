@@ -59,7 +59,8 @@ static void on_work(uv_work_t *w)
     if (j->err == OK)
         j->err = merge(j);
     if (j->err == OK && conf_secure(&j->read) == conf_secure(&j->merged))
-        j->err = load_keys(from, &j->merged, &j->keys, &j->e);
+        j->err =
+            load_keys(from, &j->merged, geteuid(), getegid(), &j->keys, &j->e);
 }
 
 static void on_worked(uv_work_t *w, int status)
