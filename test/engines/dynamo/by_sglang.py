@@ -1,8 +1,9 @@
 """A fleet of Dynamo's SGLang workers, on a CPU: the frontend asks the encode
 worker, and that one asks the worker that prefills and decodes, which gets rows in
 the place of pictures, and has another encoder. Answers over mmx equal those over
-Dynamo's mode local, which are not the unsplit worker's. Dynamo passes no log-probabilities on from these workers,
-so texts are compared; and its encode worker refuses a request without pictures."""
+Dynamo's mode local, which are not the unsplit worker's. Dynamo passes no
+log-probabilities on from these workers, so tokens are compared; and its encode
+worker refuses a request without pictures."""
 
 import os
 import time
@@ -59,7 +60,7 @@ class Workers(Fleet):
 
 
 async def ask(fleet, model, body, tokens=12):
-    """Returns the text, or how the request ended otherwise."""
+    """Returns the tokens, or how the request ended otherwise."""
     content = [{"type": "image_url", "image_url": {"url": p}}
                if p.startswith("data:") else {"type": "text", "text": p}
                for p in body]
@@ -67,10 +68,11 @@ async def ask(fleet, model, body, tokens=12):
     async with aiohttp.ClientSession(timeout=limit) as s, s.post(
             fleet.frontend.url + "/v1/chat/completions", json={
                 "model": model, "max_tokens": tokens, "temperature": 0,
+                "nvext": {"extra_fields": ["completion_token_ids"]},
                 "messages": [{"role": "user", "content": content}]}) as r:
         if r.status != 200:
             return r.status, (await r.text())[:300]
-        return (await r.json())["choices"][0]["message"]["content"]
+        return (await r.json())["nvext"]["completion_token_ids"]
 
 
 async def run(t):
@@ -88,8 +90,8 @@ async def run(t):
     alike = 0
     for case, body in BODIES.items():
         got = await ask(fleet, "mmx", body)
-        t.line(isinstance(got, str) and got == want[case], case,
-               "the text of mode local" if got == want[case] else got)
+        t.line(isinstance(got, list) and got == want[case], case,
+               "the tokens of mode local" if got == want[case] else got)
         alike += got == await ask(fleet, "right", body)
     rooms = d.stats()["rooms_succeeded"]
     t.line(rooms == len(BODIES), "rooms that succeeded", rooms,
@@ -97,7 +99,7 @@ async def run(t):
     began = time.monotonic()
     with e.stopped():
         got = await ask(fleet, "mmx", BODIES["two"])
-    t.line(not isinstance(got, str) and
+    t.line(isinstance(got, tuple) and
            time.monotonic() - began < DEADLINE_S + 7, "mmx-encoded hung",
            f"HTTP {got[0]} after {time.monotonic() - began:.1f} s")
     for daemon in (e, d):
@@ -105,7 +107,7 @@ async def run(t):
         daemon.start()
         got = await ask(fleet, "mmx", BODIES["two"])
         t.line(got == want["two"], f"{daemon.name} killed, and started again",
-               "the text of mode local" if got == want["two"] else got)
+               "the tokens of mode local" if got == want["two"] else got)
     for worker in ours:
         t.line(worker.alive(), f"{worker.name} lives")
     for daemon in (e, d):
