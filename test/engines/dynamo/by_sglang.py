@@ -1,10 +1,11 @@
-"""A fleet of Dynamo's SGLang workers, on a CPU: the frontend asks the encode
-worker, and that one asks the worker that prefills and decodes, which gets rows in
-the place of pictures, and has another encoder. Answers over mmx equal those over
-Dynamo's mode local, which are not the unsplit worker's. Dynamo passes no
-log-probabilities on from these workers, so tokens are compared; and its encode
-worker refuses a request without pictures."""
+"""A fleet of Dynamo's SGLang workers whose rows go by mmx, on a CPU: the
+frontend asks an encode worker, and that one asks the worker that prefills and
+decodes, which gets rows in the place of pictures, and has another encoder.
+Dynamo passes no log-probabilities on from these workers, so tokens are
+compared, with those of an unsplit worker; and its encode worker refuses a
+request without pictures."""
 
+import asyncio
 import os
 import time
 
@@ -41,8 +42,7 @@ class Workers(Fleet):
         super().__init__(t, "sglang", at=os.path.join(t.folder, "sglang"))
 
     def worker(self, served, name, model, *words, env=None):
-        """served: the name of the model, and of a transfer mode, if it is
-        one."""
+        """served: the name of the model; "mmx" is served by several."""
         program = ("mmx.adapters.dynamo", "sglang") if served == "mmx" else \
             ("dynamo.sglang",)
         return self.start(
@@ -51,12 +51,16 @@ class Workers(Fleet):
             "--served-model-name", served, *FLAGS, *words,
             env={**ENV, "DYN_NAMESPACE": served, **(env or {})})
 
-    def split(self, mode, env=None):
-        """Returns an encode worker, and one that prefills and decodes."""
-        how = ("--embedding-transfer-mode", mode, "--disaggregation-mode")
-        return (self.worker(mode, "encode", "right", *how, "encode", env=env),
-                self.worker(mode, "language", "wrong", *how, "pd",
-                            "--dedicated-mm-encoder", env=env))
+    def split(self, encoded, langd):
+        """Returns an encode worker for each daemon, and one that prefills and
+        decodes."""
+        how = ("--embedding-transfer-mode", "mmx", "--disaggregation-mode")
+        made = [self.worker("mmx", e.name, "right", *how, "encode",
+                            env={"MMX_ENCODED_SOCKET": e.socket})
+                for e in encoded]
+        return [*made, self.worker(
+            "mmx", "language", "wrong", *how, "pd", "--dedicated-mm-encoder",
+            env={"MMX_LANGD_SOCKET": langd.socket})]
 
 
 async def ask(fleet, model, body, tokens=12):
@@ -76,40 +80,49 @@ async def ask(fleet, model, body, tokens=12):
 
 
 async def run(t):
-    e = t.world.encoded("encs", fields=FIELDS)
+    encoded = [t.world.encoded(f"encs{i}", fields=FIELDS) for i in range(2)]
     d = t.world.langd([], "langs", fields=FIELDS, control={"allow": ["key"]})
     fleet = Workers(t)
-    fleet.worker("right", "unsplit", "right")
-    fleet.split("local")
-    ours = fleet.split("mmx", {"MMX_ENCODED_SOCKET": e.socket,
-                               "MMX_LANGD_SOCKET": d.socket})
-    fleet.serves("right", "local", "mmx")
-    want = {k: await ask(fleet, "local", b) for k, b in BODIES.items()}
+    fleet.worker("unsplit", "right", "right")
+    ours = fleet.split(encoded, d)
+    fleet.serves("unsplit", "mmx")
+    want = {k: await ask(fleet, "unsplit", b) for k, b in BODIES.items()}
     t.line(want["one picture"] != want["another one"],
-           "mode local: answers differ by their pictures")
-    alike = 0
+           "answers differ by their pictures")
+
+    def line(got, case, name):
+        t.line(got == want[name], case,
+               "tokens equal" if got == want[name] else got)
+
+    async def twice():
+        """Asks both encode workers, which take turns."""
+        return await asyncio.gather(*(ask(fleet, "mmx", BODIES["two"])
+                                      for _ in range(2)))
     for case, body in BODIES.items():
-        got = await ask(fleet, "mmx", body)
-        t.line(isinstance(got, list) and got == want[case], case,
-               "the tokens of mode local" if got == want[case] else got)
-        alike += got == await ask(fleet, "right", body)
-    rooms = d.stats()["rooms_succeeded"]
-    t.line(rooms == len(BODIES), "rooms that succeeded", rooms,
-           f"(answers that equal the unsplit worker's: {alike})")
+        line(await ask(fleet, "mmx", body), case, case)
+    rooms = [x.stats()["rooms_succeeded"] for x in encoded]
+    t.line(all(rooms) and sum(rooms) == len(BODIES),
+           "rows came from both encode workers", *rooms, "rooms")
+    got = await asyncio.gather(*(ask(fleet, "mmx", b)
+                                 for _ in range(2) for b in BODIES.values()))
+    equal = sum(g == w for g, w in zip(got, 2 * list(want.values())))
+    # Some may differ, as SGLang's own do with the batch.
+    t.line(all(isinstance(g, list) for g in got) and equal > len(got) // 2,
+           "all of them at once, twice", f"{equal} of {len(got)} equal")
     began = time.monotonic()
-    with e.stopped():
-        got = await ask(fleet, "mmx", BODIES["two"])
-    t.line(isinstance(got, tuple) and
-           time.monotonic() - began < DEADLINE_S + 7, "mmx-encoded hung",
-           f"HTTP {got[0]} after {time.monotonic() - began:.1f} s")
-    for daemon in (e, d):
+    with encoded[0].stopped():
+        got = sorted(await twice(), key=str)
+    t.line(isinstance(got[0], tuple) and got[1] == want["two"] and
+           time.monotonic() - began < DEADLINE_S + 7, "one mmx-encoded hung",
+           f"HTTP {got[0][0]} after {time.monotonic() - began:.1f} s, and "
+           "tokens equal")
+    for daemon in (*encoded, d):
         daemon.kill()
         daemon.start()
-        got = await ask(fleet, "mmx", BODIES["two"])
-        t.line(got == want["two"], f"{daemon.name} killed, and started again",
-               "the tokens of mode local" if got == want["two"] else got)
+        for got in await twice():
+            line(got, f"{daemon.name} killed, and started again", "two")
     for worker in ours:
         t.line(worker.alive(), f"{worker.name} lives")
-    for daemon in (e, d):
+    for daemon in (*encoded, d):
         daemon.all_free(2 * DEADLINE_S)
     fleet.end()

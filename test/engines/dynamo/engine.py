@@ -1,5 +1,5 @@
-"""Dynamo: its package, those for CPUs that its workers run, vLLM's and SGLang's,
-and what is run of them."""
+"""Dynamo: its package, those that its workers run, vLLM's and SGLang's, and what
+is run of them."""
 
 import importlib.util
 import os
@@ -34,8 +34,8 @@ def vllm():
 
 
 def sglang():
-    """Returns how to install SGLang with Dynamo beside it. It has an environment
-    of its own, since it requires another torch than vLLM."""
+    """Returns how to install SGLang with Dynamo beside it. It has an
+    environment of its own, since it requires another torch than vLLM."""
     module = engine_of("sglang", SGLANG)
     module.LEFT_OUT |= {"cuda-tile", "tokenspeed-mla"}  # of this version
     module.MODELS = {name: module.MODELS[name] for name in ("right", "wrong")}

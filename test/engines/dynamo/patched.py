@@ -51,10 +51,11 @@ def connector(t, fleet, e, d, env):
             ("consumer", "wrong", "ec_consumer", d, "decode")):
         fleet.start(
             name, "-m", "dynamo.vllm", "--model", "m", "--served-model-name",
-            MODEL, "--enable-multimodal", "--enforce-eager", "--max-model-len", "4096",
-            "--kv-cache-memory-bytes", str(256 << 20),
-            "--no-enable-prefix-caching", "--disaggregation-mode", mode,
-            "--ec-transfer-config", config(role, daemon), env=env,
+            MODEL, "--enable-multimodal", "--enforce-eager",
+            "--max-model-len", "4096", "--kv-cache-memory-bytes",
+            str(256 << 20), "--no-enable-prefix-caching",
+            "--disaggregation-mode", mode, "--ec-transfer-config",
+            config(role, daemon), env=env,
             cwd=os.path.join(t.folder, model))
 
 
