@@ -51,6 +51,7 @@ ROWS = (
     (r"make llama LLAMA=", None),  # make -n: its programs are those of tests
     (r"make sim SEEDS=", None),
     (r"sudo systemctl ", "units"),
+    (r"sudo usermod -aG mmx-engine ", "not run: the users are this host's"),
     (r"sudo install ", "dropin"),
     (r"mmxctl( |$)", None),
     (r"scp -p ", "copied"),
