@@ -567,6 +567,20 @@ class Vllm(VllmCase):
                         f"none is {word}")
         self.assertEqual(self.consumer.encoded, [])
 
+    # RULES 6.7
+    def test_several_pictures_of_a_request_are_lent(self):
+        self.start(langd={"transfer": {"same_host": "lend"}})
+        numbers = itertools.count()
+
+        def both():
+            n = next(numbers)
+            before = self.d.stats()["rooms_lent"]
+            self.fetch(self.hand_over(f"r{n}", (f"cat{n}", 300),
+                                      (f"dog{n}", 20)))
+            return self.d.stats()["rooms_lent"] - before == 2
+        eventually(both, "both are lent")
+        self.assertEqual(self.consumer.encoded, [])
+
     def test_a_worker_that_is_not_connected_has_none_lent(self):
         """langd knows nothing of it, and has been told of no other pool."""
         self.start(langd={"transfer": {"same_host": "lend"}})

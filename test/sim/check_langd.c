@@ -512,7 +512,12 @@ static void see_group(
         sums[OF_LACKS] += lacks ? chunks : 0;
         sums[OF_UNKNOWN] += !m->length_known;
         sums[OF_UNREADY] += lroom_closing(m) || lacks || !m->length_known;
-        sums[OF_GROWS] += unknown || div_up(m->total, rows) > m->held.blocks;
+        sums[OF_GROWS] +=
+            unknown || (!m->hopes && div_up(m->total, rows) > m->held.blocks);
+        sums[OF_UNLENT] += m->lent_runs.len == 0 || m->aux_state != LAUX_STORED;
+        HOLDS(m->hopes == !g->copied, "a group hopes as one",
+            "%s group %llx: member %016llx", d->conf->name,
+            (unsigned long long)g->id, (unsigned long long)m->r.id);
     }
     for (uint32_t i = 0; i < GROUP_SUMS; i++)
         HOLDS(sums[i] == g->sums[i], "a group counts its members",

@@ -62,6 +62,7 @@ struct gfact group_of(const struct lorder *k, const struct lgroup *g)
         of.known &= o->length_known;
         of.lacks_aux |= lroom_lacks_aux(o);
         of.closing |= lroom_closing(o);
+        of.hopes |= o->hopes;
         of.needs += needs(k, o);
         of.held += o->held.blocks;
         of.chunks += lroom_lacks_aux(o) ? aux_chunks(o->aux_len) : 0;
@@ -81,7 +82,7 @@ static void see_group(const struct lorder *k, struct lfact *f)
     if (f->group->members.next == &f->m->in_group)
         of = group_of(k, f->group);
     f->chunks = of.known ? of.chunks : 0;
-    if (!of.known || f->admitted)
+    if (!of.known || f->admitted || of.hopes)
         return;
     f->queued = !of.lacks_aux && !of.closing;
     f->lacks = of.needs - min_u32(of.needs, of.held);

@@ -156,7 +156,8 @@ void reference_sources(struct eorder *k);
 
 /* Sums over all members of a group. */
 struct gfact {
-    bool known, lacks_aux, closing; /* known: all lengths are known */
+    /* known: all lengths are known; hopes: to be lent, all of it (6.7) */
+    bool known, lacks_aux, closing, hopes;
     /* blocks; chunks: of aux that members lack */
     uint32_t needs, held, chunks;
 };

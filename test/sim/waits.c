@@ -239,7 +239,7 @@ static bool grant_comes(const struct daemon *d, const struct lroom *m)
 static bool is_queued(const struct lroom *m)
 {
     return heap_linked(&m->want_node) ||
-           (m->group && !m->group->admitted && m->length_known);
+           (m->group && !m->group->admitted && m->length_known && !m->hopes);
 }
 
 static bool lroom_would(const struct daemon *d, const struct lroom *m)

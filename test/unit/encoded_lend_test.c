@@ -216,6 +216,21 @@ TEST_WITH(lend_is_said_until_the_room_ends, struct rig *e, lent())
     T_EQ_U64(brain_said_count(e, PEER_LEND), 0);
 }
 
+/* RULES 6.7. The other rooms of a group may wait for that item. */
+TEST_WITH(
+    what_is_not_shown_gives_way_to_an_item_that_waits, struct rig *e, lent())
+{
+    brain_hear(e, 0, about_lend(ROOM_WAITING, FLAG_HELD));
+    T_OK(brain_say(e, 0, announce(2, 1, 120, 120)));
+    brain_pass(e, 3000);
+    T_EQ_U64(brain_said_count(e, PEER_LEND), 0);
+    T_TRUE(brain_said_count(e, PEER_WANT) >= 1);
+    T_EQ_U64(brain_free(e), 14); /* it may be shown by now */
+    brain_hear(e, 0, resume(1, 70, 0, 16, 0));
+    T_EQ_U64(brain_shown(e, "pools", "lent", 0), 0);
+    T_TRUE(brain_cmd(e, SEND_OPEN) != NULL);
+}
+
 /* RULES 6.7 */
 TEST(another_run_of_the_langd_is_lent_what_it_maps_itself)
 {

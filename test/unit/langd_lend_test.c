@@ -156,7 +156,7 @@ TEST(a_room_hopes_if_all_that_it_may_be_shown_to_can_read_it)
         {"any size", "transfer.same_host=lend", 1, .maps = 1, .hopes = true},
         {"nor then", "transfer.same_host=lend", 0, .maps = 1, .hopes = true},
         {.name = "stream", .rows = 64, .mode = MODE_STREAM, .maps = 1},
-        {.name = "group", .rows = 64, .group = true, .maps = 1},
+        {.name = "group", .rows = 64, .group = true, .maps = 1, .hopes = true},
         {.name = "two destinations", .rows = 64, .required = 2, .maps = 1},
         {.name = "a reader to come", .rows = 64, .readers = 1, .maps = 1},
         {.name = "that has come",
@@ -328,5 +328,142 @@ TEST(each_that_the_room_is_shown_to_maps_that_pool)
         T_EQ_U64(held(l), pools & 1);
         T_EQ_U64(ready(l, 2) != NULL, pools & 1);
         T_EQ_U64(brain_free(l), pools & 1 ? 16 : 8);
+    }
+}
+
+/* groups */
+
+/* Returns a rig with a group of two rooms, in cells 0 and 1 of engine 1. Each
+ * of them hopes and has its length. */
+static struct rig *two_hope(struct there t[2])
+{
+    struct rig *l = lending(NULL, NULL);
+
+    maps(l, 1, 1, 1);
+    (void)brain_events(l, 1, 0);
+    for (uint32_t i = 0; i < 2; i++) {
+        struct local_msg m = large(1 + i, i);
+
+        m.request.group = 9;
+        m.request.group_size = 2;
+        T_TRUE(hopes(l, 1, m, &t[i]));
+        brain_hear(l, 0, length(&t[i], 64, 64, true));
+    }
+    return l;
+}
+
+/* Checks that both rooms got blocks in the last step, and takes their rows. */
+static void both_are_copied(struct rig *l)
+{
+    struct data_cmd open[2];
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < l->acts_count; i++)
+        if (l->acts[i].type == ACT_DATA && l->acts[i].cmd.type == LAND_OPEN &&
+            n < 2)
+            open[n++] = l->acts[i].cmd;
+    T_EQ_U64(n, 2);
+    T_EQ_U64(brain_free(l), 0);
+    for (uint32_t i = 0; i < 2; i++)
+        brain_landed(l, &open[i], 0, 64);
+    for (uint32_t i = 0; i < 2; i++) {
+        T_EQ_U64(brain_state(l, 1, i), ROOM_SUCCESS);
+        T_OK(brain_say(l, 1, release(i, ROWS_UNKNOWN)));
+    }
+    T_EQ_U64(brain_free(l), 16);
+    T_EQ_U64(brain_stat(l, "rooms_lent"), 0);
+    T_EQ_U64(brain_said_count(l, PEER_RETURN), 0);
+}
+
+/* RULES 5.5, 6.7 */
+TEST(a_group_is_shown_once_all_of_it_is_lent)
+{
+    struct there t[2];
+    struct rig *l = two_hope(t);
+
+    for (uint32_t i = 0; i < 2; i++) { /* it is repeated */
+        brain_hear(l, 0, lend(&t[0]));
+        T_TRUE(held(l));
+        T_EQ_U64(brain_state(l, 1, 0), ROOM_WAITING);
+        T_EQ_U64(brain_said_count(l, PEER_ACK), 0);
+    }
+    brain_hear(l, 0, lend(&t[1]));
+    for (uint32_t i = 0; i < 2; i++) {
+        T_EQ_U64(brain_state(l, 1, i), ROOM_SUCCESS);
+        T_EQ_U64(ready(l, 1)->pool, LENT_POOL);
+    }
+    T_EQ_U64(brain_stat(l, "rooms_lent"), 2);
+    T_EQ_U64(brain_free(l), 16);
+    for (uint32_t i = 0; i < 2; i++) {
+        T_OK(brain_say(l, 1, release(i, ROWS_UNKNOWN)));
+        T_EQ_U64(brain_said_count(l, PEER_RETURN), 1);
+    }
+}
+
+/* RULES 6.7 */
+TEST(a_group_of_which_one_is_not_lent_takes_blocks)
+{
+    for (uint32_t i = 0; i < 4; i++) {
+        struct there t[2];
+        struct rig *l = two_hope(t);
+
+        brain_hear(l, 0, lend(&t[0]));
+        if (i < 2) /* its encoder has an item that waits, or the other one's */
+            brain_hear(l, 0, want(&t[i], 0, 0, 64));
+        else if (i == 2)
+            able(l, 2, "able");
+        if (i == 2)
+            T_OK(brain_say(l, 2, attach(1, 5, RIGHT_READ)));
+        if (i == 3) { /* no lend of this room */
+            struct peer_msg m = lend(&t[1]);
+
+            m.lend.total = 63;
+            brain_hear(l, 0, m);
+            T_FALSE(held(l));
+        }
+        both_are_copied(l);
+    }
+}
+
+/* RULES 6.7 */
+TEST(a_group_hopes_only_with_its_last_member)
+{
+    for (uint32_t i = 0; i < 2; i++) {
+        struct rig *l = lending(NULL, NULL);
+        struct there t[2];
+
+        maps(l, 1, 1, 1);
+        for (uint32_t k = 0; k < 2; k++) {
+            struct local_msg m = large(1 + k, k);
+
+            m.request.rows = k == i ? 63 : 64; /* one is small */
+            m.request.group = 9;
+            m.request.group_size = 2;
+            T_EQ_U64(hopes(l, 1, m, &t[k]), i == 1 && k == 0);
+        }
+        for (uint32_t k = 0; k < 2; k++)
+            brain_hear(l, 0, length(&t[k], 64, 64, true));
+        both_are_copied(l);
+    }
+}
+
+/* RULES 6.7 */
+TEST(a_group_is_shown_without_those_that_failed)
+{
+    for (uint32_t i = 0; i < 2; i++) {
+        struct there t[2];
+        struct rig *l = two_hope(t);
+        struct peer_msg m = about(&t[i], PEER_FAILED);
+
+        m.failed.reason = ERR_ENGINE_LOST;
+        brain_hear(l, 0, lend(&t[0]));
+        brain_hear(l, 0, m);
+        if (i == 0)
+            brain_hear(l, 0, lend(&t[1]));
+        T_EQ_U64(brain_reason(l, 1, i), ERR_ENGINE_LOST);
+        T_EQ_U64(brain_state(l, 1, 1 - i), ROOM_SUCCESS);
+        for (uint32_t k = 0; k < 2; k++)
+            T_OK(brain_say(l, 1, release(k, ROWS_UNKNOWN)));
+        T_EQ_U64(brain_free(l), 16);
     }
 }

@@ -626,7 +626,8 @@ static void say_lend(struct encoded *e, struct out *out, const struct edst *d)
 static void say(struct encoded *e, struct out *out, struct edst *d)
 {
     struct peer *p = &e->b.peers.peers[d->peer];
-    bool aux_only = d->aux_waits && d->debt.owe == OWE_LENGTH;
+    bool held =
+        d->aux_waits && (d->debt.owe == OWE_LENGTH || d->debt.owe == OWE_LEND);
     bool again;
 
     if (!d->debt.owe || !peer_up(p) ||
@@ -634,15 +635,15 @@ static void say(struct encoded *e, struct out *out, struct edst *d)
         d->debt.retry_ns = TIME_NEVER; /* the next HELLO renews it */
         return;
     }
-    if (aux_only && d->debt.retry_ns && d->debt.backoff_ns < RETRY_MAX_NS) {
-        /* L asks for the aux when it has space. LENGTH is repeated only in case
-         * that message is lost. */
+    if (held && d->debt.retry_ns && d->debt.backoff_ns < RETRY_MAX_NS) {
+        /* L asks for the aux when it has space, and shows what it was lent when
+         * all of its group is. They are repeated in case that is lost. */
         d->debt.backoff_ns = RETRY_MAX_NS;
         d->debt.retry_ns = e->b.now_ns + RETRY_MAX_NS;
     }
     if (!debt_due(&d->debt, e->b.now_ns, e->b.c.conf->timeout_retry, &again))
         return;
-    e->b.stats[STAT_retries] += again && !aux_only;
+    e->b.stats[STAT_retries] += again && !held;
     d->aux_waits = false;
     if (d->debt.owe & OWE_LENGTH)
         say_length(e, out, d);
@@ -652,8 +653,12 @@ static void say(struct encoded *e, struct out *out, struct edst *d)
     }
     if (d->debt.owe & OWE_FAILED)
         say_failed(e, out, d);
-    if (d->debt.owe & OWE_LEND)
-        say_lend(e, out, d);
+    if (d->debt.owe & OWE_LEND) { /* L may wait for others of a group */
+        if (eroom_pool(e, d->room)->waiting > 0)
+            say_want(e, out, d);
+        else
+            say_lend(e, out, d);
+    }
     if (d->debt.owe & OWE_BROKEN) {
         struct peer_msg msg = about(d, PEER_BROKEN);
 

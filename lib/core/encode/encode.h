@@ -174,7 +174,9 @@ struct edst {
     /* What L was sent, and what it has answered. */
     uint32_t length_sent, length_acked; /* item->length_version then */
     bool back;       /* BROKEN only asks for the grant's blocks back */
-    bool aux_waits;  /* L answered LENGTH, but lacks space for the aux */
+    /* L answered LENGTH, but lacks space for the aux; or LEND, and waits for
+     * the other rooms of its group. */
+    bool aux_waits;
     bool want_open;  /* a WANT was sent and no STATE answered it */
     bool want_older; /* an older WANT is open too: STATE answers it first */
     bool want_known; /* L has answered WANT for these numbers: */

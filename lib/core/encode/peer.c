@@ -525,6 +525,7 @@ static void on_state(struct encoded *e, struct out *out,
         return;
     if (n->answers == PEER_LEND && !(n->flags & FLAG_HELD))
         edst_unlend(e, out, d); /* not taken: L gets the rows by a grant */
+    d->aux_waits |= n->answers == PEER_LEND && d->lent;
     newest = n->answers == PEER_WANT && want_answered(d);
     if (n->answers == PEER_LENGTH && n->total == m->item->total) {
         length_answered(n, d);

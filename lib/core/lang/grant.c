@@ -63,6 +63,8 @@ void grant_count(struct langd *l, struct lroom *m, bool in)
         counts[OF_UNKNOWN] = !m->length_known;
         counts[OF_UNREADY] = !m->length_known || lacks || lroom_closing(m);
         counts[OF_GROWS] = !known || lacking(l, m) > 0;
+        counts[OF_UNLENT] =
+            m->lent_runs.len == 0 || m->aux_state != LAUX_STORED;
     }
     for (int i = 0; i < GROUP_SUMS; i++) {
         m->group->sums[i] += (uint64_t)counts[i] - m->counts[i];

@@ -170,7 +170,7 @@ uint32_t group_wanted(const struct langd *l, const struct lgroup *g)
 static bool ready(const struct lgroup *g)
 {
     return g->used && !g->admitted && g->joined == g->size &&
-           g->sums[OF_UNREADY] == 0 && !list_empty(&g->members);
+           g->sums[OF_UNREADY] == 0 && g->copied && !list_empty(&g->members);
 }
 
 /* Puts the group into its pool's queue, or takes it out, and frees its spare
@@ -217,6 +217,8 @@ void group_leave(struct langd *l, struct lroom *m)
     grant_count(l, m, false);
     m->group = NULL;
     place(l, g);
+    if (group_lent(g))
+        lroom_touch(l, LIST_FIRST(&g->members, struct lroom, in_group));
     if (!list_empty(&g->members))
         return;
     if (g->joined == g->size) {

@@ -88,7 +88,8 @@ enum laux {
 /* What members add to their group's sums (grant_count): blocks once all rows
  * are there, blocks held, rows known, their blocks, chunks of aux, chunks that
  * lack space. Then 1 for a member whose length is not known, for one that keeps
- * the group from being admitted, and for one that may take spare blocks. */
+ * the group from being admitted, for one that may take spare blocks, and for
+ * one that has no LEND, or no aux. */
 enum group_sum {
     OF_MOST,
     OF_HELD,
@@ -99,6 +100,7 @@ enum group_sum {
     OF_UNKNOWN,
     OF_UNREADY,
     OF_GROWS,
+    OF_UNLENT,
     GROUP_SUMS
 };
 
@@ -109,6 +111,7 @@ struct lgroup {
     uint32_t session;
     uint64_t id, age;     /* age: of its first member */
     bool lost;            /* a member lost its place: all fail, late ones too */
+    bool copied;          /* no member hopes to be lent (any more) */
     bool admitted;        /* all members have blocks, or a share in `spare` */
     bool capped;          /* it may not hold all max_rows; `spare` is used */
     uint32_t spare;       /* blocks reserved for its members */
@@ -393,13 +396,23 @@ bool lender_refused(
 /* Makes a new room ask its encoder to lend, if it may: all connections of its
  * session map the encoder's pools. */
 void lroom_hope(struct langd *l, struct lroom *m, uint32_t session);
-/* Makes the room take blocks instead. No effect once it is lent. */
+/* Makes the room, and all of its group, take blocks instead. No effect once it
+ * is lent. */
 void lroom_despair(struct langd *l, struct lroom *m);
 /* Calls lroom_despair if the length is known now and the room is small. */
 void lroom_measure(struct langd *l, struct lroom *m);
 /* True if conn may be shown the room's rows. If conn may not, a room that only
  * hopes for a lend takes blocks instead. */
 bool lroom_shows(struct langd *l, struct lroom *m, uint32_t conn);
+/* True if all members have LEND and aux, and none is shown. */
+static inline bool group_lent(const struct lgroup *g)
+{
+    return !g->copied && g->joined == g->size && g->sums[OF_UNLENT] == 0 &&
+           !list_empty(&g->members);
+}
+
+/* Makes the room that has LEND ready, if all of its group have it. */
+void lroom_take_lent(struct langd *l, struct lroom *m);
 /* Handles LEND. */
 void lroom_on_lend(struct langd *l, struct lroom *m, const struct peer_lend *n);
 /* Ends the lend of the room: no engine reads its rows. */

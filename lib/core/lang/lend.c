@@ -7,7 +7,11 @@
  * session has mapped the lender's pools, since each may be shown the room's
  * rows. Such a room has no blocks here. When the encoder asks for a grant
  * instead, or a connection comes that has not mapped, the room takes blocks as
- * any other and no longer hopes. */
+ * any other and no longer hopes.
+ *
+ * A group hopes as one, and is shown once all of it is lent: a member that was
+ * shown before would hold its encoder's blocks while another member waits for
+ * blocks. Until then its encoder may still ask for a grant instead. */
 #include "core/lang/lang.h"
 
 #define LENDERS_MAX 4095u   /* so that a lender's pool has a 16-bit number */
@@ -168,7 +172,8 @@ void lroom_hope(struct langd *l, struct lroom *m, uint32_t session)
     uint32_t able = 0;
 
     if (!p || !p->l.lender || conf_on_gpu(lroom_pool(l, m)->meta->conf) ||
-        m->mode != MODE_WHOLE || m->group || m->required != 1 || is_small(l, m))
+        m->mode != MODE_WHOLE || (m->group && m->group->copied) ||
+        m->required != 1 || is_small(l, m))
         return;
     for (uint32_t i = 0; i < l->b.engines.conns_max; i++) {
         const struct conn *c = &l->b.engines.conns[i];
@@ -187,9 +192,17 @@ void lroom_hope(struct langd *l, struct lroom *m, uint32_t session)
 
 void lroom_despair(struct langd *l, struct lroom *m)
 {
+    struct lgroup *g = m->group;
+
+    if (g && !g->copied) {
+        g->copied = true;
+        LIST_FOREACH (n, &g->members)
+            lroom_despair(l, LIST_ENTRY(n, struct lroom, in_group));
+    }
     if (!m->hopes || m->lent)
         return;
     m->hopes = false;
+    aux_drop(&l->b.aux, &m->lent_runs);
     lroom_touch(l, m);
 }
 
@@ -201,11 +214,17 @@ void lroom_measure(struct langd *l, struct lroom *m)
 
 bool lroom_shows(struct langd *l, struct lroom *m, uint32_t conn)
 {
-    if (m->hopes && !m->lent && !maps(l, conn, lroom_peer(l, m)->l.lender))
-        lroom_despair(l, m);
-    return !m->lent || (maps(l, conn, m->lent_pool / CONF_POOLS_MAX) >>
-                               (m->lent_pool % CONF_POOLS_MAX) &
-                           1);
+    bool known = m->lent_runs.len > 0;
+    uint32_t pools;
+
+    if (!m->hopes)
+        return true;
+    pools = maps(l, conn,
+        known ? m->lent_pool / CONF_POOLS_MAX : lroom_peer(l, m)->l.lender);
+    if (pools && (!known || (pools >> m->lent_pool % CONF_POOLS_MAX & 1)))
+        return true;
+    lroom_despair(l, m);
+    return !m->lent;
 }
 
 /* True if the runs hold the rows. */
@@ -234,20 +253,35 @@ void lroom_on_lend(struct langd *l, struct lroom *m, const struct peer_lend *n)
         "room ..%08x of state %u hopes, with %u blocks", (uint32_t)m->r.id,
         m->r.state, m->held.blocks);
     m->lent_pool = (uint16_t)(lender * CONF_POOLS_MAX + n->pool);
-    m->lent = m->hopes && lender && m->total == n->total && runs_hold(n);
-    LIST_FOREACH (i, &m->r.attachments)
-        m->lent &=
-            lroom_shows(l, m, LIST_ENTRY(i, struct attachment, in_room)->conn);
-    m->lent = m->lent && aux_set(&l->b.aux, &m->lent_runs, m->uid, n->runs);
-    if (!m->lent) {
+    if (!m->hopes || !lender || m->total != n->total || !runs_hold(n) ||
+        !aux_set(&l->b.aux, &m->lent_runs, m->uid, n->runs))
         lroom_despair(l, m); /* the answer makes its encoder ask for a grant */
+    LIST_FOREACH (i, &m->r.attachments)
+        (void)lroom_shows(
+            l, m, LIST_ENTRY(i, struct attachment, in_room)->conn);
+    if (!m->hopes)
         return;
-    }
     m->init = INIT_CONFIRMED;
     debt_paid(&m->debt, OWE_GRANT);
+    lroom_touch(l, m);
+}
+
+void lroom_take_lent(struct langd *l, struct lroom *m)
+{
+    if (m->group && lroom_lacks_aux(m)) /* its LENDs take of that space, too */
+        lroom_despair(l, m);
+    if (m->lent || m->lent_runs.len == 0 || m->aux_state != LAUX_STORED)
+        return;
+    grant_count(l, m, true);
+    if (m->group && !group_lent(m->group))
+        return;
+    m->lent = true;
     m->landed = m->highest = m->total;
     l->b.stats[STAT_rooms_lent]++;
-    lroom_touch(l, m);
+    if (m->group) {
+        LIST_FOREACH (n, &m->group->members)
+            lroom_touch(l, LIST_ENTRY(n, struct lroom, in_group));
+    }
 }
 
 /* Ends the attachments that wait to map the pool of the room, which is read no
@@ -273,8 +307,9 @@ static void end_late(struct langd *l, struct lroom *m)
 
 void lroom_lent_over(struct langd *l, struct lroom *m)
 {
-    CHECK(m->lent && !lroom_alive(m), "room ..%08x of state %u is read no more",
-        (uint32_t)m->r.id, m->r.state);
+    CHECK(!lroom_alive(m) && (m->lent || m->r.state == ROOM_FAILED),
+        "room ..%08x of state %u is read no more", (uint32_t)m->r.id,
+        m->r.state);
     if (m->late)
         end_late(l, m);
     m->lent = false;

@@ -119,6 +119,8 @@ static enum err open_room(struct langd *l, uint32_t conn,
     if ((*out)->group && (*out)->group->lost)
         lroom_place_lost(l, (*out)->group);
     lroom_hope(l, *out, l->b.engines.conns[conn].session);
+    if (!(*out)->hopes)
+        lroom_despair(l, *out); /* nor does its group */
     *text = "";
     return OK;
 }

@@ -432,6 +432,7 @@ static void settle_alive(struct langd *l, struct out *out, struct lroom *m)
 {
     uint8_t state = ROOM_BOOTSTRAPPING;
 
+    lroom_take_lent(l, m);
     if (m->life == LIFE_REQUESTED && m->held.blocks > 0)
         grant_open(l, out, m);
     if (m->total != ROWS_UNKNOWN) {
@@ -492,7 +493,7 @@ static void settle_ended(struct langd *l, struct out *out, struct lroom *m)
     }
     m->consumer_ns = TIME_NEVER;
     laux_drop(l, m);
-    if (m->lent)
+    if (m->lent_runs.len > 0)
         lroom_lent_over(l, m);
     if (m->life != LIFE_QUARANTINED)
         return;

@@ -279,7 +279,7 @@ void say_state(struct langd *l, struct out *out, struct peer *p,
         msg.state.total = m->total;
         msg.state.flags =
             (m->aux_state == LAUX_STORED ? FLAG_AUX : 0) |
-            (m->lent && m->r.state != ROOM_FAILED ? FLAG_HELD : 0);
+            (m->lent_runs.len > 0 && m->r.state != ROOM_FAILED ? FLAG_HELD : 0);
         if (in->type == PEER_LENGTH && lroom_alive(m) && lroom_lacks_aux(m))
             msg.state.reason = ERR_NO_BLOCKS;
         msg.state.firm = grant_firmness(l, m);
