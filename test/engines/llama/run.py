@@ -5,10 +5,12 @@ same prompt, case by case.
 
 Prints for each case whether the tokens are equal, the largest difference of
 log-probabilities over all tokens and steps, and what else it shows. A part is
-split, first (token), preload, server or readme (the README's lines); without one
-all, the last two, of llama-server, only if it is there: either part builds it. --hf: a checkpoint of transformers, of a Qwen2-VL,
-and a Python that has them: their encoder feeds our language host. The exit
-status is 0 if every case is as it should be."""
+split, first (token), preload, server or readme (the README's lines). Without a
+part all run; but the last two, which test llama-server, run only if it is
+there. When named, either of them builds it. --hf names a checkpoint of
+transformers, of a Qwen2-VL, and --python a Python that has transformers: its
+encoder feeds our language host. The exit status is 0 if every case is as it
+should be."""
 
 import argparse
 import contextlib
