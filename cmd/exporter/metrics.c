@@ -350,8 +350,8 @@ static const struct state_metric {
     const char *name, *help, *one_of[2];
     const char *labels[9]; /* a label, its column, and so on; NULL */
 } state_metrics[] = {
-    {SAID_POOLS, "mmx_pool_usable", "1 if the pool can take rooms",
-        {"ready", "ready"}, {"pool", "pool"}},
+    {SAID_POOLS, "mmx_pool_usable", "1 if the pool is ready or has no layout",
+        {"ready", "no-layout"}, {"pool", "pool"}}, /* RULES 9.6 */
     {SAID_PEERS, "mmx_peer_up",
         "1 if the peer is connected; with what rows go by to it, and what is "
         "wrong with it",

@@ -117,6 +117,16 @@ class Exporter(Scraped):
             self.assertEqual((got.returncode, got.stdout + got.stderr),
                              (0, ""))
 
+    # RULES 9.6
+    def test_a_pool_that_waits_for_its_layout_is_no_fault(self):
+        e = self.world.encoded(fields="engine")
+        url = self.start("--encoded", e.socket, "--langd", "/nowhere")
+        seen = self.values(self.get(url + "/metrics"))
+        self.assertEqual(e.show("pools")[0]["state"], "no-layout")
+        self.assertEqual(
+            (seen['mmx_ready{daemon="encoded"}'],
+             seen['mmx_pool_usable{daemon="encoded",pool="vit"}']), (1, 1))
+
     def test_a_peer_that_drains(self):
         e, d = self.pair()
         url = self.start("--encoded", e.socket, "--langd", d.socket)
@@ -537,6 +547,12 @@ class Dashboard(Scraped):
         for alert, series, fires in (
                 ("MmxHostAway", {up % "": "1x18 _x20"}, True),
                 ("MmxHostAway", {up % "": "1x40"}, False),
+                ("MmxHostAway", {up % ',node="n"': "1x18 _x20"}, True),
+                # a pod of the same node has another address
+                ("MmxHostAway", {
+                    up % ',node="n"': "1x18 _x20",
+                    (up % ',node="n"').replace('"i"', '"j"'): "_x18 1x20"},
+                 False),
                 ("MmxDataPath", {path % ',trouble="data-refused"': "1x40"},
                  True),
                 ("MmxDataPath", {path % ',trouble=""': "1x40"}, False),
