@@ -5,6 +5,7 @@
 #include "exporter/exporter.h"
 
 #include "base/check.h"
+#include "io/unit.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -92,14 +93,14 @@ static const struct place {
     {"/", "text/html; charset=utf-8", page_print},
 };
 
-/* Returns the daemons to ask: of two, one whose socket this host has never had
- * is not its own, if the other one has been there. */
+/* Returns the daemons to ask: of two, one whose socket this host has never had,
+ * and whose unit is not enabled, is not its own, if the other one is. */
 static struct daemon *of_this_host(struct served *s, uint32_t *count)
 {
     struct daemon *d = s->daemons;
 
     for (uint32_t i = 0; i < s->count; i++)
-        d[i].here |= access(d[i].path, F_OK) == 0;
+        d[i].here |= access(d[i].path, F_OK) == 0 || unit_enabled(d[i].label);
     *count = s->count;
     if (s->count == 1 || d[0].here == d[1].here)
         return d;

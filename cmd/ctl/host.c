@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "base/text.h"
+#include "io/unit.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -39,7 +40,9 @@ uint32_t host_sockets(
     if (a->path)
         here[count++] = a->path;
     for (uint32_t i = 0; i < HOST_MAX && !a->path; i++)
-        if (ctl_listens(ctl_sockets[i]) || (dead && errno != ENOENT))
+        if (ctl_listens(ctl_sockets[i]) ||
+            (dead &&
+                (errno != ENOENT || unit_enabled(role_name((uint8_t)(i + 1))))))
             here[count++] = ctl_sockets[i];
         else if (errno != ENOENT)
             complain(ctl_sockets[i], why_not());

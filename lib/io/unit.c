@@ -38,6 +38,19 @@ bool unit_installed(const char *role)
     return find(role, path, sizeof(path));
 }
 
+bool unit_enabled(const char *role)
+{
+    char path[512];
+
+    for (size_t i = 0; place(i); i++) {
+        snprintf(path, sizeof(path),
+            "%s/multi-user.target.wants/mmx-%s.service", place(i), role);
+        if (access(path, F_OK) == 0)
+            return true;
+    }
+    return false;
+}
+
 static void read_lines(
     const char *path, void (*line)(void *ud, const char *text), void *ud)
 {

@@ -8,6 +8,8 @@
 
 /* True if the unit of the role ("langd") is installed. */
 bool unit_installed(const char *role);
+/* True if the host starts the unit by itself. */
+bool unit_enabled(const char *role);
 
 /* Calls line(ud, text) for each line of the unit and then of its drop-ins. */
 void unit_lines(

@@ -196,18 +196,33 @@ class Exporter(Scraped):
         eventually(lambda: self.values(self.get(url + "/metrics"))[
             'mmx_up{daemon="encoded"}'] == 0, "it is seen to be away")
 
-    def test_a_host_of_one_role_is_not_asked_for_the_other(self):
-        """Without options the exporter looks for the daemons in /run/mmx."""
+    def alone(self, encoded):
+        """Starts an exporter that finds this daemon in /run/mmx, alone."""
         if os.geteuid() != 0:
             self.skipTest("needs a mount namespace")
+        return self.start(within=(
+            "env", f"MMX_UNITS={self.world.dir}", "unshare", "-m", "sh", "-c",
+            "mount -t tmpfs mmx /run && mkdir /run/mmx && "
+            f'ln -s {encoded.socket} /run/mmx/encoded.sock && exec "$@"', "sh"))
+
+    def up(self, url):
+        seen = self.values(self.get(url + "/metrics"))
+        return {k: v for k, v in seen.items() if k.startswith("mmx_up{")}
+
+    def test_a_daemon_whose_unit_is_enabled_is_asked_for(self):
         e, _ = self.pair()
-        url = self.start(within=(
-            "unshare", "-m", "sh", "-c", "mount -t tmpfs mmx /run && "
-            f"mkdir /run/mmx && ln -s {e.socket} /run/mmx/encoded.sock && "
-            'exec "$@"', "sh"))
-        up = {k: v for k, v in self.values(self.get(url + "/metrics")).items()
-              if k.startswith("mmx_up{")}
-        self.assertEqual(up, {'mmx_up{daemon="encoded"}': 1})
+        wants = os.path.join(self.world.dir, "multi-user.target.wants")
+        os.mkdir(wants)
+        open(os.path.join(wants, "mmx-langd.service"), "w").close()
+        self.assertEqual(self.up(self.alone(e)),
+                         {'mmx_up{daemon="encoded"}': 1,
+                          'mmx_up{daemon="langd"}': 0})
+
+    def test_a_host_of_one_role_is_not_asked_for_the_other(self):
+        """Without options the exporter looks for the daemons in /run/mmx."""
+        e, _ = self.pair()
+        url = self.alone(e)
+        self.assertEqual(self.up(url), {'mmx_up{daemon="encoded"}': 1})
         self.assertIn("ready", self.get(url + "/healthz"))
         e.kill()
         eventually(lambda: self.values(self.get(url + "/metrics")).get(

@@ -65,6 +65,21 @@ class Looks(Case):
 
 
 class Health(Looks):
+    def test_a_daemon_whose_unit_is_enabled_is_asked_for(self):
+        if os.geteuid() != 0:
+            self.skipTest("needs a mount namespace")
+        wants = os.path.join(self.world.dir, "multi-user.target.wants")
+        os.mkdir(wants)
+        open(os.path.join(wants, "mmx-langd.service"), "w").close()
+        got = subprocess.run(
+            ["unshare", "-m", "sh", "-c", 'mount -t tmpfs mmx /run && exec "$@"',
+             "sh", os.path.join(BUILD, "mmxctl"), "health"],
+            env={**os.environ, "MMX_UNITS": self.world.dir},
+            capture_output=True, text=True)
+        self.assertEqual((got.returncode, got.stdout, got.stderr),
+                         (2, "/run/mmx/langd.sock: not live: No such file or "
+                          "directory\n", ""))
+
     def test_a_pair_is_ready_before_the_first_room(self):
         e, d = self.pair()
         self.becomes(d, 0, "lang0: ready")
