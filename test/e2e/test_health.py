@@ -72,8 +72,8 @@ class Health(Looks):
         os.mkdir(wants)
         open(os.path.join(wants, "mmx-langd.service"), "w").close()
         got = subprocess.run(
-            ["unshare", "-m", "sh", "-c", 'mount -t tmpfs mmx /run && exec "$@"',
-             "sh", os.path.join(BUILD, "mmxctl"), "health"],
+            ["unshare", "-m", "sh", "-c",
+             'mount -t tmpfs mmx /run && exec "$@"', "sh", os.path.join(BUILD, "mmxctl"), "health"],
             env={**os.environ, "MMX_UNITS": self.world.dir},
             capture_output=True, text=True)
         self.assertEqual((got.returncode, got.stdout, got.stderr),

@@ -34,8 +34,9 @@ def check(truth, what):
 
 class Life:
     STEPS = ("build", "build_again", "lintian", "install", "start_by_the_units",
-             "start_without_its_address", "orders", "room_in_python", "room_in_c", "prometheus", "page",
-             "spans", "upgrade_with_rooms_open", "remove", "purge")
+             "start_without_its_address", "orders", "room_in_python",
+             "room_in_c", "prometheus", "page", "spans",
+             "upgrade_with_rooms_open", "remove", "purge")
 
     def __init__(self, release):
         self.release, self.suite = release, SUITES[release]

@@ -32,8 +32,8 @@ class Library(BuildHookInterface):
 
 class Commands(MetadataHookInterface):
     def update(self, metadata):
-        programs = os.environ.get("MMX_PROGRAMS")
-        if programs:
+        at = os.environ.get("MMX_PROGRAMS")
+        if at:
             metadata["scripts"] = {"mmx": "mmx.__main__:main"} | {
-                name: "mmx_programs:main" for name in sorted(os.listdir(programs))
-                if os.path.isfile(os.path.join(programs, name))}
+                name: "mmx_programs:main" for name in sorted(os.listdir(at))
+                if os.path.isfile(os.path.join(at, name))}
