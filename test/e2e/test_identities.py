@@ -84,6 +84,27 @@ class Identities(Case):
         self.assertEqual(e.tail().count("of lang1"), 1)
         self.assertIn(epoch, [p.get("epoch") for p in e.show("peers")])
 
+    # RULES 9.7
+    def test_another_name_is_another_daemon(self):
+        self.add("enc1", "encoded")
+        e = self.world.encoded(control=self.control("enc0"))
+        d = self.world.langd([e], control=self.control("lang0"))
+        enc, lm = self.engines(e, d)
+        self.deliver(enc, lm, 1, 100)
+        named = [{"name": "enc1", "address": e.address}]
+        self.assertEqual(reload(d, peers=named)["peers: enc1"], "changed")
+        lm.request(2, "enc1", deadline=60)
+        self.refused(d, "key (the other side ends the handshake")
+        self.assertIn("not ready", d.ctl("health", check=False).stdout)
+        self.assertEqual(lm.state(2)[0], "BOOTSTRAPPING")
+        e.stop()
+        e.conf = merged(e.conf, {
+            "name": "enc1", "control": self.control("enc1")})
+        e.start()
+        enc = self.world.engine(e)
+        enc.encode(2, 100)
+        self.comes(enc, lm, 2, 100)
+
     # RULES 1.9
     def test_a_langd_under_the_name_of_another(self):
         e = self.world.encoded(control=self.control("enc0"))

@@ -567,3 +567,99 @@ TEST(an_encoder_that_is_not_up_is_connected_again_under_another_name)
     brain_is(l, EV_SEEK);
     T_EQ_U64(connected_to(l), strlen("another"));
 }
+
+/* Has the daemon of this name, whose key it is, say HELLO on link 0. Returns
+ * the reason of a refusal. */
+static enum err hello_of(struct rig *l, const char *name, uint64_t epoch)
+{
+    struct identity who = {.role = ROLE_ENCODED};
+    const struct peer_msg *nack;
+
+    snprintf(who.name, sizeof(who.name), "%s", name);
+    l->owner = &who;
+    brain_hello(l, 0, name, epoch);
+    l->owner = NULL;
+    nack = brain_said(l, PEER_NACK, 0);
+    return nack ? (enum err)nack->nack.reason : OK;
+}
+
+static void rename_it(struct rig *l, const char *name)
+{
+    snprintf(l->conf.peers[0].name, 64, "%s", name);
+    take(l);
+}
+
+/* Each daemon has a key of its own, and requests may name the address. */
+static struct rig *own_keys(void)
+{
+    struct rig *l = langd("control.allow=" ENC, NULL);
+
+    snprintf(l->conf.control_identities, 64, "identities");
+    return l;
+}
+
+/* RULES 9.7 */
+TEST(a_link_to_the_daemon_of_another_name_is_made_again)
+{
+    struct rig *l = own_keys();
+
+    brain_is(l, EV_SEEK);
+    T_OK(hello_of(l, "enc", PEER_EPOCH));
+    T_OK(brain_say(l, 0, request_at("enc", 1, 0)));
+    rename_it(l, "true");
+    T_EQ_U64(brain_acts(l, ACT_DISCONNECT), 1);
+    T_EQ_U64(connected_to(l), strlen("true"));
+    T_OK(brain_say(l, 0, request_at("true", 2, 1)));
+    T_TRUE(brain_said(l, PEER_INIT, 0) == NULL);
+    T_EQ_U64(hello_of(l, "enc", PEER_EPOCH), ERR_NOT_OWNER);
+    T_TRUE(brain_said(l, PEER_INIT, 0) == NULL);
+    T_EQ_STR(brain_text(l, "peers", "what", 0),
+        "is refused: its key is that of encoded enc");
+    T_OK(hello_of(l, "true", PEER_EPOCH + 1));
+    T_EQ_U64(brain_said(l, PEER_INIT, 0)->room, 2);
+    T_EQ_U64(brain_state(l, 0, 0), ROOM_FAILED);
+}
+
+/* RULES 9.7 */
+TEST(a_link_to_the_daemon_of_the_new_name_stays)
+{
+    struct rig *l = own_keys();
+
+    name_it(l, false);
+    T_OK(brain_say(l, 0, request_at(ENC, 1, 0)));
+    T_EQ_U64(connected_to(l), 0);
+    T_OK(hello_of(l, "enc", PEER_EPOCH));
+    name_it(l, true);
+    T_EQ_U64(brain_acts(l, ACT_DISCONNECT), 0);
+    T_EQ_STR(brain_text(l, "peers", "state", 0), "up");
+}
+
+/* RULES 9.7 */
+TEST(a_link_that_a_request_named_is_made_again_if_its_daemon_is_another)
+{
+    struct rig *l = own_keys();
+
+    name_it(l, false);
+    T_OK(brain_say(l, 0, request_at(ENC, 1, 0)));
+    T_OK(hello_of(l, "false", PEER_EPOCH));
+    name_it(l, true);
+    T_EQ_U64(brain_acts(l, ACT_DISCONNECT), 1);
+    T_EQ_U64(connected_to(l), strlen("enc"));
+}
+
+/* The name of the daemon there is no matter any more. RULES 9.7 */
+TEST(what_leaves_the_file_and_is_allowed_is_connected_under_no_name)
+{
+    struct rig *l = own_keys();
+
+    brain_is(l, EV_SEEK);
+    T_OK(hello_of(l, "enc", PEER_EPOCH));
+    T_OK(brain_say(l, 0, request_at("enc", 1, 0)));
+    name_it(l, false);
+    T_EQ_U64(brain_acts(l, ACT_DISCONNECT), 1);
+    T_EQ_U64(brain_acts(l, ACT_CONNECT), 1);
+    T_EQ_U64(connected_to(l), 0);
+    T_OK(hello_of(l, "another", PEER_EPOCH + 1));
+    take(l);
+    T_EQ_U64(brain_acts(l, ACT_DISCONNECT), 0);
+}

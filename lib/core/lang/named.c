@@ -69,6 +69,28 @@ void named_gives_way(void *brain, struct peer *p)
     engines_give_up(&l->b.engines, peer_index(&l->b.peers, p), l->b.now_ns);
 }
 
+/* Gives an encoder the name that requests use. With control.identities the name
+ * that the configuration gives selects the key. So a connection that was made
+ * under another one is made again, unless the daemon there has this name. */
+static void rename_peer(struct langd *l, struct out *out, struct peer *p,
+    const char *label, bool in_file)
+{
+    const char *was = p->l.configured ? p->label : "";
+    const char *name = in_file ? label : "";
+    bool again = p->life != PEER_NAMED && strcmp(was, name) != 0 &&
+                 l->b.c.conf->control_identities[0] &&
+                 !(peer_up(p) && strcmp(p->name, name) == 0);
+
+    if (again) {
+        peer_down(&l->b.peers, p, l->b.now_ns);
+        peer_disconnect(&l->b.peers, out, p);
+    }
+    snprintf(p->label, sizeof(p->label), "%.127s", label);
+    p->l.configured = in_file;
+    if (again && !list_empty(&p->rooms))
+        say_connect(l, out, p);
+}
+
 /* Returns the entry of a configured encoder, and makes it if needed; NULL:
  * limits.peers is reached, a later request tries again. */
 static struct peer *configured(
@@ -85,18 +107,9 @@ static struct peer *configured(
         return NULL;
     CHECK(l->leaving >= p->l.leaving, "an encoder leaves and is not counted");
     l->leaving -= p->l.leaving;
-    if (out && !peer_up(p) && strcmp(p->label, c->name) != 0 &&
-        l->b.c.conf->control_identities[0]) {
-        /* The encoder's name selects its key. Rooms that wait for it connect it
-         * again. */
-        peer_disconnect(&l->b.peers, out, p);
-        LIST_FOREACH (n, &p->rooms)
-            lroom_touch(l, LIST_ENTRY(n, struct lroom, in_peer));
-    }
-    snprintf(p->label, sizeof(p->label), "%.127s", c->name);
     snprintf(p->address, sizeof(p->address), "%.127s", c->address);
+    rename_peer(l, out, p, c->name, true);
     p->holder = HOLDER_OF_CONF;
-    p->l.configured = true;
     p->l.leaving = false;
     if (out)
         declines_serve(l, out, p);
@@ -145,15 +158,15 @@ void named_init(struct langd *l)
 
 /* Recomputes `leaving`. An encoder removed from the file can still be named by
  * its address if control.allow matches it. */
-static void look_again(struct langd *l, struct peer *p)
+static void look_again(struct langd *l, struct out *out, struct peer *p)
 {
     bool may = allowed(l, span_str(p->address));
 
     if (p->l.configured && in_conf(l, p))
         return;
-    p->l.configured = false;
     if (may)
-        memcpy(p->label, p->address, sizeof(p->label));
+        rename_peer(l, out, p, p->address, false);
+    p->l.configured = false;
     l->leaving -= p->l.leaving;
     p->l.leaving = !may;
     l->leaving += p->l.leaving;
@@ -164,7 +177,7 @@ void named_conf(struct langd *l, struct out *out)
     const struct conf *c = l->b.c.conf;
 
     PEERS_FOREACH (p, &l->b.peers)
-        look_again(l, p);
+        look_again(l, out, p);
     named_serve(l, out);
     for (uint32_t i = 0; i < c->peers_count; i++)
         if (!configured(l, out, &c->peers[i]))

@@ -369,17 +369,21 @@ static void stranger_refused(struct peers *p, struct out *out, struct span says,
 }
 
 /* True if the link's key belongs to the daemon that the HELLO names. */
-static bool is_owner(struct peers *p, const struct event *ev)
+static bool is_owner(
+    struct peers *p, const struct peer *peer, const struct event *ev)
 {
     const struct peer_hello *m = &ev->peer->hello;
     const struct identity *who = ev->owner;
 
-    if (!who || (who->role == m->role && span_eq(span_str(who->name), m->name)))
+    if (!who)
         return true;
     CHECK(who->name[0], "a key of role %u has no name", who->role);
     snprintf(p->why, sizeof(p->why), "its key is that of %s %s",
         role_name(who->role), who->name);
-    return false;
+    /* langd: a configured encoder is the daemon of that name */
+    return who->role == m->role && span_eq(span_str(who->name), m->name) &&
+           (!peer || !peer->l.configured ||
+               strcmp(peer->label, who->name) == 0);
 }
 
 /* Finds the peer that sends HELLO; on error *text says why there is none. */
@@ -389,7 +393,7 @@ static enum err find_sender(struct peers *p, struct out *out,
     const struct peer_msg *m = ev->peer;
 
     *text = p->why;
-    if (!is_owner(p, ev))
+    if (!is_owner(p, *peer, ev))
         return ERR_NOT_OWNER;
     *text = "a daemon of the wrong role, or without an epoch";
     if (m->hello.role != role_other(p->self.role) || m->from_epoch == 0)
