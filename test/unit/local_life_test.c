@@ -2,11 +2,14 @@
  * the path, and running out of descriptors. */
 #include "test/unit/local_side.h"
 
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 
@@ -263,6 +266,83 @@ TEST(orders_have_places_of_their_own)
     T_TRUE(access(at, F_OK) != 0);
     *strrchr(at, '/') = 0;
     T_TRUE(access(at, F_OK) != 0);
+}
+
+/* A folder that is removed before the next socket is bound, as by the host's
+ * other daemon that ends; "": none. */
+static char removed[108];
+
+int bind(int fd, const struct sockaddr *a, socklen_t len)
+{
+    static int (*real)(int, const struct sockaddr *, socklen_t);
+    const char *at = ((const struct sockaddr_un *)a)->sun_path;
+
+    if (!real)
+        *(void **)&real = dlsym(RTLD_NEXT, "bind");
+    if (removed[0] && strncmp(at, removed, strlen(removed)) == 0) {
+        T_TRUE(rmdir(removed) == 0);
+        removed[0] = 0;
+    }
+    return real(fd, a, len);
+}
+
+TEST(a_folder_that_vanishes_is_made_again)
+{
+    static char at[108];
+
+    snprintf(removed, sizeof(removed), "%.80s/admin", t_dir());
+    snprintf(at, sizeof(at), "%.100s/s", removed);
+    orders = at;
+    start();
+    T_EQ_STR(removed, "");
+    T_TRUE(access(at, F_OK) == 0);
+    stop();
+}
+
+/* Who may rename a folder's files could put another socket in the place of the
+ * one for orders. */
+TEST(a_folder_that_others_may_change_is_none_for_orders)
+{
+    static const uint32_t modes[] = {0777, 0775, 0757, 0755, 01777};
+    static char folder[108], at[108];
+    struct local_opt opt;
+
+    snprintf(folder, sizeof(folder), "%.80s/admin", t_dir());
+    snprintf(at, sizeof(at), "%.100s/s", folder);
+    orders = at;
+    for (uint32_t i = 0; i < ARRAY_LEN(modes); i++) {
+        T_TRUE(mkdir(folder, 0700) == 0 && chmod(folder, modes[i]) == 0);
+        if (i >= 3) {
+            start();
+            stop();
+            continue;
+        }
+        opt = options();
+        snprintf(path, sizeof(path), "%.90s/s", t_dir());
+        T_TRUE(uv_loop_init(&loop) == 0);
+        T_ERR(local_new(&server, &loop, &opt, &calls), ERR_INTERNAL);
+        T_TRUE(uv_loop_close(&loop) == 0);
+        T_TRUE(rmdir(folder) == 0);
+    }
+}
+
+/* As a volume that only the daemon's container mounts. */
+TEST(a_folder_for_orders_that_is_a_mount_may_have_any_mode)
+{
+    static char folder[108], at[108];
+
+    if (unshare(CLONE_NEWNS) != 0)
+        t_skip("no mounts without CAP_SYS_ADMIN");
+    snprintf(folder, sizeof(folder), "%.80s/admin", t_dir());
+    snprintf(at, sizeof(at), "%.100s/s", folder);
+    T_TRUE(mkdir(folder, 0700) == 0);
+    T_TRUE(mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0);
+    T_TRUE(mount("tmpfs", folder, "tmpfs", 0, "mode=0777") == 0);
+    orders = at;
+    start();
+    T_TRUE(access(at, F_OK) == 0);
+    stop();
+    T_TRUE(umount(folder) == 0);
 }
 
 /* Connects as another user. */

@@ -110,8 +110,12 @@ static enum err bind_path(
     e = clear_path(&a);
     if (e != OK)
         return e;
-    p->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (p->fd < 0) /* otherwise it is there from the last try */
+        p->fd =
+            socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (p->fd < 0 || bind(p->fd, (struct sockaddr *)&a, sizeof(a)) != 0) {
+        if (errno == ENOENT && p == &p->owner->listeners[LISTEN_ORDERS])
+            return ERR_GONE;
         log_error("%s: bind: %s", path, strerror(errno));
         return ERR_INTERNAL;
     }
@@ -138,25 +142,47 @@ static void folder_of(const char *path, char out[108])
     out[slash ? slash - out : 0] = 0;
 }
 
-/* Makes the folder, which engines must not enter or mount. */
-static enum err bind_orders(struct listener *p, const char *path)
+/* Makes the folder, which engines must not enter or mount. ERR_GONE: it is
+ * removed already. */
+static enum err make_folder(const char *folder)
 {
-    char folder[108];
-    struct stat st;
+    char above[120];
+    struct stat st, up;
 
-    folder_of(path, folder);
-    if (folder[0] && mkdir(folder, 0700) != 0 && errno != EEXIST) {
+    snprintf(above, sizeof(above), "%s/..", folder);
+    if (mkdir(folder, 0700) != 0 && errno != EEXIST) {
         log_error("socket.orders: %s: mkdir: %s", folder, strerror(errno));
         return ERR_INTERNAL;
     }
-    /* The folder's owner could replace our socket. */
-    if (folder[0] && (lstat(folder, &st) != 0 || !S_ISDIR(st.st_mode) ||
-                         (st.st_uid != 0 && st.st_uid != geteuid()))) {
-        log_error(
-            "socket.orders: %s: is no folder of root or this user", folder);
-        return ERR_INTERNAL;
+    if (lstat(folder, &st) != 0 || stat(above, &up) != 0)
+        return ERR_GONE;
+    /* Who may rename the folder's files could replace our socket. A container's
+     * volume may have any mode: who mounts it is its fence. */
+    if (S_ISDIR(st.st_mode) && (st.st_uid == 0 || st.st_uid == geteuid()) &&
+        (!(st.st_mode & (S_IWGRP | S_IWOTH)) || st.st_mode & S_ISVTX ||
+            st.st_dev != up.st_dev))
+        return OK;
+    log_error("socket.orders: %s: is no folder of root or this user that no "
+              "other may write to (mode 0700)",
+        folder);
+    return ERR_INTERNAL;
+}
+
+static enum err bind_orders(struct listener *p, const char *path)
+{
+    char folder[108];
+    enum err e = ERR_GONE;
+
+    folder_of(path, folder);
+    /* The host's other daemon removes the folder when it ends. */
+    for (int i = 0; e == ERR_GONE && i < 10; i++) {
+        e = folder[0] ? make_folder(folder) : OK;
+        if (e == OK)
+            e = bind_path(p, path, "", 0600);
     }
-    return bind_path(p, path, "", 0600);
+    if (e == ERR_GONE)
+        log_error("socket.orders: %s: another process removes it", folder);
+    return e;
 }
 
 /* Takes over a socket that notify_listen_fd() has found good. */
