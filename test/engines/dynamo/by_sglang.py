@@ -6,10 +6,12 @@ compared, with those of an unsplit worker; and its encode worker refuses a
 request without pictures."""
 
 import asyncio
+import contextlib
 import os
 import time
 
 import aiohttp
+from cases import FORGOTTEN_S
 from fleet import DEADLINE_S, LIMIT_S, OURS, Fleet
 from servers import HERE, picture
 
@@ -121,6 +123,30 @@ async def run(t):
         daemon.start()
         for got in await twice():
             line(got, f"{daemon.name} killed, and started again", "two")
+    for i in range(16):
+        task = asyncio.create_task(ask(fleet, "mmx", BODIES["two"], tokens=200))
+        await asyncio.sleep(i % 8 * 0.02)
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+    for got in await twice():
+        line(got, "16 clients left after 0 to 140 ms", "two")
+    for daemon in (*encoded, d):
+        daemon.all_free(2 * DEADLINE_S)
+    asked = [asyncio.create_task(ask(fleet, "mmx", BODIES["two"]))
+             for _ in range(8)]
+    await asyncio.sleep(0.02)
+    fleet.all.remove(ours[0])
+    ours.pop(0).end()
+    began, ended = time.monotonic(), await asyncio.gather(*asked)
+    right = ended.count(want["two"])
+    t.line(all(g == want["two"] or isinstance(g, tuple) for g in ended) and
+           right and time.monotonic() - began < DEADLINE_S + 7,
+           "an encode worker killed under load", f"{right} of 8 equal, others",
+           *sorted({f"HTTP {g[0]}" for g in ended if isinstance(g, tuple)}))
+    await asyncio.sleep(FORGOTTEN_S)
+    for got in await twice():
+        line(got, "when it is forgotten", "two")
     for worker in ours:
         t.line(worker.alive(), f"{worker.name} lives")
     for daemon in (*encoded, d):
