@@ -1,8 +1,8 @@
-"""suite.py - what gpu-suite and rdma-suite have in common: steps that are run
-one after another, a row for each, and a report in one file.
+"""suite.py - what gpu-suite and rdma-suite have in common: they run steps one
+after another, print a row for each, and write a report into one file.
 
 A suite is for a machine that we do not have. It goes on after a step that
-fails, so that one run says all that is to be said."""
+fails, so that one run shows everything."""
 
 import datetime
 import json

@@ -1,10 +1,10 @@
 """surface.py - the names that programs, files and people outside depend on:
-keys, verbs, metrics, functions, messages, reasons, and those of Python. Behind a
-name stands what stays with it: a number, a kind. Each has to be on its page; what a
-release has had may not go (check-docs --since).
+keys, verbs, metrics, functions, messages, reasons, and those of Python. Behind
+a name stands what must not change with it: a number, a kind. Each name has to
+be on its page, and no name that a release had may go (check-docs --since).
 
-Paths are of the folder that is current, so that a tree of another day can be
-asked, too; what that lacks has no names."""
+Paths are relative to the current folder, so that a tree of another day can be
+asked, too; a file that it lacks has no names."""
 
 import os
 import re

@@ -1,8 +1,8 @@
 """tables.py - read the .def tables and the constants of headers.
 
 The tables are X-macro rows, one row a line: NAME(a, b, "text"). This module
-understands just that and says so when a line is something else, so that a row
-cannot be overlooked. Used by check-docs and fuzz-seeds."""
+understands only such rows, and raises an error when a line is something else,
+so that no row is overlooked. Used by check-docs and fuzz-seeds."""
 
 import re
 from typing import NamedTuple, Optional
