@@ -1,10 +1,10 @@
-"""What the newest of each engine has changed: the newest releases of its
-packages and the files of its main branch, held against the table of names, and
-the newest release's short truth table.
+"""Shows what the newest of each engine has changed: compares the newest
+releases of its packages and the files of its main branch with the table of
+names, and runs the newest release's short truth table.
 
 Files of main branches are read from GitHub, or from what MMX_ENGINES_MAIN names
-with the same folders in it (a URL). What cannot be reached is said and counted,
-and is no failure."""
+with the same folders in it (a URL). What cannot be reached is named and
+counted, and is no failure."""
 
 import os
 import tempfile

@@ -1,6 +1,6 @@
-"""The adapters without a daemon: their calls are the engines', they subclass
-the engine's classes, and name the engine that is missing. Where no engine is
-installed, the modules in engines/ stand in for its own."""
+"""Tests the adapters without a daemon: they have the calls that engines make,
+subclass the engines' classes, and name an engine that is missing. Where no
+engine is installed, the modules in engines/ stand in for its own."""
 
 import contextlib
 import inspect
@@ -221,7 +221,8 @@ class Vllm(unittest.TestCase):
             c.shutdown()
 
     def test_an_engine_of_both_roles_is_refused(self):
-        """It would announce every picture, though none is fetched."""
+        """Such an engine would announce every picture, although nothing fetches
+        them."""
         for role in vllm_base.ECConnectorRole:
             with self.assertRaisesRegex(ValueError, "ec_both.*ec_producer"):
                 vllm_ec.MmxECConnector(config(both=True), role)
@@ -230,7 +231,7 @@ class Vllm(unittest.TestCase):
         s = _vllm_common.Settings(config())
         self.assertEqual((s.rank, s.session), (2, "e"))
         self.assertEqual(len(s.key("x")), 32)
-        # Engines of one server differ in the last letters.
+        # The names of one server's engines differ only in the last letters.
         long = [_vllm_common.session_of(200 * "e" + end) for end in "ab"]
         self.assertNotEqual(*long)
         for session in long:
@@ -280,7 +281,7 @@ class Vllm(unittest.TestCase):
             time.sleep(0.01)
 
     def test_rows_are_copied_once_from_the_pool(self):
-        """Also of several runs: there is no array in between."""
+        """This holds for several runs, too: there is no array in between."""
         rows, wide, size = 4096, 512, 4096 * 512 * 2
         pool = host_pool(rows, wide)
         bits = pool.rows("embedding", 0, rows)

@@ -1,5 +1,5 @@
-"""What engines say beside rows, in Python: values, and what is refused.
-embedding_test.py checks the bytes."""
+"""Tests what engines say beside rows, in Python: the values, and what is
+refused. embedding_test.py checks the bytes."""
 
 import os
 import struct

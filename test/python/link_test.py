@@ -1,5 +1,5 @@
-"""A connection of the Python package to a daemon that the test plays: it says
-what a real one says only in bad moments."""
+"""Tests a connection of the Python package to a daemon that the test plays.
+That daemon says what a real one says only in rare moments."""
 
 import asyncio
 import errno

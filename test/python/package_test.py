@@ -163,7 +163,7 @@ class Pools(unittest.TestCase):
 
 class Streams(unittest.TestCase):
     def test_an_event_costs_what_it_shows_not_what_was_before(self):
-        """A stream of many rows; the reader releases rows while it reads."""
+        """The stream has many rows; the reader releases rows while it reads."""
         conn = types.SimpleNamespace(
             cells=[1], path="", epoch=1, _lent={}, _cell=lambda: (0, 1))
         where = types.SimpleNamespace(number=3, block_rows=4, blocks=20)
@@ -190,7 +190,8 @@ class Streams(unittest.TestCase):
 
 class Fences(unittest.TestCase):
     def test_a_call_that_raises_costs_no_other(self):
-        """Their rooms would never be committed or released."""
+        """The rooms of the other calls would else never be committed or
+        released."""
         made = []
 
         def raises():
@@ -212,7 +213,8 @@ class Unreached(unittest.TestCase):
                 mmx.connect(wrong)
 
     def test_names_that_no_daemon_takes_are_refused_at_once(self):
-        """Not once there is a daemon, amid an engine's turn."""
+        """They are refused before there is a daemon, not later within an
+        engine's turn."""
         for names in ({"name": "n" * 64}, {"session": "s" * 64}):
             with self.assertRaisesRegex(ValueError, "64 bytes, at most 63"):
                 mmx.connect("langd", "/nowhere.sock", timeout=0, **names)

@@ -1,4 +1,5 @@
-"""What owners save, in small versions of the fleets of test/bench/place."""
+"""Tests what owners save, in small versions of the fleets of
+test/bench/place."""
 
 import importlib.machinery
 import importlib.util

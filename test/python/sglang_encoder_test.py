@@ -1,5 +1,6 @@
-"""The encode side of the SGLang plugin without a daemon: what it announces of
-a batch, where rows are until they are sent, blocks that are being written."""
+"""Tests the encode side of the SGLang plugin without a daemon: what it
+announces of a batch, where rows are until they are sent, and blocks that are
+being written."""
 
 import asyncio
 import os

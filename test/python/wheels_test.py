@@ -59,7 +59,7 @@ class Vllm(unittest.TestCase):
                         self.assertRegex(more, "=|^\\*")
                     self.assertEqual("classmethod" in have,
                                      "classmethod" in what)
-            # A hook that no release calls would never run.
+            # A hook that no release calls is a mistake: it would never run.
             self.assertEqual(set(ours) - set(theirs), set(), release)
 
     def test_what_stands_in_says_what_the_real_ones_say(self):
@@ -85,7 +85,7 @@ def names_of(table):
 
 class Readme(unittest.TestCase):
     def test_two_commands_a_side_for_each_engine(self):
-        """Which the parts `readme` run."""
+        """The parts `readme` run these commands."""
         sys.path.insert(1, os.path.join(ROOT, "test/e2e"))
         from servers import blocks
         for page, heading in (("README.md", "vLLM"), ("README.md", "SGLang"),

@@ -1,8 +1,8 @@
-"""A fleet of Dynamo's SGLang workers whose rows go by mmx, on a CPU: the
-frontend asks an encode worker, and that one asks the worker that prefills and
-decodes, which gets rows in the place of pictures, and has another encoder.
-Dynamo passes no log-probabilities on from these workers, so tokens are
-compared, with those of an unsplit worker; and its encode worker refuses a
+"""A fleet of Dynamo's SGLang workers whose rows go by mmx, on a CPU: The
+frontend asks an encode worker, and this one asks the worker that prefills and
+decodes. That worker gets rows in place of pictures, and has another encoder.
+Dynamo passes no log-probabilities on from these workers, so only tokens are
+compared, with those of an unsplit worker. Dynamo's encode worker refuses a
 request without pictures."""
 
 import asyncio
@@ -108,7 +108,7 @@ async def run(t):
     got = await asyncio.gather(*(ask(fleet, "mmx", b)
                                  for _ in range(2) for b in BODIES.values()))
     equal = sum(g == w for g, w in zip(got, 2 * list(want.values())))
-    # Some may differ, as SGLang's own do with the batch.
+    # Some answers may differ, as SGLang's own do with the batch.
     t.line(all(isinstance(g, list) for g in got) and equal > len(got) // 2,
            "all of them at once, twice", f"{equal} of {len(got)} equal")
     began = time.monotonic()

@@ -1,8 +1,8 @@
 """A fleet of Dynamo's: its frontend, encode workers, and a prefill worker with
-another encoder, so that only rows that were sent answer right. They find each
-other in a folder; no encoder is listed anywhere, neither of Dynamo's nor of
-mmx's. Each encode worker has an mmx-encoded of its own, as on a host of its
-own."""
+another encoder, so that only rows that were sent give right answers. They find
+each other in a folder; no encoder is listed anywhere, neither one of Dynamo's
+nor one of mmx's. Each encode worker has an mmx-encoded of its own, as on a host
+of its own."""
 
 import asyncio
 import contextlib

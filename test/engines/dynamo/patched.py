@@ -1,11 +1,12 @@
-"""What Dynamo's vLLM workers do with patches of theirs, which are applied to a
-copy: what is installed stays as it is.
+"""Tests what Dynamo's vLLM workers do with patches of Dynamo, which are applied
+to a copy: the installed package stays as it is.
 
-ec_transfer_params.patch: MmxECConnector by flags. A producer is started as a
-prefill worker, a consumer as a decode worker. Dynamo's frontend asks the first
-for every request, and puts what it answers into the request for the second.
-transfer_modes.patch: these workers look into Dynamo's tables of transfer modes,
-as SGLang's do, so that the adapter has nothing to replace in them."""
+ec_transfer_params.patch: flags choose MmxECConnector. A producer is started as
+a prefill worker, a consumer as a decode worker. Dynamo's frontend asks the
+first for every request, and puts what it answers into the request for the
+second. transfer_modes.patch: these workers look into Dynamo's tables of
+transfer modes, as SGLang's do, so that the adapter has nothing to replace in
+them."""
 
 import json
 import os

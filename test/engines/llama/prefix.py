@@ -5,8 +5,9 @@ package llama-cpp-py-sync.
 
 FOLDER is where the package lies. It has the libraries and, for cffi, the text
 of the three headers; its numbers of enum llama_rope_type are wrong and put
-right here. It is made for glibc 2.38: on an older one what it needs of that
-version is looked for under an earlier one, and isoc23.c has the functions."""
+right here. It is made for glibc 2.38. On an older glibc, symbols of that
+version are bound to an earlier version, and isoc23.c has the functions that are
+missing."""
 
 import glob
 import os

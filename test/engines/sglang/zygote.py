@@ -1,6 +1,6 @@
-"""SGLang's servers, forked from one process that has imported SGLang: each
-import takes half a minute of a core, and a server has three processes. The
-lines of the README start servers of their own.
+"""Forks SGLang's servers from one process that has imported SGLang: each import
+takes half a minute of a core, and a server has three processes. The lines of
+the README do not use it, and start servers of their own.
 
 Reads {"args": [...], "env": {...}, "log": path} by line, answers each with
 the process id. Servers end with it."""

@@ -1,26 +1,28 @@
 """A router between encode-only and language instances of vLLM, the recipe for a
-real one. As vLLM's example of disaggregated encoders it has two modes.
+real one. Like vLLM's example of disaggregated encoders it has two modes.
 
-A request's pictures, videos and sounds go to encoders, those of a kind and an
-encoder in one request without text; what comes back as ec_transfer_params, by the hash of each
-item, goes on the request to the language instance. `references`: the encoder is
-given a name for each item, and the language instance gets, in the item's place,
-that name with the fields that size its placeholder. Else items go to both.
+A request's pictures, videos and sounds go to encoders; items of one kind for
+one encoder go in one request without text. The ec_transfer_params that come
+back, by the hash of each item, are put into the request to the language
+instance. With `references`, the encoder is given a name for each item, and the
+language instance gets, in the item's place, that name with the fields that size
+its placeholder. In the other mode, items go to both.
 
     router.py ENCODER... DECODER [--host ADDRESS] [--port N] [--references]
               [--again N] [--langd SOCKET | --encoded SOCKET]
 
 DECODER is a URL, each ENCODER one too, with a comma and the URL of the
 mmx-exporter beside it ("http://a:8001,http://a:9464") if its load is to count.
-An item goes to its owner (mmx.place), which has its rows if it was asked for
-before, of the encoders whose mmx-encoded is ready (mmxctl health); to the next
-one while the owner has a queue: items that wait for blocks (waiting_items of
-mmxctl pools), and those from here beyond one. One that fails rests for a while,
-the next one is asked; rows that were lost are encoded again.
+An item goes to its owner (mmx.place) among the encoders whose mmx-encoded is
+ready (mmxctl health): the owner has the item's rows if they were asked for
+before. While the owner has a queue, the item goes to the next encoder. The
+queue is the items that wait for blocks (waiting_items of mmxctl pools), and the
+items that this router has sent there, except one. An encoder that fails rests
+for a while, and the next one is asked; rows that were lost are encoded again.
 
-With the socket of the langd or of the encoded beside it, it declines rows that
-nothing will fetch: of clients that leave between the two, and of requests that
-fail. Answers /v1/chat/completions, and has no streams."""
+With the socket of the langd or of the encoded on its host, it declines rows
+that nothing will fetch: those of clients that leave between the two requests,
+and of requests that fail. It answers /v1/chat/completions, without streams."""
 
 import argparse
 import asyncio

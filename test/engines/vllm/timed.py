@@ -1,8 +1,8 @@
-"""Connectors that write down when they did what: mmx's and vLLM's example,
+"""Two connectors that write down when they did what: mmx's, and vLLM's example,
 which passes one file for each picture. "encoded": the encoder's output is in
 the producer's cache; "usable": each page of the rows in the consumer's cache
-has been read once, since a file that is only mapped has yet to be. For mmx
-also "loads": a worker begins to load the item."""
+has been read once, since a file that is only mapped has yet to be. For mmx also
+"loads": a worker begins to load the item."""
 
 import torch
 from vllm.distributed.ec_transfer.ec_connector.example_connector import \
