@@ -173,7 +173,7 @@ struct edst {
 
     /* What L was sent, and what it has answered. */
     uint32_t length_sent, length_acked; /* item->length_version then */
-    bool back;       /* BROKEN only asks for the grant's blocks back */
+    bool back; /* BROKEN only asks for the grant's blocks back */
     /* L answered LENGTH, but lacks space for the aux; or LEND, and waits for
      * the other rooms of its group. */
     bool aux_waits;

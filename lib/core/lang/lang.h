@@ -121,7 +121,7 @@ struct lgroup {
     uint64_t sums[GROUP_SUMS]; /* over members */
     struct list in_place;      /* langd.groups_idle or groups_free */
     uint64_t idle_ns;          /* since when it has no members */
-    struct lroom *aux_queued; /* the member in langd.aux_queue for all */
+    struct lroom *aux_queued;  /* the member in langd.aux_queue for all */
     bool aux_whole; /* all lengths known, no member lacks space for aux */
 };
 
@@ -264,14 +264,14 @@ struct langd {
     struct lroom *rooms;
     struct why *whys; /* of rooms */
     struct lgroup *groups;
-    struct table group_ids;  /* (id, session) -> group */
+    struct table group_ids; /* (id, session) -> group */
     /* By session: no members now, more expected; oldest first. */
     struct list *groups_idle;
     struct list groups_free;
-    uint32_t groups_fresh;    /* groups from here on were never used */
-    struct slots slots;       /* of rooms */
-    struct share share;       /* of rooms */
-    struct share idle_share;  /* of idle groups; refuses none */
+    uint32_t groups_fresh;   /* groups from here on were never used */
+    struct slots slots;      /* of rooms */
+    struct share share;      /* of rooms */
+    struct share idle_share; /* of idle groups; refuses none */
     uint32_t rooms_max, rooms_used, open;
     struct lpool pools[CONF_POOLS_MAX];
     uint32_t leaving;        /* encoders that no request may name any more */
