@@ -621,8 +621,9 @@ class Preload(Programs):
 
     def test_no_daemon(self):
         for batched in (False, True):
-            said = self.falls_back("/nowhere/langd.sock", "langd is away",
-                                   batched, MMX_WAIT_MS="300")
+            said = self.falls_back(
+                "/nowhere/langd.sock", "langd is away: /nowhere/langd.sock: "
+                "No such file", batched, MMX_WAIT_MS="300")
             self.assertEqual(said.count("mmx:"), 1, said)
 
     def test_no_room(self):

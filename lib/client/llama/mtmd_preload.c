@@ -177,6 +177,7 @@ static bool up(void)
     struct mmx_info info = {.size = sizeof info};
     struct mmx_event ev[64];
     bool ok = false, fresh = false;
+    char why[256] = "";
     pthread_t thread;
 
     if (!link.off && !link.m) {
@@ -198,8 +199,11 @@ static bool up(void)
                 link.m, ev, 64, fresh ? limit("MMX_WAIT_MS", WAIT_MS) : 50);
         ok = mmx_info(link.m, &info) == 0 && info.up;
     }
-    if (!ok && !link.off && !link.away)
-        fputs("mmx: langd is away; pictures are encoded here\n", stderr);
+    if (!ok && !link.off && !link.away) {
+        (void)mmx_error_text(link.m, why, sizeof why);
+        fprintf(stderr, "mmx: langd is away%s%s; pictures are encoded here\n",
+            why[0] ? ": " : "", why);
+    }
     link.away = !ok;
     if (ok && info.epoch != link.epoch)
         ok = map_pool(info.epoch);
@@ -270,13 +274,6 @@ static int patience(void)
     return silent ? ms / 10 + 1 : ms;
 }
 
-static void heard(bool announced)
-{
-    pthread_mutex_lock(&lock);
-    link.silent = announced ? 0 : now_ms();
-    pthread_mutex_unlock(&lock);
-}
-
 /* Waits for the rows. Returns 0, or why they do not come. */
 static int wait_rows(mmx_room r)
 {
@@ -284,7 +281,9 @@ static int wait_rows(mmx_room r)
 
     waits(1);
     e = mmx_wait_room(link.m, r, MMX_LENGTH | MMX_READY, patience());
-    heard(e != -MMX_E_TIMEOUT && e != -MMX_E_PEER_LOST);
+    pthread_mutex_lock(&lock);
+    link.silent = e == -MMX_E_TIMEOUT || e == -MMX_E_PEER_LOST ? now_ms() : 0;
+    pthread_mutex_unlock(&lock);
     if (e == 0)
         e = mmx_wait_room(link.m, r, MMX_READY, limit("MMX_ROWS_MS", 60000));
     waits(-1);
