@@ -10,6 +10,7 @@ import os
 import re
 import signal
 import socket
+import statistics
 import subprocess
 import sys
 import time
@@ -29,6 +30,7 @@ ON_A_CPU = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1",
             "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1",
             "CUDA_VISIBLE_DEVICES": "", "VLLM_CPU_CI_ENV": "0",
             "PYTHONDONTWRITEBYTECODE": "1"}
+LENT = "lent", "copied"  # how rows come on one host
 started = []
 
 
@@ -126,6 +128,30 @@ class Table:
         e = self.world.encoded(f"enc{n}", **how, **(encoded or {}))
         return e, self.world.langd([e], f"lang{n}", **how, **{
             "control": {"allow": ["tcp://127.0.0.1:*"]}, **(langd or {})})
+
+    def lenders(self, fields, blocks, n):
+        """Returns encoded, and {how rows come: its langd}."""
+        e = self.world.encoded(f"enc{n}", fields=fields, blocks=2 * blocks)
+        return e, {how: self.world.langd(
+            [e], how + n, fields=fields, blocks=blocks,
+            control={"allow": ["tcp://127.0.0.1:*"]},
+            transfer={"same_host": said})
+            for how, said in zip(LENT, ("auto", "copy"))}
+
+    def lending(self, size, found, say):
+        """Prints medians of {how rows came: [ms of each part, and in all]},
+        and what lending takes away."""
+        medians = {}
+        for how, rows in found.items():
+            medians[how] = [statistics.median(x) for x in zip(*rows)]
+            self.line(True, f"{size}, {how}", f"{medians[how][-1]:.2f} ms: " +
+                      say.format(*medians[how]) +
+                      f"; least {min(r[-1] for r in rows):.2f}")
+        lent, copied = (medians[how][-1] for how in LENT)
+        self.line(True, f"{size}: lending takes away",
+                  f"{copied - lent:.2f} ms of {copied:.2f}, "
+                  f"{100 * (1 - lent / copied):.0f} %; "
+                  f"load {os.getloadavg()[0]:.1f}")
 
     async def play(self, engine, known, parts):
         """Plays the named parts, or all; returns the exit status."""

@@ -16,7 +16,8 @@ import install  # noqa: E402
 
 PACKAGE, VERSION = "sglang", "0.5.23"
 NEED_BYTES = 12 * 10**9  # wheels while they are unpacked; 7 GB remain
-PARTS = ("truth", "cases", "tp", "dp", "grpc", "pd", "time", "readme", "llama")
+PARTS = ("truth", "cases", "tp", "dp", "grpc", "pd", "time",
+         "lend", "readme", "llama")
 SHORT = ("truth",)
 # Kernels for GPUs. The folder stand_in has what a CPU needs of them.
 LEFT_OUT = {"cuda-python", "flash-attn-4", "flashinfer-python",

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -110,6 +111,13 @@ def post(url, body, limit=100):
 
 
 PICTURE = "<|vision_start|><|image_pad|><|vision_end|>"
+
+
+def halt(made, but):
+    """Stops all servers (SIGSTOP) except those of one kind, which go on."""
+    for how, (encoders, language) in made.items():
+        for x in (*encoders, language):
+            x.signal(signal.SIGCONT if how == but else signal.SIGSTOP)
 
 
 def prompt(*parts):

@@ -6,12 +6,12 @@ Parts: truth (unsplit, SGLang's zmq_to_scheduler, mmx), cases (what may happen
 to a request), tp (two language ranks), dp (two groups of
 one rank, by attention data parallelism), grpc (encoders that are gRPC servers
 and register at run time), pd (other servers decode), time (encoder done to rows
-usable), readme (its lines as written), llama (SGLang encodes, llama.cpp answers)."""
+usable), lend (where that time goes, with rows copied and lent), readme (its
+lines as written), llama (SGLang encodes, llama.cpp answers)."""
 
 import asyncio
 import json
 import os
-import signal
 import statistics
 import sys
 import time
@@ -20,12 +20,14 @@ from concurrent import futures
 
 import cases
 import fed
+import lend
 import readme
 import serve
 import servers
 from marks import taken
 from pair import eventually
-from serve import Engine, Zygote, answer, ask, compare, near, post, prompt
+from serve import (Engine, Zygote, answer, ask, compare, halt, near, post,
+                   prompt)
 from servers import picture
 
 ROWS = "embedding:bf16:128"
@@ -281,12 +283,6 @@ async def prefill(t):
         t.line(x.alive(), f"{x.name} lives")
 
 
-def halt(made, but):
-    for how, (encoders, language) in made.items():
-        for x in (*encoders, language):
-            x.signal(signal.SIGCONT if how == but else signal.SIGSTOP)
-
-
 def timed(t, made, how, parts, tries=5):
     """Returns the transfer's ms and the seconds to the first token. SGLang
     does not use an encoder that a health check found stopped, until the next
@@ -337,7 +333,8 @@ async def main(folder, parts):
     try:
         return await t.play("sglang", {
             "truth": truth, "cases": cases.run, "tp": ranks, "dp": groups,
-            "grpc": by_grpc, "pd": prefill, "time": times, "readme": readme.run, "llama": fed.run}, parts)
+            "grpc": by_grpc, "pd": prefill, "time": times, "lend": lend.run,
+            "readme": readme.run, "llama": fed.run}, parts)
     finally:
         if t.zygote:
             t.zygote.end()

@@ -10,31 +10,17 @@ worker loads; "gather", until each page of the rows in vLLM's cache has been
 read once. Items larger than a prompt takes go through the connectors' own code
 in one process (large.py)."""
 
-import os
-import statistics
-
 import large
 import serve
 from large import WIDTH, touch
 from marks import taken
 from router import Router, session
-from servers import picture
+from servers import LENT, picture
 
 ITEMS = ((64, 224, 224), (2070, 1288, 1260))  # rows, width, height
 SIZES = 0.262144, 8.5, 100, 535  # MB, without engines
 ROUNDS, WARM = 15, 12
-LENT = "lent", "copied"
-
-
-def kinds(t, blocks, n):
-    """Returns encoded, and {how rows come: its langd}."""
-    fields = f"embedding:bf16:{WIDTH}"
-    e = t.world.encoded(f"enc{n}", fields=fields, blocks=2 * blocks)
-    return e, {how: t.world.langd(
-        [e], how + n, fields=fields, blocks=blocks,
-        control={"allow": ["tcp://127.0.0.1:*"]},
-        transfer={"same_host": said})
-        for how, said in zip(LENT, ("auto", "copy"))}
+FIELDS = f"embedding:bf16:{WIDTH}"
 
 
 def parts(langd):
@@ -49,23 +35,8 @@ def parts(langd):
     return "copied" if row["blocks"] else "lent", ms
 
 
-def compare(t, size, found, say):
-    """Prints a row for each way, and what lending takes away."""
-    medians = {}
-    for how, rows in found.items():
-        medians[how] = [statistics.median(x) for x in zip(*rows)]
-        total = medians[how][-1]
-        t.line(True, f"{size}, {how}", f"{total:.2f} ms: " +
-               say.format(*medians[how]) +
-               f"; least {min(r[-1] for r in rows):.2f}")
-    lent, copied = (medians[how][-1] for how in LENT)
-    t.line(True, f"{size}: lending takes away",
-           f"{copied - lent:.2f} ms of {copied:.2f}, "
-           f"{100 * (1 - lent / copied):.0f} %; load {os.getloadavg()[0]:.1f}")
-
-
 async def in_vllm(t):
-    e, langds = kinds(t, 64, "lend")
+    e, langds = t.lenders(FIELDS, 64, "lend")
     producer = t.engine("lend-producer", "large/m", ec=serve.mmx(
         "ec_producer", e, "lend-p", timed=True))
     consumers = {how: t.engine(f"lend-{how}", "large/m", ec=serve.mmx(
@@ -97,9 +68,9 @@ async def in_vllm(t):
                     if came != how:
                         t.line(False, f"{rows} rows, {how}", f"are {came}")
                     found[how].append((*ms, sum(ms) - ms[1]))
-            compare(t, f"vLLM, {rows * 2 * WIDTH / 1e6:.2f} MB", found,
-                    "daemons {0:.2f} (beside {1:.1f} of preprocessing), "
-                    "steps {2:.2f}, gather {3:.2f}")
+            t.lending(f"vLLM, {rows * 2 * WIDTH / 1e6:.2f} MB", found,
+                      "daemons {0:.2f} (beside {1:.1f} of preprocessing), "
+                      "steps {2:.2f}, gather {3:.2f}")
     for d in langds.values():
         d.all_free()
 
@@ -109,7 +80,7 @@ async def without(t):
 
     torch.set_num_threads(1)
     largest = int(SIZES[-1] * 1e6) // (2 * WIDTH)
-    e, langds = kinds(t, -(-largest // 128) + 8, "huge")
+    e, langds = t.lenders(FIELDS, -(-largest // 128) + 8, "huge")
     ways = {}
     for how, d in langds.items():
         ways[how] = large.Mmx(e, d, next(iter(ways.values())).producer
@@ -142,8 +113,8 @@ async def without(t):
                 if not right:
                     t.line(False, f"{size:g} MB are not {how}")
                 found[how].append(took)
-        compare(t, f"connectors, {size:.2f} MB", found,
-                "shown in {1:.2f}, gather {2:.2f} (saved in {0:.1f} before)")
+        t.lending(f"connectors, {size:.2f} MB", found,
+                  "shown in {1:.2f}, gather {2:.2f} (saved in {0:.1f} before)")
     for way in ways.values():
         way.consumer.close()
     way.producer.close()
