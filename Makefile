@@ -415,7 +415,7 @@ install: all manuals
 		$(DESTDIR)$(PREFIX)/lib/sysusers.d
 	install -m755 $(CMDS) $(DESTDIR)$(PREFIX)/bin
 	install -m644 lib/client/mmx.h lib/client/mmx_aux.h \
-		$(DESTDIR)$(PREFIX)/include
+		lib/client/mmx_binding.h $(DESTDIR)$(PREFIX)/include
 	install -m644 $(B)/libmmx.a $(DESTDIR)$(LIBDIR)
 	install -m755 $(B)/libmmx.so.0 $(DESTDIR)$(LIBDIR)
 	if [ -e $(B)/llama/libmmx-mtmd.so ]; then \

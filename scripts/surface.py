@@ -76,7 +76,8 @@ def metrics():
 def functions():
     return set(re.findall(r"\b(mmx_[a-z0-9_]+)\([^;{}]*\);", re.sub(
         r"/\*.*?\*/|//[^\n]*", "",
-        read("lib/client/mmx.h", "lib/client/mmx_aux.h"), flags=re.S)))
+        read("lib/client/mmx.h", "lib/client/mmx_aux.h",
+             "lib/client/mmx_binding.h"), flags=re.S)))
 
 
 def messages():

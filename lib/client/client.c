@@ -115,8 +115,13 @@ static bool take_fds(mmx *m)
     m->wakeup = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     if (m->ep < 0 || m->timer < 0 || m->wakeup < 0)
         return false;
-    return epoll_ctl(m->ep, EPOLL_CTL_ADD, m->timer, &e) == 0 &&
-           epoll_ctl(m->ep, EPOLL_CTL_ADD, m->wakeup, &e) == 0;
+    if (epoll_ctl(m->ep, EPOLL_CTL_ADD, m->timer, &e) != 0 ||
+        epoll_ctl(m->ep, EPOLL_CTL_ADD, m->wakeup, &e) != 0)
+        return false;
+    if (!m->said)
+        return true;
+    m->bell = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    return m->bell >= 0 && epoll_ctl(m->ep, EPOLL_CTL_ADD, m->bell, &e) == 0;
 }
 
 static void close_fd(int *fd)
@@ -124,6 +129,14 @@ static void close_fd(int *fd)
     if (*fd >= 0)
         close(*fd);
     *fd = -1;
+}
+
+/* Closes the descriptor of mmx_fd and what only makes it readable. */
+static void close_own(mmx *m)
+{
+    close_fd(&m->timer);
+    close_fd(&m->wakeup);
+    close_fd(&m->ep);
 }
 
 static void unpage(void *p, size_t bytes)
@@ -141,15 +154,15 @@ static void drop(mmx *m)
         if (m->lenders[i].number)
             close_fd(&m->lenders[i].sock);
     close_fd(&m->sock);
-    close_fd(&m->timer);
-    close_fd(&m->wakeup);
-    close_fd(&m->ep);
+    close_fd(&m->bell);
+    close_own(m);
     unpage(m->alive, page > 0 ? (size_t)page : 4096);
     unpage(m->page, m->page_bytes);
     unpage(m->own, m->page_bytes);
     unpage(m->rooms, m->cells * sizeof *m->rooms);
     unpage(m->stores, m->cells * sizeof *m->stores);
     unpage(m->tickets, TICKETS_MAX * sizeof *m->tickets);
+    unpage(m->said, SAID_BYTES);
     free(m);
 }
 
@@ -189,7 +202,8 @@ static int open_handle(mmx *m, const struct mmx_opt *o)
 {
     uint32_t cells = o->cells ? o->cells : CELLS_USUAL;
 
-    m->ep = m->sock = m->timer = m->wakeup = -1;
+    m->ep = m->sock = m->timer = m->wakeup = m->bell = -1;
+    m->no_lend = o->no_lend != 0;
     m->info.role = o->role;
     m->backoff_ms = 1;
     m->due = TIME_NEVER;
@@ -201,7 +215,9 @@ static int open_handle(mmx *m, const struct mmx_opt *o)
         return -MMX_E_MALFORMED;
     }
     errno = pthread_mutex_init(&m->lock, NULL);
-    if (errno != 0 || !take_memory(m, cells) || !take_fds(m)) {
+    m->said = o->binding ? pages(SAID_BYTES) : NULL;
+    if (errno != 0 || (o->binding && !m->said) || !take_memory(m, cells) ||
+        !take_fds(m)) {
         client_error(m, "%m");
         return -MMX_E_SYSTEM;
     }
@@ -261,6 +277,7 @@ void mmx_close(mmx **mp)
         client_unmap_all(m);
         say_bye(m);
         client_lend_end(m, client_end(BYE_MS));
+        client_untold(m);
         pthread_mutex_destroy(&m->lock);
     }
     drop(m);
@@ -317,9 +334,11 @@ int mmx_step(mmx *m, struct mmx_event *ev, int max)
     err = client_lock(m);
     if (err)
         return err;
+    if (m->bell >= 0)
+        (void)!read(m->bell, &expired, sizeof expired);
     client_rooms_reap(m);
     client_tickets_reap(m);
-    if (m->link == LINK_DOWN && !m->say_down &&
+    if (m->link == LINK_DOWN && !m->say_down && !m->ended &&
         read(m->timer, &expired, sizeof expired) > 0)
         client_connect(m);
     client_flush(m);
@@ -333,6 +352,7 @@ int mmx_step(mmx *m, struct mmx_event *ev, int max)
         n += give_link(m, ev + n, max - n);
     assert(n >= 0 && n <= max);
     client_flush(m);
+    m->said_seen = m->said_tail;
     client_unlock(m);
     return n;
 }
@@ -353,6 +373,35 @@ int mmx_wait(mmx *m, struct mmx_event *ev, int max, int timeout_ms)
         if (poll(&p, 1, (int)left) < 0)
             return 0;
     }
+}
+
+int mmx_query(mmx *m, const char *what)
+{
+    struct local_msg msg = {
+        .type = LOCAL_QUERY, .query = {.what = span_str(what)}};
+
+    return CLIENT_LOCKED(m, client_ask(m, &msg, 0, NONE, 0, NULL));
+}
+
+int mmx_bye(mmx *m)
+{
+    struct local_msg msg = {.type = LOCAL_BYE};
+
+    return CLIENT_LOCKED(
+        m, (m->ended = true, client_ask(m, &msg, 0, NONE, 0, NULL)));
+}
+
+int mmx_end(mmx *m)
+{
+    int err = client_lock(m);
+
+    if (err)
+        return err;
+    m->ended = true;
+    client_hang_up(m);
+    close_own(m);
+    client_unlock(m);
+    return 0;
 }
 
 int mmx_cork(mmx *m)
@@ -381,6 +430,7 @@ int mmx_info(mmx *m, struct mmx_info *out)
         return err;
     i = m->info;
     i.up = m->link == LINK_UP;
+    i.refused = m->hello_err;
     client_unlock(m);
     return CLIENT_GIVE(out, i) ? 0 : -MMX_E_MALFORMED;
 }

@@ -8,7 +8,7 @@
 #ifndef MMX_CLIENT_CLIENT_H
 #define MMX_CLIENT_CLIENT_H
 
-#include "client/mmx.h"
+#include "client/mmx_binding.h"
 #include "base/list.h"
 #include "wire/layout.h"
 #include "client/window.h"
@@ -19,13 +19,14 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#define PACKETS      4    /* packets queued while the daemon does not read */
+#define PACKETS      64   /* packets queued while the daemon does not read */
 #define ASKED_MAX    8192 /* messages without an answer; a power of two */
 #define RUNS_MAX     2048 /* capacity of an event's blob */
 #define MAPS_MAX     32
 #define MAP_NONE     UINT8_MAX
 #define LENDERS_MAX  16
-#define LENDER_POOLS 16 /* pools that one lender can have */
+#define SAID_BYTES   (8u << 20) /* answers for a binding */
+#define LENDER_POOLS 16         /* pools that one lender can have */
 #define NOTES_MAX    32
 #define SPACES_MAX   64
 #define TICKETS_MAX  4096
@@ -98,6 +99,7 @@ struct client_room {
     bool attached; /* opened by another handle of the session */
     bool unbound;  /* the daemon has refused to open it */
     uint8_t map;   /* index of the pool's map; MAP_NONE: not reported yet */
+    int pool;      /* number of the pool in the last event; -1: none */
 };
 
 /* A refused decline: the only refusal without a room. */
@@ -142,6 +144,7 @@ struct client_map {
     uint8_t lender;
     /* a thread works on it without the lock; to be unmapped */
     bool busy, going;
+    bool gone;       /* of a binding: it is not mapped any more */
     uint64_t filled; /* bytes whose pages are mapped */
 };
 
@@ -168,6 +171,12 @@ struct mmx {
     uint64_t *alive; /* a page that reads as 0 in a forked child */
 
     int ep, sock, timer, wakeup; /* wakeup: readable while events are pending */
+    int bell; /* readable after mmx_wake; -1: the handle is of no binding */
+    /* Answers for a binding, from said_head to said_tail; those up to said_seen
+     * are known to it. NULL: the handle is of no binding. */
+    uint8_t *said;
+    uint32_t said_head, said_tail, said_seen;
+    bool no_lend, ended; /* ended: it does not connect again */
     enum client_link link;
     bool woken, polls_out, up_reported, say_up, say_down;
     int hello_err;
@@ -262,6 +271,22 @@ void client_arm(mmx *m);
 bool client_take(void *to, size_t size, const void *from);
 bool client_give(void *to, void *from, size_t size);
 
+/* for a binding */
+
+/* Keeps an answer for a binding, if the handle is of one, and owns its fd. */
+void client_tell(mmx *m, struct mmx_answer a);
+/* Keeps a pool and its descriptor for a binding. */
+void client_offer(mmx *m, uint32_t seq, struct client_reply *r, int id);
+/* Closes the descriptors that a binding has not taken. */
+void client_untold(mmx *m);
+/* Notes the pool of an answer to mmx_ask_pool and offers it. */
+void client_pool_answer(mmx *m, uint32_t seq, struct client_reply *r);
+/* True if the pool lies in host memory. */
+bool client_is_host(const struct client_reply *r);
+/* Returns the map of the daemon's pool of this name, else a free entry; NULL:
+ * none is free. */
+struct client_map *client_map_of(mmx *m, const char *name);
+
 /* link.c: the connection */
 
 /* Connects to a socket, for mmx_fd too. Returns -1, with the error text and
@@ -273,6 +298,8 @@ void client_hang(mmx *m, int *sock);
 void client_take_pool(struct client_reply *r, const struct local_pool_info *i);
 /* Connects the socket and sends HELLO, or arms the timer for another try. */
 void client_connect(mmx *m);
+/* Ends the connection; every room on it that had not ended fails. */
+void client_hang_up(mmx *m);
 /* Sends queued packets until the socket is full. */
 void client_flush(mmx *m);
 /* Receives and handles at most RECEIVE_PACKETS packets. False: there may be
@@ -302,8 +329,8 @@ int client_late(mmx *m, struct client_patience *p, int64_t left);
 /* Sends even while corked and waits for the answer; the lock is held before and
  * after, not during the wait. -MMX_E_STALE: the answer came, but the handle has
  * been connected again since. */
-int client_call(
-    mmx *m, struct local_msg *msg, struct client_reply *r, int timeout_ms);
+int client_call(mmx *m, struct local_msg *msg, uint64_t id,
+    struct client_reply *r, int timeout_ms);
 
 /* wait.c: ends rooms and waits if the daemon hangs */
 
@@ -351,6 +378,8 @@ int client_source(
 /* tickets.c */
 
 void client_tickets_init(mmx *m);
+/* Takes the answer to a SPACE; id: 1 + its index. */
+void client_space_answer(mmx *m, uint64_t id, const struct local_answer *a);
 /* Takes the answer to a TICKET. */
 void client_ticket_answer(
     mmx *m, const struct client_asked *q, const struct local_answer *a);
@@ -396,9 +425,5 @@ struct client_rows {
 /* Copies rows between host memory and a GPU, or on it; waits for the copy. */
 int client_gpu_copy(int gpu, struct client_rows to, struct client_rows from,
     uint32_t rows, size_t row_bytes);
-
-/* lib/client/round.c: rounds n values of f32 to bf16 or f16. Neither array need
- * be aligned. */
-void client_round(bool to_bf16, uint8_t *to, const uint8_t *from, size_t n);
 
 #endif

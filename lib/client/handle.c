@@ -1,5 +1,5 @@
 /* handle.c - what all calls of a handle share: its lock, its clock and timer,
- * its last error, structs of callers.
+ * its last error, structs of callers, what a binding is told.
  *
  * Invariants. Nothing here calls another file of the folder, so all of them may
  * call this one. The lock is never held during a wait. Whether a caller has to
@@ -33,7 +33,8 @@ int client_lock(mmx *m)
 static bool events_pending(mmx *m)
 {
     return m->say_up || m->say_down || m->notes_count || m->rooms_news ||
-           m->lend_due || !list_empty(&m->tickets_news);
+           m->lend_due || m->said_tail > m->said_seen ||
+           !list_empty(&m->tickets_news);
 }
 
 void client_unlock(mmx *m)
@@ -121,6 +122,158 @@ void client_due(mmx *m, struct client_room *r, uint32_t deadline_ms)
         return;
     m->due = r->due;
     client_arm(m);
+}
+
+/* what a binding is told */
+
+static uint32_t padded(uint32_t bytes)
+{
+    return (bytes + 7) / 8 * 8;
+}
+
+/* Appends bytes to the answers; NULL: they do not fit, which no daemon causes
+ * that answers what it was asked. */
+static void *keep(mmx *m, const void *from, uint32_t bytes)
+{
+    uint8_t *at = m->said + m->said_tail;
+
+    assert(m->said_head <= m->said_tail && m->said_tail <= SAID_BYTES);
+    if (padded(bytes) > SAID_BYTES - m->said_tail)
+        return NULL;
+    if (bytes)
+        memcpy(at, from, bytes);
+    m->said_tail += padded(bytes);
+    return at;
+}
+
+void client_tell(mmx *m, struct mmx_answer a)
+{
+    uint32_t from = m->said_tail;
+    struct mmx_answer *at;
+
+    a.fd = a.pool ? a.fd : -1;
+    if (!m->said)
+        return;
+    at = keep(m, &a, sizeof a);
+    if (at) {
+        at->text = keep(m, a.text, a.text_len);
+        if (a.pool) {
+            at->pool = keep(m, a.pool, sizeof *a.pool);
+            at->share =
+                a.share ? keep(m, a.share, (uint32_t)strlen(a.share) + 1) : "";
+            at->handle = keep(m, a.handle, a.handle_len);
+        }
+        at->size = m->said_tail - from; /* of all of it, until it is taken */
+    }
+    if (at && at->text && (!a.pool || (at->pool && at->share && at->handle)))
+        return;
+    m->said_tail = from;
+    if (a.fd >= 0)
+        close(a.fd);
+}
+
+int mmx_answers(mmx *m, struct mmx_answer *out)
+{
+    int err = client_lock(m), n;
+
+    if (err)
+        return err;
+    n = m->said_head < m->said_tail;
+    if (n) {
+        memcpy(out, m->said + m->said_head, sizeof *out);
+        m->said_head += (uint32_t)out->size;
+        out->size = sizeof *out;
+        assert(m->said_head <= m->said_tail);
+    } else
+        m->said_head = m->said_tail = m->said_seen = 0;
+    client_unlock(m);
+    return n;
+}
+
+void client_untold(mmx *m)
+{
+    struct mmx_answer a;
+
+    while (m->said && mmx_answers(m, &a) > 0)
+        if (a.fd >= 0)
+            close(a.fd);
+}
+
+void client_offer(mmx *m, uint32_t seq, struct client_reply *r, int id)
+{
+    int fd = r->fd;
+
+    assert(m->said && id >= 0 && id < MAPS_MAX);
+    r->pool.id = id;
+    r->fd = -1;
+    client_tell(m, (struct mmx_answer){.number = seq,
+                       .text = "",
+                       .pool = &r->pool,
+                       .pool_number = r->number,
+                       .fd = fd,
+                       .share = r->share,
+                       .handle = r->handle,
+                       .handle_len = r->handle_len});
+}
+
+bool client_is_host(const struct client_reply *r)
+{
+    return !r->share[0] || strcmp(r->share, "memfd") == 0;
+}
+
+struct client_map *client_map_of(mmx *m, const char *name)
+{
+    struct client_map *unused = NULL;
+
+    for (uint32_t i = 0; i < MAPS_MAX; i++) {
+        struct client_map *map = &m->maps[i];
+
+        if (map->used && !map->lender && strcmp(map->pool.name, name) == 0)
+            return map;
+        if (!map->used && !unused)
+            unused = map;
+    }
+    return unused;
+}
+
+void client_pool_answer(mmx *m, uint32_t seq, struct client_reply *r)
+{
+    struct client_map *map = r->err ? NULL : client_map_of(m, r->pool.name);
+    int reason = r->err ? -r->err : map ? 0 : MMX_E_QUOTA;
+
+    assert(m->said && !r->pool.base);
+    if (!reason && client_is_host(r) && !client_sealed(r->fd, r->pool.bytes))
+        reason = MMX_E_MALFORMED;
+    if (reason) {
+        static const char text[] =
+            "the pool has no fields, no memory of a sealed size, or no place";
+
+        if (r->fd >= 0)
+            close(r->fd);
+        client_tell(m, (struct mmx_answer){.number = seq,
+                           .reason = reason,
+                           .text = text,
+                           .text_len = sizeof text - 1});
+        return;
+    }
+    *map = (struct client_map){.used = true,
+        .number = r->number,
+        .serial = m->serial,
+        .pool = r->pool};
+    client_offer(m, seq, r, (int)(map - m->maps));
+}
+
+uint32_t mmx_sent(const mmx *m)
+{
+    return m->seq;
+}
+
+void mmx_wake(mmx *m)
+{
+    uint64_t n = 1;
+
+    if (m->bell >= 0 && !client_forked(m))
+        (void)!write(m->bell, &n, sizeof n);
 }
 
 /* memory of daemons */

@@ -156,9 +156,9 @@ static bool has_map(mmx *m, const struct client_lender *l, uint16_t pool)
 /* Maps a pool that the lender offers, unless it has no memory that this process
  * could rely on. */
 static void take_pool(mmx *m, const struct client_lender *l,
-    const struct local_pool_info *n, int fd)
+    const struct local_pool_info *n, int *fd)
 {
-    struct client_reply r = {.fd = fd};
+    struct client_reply r = {.fd = *fd};
     struct client_map *map = m->maps;
 
     client_take_pool(&r, n);
@@ -166,20 +166,25 @@ static void take_pool(mmx *m, const struct client_lender *l,
         map++;
     if (r.err || n->pool >= LENDER_POOLS || map == m->maps + MAPS_MAX ||
         (r.share[0] && strcmp(r.share, "memfd") != 0) ||
-        !is_whole(fd, r.pool.bytes) || has_map(m, l, n->pool))
+        !is_whole(*fd, r.pool.bytes) || has_map(m, l, n->pool))
         return;
     r.pool.writable = 0;
-    if (client_map_pool(m, &r) != 0)
+    if (!m->said && client_map_pool(m, &r) != 0)
         return;
     r.pool.id = (int)(map - m->maps);
+    r.number = (uint16_t)(l->number * LENDER_POOLS + n->pool);
     *map = (struct client_map){.used = true,
-        .number = (uint16_t)(l->number * LENDER_POOLS + n->pool),
+        .number = r.number,
         .serial = l->serial,
         .pool = r.pool,
         .lender = (uint8_t)(1 + (l - m->lenders))};
+    if (m->said) {
+        client_offer(m, 0, &r, r.pool.id);
+        *fd = -1;
+    }
 }
 
-static void packet(mmx *m, struct client_lender *l, size_t len, int fd)
+static void packet(mmx *m, struct client_lender *l, size_t len, int *fd)
 {
     struct reader r = reader_of(m->in, len);
     struct local_msg msg;
@@ -209,7 +214,7 @@ static void receive(mmx *m, struct client_lender *l)
         if (n <= 0)
             cut(m, l);
         else
-            packet(m, l, (size_t)n, fd);
+            packet(m, l, (size_t)n, &fd);
         if (fd >= 0)
             close(fd);
     }
@@ -286,7 +291,7 @@ static void work_on(mmx *m)
 
         if (map->busy)
             return;
-        if (!next && map->used && map->lender &&
+        if (!next && !m->said && map->used && map->lender &&
             (map->going || map->filled < map->pool.bytes))
             next = map;
     }
@@ -338,12 +343,31 @@ static bool is_used(const mmx *m, const struct client_lender *l)
     return false;
 }
 
+/* Has a map go that no room uses. A binding is told once, and says when it has
+ * unmapped it. */
+static void let_go(mmx *m, struct client_map *map)
+{
+    if (m->said && !map->going)
+        client_tell(m, (struct mmx_answer){.text = "",
+                           .pool = &map->pool,
+                           .pool_number = map->number,
+                           .fd = -1,
+                           .gone = 1});
+    assert(map->lender && (m->said || !map->gone));
+    map->going = true;
+    map->used = !map->gone;
+}
+
 /* Ends the connection and the maps of a lender whose rows no room uses. */
 static void leave(mmx *m, struct client_lender *l)
 {
     struct client_map *map;
     uint32_t i = 0, left = 0;
 
+    for (; (map = next_map(m, l, &i)) != NULL; left += map->used)
+        let_go(m, map);
+    if (m->said && left)
+        return; /* its reader may still read there */
     if (l->sock < 0 && !l->mapped)
         l->done = true;
     if (l->done && l->sock >= 0)
@@ -352,8 +376,6 @@ static void leave(mmx *m, struct client_lender *l)
         begin(m, l, true);
     else if (!l->done && !l->bye)
         say(l, false, true);
-    for (; (map = next_map(m, l, &i)) != NULL; left++)
-        map->going = true;
     if (l->done && l->sock < 0 && left == 0)
         l->number = 0;
 }
@@ -393,6 +415,24 @@ void client_lend(mmx *m, bool idle)
     }
     if (idle)
         work_on(m);
+}
+
+int mmx_lend(mmx *m, int pool, int mapped)
+{
+    struct client_map *map = &m->maps[pool];
+    int err;
+
+    if (pool < 0 || pool >= MAPS_MAX || !map->lender)
+        return -MMX_E_MALFORMED;
+    err = client_lock(m);
+    if (err)
+        return err;
+    map->gone |= mapped < 0;
+    map->told = mapped > 0;
+    m->lend_due = true;
+    client_lend(m, false);
+    client_unlock(m);
+    return 0;
 }
 
 void client_lend_end(mmx *m, uint64_t end)

@@ -199,15 +199,15 @@ static int await(mmx *m, struct client_reply *r, uint32_t seq, int timeout_ms)
     return err;
 }
 
-int client_call(
-    mmx *m, struct local_msg *msg, struct client_reply *r, int timeout_ms)
+int client_call(mmx *m, struct local_msg *msg, uint64_t id,
+    struct client_reply *r, int timeout_ms)
 {
     uint32_t corks = m->corks, serial = m->serial;
     int err;
 
     assert(r && !r->over);
     m->corks = 0;
-    err = client_ask(m, msg, 0, NONE, 0, r);
+    err = client_ask(m, msg, id, NONE, 0, r);
     m->corks = corks;
     if (!err)
         err = await(m, r, m->seq, timeout_ms);
@@ -231,6 +231,10 @@ static void forget_asked(mmx *m)
     while (m->answered != m->seq) {
         struct client_asked *q = &m->asked[++m->answered % ASKED_MAX];
 
+        if (q->type)
+            client_tell(m, (struct mmx_answer){.number = m->answered,
+                               .reason = MMX_E_DAEMON_LOST});
+
         if (q->type && q->reply) {
             q->reply->over = true;
             q->reply->err = -MMX_E_DAEMON_LOST;
@@ -239,8 +243,7 @@ static void forget_asked(mmx *m)
     }
 }
 
-/* Ends the connection; every room on it that had not ended fails. */
-static void hang_up(mmx *m)
+void client_hang_up(mmx *m)
 {
     if (m->link == LINK_DOWN)
         return;
@@ -263,7 +266,8 @@ static void hang_up(mmx *m)
     m->polls_out = false;
     client_hang(m, &m->sock);
     m->lend_due = true;
-    retry_later(m);
+    if (!m->ended)
+        retry_later(m);
 }
 
 void client_hang(mmx *m, int *sock)
@@ -284,7 +288,7 @@ int client_dial(mmx *m, const char *path)
 
     memcpy(sa.sun_path, path, strnlen(path, sizeof sa.sun_path - 1));
     if (s < 0 || connect(s, (struct sockaddr *)&sa, sizeof sa) != 0 ||
-        epoll_ctl(m->ep, EPOLL_CTL_ADD, s, &e) != 0) {
+        (m->ep >= 0 && epoll_ctl(m->ep, EPOLL_CTL_ADD, s, &e) != 0)) {
         int saved = errno;
 
         client_error(m, "%s: %m", path);
@@ -302,6 +306,7 @@ void client_connect(mmx *m)
 
     assert(m->link == LINK_DOWN && m->answered == m->seq);
     m->sock = client_dial(m, m->path);
+    m->info.system = m->sock < 0 ? errno : 0;
     if (m->sock < 0) {
         retry_later(m);
         return;
@@ -316,7 +321,7 @@ void client_connect(mmx *m)
         .cells = m->cells,
         .name = span_str(m->engine),
         .session = span_str(m->session),
-        .abilities = ABLE_LEND};
+        .abilities = m->no_lend ? 0 : ABLE_LEND};
     if (client_put(m, &msg, 0, NONE, 0, NULL) == 0)
         client_flush(m);
 }
@@ -342,7 +347,7 @@ static void welcome(mmx *m, const struct local_welcome *w, int fd)
         return;
     if (!map_cells(m, fd, w->cells)) {
         client_error(m, "%s: the daemon's WELCOME has no valid cells", m->path);
-        hang_up(m);
+        client_hang_up(m);
         return;
     }
     m->granted = w->cells;
@@ -384,17 +389,30 @@ static bool answered(
     return true;
 }
 
+static void tell_answer(
+    mmx *m, uint32_t seq, const struct local_answer *a, int reason)
+{
+    client_tell(m, (struct mmx_answer){.number = seq,
+                       .reason = reason,
+                       .a = a->a,
+                       .b = a->b,
+                       .text = a->text.p ? (const char *)a->text.p : "",
+                       .text_len = a->text.len});
+}
+
 static void answer(mmx *m, uint32_t seq, const struct local_answer *a)
 {
     struct client_asked q = {0};
     char text[256];
 
     span_copy_str(a->text, text, sizeof text);
+    if (seq == 0 && a->err)
+        tell_answer(m, 0, a, a->err);
     if (seq == 0 && a->err && m->link == LINK_HELLO) {
         client_error(m, "%s: refused: %s%s%s", m->path,
             err_name((enum err)a->err), *text ? ": " : "", text);
         m->hello_err = a->err;
-        hang_up(m);
+        client_hang_up(m);
         return;
     }
     /* The answer to client_doubt() may be an error: any answer will do. */
@@ -404,9 +422,15 @@ static void answer(mmx *m, uint32_t seq, const struct local_answer *a)
             err_name((enum err)a->err), *text ? ": " : "", text);
     if (!answered(m, seq, 0, &q))
         return;
+    tell_answer(m, seq, a,
+        a->err                                          ? a->err
+        : q.type == LOCAL_POOL || q.type == LOCAL_QUERY ? MMX_E_INTERNAL
+                                                        : 0);
+    if (q.type == LOCAL_SPACE)
+        client_space_answer(m, q.id, a);
     if (q.type == LOCAL_HELLO) {
         m->hello_err = a->err;
-        hang_up(m);
+        client_hang_up(m);
     } else if (q.reply) {
         q.reply->over = true;
         q.reply->err = a->err                 ? -(int)a->err
@@ -486,16 +510,33 @@ void client_take_pool(struct client_reply *r, const struct local_pool_info *i)
 static void pool_info(
     mmx *m, uint32_t seq, const struct local_pool_info *i, int fd)
 {
+    struct client_reply r = {.fd = fd};
+    struct client_asked q;
+    bool asked = answered(m, seq, LOCAL_POOL, &q);
+
+    if (asked && q.reply) {
+        q.reply->fd = fd;
+        client_take_pool(q.reply, i);
+        q.reply->over = true;
+    } else if (asked && m->said) {
+        client_take_pool(&r, i);
+        client_pool_answer(m, seq, &r);
+    } else if (fd >= 0)
+        close(fd);
+}
+
+/* Hands the texts of a report to a binding. */
+static void report(mmx *m, uint32_t seq, const struct local_report *r)
+{
     struct client_asked q;
 
-    if (!answered(m, seq, LOCAL_POOL, &q) || !q.reply) {
-        if (fd >= 0)
-            close(fd);
-        return;
-    }
-    q.reply->fd = fd;
-    client_take_pool(q.reply, i);
-    q.reply->over = true;
+    if (r->more ? !client_is_answered(m, seq) &&
+                      m->asked[seq % ASKED_MAX].type == LOCAL_QUERY
+                : answered(m, seq, LOCAL_QUERY, &q))
+        client_tell(m, (struct mmx_answer){.number = seq,
+                           .text = (const char *)r->text.p,
+                           .text_len = r->text.len,
+                           .more = r->more});
 }
 
 /* Notes a lender. If there is no place for it, it is not mapped, and its rows
@@ -541,6 +582,9 @@ static void frame(mmx *m, const struct local_msg *msg, int *fd)
     case LOCAL_ANSWER:
         answer(m, msg->seq, &msg->answer);
         break;
+    case LOCAL_REPORT:
+        report(m, msg->seq, &msg->report);
+        break;
     case LOCAL_WELCOME:
         if (answered(m, msg->seq, LOCAL_HELLO, &q))
             welcome(m, &msg->welcome, *fd);
@@ -582,7 +626,7 @@ static bool receive_one(mmx *m)
         if (n == 0)
             errno = ECONNRESET; /* for %m */
         client_error(m, "%s: %m", m->path);
-        hang_up(m);
+        client_hang_up(m);
         return false;
     }
     packet(m, (size_t)n, &fd);
@@ -593,7 +637,9 @@ static bool receive_one(mmx *m)
 
 bool client_receive(mmx *m)
 {
-    for (unsigned i = 0; i < RECEIVE_PACKETS && m->link != LINK_DOWN; i++)
+    for (unsigned i = 0; i < RECEIVE_PACKETS && m->link != LINK_DOWN &&
+                         m->said_tail < SAID_BYTES / 2;
+         i++)
         if (!receive_one(m))
             return true;
     return m->link == LINK_DOWN;

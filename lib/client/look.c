@@ -65,6 +65,29 @@ int mmx_look(mmx *m, mmx_room h, struct mmx_look *out)
     return CLIENT_GIVE(out, l) ? 0 : -MMX_E_MALFORMED;
 }
 
+int mmx_blocks(mmx *m, mmx_room room, int *pool, uint32_t *first,
+    struct mmx_blocks *out, int max)
+{
+    int err = client_lock(m);
+    const struct client_room *r;
+    uint32_t n = 0;
+
+    if (err)
+        return err;
+    r = client_room(m, room);
+    if (r) {
+        assert(r->runs <= RUNS_MAX);
+        n = min_u32(r->runs, max < 0 ? 0 : (uint32_t)max);
+        *pool = r->pool;
+        *first = r->first;
+        for (uint32_t i = 0; i < n; i++)
+            out[i] = (struct mmx_blocks){m->stores[room.cell].runs[i].block,
+                m->stores[room.cell].runs[i].blocks};
+    }
+    client_unlock(m);
+    return r ? (int)n : -MMX_E_STALE;
+}
+
 /* One field of a room, and its visible rows [first, end). */
 struct visible {
     struct window_source source;

@@ -169,6 +169,8 @@ struct mmx_opt {
                             mmx_step returns MMX_UP once it is connected */
     char *why;           /* NULL, or buffer for the text of a failed mmx_open */
     size_t why_size;
+    int binding; /* 1: see mmx_binding.h */
+    int no_lend; /* 1: take no pools of encoders on this host */
 };
 
 /* Opens a handle and connects. -MMX_E_NOT_READY: no daemon listens within
@@ -199,6 +201,8 @@ struct mmx_info {
     char name[65];       /* the daemon's name */
     char advertise[129]; /* encoded: the address to pass as .encoder */
     char software[33];
+    int refused; /* enum mmx_error: why the daemon did not take the handle */
+    int system;  /* errno of the last try to connect; 0: it was reached */
 };
 
 /* Describes the connection and its daemon. */
@@ -352,8 +356,8 @@ struct mmx_announce {
     int storage;           /* enum mmx_storage; 0: compact */
     unsigned flags;        /* MMX_KEEP, MMX_OPEN: any number of destinations */
     uint32_t rows;         /* length of the item, if known */
-    uint32_t max_rows;     /* if the length is unknown: rows is 0, and blocks
-                              are taken for max_rows rows */
+    uint32_t max_rows;     /* rows for which blocks are taken; 0: for `rows`.
+                              With rows 0 the length is not known yet */
     uint16_t required_dst; /* destinations that complete the room; 0: as in the
                               first request; with MMX_OPEN: 0 */
     uint16_t batch;        /* number of announces that follow on this handle
@@ -775,14 +779,12 @@ int mmx_reference_bytes(
 /* Reads either form, which has len bytes. -MMX_E_MALFORMED: it is neither. */
 int mmx_reference_read(const void *from, size_t len, struct mmx_reference *out);
 
-/* For a client with a socket of its own. mmx_messages returns the messages of
- * PROTOCOL.md as text, one line each: "pool 2 name:text:63 layout:text:1024".
- * mmx_gpu_map maps a pool on a GPU by its POOL_INFO (fd -1: none), and sets the
- * GPU's number in this process and the address; returns NULL, or why it
- * failed. */
-const char *mmx_messages(void);
+/* For a binding (mmx_binding.h). mmx_gpu_map maps a pool on a GPU by the answer
+ * with it (fd -1: none), and sets the GPU's number in this process and the
+ * address; returns NULL, or why it failed. */
 const char *mmx_gpu_map(const char *share, int fd, const uint8_t *handle,
     size_t handle_len, uint64_t bytes, int writable, int *gpu, void **base);
+const char *mmx_messages(void);
 void mmx_gpu_unmap(int gpu, void *base, uint64_t bytes);
 
 /* Returns the version of the library, "0.1.0". */

@@ -50,31 +50,13 @@ static int map_host(mmx *m, struct client_reply *r)
 int client_map_pool(mmx *m, struct client_reply *r)
 {
     struct mmx_pool *p = &r->pool;
-    bool host = !r->share[0] || strcmp(r->share, "memfd") == 0;
-    int err = host ? map_host(m, r) : client_gpu_map(m, r);
+    int err = client_is_host(r) ? map_host(m, r) : client_gpu_map(m, r);
 
     if (err)
         return err;
     for (uint32_t f = 0; f < p->fields_count; f++)
         p->fields[f].data = (uint8_t *)p->base + (uintptr_t)p->fields[f].data;
     return 0;
-}
-
-/* Returns the map of the daemon's pool of this name, else a free entry; NULL:
- * none is free. */
-static struct client_map *map_of(mmx *m, const char *name)
-{
-    struct client_map *unused = NULL;
-
-    for (uint32_t i = 0; i < MAPS_MAX; i++) {
-        struct client_map *map = &m->maps[i];
-
-        if (map->used && !map->lender && strcmp(map->pool.name, name) == 0)
-            return map;
-        if (!map->used && !unused)
-            unused = map;
-    }
-    return unused;
 }
 
 /* Callbacks and unmapping that are due once the lock is released. */
@@ -101,7 +83,7 @@ static void carry_out(const struct change *c)
 /* Maps the pool of the daemon's answer, unless it is mapped already. */
 static int install(mmx *m, struct client_reply *r, struct change *c)
 {
-    struct client_map *map = map_of(m, r->pool.name);
+    struct client_map *map = client_map_of(m, r->pool.name);
     int err;
 
     if (!map)
@@ -129,6 +111,15 @@ static int install(mmx *m, struct client_reply *r, struct change *c)
     return 0;
 }
 
+int mmx_ask_pool(mmx *m, const char *name, const char *layout)
+{
+    struct local_msg msg = {.type = LOCAL_POOL,
+        .pool = {.name = span_str(name ? name : ""),
+            .layout = span_str(layout ? layout : "")}};
+
+    return CLIENT_LOCKED(m, client_ask(m, &msg, 0, NONE, 0, NULL));
+}
+
 static int ask_pool(mmx *m, const char *name, const char *layout,
     int timeout_ms, struct change *c)
 {
@@ -136,7 +127,7 @@ static int ask_pool(mmx *m, const char *name, const char *layout,
         .pool = {.name = span_str(name ? name : ""),
             .layout = span_str(layout ? layout : "")}};
     struct client_reply r = {.fd = -1};
-    int err = client_call(m, &msg, &r, timeout_ms);
+    int err = client_call(m, &msg, 0, &r, timeout_ms);
 
     if (!err)
         err = install(m, &r, c);
@@ -151,7 +142,7 @@ int mmx_pool(mmx *m, const char *name, const char *layout, int timeout_ms,
     struct change c = {0};
     int err;
 
-    if (!out || out->size < sizeof out->size)
+    if (!out || out->size < sizeof out->size || m->said)
         return -MMX_E_MALFORMED;
     err = CLIENT_LOCKED(m, ask_pool(m, name, layout, timeout_ms, &c));
     if (err)
@@ -188,7 +179,8 @@ void client_unmap_all(mmx *m)
             .notify = map->told ? m->on_map : NULL,
             .ud = m->on_map_ud};
 
-        carry_out(&c);
+        if (!m->said) /* a binding's maps are its own */
+            carry_out(&c);
         map->used = false;
     }
 }

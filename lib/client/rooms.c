@@ -129,6 +129,7 @@ static struct client_room *room_take(mmx *m)
     *r = (struct client_room){.queued = queued,
         .serial = m->serial,
         .total = MMX_UNKNOWN,
+        .pool = -1,
         .state = MMX_BOOTSTRAPPING};
     m->tag = m->tag % TAG_MAX + 1;
     r->tag = m->tag;
@@ -163,6 +164,7 @@ static void room_fail(mmx *m, struct client_room *r, uint8_t reason)
 /* Sets the room's pool from its event: an attach does not name one. */
 static void take_pool(mmx *m, struct client_room *r, uint16_t number)
 {
+    r->pool = number;
     if (r->map != MAP_NONE && m->maps[r->map].number == number)
         return;
     r->runs = 0;
@@ -196,8 +198,11 @@ void client_room_event(mmx *m, const struct local_event *e)
     if (!r || !bound(m, r) || r->reason == MMX_E_DAEMON_SILENT)
         return;
     r->state = e->state;
-    r->a = e->a;
-    r->b = e->b;
+    /* several events may be handed out as one */
+    if (e->what & (EVENT_WANTED | EVENT_DONE | EVENT_FAILED)) {
+        r->a = e->a;
+        r->b = e->b;
+    }
     if (e->storage)
         r->storage = e->storage;
     if (e->generation)
@@ -207,7 +212,7 @@ void client_room_event(mmx *m, const struct local_event *e)
     if (e->what & (EVENT_GRANTED | EVENT_LANDED | EVENT_READY)) {
         r->rows = e->rows;
         take_pool(m, r, e->pool);
-        if (r->pooled && r->map != MAP_NONE)
+        if (r->pooled && (r->map != MAP_NONE || m->said))
             client_runs_take(m, r, e->first, e->runs);
     }
     if (e->what & (EVENT_LENGTH | EVENT_READY))
@@ -337,7 +342,7 @@ int client_rooms_give(mmx *m, struct mmx_event *ev, int max)
 
     while (n < max && m->pending_head != NONE) {
         struct client_room *r = &m->rooms[m->pending_head];
-        bool done = (r->what & MMX_DONE) != 0;
+        bool done = (r->what & MMX_DONE) != 0 && !m->said;
 
         if (done && bound(m, r) && put_release(m, r, MMX_ALL, 0) == -MMX_E_BUSY)
             break;
@@ -458,7 +463,7 @@ static int announce(mmx *m, const struct mmx_announce *a,
     const struct mmx_reference *ref, mmx_room *out)
 {
     struct local_msg msg = {.type = LOCAL_ANNOUNCE};
-    bool known = a->max_rows == 0;
+    bool known = a->rows || !a->max_rows;
     struct client_room *r;
     int err = room_begin(m, ref->id, a->user, a->pool, true, &r);
 
@@ -472,7 +477,7 @@ static int announce(mmx *m, const struct mmx_announce *a,
         .pool = m->maps[r->map].number,
         .storage = r->storage,
         .flags = (uint8_t)a->flags,
-        .max_rows = known ? a->rows : a->max_rows,
+        .max_rows = a->max_rows ? a->max_rows : a->rows,
         .total = r->total,
         .required_dst = a->required_dst,
         .batch = a->batch,
@@ -490,8 +495,8 @@ int mmx_announce(mmx *m, const struct mmx_announce *opt, mmx_room *out)
     struct mmx_announce a;
     int err;
 
-    if (!out || !CLIENT_TAKE(a, opt) || (a.rows && a.max_rows) ||
-        a.storage < 0 || a.storage > MMX_PROMPT || a.aux_len > AUX_MAX ||
+    if (!out || !CLIENT_TAKE(a, opt) || a.storage < 0 ||
+        a.storage > MMX_PROMPT || a.aux_len > AUX_MAX ||
         (a.aux_len && !a.aux) || a.flags > (MMX_KEEP | MMX_OPEN) ||
         !context_good(a.traceparent))
         return -MMX_E_MALFORMED;
@@ -703,7 +708,7 @@ static int release(mmx *m, mmx_room h, uint32_t rows, unsigned flags)
         return 0;
     }
     r->base = rows;
-    if (r->runs)
+    if (r->runs && !m->said)
         client_runs_trim(m, r);
     return 0;
 }

@@ -66,10 +66,13 @@ void client_runs_take(
     mmx *m, struct client_room *r, uint32_t first, struct span s)
 {
     struct window_blocks *runs = runs_of(m, r);
-    const struct mmx_pool *p = &m->maps[r->map].pool;
+    /* a binding asks for a pool that it does not know yet */
+    uint32_t blocks =
+        r->map == MAP_NONE ? UINT32_MAX : m->maps[r->map].pool.blocks;
     struct reader in = reader_of(s.p, s.len);
 
-    if (s.len == 0 || !runs_good(s, p->blocks))
+    assert(r->map != MAP_NONE || m->said);
+    if (s.len == 0 || !runs_good(s, blocks))
         return;
     r->runs = 0;
     r->first = first;
@@ -78,5 +81,6 @@ void client_runs_take(
 
         add_run(r, runs, (struct window_blocks){b, n});
     }
-    client_runs_trim(m, r);
+    if (!m->said)
+        client_runs_trim(m, r);
 }

@@ -204,48 +204,68 @@ int client_tickets_give(mmx *m, struct mmx_event *ev, int max)
 
 /* calls */
 
-static int put_space(mmx *m, const char *name, uint32_t number)
+/* Returns the index of the space of this name, or of a new one. */
+static int space_of(mmx *m, const char *name)
 {
-    int free = -1;
+    int free = -MMX_E_QUOTA;
 
-    for (int i = 0; i < SPACES_MAX; i++) {
-        struct client_space *p = &m->spaces[i];
-
-        if (p->used && strcmp(p->name, name) == 0) {
-            p->number = number;
-            p->serial = m->serial;
+    for (int i = SPACES_MAX; i-- > 0;) {
+        if (m->spaces[i].used && strcmp(m->spaces[i].name, name) == 0)
             return i;
-        }
-        if (!p->used && free < 0)
+        if (!m->spaces[i].used)
             free = i;
     }
-    if (free < 0)
-        return -MMX_E_QUOTA;
-    assert(strlen(name) < sizeof m->spaces->name);
-    m->spaces[free] = (struct client_space){
-        .used = true, .number = number, .serial = m->serial};
-    memcpy(m->spaces[free].name, name, strlen(name));
+    if (free >= 0) {
+        assert(strlen(name) < sizeof m->spaces->name);
+        m->spaces[free] = (struct client_space){.used = true};
+        memcpy(m->spaces[free].name, name, strlen(name));
+    }
     return free;
+}
+
+void client_space_answer(mmx *m, uint64_t id, const struct local_answer *a)
+{
+    struct client_space *p = &m->spaces[id - 1];
+
+    assert(id >= 1 && id <= SPACES_MAX && p->used);
+    if (!a->err) {
+        p->number = a->a;
+        p->serial = m->serial;
+    } else if (!p->serial) {
+        p->used = false;
+    }
+}
+
+/* Asks for a space; r: NULL, or waits for the answer. */
+static int ask_space(mmx *m, const char *name, uint32_t n_seq_max,
+    struct client_reply *r, int timeout_ms)
+{
+    struct local_msg msg = {.type = LOCAL_SPACE,
+        .space = {.n_seq_max = n_seq_max, .name = span_str(name)}};
+    int space = space_of(m, name), err = space;
+    uint64_t id = (uint64_t)space + 1;
+
+    assert(space < SPACES_MAX);
+    if (space >= 0)
+        err = r ? client_call(m, &msg, id, r, timeout_ms)
+                : client_ask(m, &msg, id, NONE, 0, NULL);
+    return err ? err : space;
 }
 
 int mmx_space(mmx *m, const char *name, uint32_t n_seq_max, int timeout_ms)
 {
-    struct local_msg msg = {.type = LOCAL_SPACE};
     struct client_reply r = {.fd = -1};
-    int err;
 
     if (!name || strlen(name) >= sizeof m->spaces->name)
         return -MMX_E_MALFORMED;
-    msg.space.n_seq_max = n_seq_max;
-    msg.space.name = span_str(name);
-    err = client_lock(m);
-    if (err)
-        return err;
-    err = client_call(m, &msg, &r, timeout_ms);
-    if (!err)
-        err = put_space(m, name, r.a);
-    client_unlock(m);
-    return err;
+    return CLIENT_LOCKED(m, ask_space(m, name, n_seq_max, &r, timeout_ms));
+}
+
+int mmx_ask_space(mmx *m, const char *name, uint32_t n_seq_max)
+{
+    if (!name || strlen(name) >= sizeof m->spaces->name)
+        return -MMX_E_MALFORMED;
+    return CLIENT_LOCKED(m, ask_space(m, name, n_seq_max, NULL, 0));
 }
 
 static bool good_request(const char *request)
@@ -373,6 +393,19 @@ int mmx_ticket_release(
     return err;
 }
 
+int mmx_ask_ticket(mmx *m, int space, const char *request)
+{
+    struct local_msg msg = {.type = LOCAL_TICKET_QUERY};
+    int err = enter(m, space, request, &msg.ticket_query.space);
+
+    if (err)
+        return err;
+    msg.ticket_query.request = span_str(request);
+    err = client_ask(m, &msg, 0, NONE, 0, NULL);
+    client_unlock(m);
+    return err;
+}
+
 int mmx_ticket_query(
     mmx *m, int space, const char *request, int timeout_ms, struct mmx_seq *out)
 {
@@ -386,7 +419,7 @@ int mmx_ticket_query(
     if (err)
         return err;
     msg.ticket_query.request = span_str(request);
-    err = client_call(m, &msg, &r, timeout_ms);
+    err = client_call(m, &msg, 0, &r, timeout_ms);
     client_unlock(m);
     if (!err)
         *out = r.a == NONE ? (struct mmx_seq){0, 0, 0}

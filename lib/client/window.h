@@ -115,4 +115,7 @@ MUST_CHECK enum err window_pieces(const struct mmx_plan *plan,
 /* Copies pieces in host memory. */
 void window_copy(const struct window_piece *pieces, uint32_t count);
 
+/* Rounds n values of f32 to bf16 or f16. Neither array need be aligned. */
+void client_round(bool to_bf16, uint8_t *to, const uint8_t *from, size_t n);
+
 #endif

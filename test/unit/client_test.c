@@ -133,8 +133,11 @@ TEST_RIG(unknown_length, ROLE_ENCODED)
     m = fake_want(&g->f, LOCAL_ANNOUNCE);
     T_EQ_U64(m.announce.max_rows, 20);
     T_EQ_U64(m.announce.total, ROWS_UNKNOWN);
-    a.rows = 3;
-    T_EQ_I64(mmx_announce(g->m, &a, &r), -MMX_E_MALFORMED);
+    a.rows = 3; /* known, with blocks for more */
+    T_EQ_I64(mmx_announce(g->m, &a, &r), 0);
+    m = fake_want(&g->f, LOCAL_ANNOUNCE);
+    T_EQ_U64(m.announce.max_rows, 20);
+    T_EQ_U64(m.announce.total, 3);
     a = (struct mmx_announce){.size = sizeof a, .pool = 5};
     T_EQ_I64(mmx_announce(g->m, &a, &r), -MMX_E_MALFORMED);
 }
