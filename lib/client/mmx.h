@@ -784,7 +784,6 @@ int mmx_reference_read(const void *from, size_t len, struct mmx_reference *out);
  * address; returns NULL, or why it failed. */
 const char *mmx_gpu_map(const char *share, int fd, const uint8_t *handle,
     size_t handle_len, uint64_t bytes, int writable, int *gpu, void **base);
-const char *mmx_messages(void);
 void mmx_gpu_unmap(int gpu, void *base, uint64_t bytes);
 
 /* Returns the version of the library, "0.1.0". */

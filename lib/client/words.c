@@ -135,18 +135,6 @@ int mmx_place(const void *key, size_t len, struct mmx_encoder *encoders, int n,
     return 0;
 }
 
-const char *mmx_messages(void)
-{
-#define MESSAGE(NAME, name, number, doc) #name " " #number
-#define FIELD(name, kind, doc)           " " #name ":" #kind
-#define TEXT(name, max, doc)             " " #name ":text:" #max
-#define BLOB(name, max, doc)             " " #name ":blob:" #max
-#define END(NAME, name)                  "\n"
-    return
-#include "wire/local.def"
-        ;
-}
-
 const char *mmx_version(void)
 {
     return MMX_VERSION;

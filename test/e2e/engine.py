@@ -5,9 +5,12 @@ that it can be killed or stopped at a chosen moment."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
+import re
+import socket
 import sys
 import threading
 import time
@@ -43,6 +46,18 @@ def pattern(room: int, field: mmx.Field, first: int, end: int) -> np.ndarray:
         mix ^= mix >> u64(32)
     got = mix.view(np.uint8)[:, :field.row_bytes]
     return got & 1 if field.dtype == "bool" else got
+
+
+def cut(conn: mmx.Connection, path: str = "") -> None:
+    """Ends what the connection has to the socket at this path, by default its
+    daemon's."""
+    with open(f"/proc/self/fdinfo/{conn.fd}", encoding="ascii") as f:
+        numbers = re.findall(r"tfd: +(\d+)", f.read())
+    for number in numbers:
+        with contextlib.suppress(OSError), \
+                socket.socket(fileno=os.dup(int(number))) as s:
+            if s.getpeername() == (path or conn.path):
+                s.shutdown(socket.SHUT_RDWR)
 
 
 class Engine:
@@ -182,7 +197,7 @@ class Engine:
         langd has been told."""
         conn = self.conn
         conn.wait(lambda: 1 + len(conn._lent) == number and all(
-            lender.told for lender in conn._lenders), LIMIT)
+            lent.told for lent in conn._lenders.values()), LIMIT)
         conn.query("status")  # langd has handled all earlier messages
 
     def lent(self, room):
@@ -272,7 +287,7 @@ class Engine:
     def drop(self):
         """Closes the socket without BYE; the process lives on."""
         self.conn._closed = True
-        self.conn._lost("dropped")
+        self.conn._end()
 
 
 def serve(kind) -> None:

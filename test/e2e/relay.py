@@ -7,8 +7,7 @@ import threading
 
 from engine import LIMIT
 import nets
-
-from mmx import wire
+import wire
 
 
 def whole(_at, data):

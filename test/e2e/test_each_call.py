@@ -5,14 +5,11 @@ test/preload/nth_call.c. A run is a sample: MMX_NTH says how many n of each
 kind are tried (1), 0: every n (an hour). MMX_SEED draws them; without it the
 day of the year does. MMX_NTH_KINDS names kinds."""
 
-import errno
 import os
 import re
-import socket
 import subprocess
 import time
 import unittest
-import unittest.mock
 
 import failing
 from engine import LIMIT
@@ -347,31 +344,6 @@ class Client(Walk):
             return self.note(kind, n, calls, ROOM, said or "whole")
         self.walk(counts, attempt)
         self.tell("client")
-
-
-class Python(Walk):
-    """A call fails in the Python client: the kernel has no buffers for a
-    message."""
-
-    def test_no_buffers(self):
-        self.e.start()
-        self.d.start()
-        real, sent, fails = socket.socket.send, 0, 0
-
-        def send(*words):
-            nonlocal sent
-            sent += 1
-            if sent == fails:
-                raise OSError(errno.ENOBUFS, os.strerror(errno.ENOBUFS))
-            return real(*words)
-        with unittest.mock.patch.object(socket.socket, "send", send):
-            self.whole()
-            count = sent
-            for fails in range(1, count + 1):
-                sent = 0
-                with self.subTest(n=fails):
-                    self.assertEqual(self.outcome(self.whole), "whole")
-        self.assertGreater(count, 4)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from engine import LIMIT
 from pair import BUILD, Case, eventually, sanitized
 
 import mmx
+from mmx._handle import c
 
 CLOCK = os.path.join(BUILD, "test", "preload", "wall_clock.so")
 # Of control groups, first and second version: folder, limit of memory, memory
@@ -270,7 +271,8 @@ class Reconnect(Case):
             enc.announce(room, 5, 5)
         for room in rooms:
             # This reads nothing: it sends what the socket did not take before.
-            lm.conn._flush()
+            c.cork(lm.conn._it)
+            c.uncork(lm.conn._it)
             enc.granted(room)
             enc.finish(room, 0, 5)
             if room > 60:

@@ -9,8 +9,9 @@ from engine import LIMIT
 from pair import eventually
 from relay import Packets
 import test_llama
+import wire
 
-from mmx import wire
+import mmx
 
 
 class Between(test_llama.Llama):
@@ -54,7 +55,7 @@ class Between(test_llama.Llama):
 
         def down(frames):
             if any(f.message is wire.EVENT and
-                   f.values["what"] & wire.LANDED for f in frames):
+                   f.values["what"] & mmx.LANDED for f in frames):
                 go.wait(LIMIT)
 
         self.file("sound", "4 3 5 3")

@@ -423,20 +423,19 @@ class Lent(Case):
         rows.clear()
         self.back(d, conn)
 
-    def test_an_array_that_goes_while_the_timer_is_read(self):
+    def test_an_array_that_goes_while_a_step_receives(self):
         d, conn, rows = self.lend(lambda room: [
             room.view("embedding", release=True)[1:],
             room.view("mask", release=True)])
-        due = conn._timer_due
+        take = conn._take
 
         def interrupted():
-            got = due()
-            if got and rows:
-                rows.clear()
+            got = take()
+            rows.clear()
             return got
-        conn._timer_due = interrupted
+        conn._take = interrupted
         rows.pop()
-        eventually(lambda: conn.step() or not rows, "the timer is read")
+        eventually(lambda: conn.step() or not rows, "it has received")
         self.quiet(conn)
         self.back(d, conn)
 

@@ -19,6 +19,7 @@ import zlib
 from unittest import mock
 
 import numpy as np
+from engine import cut
 from pair import LIMIT, Case, eventually
 from sglang.srt import runtime_context
 from sglang.srt.disaggregation.encoder import receiver, server
@@ -652,8 +653,8 @@ class Sglang(Base):
         rooms = self.encoders[0].delivery.rooms
         announced = rooms._announced
 
-        def cut():
-            rooms.conn._socket.shutdown(socket.SHUT_RDWR)
+        def ends():
+            cut(rooms.conn)
 
         def announce(*args):
             source = announced(*args)
@@ -661,14 +662,14 @@ class Sglang(Base):
 
             async def cut_granted(**more):
                 await granted(**more)
-                cut()
+                ends()
 
             def cut_written(*_, **__):
-                cut()
+                ends()
 
             def cut_committed(*rows, **more):
                 commit(*rows, **more)
-                cut()
+                ends()
             if step == "granted":
                 source.granted = cut_granted
             else:

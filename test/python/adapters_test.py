@@ -7,7 +7,6 @@ import inspect
 import os
 import pickle
 import queue
-import struct
 import subprocess
 import sys
 import threading
@@ -47,8 +46,8 @@ def config(model="m", engine_id="e", both=False):
 
 
 INFO = {"pool": 0, "name": "vit", "block_rows": 128, "blocks": 1,
-        "memory": "host", "access": 1, "fields": struct.pack("<QI", 0, 8),
-        "share": "memfd", "bytes": 1024}
+        "memory": "host", "access": 1, "share": "memfd", "bytes": 1024,
+        "id": 0}
 
 
 def host_pool(rows, wide=4, epoch=1):
@@ -56,7 +55,8 @@ def host_pool(rows, wide=4, epoch=1):
     os.truncate(fd, rows * wide * 2)
     return mmx.Pool({
         **INFO, "blocks": rows // 128, "layout": f"embedding:bf16:{wide}",
-        "fields": struct.pack("<QI", 0, wide * 2), "bytes": rows * wide * 2},
+        "fields": [("embedding", "bf16", wide, 0, wide * 2)],
+        "bytes": rows * wide * 2},
         fd, epoch)
 
 
@@ -66,7 +66,7 @@ class Pools(unittest.TestCase):
     def setUp(self):
         self.now, self.answer, self.conn = 1e6, None, unittest.mock.Mock(
             connected=True, epoch=1)
-        self.conn.send.side_effect = self.asked
+        self.conn.ask_pool.side_effect = self.asked
         for at, name, put in ((_common.time, "monotonic", lambda: self.now),
                               (mmx, "connect", lambda *_, **__: self.conn)):
             patch = unittest.mock.patch.object(at, name, put)
@@ -80,7 +80,9 @@ class Pools(unittest.TestCase):
         elif self.answer:
             reply.done, reply.fd = True, os.memfd_create("pool")
             os.truncate(reply.fd, 1024)
-            reply.values = {**INFO, "layout": self.answer}
+            name = self.answer.split(":")[0]
+            reply.values = {**INFO, "layout": self.answer,
+                            "fields": [(name, "bf16", 4, 0, 8)]}
         return reply
 
     def engines(self):
@@ -99,13 +101,13 @@ class Pools(unittest.TestCase):
             for name, engine in self.engines():
                 with self.subTest(engine=name, answer=answer), \
                         self.assertLogs(engine._log) as said:
-                    self.answer, before = answer, self.conn.send.call_count
+                    self.answer, before = answer, self.conn.ask_pool.call_count
                     for _ in range(1000):
                         self.assertIsNone(engine.step())
                     self.now += 1
                     engine.step()
                     self.assertEqual(
-                        self.conn.send.call_count - before, 2)
+                        self.conn.ask_pool.call_count - before, 2)
                     self.assertEqual(engine.is_refused, bool(lines))
                     engine._log.warning("end")
                     self.assertEqual(len(said.output) - 1, lines)
@@ -235,7 +237,7 @@ class Vllm(unittest.TestCase):
         long = [_vllm_common.session_of(200 * "e" + end) for end in "ab"]
         self.assertNotEqual(*long)
         for session in long:
-            mmx.wire.HELLO.encode(0, session=session)
+            mmx.wire.check("hello", session=session)
             self.assertEqual(_vllm_common.session_of(session), session)
         self.assertNotEqual(s.key("x"), s.key("y"))
         self.assertEqual(s.epoch, None)

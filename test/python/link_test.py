@@ -2,14 +2,14 @@
 That daemon says what a real one says only in rare moments."""
 
 import asyncio
-import errno
-import mmap
+import fcntl
 import os
 import select
 import socket
 import struct
 import sys
 import tempfile
+import threading
 import time
 import unittest
 from unittest import mock
@@ -17,9 +17,10 @@ from unittest import mock
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 sys.path.insert(0, os.path.join(ROOT, "lib/client/python"))
+sys.path.append(os.path.join(ROOT, "test/e2e"))
 
 import mmx  # noqa: E402
-from mmx import due, wire  # noqa: E402
+import wire  # noqa: E402
 
 CELLS, LIMIT = 8, 60
 POOL = dict(name="vit", block_rows=4, blocks=2, bytes=64, memory="host",
@@ -34,9 +35,12 @@ class Daemon:
         self.listener.listen()
         self.run, self.peer = 0, None
 
-    def memory(self, size):
-        fd = os.memfd_create("link")
+    def memory(self, size, sealed=True):
+        fd = os.memfd_create("link", os.MFD_ALLOW_SEALING)
         os.truncate(fd, size)
+        if sealed:
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS,
+                        fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
         return fd
 
     def say(self, message, seq=0, fd=-1, /, **values):
@@ -64,12 +68,17 @@ class Daemon:
 
     def welcome(self, cells):
         self.run += 1
-        self.say(wire.WELCOME, self.hear(wire.HELLO).seq, self.memory(
-            8 * CELLS) if cells else -1, epoch=self.run, cells=CELLS)
+        self.say(wire.WELCOME, self.hear(wire.HELLO).seq, cells,
+                 version=1, epoch=self.run, cells=CELLS)
 
-    def pool(self, **how):
+    def pool(self, sealed=True, **how):
         seq = self.hear(wire.POOL).seq
-        self.say(wire.POOL_INFO, seq, self.memory(64), **{**POOL, **how})
+        self.say(wire.POOL_INFO, seq, self.memory(64, sealed),
+                 **{**POOL, **how})
+
+    def is_left(self):
+        """True if the engine has closed the connection."""
+        return not self.peer.recv(1, socket.MSG_DONTWAIT)
 
     def leave(self):
         if self.peer:
@@ -99,12 +108,13 @@ class LinkCase(unittest.TestCase):
             events += self.conn.step()
         return events
 
-    def welcome(self, cells=True):
+    def welcome(self, cells=None):
         """Ends the daemon, if it runs, and has another run answer HELLO.
-        cells: with the descriptor of cells."""
+        cells: the descriptor of other cells."""
         self.daemon.leave()
         self.until(self.daemon.reached)
-        self.daemon.welcome(cells)
+        self.daemon.welcome(self.daemon.memory(8 * CELLS) if cells is None
+                            else cells)
 
     def up(self):
         self.welcome()
@@ -119,27 +129,42 @@ class LinkCase(unittest.TestCase):
 
     def mapped(self):
         """Returns the pool of this run."""
-        reply = self.conn.send(wire.POOL, name="vit")
+        reply = self.conn.ask_pool("vit")
         self.daemon.pool()
         self.until(lambda: reply.done)
         return self.conn._map("vit", reply)
 
 
 class Begins(LinkCase):
-    def test_a_welcome_without_its_descriptor_is_asked_for_again(self):
+    def test_a_welcome_without_good_cells_is_asked_for_again(self):
         """The kernel drops a descriptor if the process has no free number for
-        it."""
-        self.welcome(cells=False)
-        self.until(lambda: not self.conn._socket)
-        self.assertIsNone(self.conn.refused)
+        it; memory that can shrink would end the engine by a signal."""
+        for cells in (-1, self.daemon.memory(8 * CELLS, sealed=False),
+                      self.daemon.memory(8 * CELLS - 1)):
+            self.welcome(cells)
+            self.until(lambda: not self.conn.step() and self.left())
+            self.assertIsNone(self.conn.refused)
         self.up()
 
-    def test_cells_that_cannot_be_mapped_are_asked_for_again(self):
-        self.welcome()
-        with mock.patch.object(mmap, "mmap", side_effect=OSError(
-                errno.EMFILE, "Too many open files")):
-            self.until(lambda: not self.conn._socket)
+    def left(self):
+        try:
+            return self.daemon.is_left()
+        except BlockingIOError:
+            return False
+
+    def test_a_pool_whose_size_can_change_is_refused(self):
         self.up()
+        reply = self.conn.ask_pool("vit")
+        self.daemon.pool(sealed=False)
+        self.until(lambda: reply.done)
+        self.assertIsInstance(reply.error, mmx.errors.Malformed)
+
+    def test_an_answer_of_another_kind_is_none(self):
+        self.up()
+        reply = self.conn.ask_pool("vit")
+        self.daemon.say(wire.ANSWER, self.daemon.hear(wire.POOL).seq)
+        self.until(lambda: reply.done)
+        self.assertIsInstance(reply.error, mmx.errors.Internal)
 
     def test_a_pool_that_cannot_be_mapped_anew_is_left_out(self):
         self.up()
@@ -153,24 +178,16 @@ class Begins(LinkCase):
         self.assertEqual(self.mapped().epoch, 2)
 
 
-    def test_a_socket_that_cannot_be_watched_is_dialled_again(self):
-        epoll = self.conn._epoll
-        self.conn._epoll = mock.Mock(wraps=epoll)
-        self.conn._epoll.register.side_effect = OSError(
-            errno.ENOSPC, "No space left on device")
-        self.daemon.reached()
-        self.daemon.leave()
-        self.until(lambda: self.conn.unreached)
-        self.conn._epoll = epoll
-        while self.daemon.reached():  # it was left at once
-            self.daemon.leave()
-        self.up()
-
-
 class Tickets(LinkCase):
     def test_an_ask_that_is_refused_here_spoils_no_other(self):
         self.up()
-        space = self.conn._spaces[0] = mmx.Space(self.conn, "s", 0, 4)
+        spaces = []
+        asks = threading.Thread(target=lambda: spaces.append(
+            self.conn.space("s", 4)))
+        asks.start()
+        self.daemon.say(wire.ANSWER, self.daemon.hear(wire.SPACE).seq, a=0)
+        asks.join(LIMIT)
+        space, = spaces
         self.assertRaises(ValueError, space.ask, "r", wait=2**32)
         ticket = space.ask("r")
         self.daemon.say(wire.ANSWER, self.daemon.hear(wire.TICKET).seq,
@@ -186,15 +203,6 @@ class Rooms(LinkCase):
         self.up()
         self.pool = self.mapped()
 
-    def test_a_room_is_opened_where_no_descriptor_is_free(self):
-        """Otherwise the daemon would have a room that its engine does not
-        know."""
-        with mock.patch.object(due, "Timer", side_effect=OSError(
-                errno.EMFILE, "timerfd_create")):
-            source = self.conn.announce(7, self.pool, 4, 4, deadline=5)
-        self.assertEqual(self.daemon.hear(wire.ANNOUNCE).values["room"],
-                         source.room)
-
     def test_each_room_that_ends_with_the_link_is_said_to_fail_once(self):
         sources = [self.conn.announce(n, self.pool, 4, 4) for n in (1, 2)]
         # The daemon does not answer the second one.
@@ -205,26 +213,25 @@ class Rooms(LinkCase):
         self.assertCountEqual([e.room for e in events
                                if e.what & mmx.FAILED], sources)
 
-    def test_runs_beyond_the_pool_are_a_broken_frame(self):
+    def test_runs_beyond_the_pool_are_none(self):
         """Only this check bounds runs on a GPU, where no map ends."""
         for runs in ((2, 1), (0, 3), (0, 1, 2**32 - 1, 2**32 - 1)):
             source = self.conn.announce(7, self.pool, 4, 4)
             self.daemon.hear(wire.ANNOUNCE)
             self.daemon.say(wire.EVENT, cell=source.cell, tag=source.tag,
-                            what=wire.GRANTED, rows=4, total=4,
+                            what=mmx.GRANTED, rows=4, total=4,
                             runs=struct.pack(f"<{len(runs)}I", *runs))
             with self.subTest(runs=runs):
-                self.until(lambda source=source: source.reason)
-                self.assertRegex(str(source.reason), "pool vit has no block")
-            self.up_again()
+                self.until(lambda source=source: source.may_write == 4)
+                self.assertRaises(IndexError, list, source.pieces(0, 4))
 
     def test_fields_beyond_the_pool_are_none(self):
         for offset, row_bytes in ((8, 8), (0, 9), (2**64 - 8, 8), (0, 0)):
-            with self.subTest(offset=offset, row_bytes=row_bytes), \
-                    self.assertRaises(mmx.errors.Malformed):
-                mmx.Pool({**POOL, "pool": 0, "access": 0, "share": "",
-                          "fields": struct.pack("<QI", offset, row_bytes)},
-                         self.daemon.memory(64), 1)
+            with self.subTest(offset=offset, row_bytes=row_bytes):
+                reply = self.conn.ask_pool("vit")
+                self.daemon.pool(fields=struct.pack("<QI", offset, row_bytes))
+                self.until(lambda reply=reply: reply.done)
+                self.assertIsInstance(reply.error, mmx.errors.Malformed)
 
 
 class Ends(LinkCase):

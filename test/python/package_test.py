@@ -1,13 +1,14 @@
 """The Python package without a daemon: ids, tensors for others, layouts of
 models."""
 
+import contextlib
 import ctypes
-import errno
 import gc
 import io
 import json
 import os
-import struct
+import resource
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -24,7 +25,7 @@ import numpy as np  # noqa: E402
 
 import mmx  # noqa: E402
 from mmx import __main__ as program  # noqa: E402
-from mmx import cuda, layout, pool, tensor  # noqa: E402
+from mmx import _handle, cuda, layout, pool, tensor  # noqa: E402
 from mmx.dtypes import DTYPES  # noqa: E402
 
 
@@ -47,6 +48,47 @@ class Library(unittest.TestCase):
              "print(_lib.LIBRARY._name)"], capture_output=True, text=True,
             env={**env, "PYTHONPATH": f"{ROOT}/lib/client/python"})
         self.assertTrue(os.path.samefile(got.stdout.strip(), build), got)
+
+
+class Tables(unittest.TestCase):
+    @unittest.skipUnless(shutil.which("cc"), "there is no C compiler")
+    def test_structs_are_those_of_the_headers(self):
+        kinds = {name: kind for name, kind in vars(_handle.new).items()
+                 if isinstance(kind, type)
+                 and issubclass(kind, ctypes.Structure)}
+        self.assertGreater(len(kinds), 10)
+        members = [(name, word) for name, kind in kinds.items()
+                   for word, *_ in kind._fields_]
+        program = "".join([
+            "#include <stdio.h>\n#include <mmx_binding.h>\nint main(void) {",
+            *(f'printf("%zu\\n", offsetof(struct mmx_{name}, {word}));'
+              for name, word in members),
+            *(f'printf("%zu\\n", sizeof(struct mmx_{name}));'
+              for name in kinds), "}"])
+        with tempfile.TemporaryDirectory() as folder:
+            made = os.path.join(folder, "sizes")
+            subprocess.run(["cc", f"-I{ROOT}/lib/client", "-x", "c", "-o",
+                            made, "-"], input=program, text=True, check=True)
+            said = subprocess.run([made], capture_output=True, text=True,
+                                  check=True).stdout.split()
+        ours = {**{(name, word): getattr(kinds[name], word).offset
+                   for name, word in members},
+                **{(name, ""): ctypes.sizeof(kinds[name]) for name in kinds}}
+        self.assertEqual(dict(zip(ours, map(int, said))), ours)
+
+    def test_numbers_are_those_of_the_headers(self):
+        with open(f"{ROOT}/lib/client/mmx.h") as f:
+            text = f.read()
+        for name, ours in (
+                ("MMX_KEEP", "= 1"), ("MMX_OPEN", "= 2"),
+                ("MMX_NO_READERS", "= 4"), ("MMX_ANNOUNCED", "= 8"),
+                ("MMX_E_FORKED", "= 65"), ("MMX_E_SYSTEM", "= 66"),
+                ("MMX_UP", "= 1 << 16"), ("MMX_DOWN", "= 1 << 17"),
+                ("MMX_TICKET", "= 1 << 19"),
+                ("MMX_TICKET_LOST", "= 1 << 20")):
+            self.assertRegex(text, rf"\b{name} {ours}\b")
+            self.assertEqual(getattr(_handle, name[4:].removeprefix("E_")),
+                             eval(ours[1:]))
 
 
 class Reports(unittest.TestCase):
@@ -116,15 +158,16 @@ class Edges(unittest.TestCase):
                 mmx.due.ms(wrong)
 
     def test_what_does_not_fit_is_named(self):
-        for message, field, wrong in (
-                (mmx.wire.REQUEST, "room", 2**64), (mmx.wire.ATTACH, "room", -1),
-                (mmx.wire.DECLINE, "room", 2**64),
-                (mmx.wire.REQUEST, "group", 2**64),
-                (mmx.wire.REQUEST, "readers", 2**16),
-                (mmx.wire.ANNOUNCE, "max_rows", 2**32)):
+        for field, wrong in (("room", 2**64), ("room", -1), ("group", 2**64),
+                             ("readers", 2**16), ("max_rows", 2**32)):
             with self.assertRaisesRegex(
-                    ValueError, f"{message.name}.{field}: {wrong} is no u"):
-                message.encode(1, **{field: wrong})
+                    ValueError, f"request.{field}: {wrong} is no u"):
+                mmx.wire.check("request", **{field: wrong})
+        for wrong in (None, 1.5, "1"):
+            with self.assertRaisesRegex(ValueError, "request.rows: .* is no"):
+                mmx.wire.check("request", rows=wrong)
+        with self.assertRaisesRegex(ValueError, "no byte of 0"):
+            mmx.wire.check("request", encoder="a\0b")
 
     def test_waits(self):
         with mmx.connect("langd", "/nowhere.sock", timeout=0) as conn:
@@ -139,12 +182,9 @@ class Pools(unittest.TestCase):
         """The coroutine that awaited it runs only after the daemon has
         restarted."""
         with mmx.connect("langd", "/nowhere.sock", timeout=0) as conn:
-            reply = conn._replies[1] = mmx.Reply("pool")
-            kept, fd = os.pipe()
-            conn.epoch = 1
-            conn._frame(mmx.wire.Frame(mmx.wire.POOL_INFO, 1, {}), [fd])
-            self.assertTrue(reply.done)
-            conn.epoch = 2
+            reply = mmx.Reply("pool")
+            kept, reply.fd = os.pipe()
+            reply.done, reply.epoch, conn.epoch = True, 1, 2
             with self.assertRaises(mmx.errors.DaemonLost):
                 conn._map("vit", reply)
             del reply
@@ -157,29 +197,25 @@ class Pools(unittest.TestCase):
         with self.assertRaisesRegex(OSError, "vit came without a descriptor"):
             mmx.Pool({"pool": 0, "name": "vit", "block_rows": 4, "blocks": 1,
                       "memory": "host", "layout": "a:u8:4", "access": 1,
-                      "fields": struct.pack("<QI", 0, 4), "share": "",
+                      "fields": [("a", "u8", 4, 0, 4)], "share": "", "id": 0,
                       "bytes": 16}, -1, 1)
 
 
 class Streams(unittest.TestCase):
     def test_an_event_costs_what_it_shows_not_what_was_before(self):
         """The stream has many rows; the reader releases rows while it reads."""
-        conn = types.SimpleNamespace(
-            cells=[1], path="", epoch=1, _lent={}, _cell=lambda: (0, 1))
+        conn = types.SimpleNamespace(cells=[1], _links=1, epoch=1, _lent={})
         where = types.SimpleNamespace(number=3, block_rows=4, blocks=20)
-        room = mmx.Room(conn, 7, where, "enc0")
+        room = mmx.Room(conn, mmx.Reference(7), where, "enc0")
         made, run = 0, mmx.Run
 
         def counted(*values):
             nonlocal made
             made += 1
             return run(*values)
-        rows = dict(storage=1, reason=0, text="", a=0, b=0, pool=3, aux=b"",
-                    what=mmx.LANDED, total=mmx.wire.UNKNOWN, generation=1)
         with mock.patch.object(mmx.rooms, "Run", counted):
             for turn in range(1000):
-                room._event({**rows, "first": 8 * turn, "runs":
-                             struct.pack("<4I", 5, 1, turn % 9 + 9, 2)})
+                room._shows(3, 8 * turn, [(5, 1), (turn % 9 + 9, 2)])
                 self.assertEqual([tuple(r) for r in room._runs],
                                  [(8 * turn, 4, 20),
                                   (8 * turn + 4, 8, 4 * (turn % 9 + 9))])
@@ -222,13 +258,27 @@ class Unreached(unittest.TestCase):
     def test_where_no_descriptor_is_free(self):
         """The connection is tried again: an exception would end the engine's
         loop."""
-        with mock.patch.object(mmx.client.socket, "socket", side_effect=OSError(
-                errno.EMFILE, "Too many open files")):
+        with free_numbers(4):  # of an epoll and its three
             with mmx.connect("langd", "/nowhere.sock", timeout=0) as conn:
                 conn.step()
                 self.assertEqual(conn.unreached, "Too many open files")
-            with self.assertRaisesRegex(mmx.errors.DaemonLost, "Too many"):
-                mmx.connect("langd", "/nowhere.sock", timeout=0.05)
+        with free_numbers(4), \
+                self.assertRaisesRegex(mmx.errors.DaemonLost, "Too many"):
+            mmx.connect("langd", "/nowhere.sock", timeout=0.05)
+
+
+@contextlib.contextmanager
+def free_numbers(count):
+    """Leaves this process so many numbers for descriptors."""
+    used = {int(n) for n in os.listdir("/proc/self/fd")
+            if os.path.exists(f"/proc/self/fd/{n}")}
+    free = [n for n in range(len(used) + count + 1) if n not in used]
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free[count - 1] + 1, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def taken(capsule, name):

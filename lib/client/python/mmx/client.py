@@ -1,4 +1,5 @@
-"""A connection to a daemon.
+"""A connection to a daemon: a handle of the C library (_handle.py), with the
+objects of Python that its answers and events are about.
 
 Only connect(), pool(), space(), query(), wait() and close() block: other
 calls send and return, step() receives, cells are read without a system call.
@@ -9,6 +10,10 @@ that made it: after a fork the child opens its own.
 
 On an asyncio loop step() is not needed: await the rooms, or `async for event
 in connection` (see aio.py).
+
+langd may show rows in pools of encoders on this host (RULES.md 6.7), which
+the C library is offered and this module maps. Such a map ends when its encoder
+has ended and no room or array shows it; the encoder hears of that.
 """
 
 from __future__ import annotations
@@ -16,20 +21,20 @@ from __future__ import annotations
 import collections
 import contextlib
 import copy
+import ctypes
 import enum
-import errno
 import logging
-import mmap
 import os
 import select
-import socket
+import threading
 import time
 import weakref
 from dataclasses import dataclass
 from typing import (Any, Callable, Deque, Dict, List, Optional, Sequence,
                     Tuple, Union)
 
-from . import aio, dropped, due, errors, lend, wire
+from . import _handle, aio, due, errors, wire
+from ._handle import c, new
 from .pool import Pool
 from .rooms import Room, Shown, Source, State
 from .tickets import Space, Ticket
@@ -38,10 +43,11 @@ from .wire import Reference
 log = logging.getLogger("mmx")
 log.addHandler(logging.NullHandler())
 
-_RETRY_FIRST, _RETRY_LAST = 0.01, 0.5  # seconds between two tries to connect
+_EVENTS = 64  # taken in one call
+_CLOSED = "the daemon closed the connection"
 
 
-class Reply:
+class Reply(_handle.Taken):
     """The one answer to a message, once it has arrived."""
 
     def __init__(self, what: str) -> None:
@@ -49,20 +55,9 @@ class Reply:
         self.done = False
         self.error: Optional[errors.MmxError] = None
         self.values: Dict[str, Any] = {}
-        self.fd = -1  # descriptor of the answer; see take_fd()
         self.epoch = 0  # of the run that answered
-        self.text = b""  # the REPORTs' texts, joined
+        self.text = b""  # of a report
         self.then: Optional[Callable[[Reply], None]] = None
-
-    def take_fd(self) -> int:
-        """Returns the answer's descriptor, which the caller closes; -1:
-        none."""
-        fd, self.fd = self.fd, -1
-        return fd
-
-    def __del__(self) -> None:
-        if self.fd >= 0:  # the call was given up
-            os.close(self.fd)
 
     def result(self) -> Dict[str, Any]:
         """Returns the answer's values; raises the daemon's refusal."""
@@ -117,34 +112,33 @@ class Item:
     traceparent: str = ""
 
 
+class _Lent:
+    """A pool of an encoder on this host that this process has mapped."""
+
+    def __init__(self, pool: Pool) -> None:
+        self.pool = pool
+        self.ready = False  # it is prepared
+        self.told = False  # langd may show rows there
+
+
 class Connection:
     def __init__(self, role: str, path: str, name: str, session: str,
                  cells: int = 1024, lends: bool = False) -> None:
         self.role, self.path = role, path
         self.name, self.session = name, session or name
         # Raises now what would be raised once there is a daemon.
-        wire.HELLO.encode(0, name=name, session=self.session)
+        wire.check("hello", name=name, session=self.session, cells=cells)
         self.epoch = 0
         self.info: Dict[str, Any] = {}  # the WELCOME
-        self._want_cells = cells
-        self._ends = dropped.Ends()
-        # referred to by this object and by each map
-        self._held = dropped.Held(self._ends)
-        self._out: Deque[bytes] = collections.deque()
         self._events: List[Event] = []
-        self._seq = 0
-        self._tag = 0
         self._replies: Dict[int, Reply] = {}
         self._rooms: Dict[Tuple[int, int], Shown] = {}
         # Rooms whose lent arrays have ended, in any thread.
         self._returned: Deque[Shown] = collections.deque()
-        self._rung = False  # _ring() has made a step due
-        self._free: Deque[int] = collections.deque()
         self._pools: Dict[str, Pool] = {}  # by the name in the call
         self._following = 0  # pools of a new run that are not mapped yet
         self._spaces: Dict[int, Space] = {}
-        self._lends = lends and role == "langd"
-        self._lenders: List[lend.Lender] = []
+        self._lenders: Dict[int, _Lent] = {}  # by the C library's number
         # Pools of encoders on this host, by (langd's run, number in events).
         self._lent: "weakref.WeakValueDictionary[Tuple[int, int], Pool]" = \
             weakref.WeakValueDictionary()
@@ -152,60 +146,49 @@ class Connection:
         # whether langd may show rows there.
         self.prepare: Callable[[Pool], Any] = Pool.populate
         self.may_lend: Callable[[Tuple[int, int]], bool] = lambda key: True
-        self.cells = memoryview(b"").cast("Q")
-        self._retry = _RETRY_FIRST
-        self._closed = False
+        self._closed = self._ended = False
         self._pid = os.getpid()
         self._watch: Optional[aio.Watch] = None
         # when waits check their conditions again without an event
         self._look_at = 0.0
-        self._greeting: Optional[Reply] = None
         self._up = False
-        # Why the daemon refused the last connection.
+        self._links = 0  # connections that have ended
+        # Why the daemon refused HELLO, and the last connection before that.
+        self.refused: Optional[errors.MmxError] = None
         self.not_taken: Optional[errors.MmxError] = None
-        # Why the socket could not be reached last time.
-        self.unreached: Optional[str] = None
-        self._writing = False
-        self._epoll = self._ends.epoll
-        self._timer = self._new_timer()  # for the next try to connect
-        self._dues = due.Dues(self)
-        self.fd: int = self._epoll.fileno()
-        self._dial()
+        self._why = _CLOSED  # the end of the last link
+        self._greeting = Reply("hello")
+        self._doubt: Optional[Reply] = None
+        self._handle = _handle.Handle(wire.ROLES[role], path, name,
+                                      self.session, cells,
+                                      lends and role == "langd")
+        self._it = self._handle.it
+        self._taken = (new.event * _EVENTS)()
+        self._blocks = (new.blocks * _handle.RUNS_MAX)()
+        self.cells = (ctypes.c_uint64 * (cells or 1024)).from_address(
+            c.cell(self._it, new.room()))
+        self.fd: int = c.fd(self._it)
 
     # --- the link ---------------------------------------------------------
+    def _said(self) -> Any:
+        said = new.info()
+        self._ok(c.info(self._it, said))
+        return said
+
     @property
-    def _socket(self) -> Optional[socket.socket]:
-        return self._ends.socket
+    def unreached(self) -> Optional[str]:
+        """Why the socket could not be reached last time."""
+        number = 0 if self._up else self._said().system
+        return os.strerror(number) if number else None
 
-    def _dial(self) -> None:
-        try:
-            s = lend.reached(self.path)
-            self._epoll.register(s, select.EPOLLIN)
-        except OSError as e:  # such as no free descriptor
-            log.debug("%s: %s", self.path, e)
-            self.unreached = e.strerror
-            self._timer.set(self._retry)
-            self._retry = min(self._retry * 2, _RETRY_LAST)
-            return
-        self._timer.set(0)
-        self.unreached = None
-        self._ends.socket = s
-        self._greeting = self.send(
-            wire.HELLO, magic=wire.MAGIC, version_min=wire.VERSION,
-            version_max=wire.VERSION, role=wire.ROLES[self.role],
-            cells=self._want_cells, name=self.name, session=self.session,
-            abilities=wire.ABLE_LEND if self._lends else 0)
-
-    def _welcome(self, values: Dict[str, Any], fds: List[int]) -> None:
-        if not fds:  # at the process's limit the kernel drops the descriptor
-            raise OSError("WELCOME came without its descriptor")
-        self.cells = memoryview(mmap.mmap(
-            fds[0], values["cells"] * 8, mmap.MAP_SHARED,
-            mmap.PROT_READ)).cast("Q")
-        self._free = collections.deque(range(values["cells"]))
-        self.info, self.epoch = values, values["epoch"]
-        self._retry = _RETRY_FIRST
-        self.not_taken = None
+    def _welcome(self) -> None:
+        said = self._said()
+        self.epoch = said.epoch
+        self.info = {n: v.decode("utf-8", "replace") if isinstance(v, bytes)
+                     else v for n, v in ((n, getattr(said, n))
+                                         for n, _ in said._fields_)}
+        self.not_taken = self.refused = None
+        self._greeting._finish(None)
         self._following = len(self._pools)
         for name in list(self._pools):
             self._follow(name)
@@ -219,8 +202,10 @@ class Connection:
     def _follow(self, name: str) -> None:
         """Asks a new run of the daemon for a pool. The link is up when all
         pools have been answered."""
+        links = self._links
+
         def followed(reply: Reply) -> None:
-            if not self._socket:
+            if links != self._links or not self._following:
                 return  # the connection is lost again
             try:
                 self._map(name, reply)
@@ -231,57 +216,24 @@ class Connection:
             if self._following == 0:
                 self._is_up()
 
-        self.send(wire.POOL, name=name,
-                  layout=self._pools[name].layout).then = followed
+        self.ask_pool(name, self._pools[name].layout).then = followed
 
-    def _new_timer(self) -> due.Timer:
-        timer = due.Timer()
-        self._ends.timers.append(timer.fd)
-        self._epoll.register(timer.fd, select.EPOLLIN)
-        return timer
-
-    def _lost(self, why: str) -> None:
-        if not self._socket:
-            return
-        self._dues.clear()
-        self._epoll.unregister(self._socket)
-        self._socket.close()
-        self._ends.socket = None
-        for lender in self._lenders:
-            lender.leave()
-        self._lenders.clear()
-        self._out.clear()
-        error = errors.DaemonLost(f"{self.path}: {why}")
-        was_up, self._up, self._writing = self._up, False, False
-        rooms = self._shown()
+    def _lost(self) -> None:
+        """Takes the end of the link; rooms and tickets have their events."""
+        was_up, self._up, self._following = self._up, False, 0
+        self._greeting = Reply("hello")
+        self._links += 1
         maps = {id(p): copy.copy(p) for p in self._pools.values()}
+        rooms, self._rooms = list(self._rooms.values()), {}
         for room in rooms:  # rows that have landed stay readable
             room._pool = maps.get(id(room._pool), room._pool)
-            room._may_show.clear()
-        for reply in list(self._replies.values()):
-            reply._finish(error)
-        self._replies.clear()
-        self._rooms.clear()
-        self._free.clear()
+            room._freeze()
+            c.release(self._it, room.named, wire.ALL, 0)
         spaces, self._spaces = list(self._spaces.values()), {}
         for space in spaces:
-            space._lost(error)
-        for room in rooms:
-            # Rooms that have ended keep their state and rows.
-            if room.state not in (State.FAILED, State.SUCCESS):
-                self._fail(room, error)
+            space._lost(errors.DaemonLost(f"{self.path}: {self._why}"))
         if was_up:
             self._events.append(Event(None, 0, Link.DOWN))
-        if not self._closed:
-            self._timer.set(self._retry)
-            self._retry = min(self._retry * 2, _RETRY_LAST)
-
-    def _fail(self, room: Shown, error: errors.MmxError) -> None:
-        room._fail(error)
-        self._events.append(Event(room, wire.FAILED))
-
-    def _shown(self) -> List[Shown]:
-        return list(self._rooms.values())
 
     @property
     def connected(self) -> bool:
@@ -289,151 +241,146 @@ class Connection:
 
     @property
     def closed(self) -> bool:
-        """True after close(): the descriptor is closed."""
-        return self._epoll.closed
+        """True after close(): the connection has ended."""
+        return self._ended
 
     def _here(self) -> None:
         if os.getpid() != self._pid:
             raise errors.ForkedError(f"{self.path}: the connection belongs to "
                                      f"process {self._pid}; open another")
 
-    @property
-    def refused(self) -> Optional[errors.MmxError]:
-        """The daemon's refusal of HELLO, or None."""
-        error = self._greeting.error if self._greeting else None
-        return None if isinstance(error, errors.DaemonLost) else error
-
     # --- sending ----------------------------------------------------------
-    def send(self, message: wire.Message, stale: bool = False,
-             **values: Any) -> Reply:
-        """Sends one message; the reply is done at a later step(), or at once
-        with daemon-lost if no daemon is connected or the message is about a
-        room of an earlier connection (stale)."""
-        self._here()
-        reply = Reply(message.name)
-        if stale or not self._socket:
-            reply._finish(errors.DaemonLost(
-                f"{self.path}: " + ("reconnected" if stale else
-                               "no daemon is connected")))
-            return reply
-        self._seq = self._seq % 0xFFFFFFFF + 1
-        packet = message.encode(self._seq, **values)
-        self._replies[self._seq] = reply
-        self._out.append(packet)
-        self._flush()
+    def _error(self, number: int, text: str = "", a: int = 0, b: int = 0) \
+            -> errors.MmxError:
+        """Returns the error of a reason; those that the C library gives have
+        no text."""
+        if number == errors.DaemonLost.number and not text:
+            text = f"{self.path}: {self._why}"
+        elif number == errors.NotReady.number and not text:
+            text = f"{self.path}: no daemon is connected"
+        return errors.error(number, text, a, b)
+
+    def _ok(self, result: int) -> int:
+        """Returns the result of a call; raises its error."""
+        if result == -_handle.FORKED:
+            self._here()
+        if result < 0:
+            raise self._error(-result)
+        return result
+
+    def _sent(self, what: str, before: int, result: int) -> Reply:
+        """Returns the reply to a call's message. before: the message before
+        it."""
+        reply, number = Reply(what), c.sent(self._it)
+        if result == -errors.NotReady.number:
+            return self._unsent(what, "no daemon is connected")
+        if result < 0:
+            reply._finish(self._error(-result))
+        elif number == before:  # there is nobody to tell
+            return self._unsent(what, "reconnected")
+        else:
+            self._replies[number] = reply
         return reply
 
-    def _flush(self) -> None:
-        """Sends until the socket is full; then `fd` also waits for space,
-        which the daemon may make only after this side has received."""
-        full = False
-        while self._out and self._socket and not full:
-            try:
-                self._socket.send(self._out[0], socket.MSG_NOSIGNAL)
-                self._out.popleft()
-            except OSError as e:
-                full = e.errno in (errno.EAGAIN, errno.ENOBUFS)
-                # If that was no lack of space, the daemon's last messages are
-                # still to be read; _read ends the connection after them.
-                if not full:
-                    self._out.clear()
-        if self._socket and full != self._writing:
-            self._writing = full
-            self._epoll.modify(self._socket, select.EPOLLIN
-                               | (select.EPOLLOUT if full else 0))
+    def _unsent(self, what: str, why: str) -> Reply:
+        reply = Reply(what)
+        reply._finish(errors.DaemonLost(f"{self.path}: {why}"))
+        return reply
+
+    def _call(self, what: str, call: Callable[..., int], *values: Any) \
+            -> Reply:
+        """Makes a call that sends one message."""
+        self._here()
+        before = c.sent(self._it)
+        return self._sent(what, before, call(self._it, *values))
+
+    def ask_pool(self, name: str = "", layout: str = "") -> Reply:
+        """Asks for a pool, without a wait; mmx.Pool makes one of the
+        answer."""
+        wire.check("pool", name=name, layout=layout)
+        return self._call("pool", c.ask_pool, name.encode(),
+                          layout.encode())
+
+    def _sign_of_life(self) -> Reply:
+        """Asks the daemon for a sign of life, unless such a question is
+        unanswered: it asks for a pool of an impossible name, which any daemon
+        answers and no counter counts. Before WELCOME, that is the answer."""
+        if not self._greeting.done and not self.unreached:
+            return self._greeting
+        if not self._doubt or self._doubt.done:
+            self._doubt = self._call("pool", c.ask_pool, b"?", b"")
+        return self._doubt
 
     # --- receiving --------------------------------------------------------
     def step(self) -> List[Event]:
         """Sends, receives, reconnects when due, and returns the events.
         Never blocks."""
         self._here()
-        # from now on another thread may set the timer again
-        rung, self._rung = self._rung, False
-        if (rung or not self._socket) and not self._closed:
-            due = self._timer_due()
-            if rung and not due:
-                self._rung = True
-            if due and not self._socket:
-                self._dial()
         while self._returned:
             self._returned.popleft()._returned()
-        self._flush()
-        ready = {fd for fd, _ in self._epoll.poll(0)} if self._socket else {}
-        while self._socket and self._socket.fileno() in ready and self._read():
+        while self._take():
             pass
-        for lender in list(self._lenders):
-            lender.step(ready)
-        self._lenders = [x for x in self._lenders if not x.over]
-        if self._socket:
-            self._dues.look()
+        if self._lenders:
+            self._lend()
         events, self._events = self._events, []
         if self._watch:
             self._watch.look()
         return events
 
-    def _timer_due(self) -> bool:
-        try:
-            os.read(self._timer.fd, 8)
-        except BlockingIOError:
-            return False
-        return True
+    def _take(self) -> bool:
+        """Takes answers and events; True: there may be more."""
+        n = self._ok(c.step(self._it, self._taken, _EVENTS))
+        taken = [new.event.from_buffer_copy(e) for e in self._taken[:n]]
+        while True:
+            answer = self._handle.answer()
+            if not answer:
+                break
+            self._answered(answer)
+        for e in taken:
+            self._happened(e)
+        return n == _EVENTS
 
-    def _read(self) -> bool:
-        assert self._socket
-        got = lend.received(self._socket)
-        if got is None:
-            return False
-        packet, fds = got
-        if not packet:
-            self._lost("the daemon closed the connection")
-            return False
-        try:
-            for frame in wire.frames(packet):
-                self._frame(frame, fds)
-        except (ValueError, OSError) as e:  # a broken frame, or no cells
-            self._lost(str(e))
-        finally:
-            for fd in fds:  # those that no frame took
-                os.close(fd)
-        return True
-
-    def _frame(self, frame: wire.Frame, fds: "List[int]") -> None:
-        message, values = frame.message, frame.values
-        if message is wire.EVENT:
-            room = self._rooms.get((values["cell"], values["tag"]))
-            # If the daemon was silent for too long, its later events do not
-            # count.
-            if room and not isinstance(room.error, errors.DaemonSilent):
-                room._event(values)
-                self._events.append(Event(room, values["what"]))
+    def _answered(self, a: _handle.Answer) -> None:
+        if a.offer and not a.number:
+            self._offered(a.offer)
             return
-        if message is wire.LENDER:
-            self._lenders.append(lend.Lender(self, values))
-            return
-        if message is wire.TICKET_EVENT:
-            space = self._spaces.get(values["space"])
-            if space:
-                space._event(values)
-            return
-        if frame.seq == 0 and message is wire.ANSWER and not self._up:
-            self.not_taken = errors.error(values["err"], _text(values))
-        reply = self._replies.get(frame.seq)
+        text = a.text.decode("utf-8", "replace")
+        if a.reason == errors.DaemonLost.number:
+            text = ""  # the C library's words
+        reply = self._replies.get(a.number)
         if not reply:
+            error = self._error(a.reason, text, a.a, a.b)
+            if a.reason and not a.number:
+                self.not_taken = error
+            elif a.reason and not self._greeting.done and \
+                    a.reason != errors.DaemonLost.number:
+                self.refused = error
             return
-        if message is wire.REPORT:
-            reply.text += values["text"]
-            if values["more"]:
-                return
-        del self._replies[frame.seq]
-        reply.values = values
-        number = values.get("err", 0)
-        if message is wire.WELCOME:
-            self._welcome(values, fds)
-        # a GPU's pool may come with a handle only
-        elif message is wire.POOL_INFO:
-            reply.fd, reply.epoch = fds.pop() if fds else -1, self.epoch
-        reply._finish(errors.error(number, _text(values), values.get("a", 0),
-                                   values.get("b", 0)) if number else None)
+        reply.text += a.text
+        if a.more:
+            return
+        del self._replies[a.number]
+        reply.values, reply.epoch = dict(a=a.a, b=a.b), self.epoch
+        if a.offer:
+            reply.values, reply.fd = a.offer.values, a.offer.take_fd()
+        reply._finish(self._error(a.reason, text, a.a, a.b)
+                      if a.reason else None)
+
+    def _happened(self, e: Any) -> None:
+        if e.what == _handle.UP:
+            self._welcome()
+        elif e.what == _handle.DOWN:
+            self._lost()
+        elif e.what in (_handle.TICKET, _handle.TICKET_LOST):
+            space = self._spaces.get(e.space)
+            if space:
+                space._event(e)
+        else:
+            room = self._rooms.get((e.room.cell, e.room.tag))
+            what = e.what & 0xff
+            if room and what:
+                room._event(e)
+                self._events.append(Event(room, what))
 
     def wait(self, until: Union[Reply, Callable[[], Any]],
              timeout: Optional[float] = None,
@@ -511,7 +458,7 @@ class Connection:
         known = self._known(name, layout)
         if known:
             return known
-        reply = self.send(wire.POOL, name=name, layout=layout)
+        reply = self.ask_pool(name, layout)
         self.wait(reply, timeout)
         return self._map(name, reply)
 
@@ -521,7 +468,7 @@ class Connection:
         known = self._known(name, layout)
         if known:
             return known
-        reply = self.send(wire.POOL, name=name, layout=layout)
+        reply = self.ask_pool(name, layout)
         await self.until(reply, timeout)
         return self._map(name, reply)
 
@@ -539,7 +486,7 @@ class Connection:
         known = self._pools.get(name)
         if known and known.epoch == self.epoch:
             return known  # the answer to another caller came first
-        pool = Pool(values, reply.take_fd(), self.epoch, self._held)
+        pool = Pool(values, reply.take_fd(), self.epoch, self._handle)
         if known and known.layout == pool.layout:
             known._become(pool)
         else:
@@ -559,21 +506,65 @@ class Connection:
     def query(self, what: str, timeout: Optional[float] = 10) -> Any:
         """Returns the rows of a report, as PROTOCOL.md lists them; mmxctl
         adds columns of its own to some."""
-        reply = self.send(wire.QUERY, what=what)
+        wire.check("query", what=what)
+        reply = self._call("query", c.query, what.encode())
         self.wait(reply, timeout)
         return wire.rows(reply.text)
+
+    # --- pools of encoders on this host ------------------------------------
+    def _offered(self, offer: _handle.Offer) -> None:
+        number = offer.values["id"]
+        if offer.gone:
+            self._lenders.pop(number, None)
+            return
+        try:
+            pool = Pool({**offer.values, "access": 0}, offer.take_fd(),
+                        self.epoch, self._handle)
+        except Exception as e:  # rows are copied
+            log.warning("%s: rows are not read in place: %s", self.path, e)
+            c.lend(self._it, number, -1)
+            return
+        # It keeps the handle, and is called before the memory is unmapped.
+        weakref.finalize(pool._map, _unmapped, self._handle,
+                         number).atexit = False
+        lent = self._lenders[number] = _Lent(pool)
+        self._lent[pool.key] = pool
+        try:
+            threading.Thread(target=self._prepare, args=(lent,),
+                             daemon=True).start()
+        except RuntimeError:  # no more threads: its pages are mapped by reads
+            lent.ready = True
+
+    def _prepare(self, lent: _Lent) -> None:
+        """On a thread, so that no step waits for gigabytes."""
+        try:
+            self.prepare(lent.pool)
+        finally:
+            lent.ready = True
+            self._ring()
+
+    def _lend(self) -> None:
+        """Tells langd of the pools in which it may show rows."""
+        for number, lent in list(self._lenders.items()):
+            may = lent.ready and self.may_lend(lent.pool.key)
+            if may != lent.told:
+                lent.told = may
+                c.lend(self._it, number, may)
 
     # --- sequence ids -----------------------------------------------------
     def space(self, name: str, n_seq_max: int,
               timeout: Optional[float] = 10) -> Space:
         """Opens a space of sequence ids (langd), or finds it: the processes
         of a session share it."""
-        got = self.wait(self.send(wire.SPACE, name=name,
-                                  n_seq_max=n_seq_max), timeout)
-        known = self._spaces.get(got["a"])
+        wire.check("space", name=name, n_seq_max=n_seq_max)
+        self._linked()
+        before = c.sent(self._it)
+        number = c.ask_space(self._it, name.encode(), n_seq_max)
+        self.wait(self._sent("space", before, number), timeout)
+        known = self._spaces.get(number)
         if not known:
-            known = self._spaces[got["a"]] = Space(self, name, got["a"],
-                                                   n_seq_max)
+            known = self._spaces[number] = Space(self, name, number,
+                                                 n_seq_max)
         return known
 
     def _ticket_event(self, ticket: Ticket) -> None:
@@ -606,28 +597,40 @@ class Connection:
                        items: Sequence[Item]) -> List[Source]:
         """Announces rooms that get their blocks all together."""
         self._linked()
-        if len(items) > len(self._free):
-            raise errors.Quota(f"{len(items)} announces, {len(self._free)} "
-                               "cells are free")
+        free = self.info["cells"] - len(self._rooms)
+        if len(items) > free:
+            raise errors.Quota(f"{len(items)} announces, {free} cells are "
+                               "free")
         pool = self._ours(pool)
-        values, sources = [], []
         named = [self._named(i.room) for i in items]
-        for at, i in enumerate(items):
-            flags = (wire.KEEP if i.keep else 0) | (wire.OPEN if i.open else 0)
-            values.append(dict(
-                **named[at], pool=pool.number, flags=flags,
-                storage=wire.STORAGE[i.storage], max_rows=i.max_rows,
-                total=_rows(i.total), required_dst=i.destinations,
-                batch=len(items) - 1 - at, deadline_ms=due.ms(i.deadline),
-                key=_key(i.key), aux=i.aux,
-                traceparent=wire.traceparent(i.traceparent)))
-            # raises before any message is sent
-            wire.ANNOUNCE.encode(0, **values[-1])
-        for v in values:
-            source = Source(self, v["room"], pool, wire.WRITE)
-            self._open(source, wire.ANNOUNCE, v)
-            sources.append(source)
-        return sources
+        for one in named:
+            wire.check("announce", room=one.room)
+        for i in items:  # raises before any message is sent
+            wire.check("announce", max_rows=i.max_rows,
+                       total=_rows(i.total), required_dst=i.destinations,
+                       batch=len(items) - 1, aux=i.aux)
+            wire.traceparent(i.traceparent)
+        more = [(due.ms(i.deadline), _key(i.key)) for i in items]
+        self._ok(c.cork(self._it))
+        try:
+            return [self._announce(pool, len(items) - 1 - at, *one)
+                    for at, one in enumerate(zip(items, named, more))]
+        finally:
+            c.uncork(self._it)
+
+    def _announce(self, pool: Pool, follow: int, i: Item, named: Reference,
+                  more: Tuple[int, bytes]) -> Source:
+        source = Source(self, named, pool, wire.WRITE)
+        self._open(source, "announce", c.announce, new.announce(
+            pool=pool.id, storage=wire.STORAGE[i.storage],
+            flags=(_handle.KEEP if i.keep else 0)
+            | (_handle.OPEN if i.open else 0),
+            max_rows=0 if i.total == 0 else i.max_rows, rows=i.total or 0,
+            required_dst=i.destinations, batch=follow, deadline_ms=more[0],
+            key=more[1], aux=bytes(i.aux),
+            aux_len=len(i.aux), traceparent=_maybe(i.traceparent),
+            reference=named.packed()))
+        return source
 
     def request(self, room: Union[None, int, Reference], pool: Pool,
                 encoder: str, *,
@@ -645,21 +648,23 @@ class Connection:
         attach to read. group: (id, number of rooms): they get their blocks
         all together. announced: the id came from the room's announce, so an
         encoder that does not have it says unknown-room at once. traceparent: as in announce."""
-        flags = wire.KEEP if keep else 0
-        if announced:
-            flags |= wire.ANNOUNCED
-        pool = self._ours(pool)
+        pool, named = self._ours(pool), self._named(room)
         group_id, group_size = group or (0, 0)
-        values = dict(
-            **self._named(room), pool=pool.number, mode=wire.MODES[mode],
-            storage=wire.STORAGE[storage], flags=flags,
+        key, ms = _key(key), due.ms(deadline)
+        wire.check(
+            "request", room=named.room, rows=rows, readers=readers,
+            required_dst=destinations, group=group_id, group_size=group_size,
+            encoder=encoder)
+        wire.traceparent(traceparent)
+        got = Room(self, named, pool, encoder, mode == "stream")
+        self._open(got, "request", c.request, new.request(
+            pool=pool.id, mode=wire.MODES[mode], storage=wire.STORAGE[storage],
+            flags=(_handle.KEEP if keep else 0)
+            | (_handle.ANNOUNCED if announced else 0),
             rows=rows, readers=readers, required_dst=destinations,
-            group=group_id, group_size=group_size, deadline_ms=due.ms(deadline),
-            key=_key(key), encoder=encoder,
-            traceparent=wire.traceparent(traceparent))
-        wire.REQUEST.encode(0, **values)
-        got = Room(self, values["room"], pool, encoder, mode == "stream")
-        self._open(got, wire.REQUEST, values)
+            group=group_id, group_size=group_size, deadline_ms=ms, key=key,
+            encoder=encoder.encode(), traceparent=_maybe(traceparent),
+            reference=named.packed()))
         return got
 
     def attach(self, room: Union[int, Reference], encoder: str = "",
@@ -669,18 +674,19 @@ class Connection:
         opened or will open: returns a Room at langd (encoder is required), a
         Source at encoded. Events name the room's pool; pass it to have it
         mapped before."""
-        values = dict(**self._named(room), rights=rights,
-                      deadline_ms=due.ms(deadline), encoder=encoder)
-        room = values["room"]
-        wire.ATTACH.encode(0, **values)
+        named, ms = self._named(room), due.ms(deadline)
+        wire.check("attach", room=named.room, rights=rights, encoder=encoder)
         got: Union[Room, Source]
         ours = self._ours(pool) if pool else None
+        self._linked()
         if self.role == "langd":
-            got = Room(self, room, ours, encoder)
+            got = Room(self, named, ours, encoder)
         else:
-            got = Source(self, room, ours, rights)
+            got = Source(self, named, ours, rights)
         got.shows_rows = bool(rights & (wire.READ | wire.WRITE))
-        self._open(got, wire.ATTACH, values)
+        self._open(got, "attach", c.attach, new.attach(
+            rights=rights, deadline_ms=ms, encoder=encoder.encode(),
+            reference=named.packed()))
         return got
 
     def decline(self, room: Union[int, Reference], encoder: str,
@@ -689,18 +695,20 @@ class Connection:
         encoder can free the rows. At encoded, with encoder "" and the room's
         reference: no engine will, the room ends for all, also one that is
         announced later."""
-        return self.send(wire.DECLINE, **self._named(room), key=_key(key),
-                         encoder=encoder)
+        named = self._named(room)
+        wire.check("decline", room=named.room, encoder=encoder)
+        return self._call("decline", c.decline, encoder.encode(),
+                          named.packed(), _key(key))
 
-    def _named(self, room: Union[None, int, Reference]) -> Dict[str, Any]:
-        """Returns id and secret of a room, drawn for None."""
+    def _named(self, room: Union[None, int, Reference]) -> Reference:
+        """Returns the reference of a room, drawn for None."""
         if room is None:
-            room = Reference.draw()
+            return Reference.draw()
         if not isinstance(room, Reference):
-            return dict(room=room, secret=wire.NO_SECRET)
+            return Reference(room)
         if len(room.secret) != len(wire.NO_SECRET):
             raise ValueError(f"a secret has 16 bytes, not {len(room.secret)}")
-        return dict(room=room.room, secret=bytes(room.secret))
+        return Reference(room.room, bytes(room.secret))
 
     def _ours(self, pool: Pool) -> Pool:
         self._linked()
@@ -713,61 +721,55 @@ class Connection:
         if not self._up:
             raise errors.NotReady(f"{self.path}: no daemon is connected")
 
-    def _cell(self) -> Tuple[int, int]:
-        """Takes a free cell, with a new tag for this use."""
-        self._linked()
-        if not self._free:
-            raise errors.Quota(f"all {len(self.cells)} cells are in use")
-        self._tag = self._tag % wire.TAG_MAX + 1
-        return self._free.popleft(), self._tag
-
-    def _open(self, room: Shown, message: wire.Message,
-              values: Dict[str, Any]) -> None:
-        room.reference = Reference(values["room"], values["secret"])
-        reply = self.send(message, cell=room.cell, tag=room.tag, **values)
-        self._rooms[room.cell, room.tag] = room
+    def _open(self, room: Shown, what: str, call: Any, said: Any) -> None:
+        """Opens a room with a free cell."""
+        self._here()
+        cell, before = new.room(), c.sent(self._it)
+        result = call(self._it, said, cell)
+        if result == -errors.Quota.number:
+            raise errors.Quota(f"all {self.info['cells']} cells are in use")
+        if result != -errors.DaemonLost.number:
+            self._ok(result)
+        room._bind(cell)
+        reply = room.opened = self._sent(what, before, result)
 
         def opened(answer: Reply) -> None:
             room._answered(answer)
-            place = (room.cell, room.tag)
-            if answer.error and self._rooms.pop(place, None):
-                self._free.append(room.cell)
+            if answer.error and self._rooms.pop(room.place, None):
+                c.release(self._it, room.named, wire.ALL, 0)
                 self._events.append(Event(room, wire.FAILED))
 
         reply.then = opened
-        room.opened = reply
-        if reply.done:  # not connected
-            opened(reply)
+        if reply.done:  # the link has just ended
+            room._answered(reply)
+            self._events.append(Event(room, wire.FAILED))
         else:
-            self._dues.add(room, values["deadline_ms"] / 1000)
+            self._rooms[room.place] = room
 
-    def _unbind(self, room: Shown) -> None:
-        """Frees the room's cell: its last RELEASE was answered."""
-        self._forget(room)
-        if self._rooms.pop((room.cell, room.tag), None):
-            self._free.append(room.cell)
+    def _release(self, room: Shown, rows: int, flags: int) -> Reply:
+        if room._link != self._links:
+            self._forget(room)
+            return self._unsent("release", "reconnected")
+        self._here()
+        before = c.sent(self._it)
+        result = c.release(self._it, room.named, rows, flags)
+        # otherwise nothing was sent, and the room is as it was
+        if rows == wire.ALL and result in (0, -errors.DaemonLost.number):
+            self._forget(room)
+            self._rooms.pop(room.place, None)
+        return self._sent("release", before, result)
 
     def _is_returned(self, room: Shown) -> None:
         """Notes that a lent array has ended, for the next step(), which is
-        made due. Not in a forked child: its timer is the parent's."""
+        made due. Not in a forked child: its bell is the parent's."""
         if os.getpid() != self._pid:
             return
         self._returned.append(room)
         self._ring()
 
-    def _ring(self, seconds: float = 1e-9) -> None:
-        """Sets the timer, so that step() is due. Any thread."""
-        if not self._closed:
-            self._timer.set(seconds)
-        # set first: a step() meanwhile may read it too early
-        self._rung = True
-
-    def _hold(self, pools: List[Pool]) -> None:
-        """Makes rooms hold the pools of a lender in which they may come to
-        show rows; without a link no room can."""
-        for room in self._shown() if self._socket else ():
-            if not room._has_ended:
-                room._may_show += pools
+    def _ring(self) -> None:
+        """Makes a step() due. Any thread."""
+        c.wake(self._it)
 
     def _forget(self, room: Shown) -> None:
         if self._watch:
@@ -775,8 +777,8 @@ class Connection:
 
     # --- the end ----------------------------------------------------------
     def close(self, timeout: float = 5) -> None:
-        """Sends BYE: open rooms end as if released. In a forked child: closes
-        the child's copy only."""
+        """Sends BYE: open rooms end as if released. In a forked child it does
+        nothing."""
         if self._closed:
             return
         self._closed = True
@@ -784,7 +786,7 @@ class Connection:
             # A connection that is not up has nothing to end.
             if os.getpid() == self._pid and self._up:
                 with contextlib.suppress(errors.MmxError, TimeoutError):
-                    self.wait(self.send(wire.BYE), timeout)
+                    self.wait(self._call("bye", c.bye), timeout)
         finally:
             self._end()
 
@@ -797,18 +799,22 @@ class Connection:
         try:
             if self._up:
                 with contextlib.suppress(errors.MmxError, TimeoutError):
-                    await self.until(self.send(wire.BYE), timeout)
+                    await self.until(self._call("bye", c.bye),
+                                     timeout)
         finally:
             self._end()
 
     def _end(self) -> None:
-        if os.getpid() == self._pid:
-            self._lost("closed")
-            if self._watch:
-                self._watch.close()
-            self._timer.set(0)
-        self._held.finalizer.detach()
-        self._ends.close()
+        if os.getpid() != self._pid:
+            return
+        self._why = "closed"
+        c.end(self._it)
+        while self._take():  # what the end of the link fails
+            pass
+        self._lenders.clear()
+        self._ended = True
+        if self._watch:
+            self._watch.close()
 
     def __enter__(self) -> Connection:
         return self
@@ -823,13 +829,16 @@ class Connection:
         await self.aclose()
 
 
-def _text(values: Dict[str, Any]) -> str:
-    text = values.get("text", "")
-    return text if isinstance(text, str) else text.decode("utf-8", "replace")
+def _unmapped(handle: _handle.Handle, number: int) -> None:
+    c.lend(handle.it, number, -1)
 
 
 def _rows(rows: Optional[int]) -> int:
     return wire.UNKNOWN if rows is None else rows
+
+
+def _maybe(text: str) -> Optional[bytes]:
+    return text.encode() or None
 
 
 def _lacking(until: Union[Reply, Callable[[], Any]]) -> Callable[[], str]:

@@ -9,13 +9,13 @@ from_bf16() convert.
 from __future__ import annotations
 
 import _thread
+import contextlib
 import ctypes
 import mmap
 import os
 import sys
-from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Tuple
+from typing import TYPE_CHECKING, Any, Dict, NamedTuple, Tuple
 
-from . import errors, wire
 from .dtypes import DTYPES
 
 if TYPE_CHECKING:
@@ -90,7 +90,8 @@ class _Map(mmap.mmap):
         # The release of all pages takes long, and an engine's step may be what
         # drops the last array: a thread does it.
         if not ends() and len(self) > _SLICE:
-            _thread.start_new_thread(self._empty, ())
+            with contextlib.suppress(RuntimeError):  # no more threads
+                _thread.start_new_thread(self._empty, ())
 
     def _empty(self) -> None:
         self.pinned = None
@@ -118,6 +119,7 @@ class Pool:
                  held: Any = None) -> None:
         self.epoch = epoch  # of the run that the map belongs to
         self.number: int = info["pool"]
+        self.id: int = info["id"]  # the C library's number
         self.key = epoch, self.number
         self.name: str = info["name"]
         self.block_rows: int = info["block_rows"]
@@ -127,16 +129,8 @@ class Pool:
         self.writable: bool = info["access"] == 1
         self.fields: Dict[str, Field] = {}
         try:
-            words: List[str] = self.layout.split(",")
-            for word, region in zip(words, wire.regions(info["fields"])):
-                name, kind, elements = word.split(":")
-                f = Field(name, kind, int(elements), *region)
-                if f.row_bytes != f.elements * DTYPES[kind].bytes or \
-                        f.offset + f.row_bytes * self.block_rows * \
-                        self.blocks > info["bytes"]:
-                    raise errors.Malformed(f"pool {self.name} has no room for "
-                                           f"its field {name}")
-                self.fields[name] = f
+            for field in map(Field._make, info["fields"]):
+                self.fields[field.name] = field
             if info["share"] not in ("", "memfd"):
                 from . import cuda
 

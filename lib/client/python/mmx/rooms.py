@@ -8,14 +8,15 @@ Cancelling either does not affect the room.
 
 from __future__ import annotations
 
+import ctypes
 import enum
 import time
 import weakref
-from math import inf
-from typing import (TYPE_CHECKING, Any, Callable, Dict, Iterator, List,
+from typing import (TYPE_CHECKING, Any, Callable, Iterator, List, Mapping,
                     NamedTuple, Optional, Tuple)
 
-from . import errors, lend, wire
+from . import _handle, errors, wire
+from ._handle import c, new
 from .pool import Pool
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 # How long after its cell the event with the reason may come.
 AHEAD_S = 1.0
+# numbers of pools from here on are of encoders
+LENDER_POOLS = 16
 
 
 class State(enum.IntEnum):
@@ -51,34 +54,34 @@ class Run(NamedTuple):
 class Shown:
     """The common part of both sides: a cell, its word, runs of rows."""
 
-    def __init__(self, conn: "Connection", room: int,
+    def __init__(self, conn: "Connection", named: wire.Reference,
                  pool: Optional[Pool]) -> None:
-        self.conn, self.room, self._pool = conn, room, pool
-        self.cell, self.tag = conn._cell()
+        self.conn, self.room, self._pool = conn, named.room, pool
+        self.reference = named  # for the other side
         self.opened: "Reply"  # reply to ANNOUNCE, REQUEST or ATTACH
-        self.reference: wire.Reference  # for the other side
         self.total: Optional[int] = None
         self.storage = 0
         self.released = 0  # rows [0, released) were released
         self.error: Optional[errors.MmxError] = None
         # the cell says failed, and the event is awaited until then; 0: no
         self._ahead_until = 0.0
-        self._cells = conn.cells
+        self._cells: Mapping[int, int] = conn.cells
+        self._link = conn._links
         self.shows_rows = True  # False: attached with WATCH only
         self._where = -1 if pool is None else pool.number
-        # maps that a lender has dropped, but this room may still show
-        self._may_show: List[Pool] = []
         # first row, blocks from there on
-        self._reported: Tuple[int, bytes] = 0, b""
+        self._reported: Tuple[int, List[Tuple[int, int]]] = 0, []
         # _reported as runs; None: its pool is not mapped yet
         self._laid: Optional[List[Run]] = []
         # its pool is not mapped yet
         self._views: "List[Tuple[int, weakref.ref[Any]]]" = []
         # lent arrays; the end of the last one releases the room
         self._lent = 0
-        self._due = inf  # when due.py looks at its deadline
-        # the question for which that look waits
-        self._doubt: "Optional[Reply]" = None
+
+    def _bind(self, cell: Any) -> None:
+        """Takes the cell that shows the room."""
+        self.named, self.place = cell, (cell.cell, cell.tag)
+        self.cell, self.tag = self.place
 
     def __repr__(self) -> str:
         return (f"<{type(self).__name__} {self.room:#x} {self.state.name} "
@@ -87,10 +90,18 @@ class Shown:
     # --- state, from the cell ---------------------------------------------
     @property
     def _word(self) -> int:
-        word = self._cells[self.cell]
-        # With another tag in the cell the daemon has not read the room's
-        # opening yet.
-        return word if word >> 10 & wire.TAG_MAX == self.tag else 1
+        word: int = self._cells[self.cell]
+        if word >> 10 & wire.TAG_MAX == self.tag:
+            return word
+        # The daemon has not read the room's opening yet, or has ended.
+        now = new.state()
+        c.poll(self.conn._it, self.named, 1, now)
+        return now.rows << 32 | now.reason << 4 | now.state
+
+    def _freeze(self) -> None:
+        """Keeps the word as it is: the cell will be another room's."""
+        other = wire.TAG_MAX << 10
+        self._cells = {self.cell: self._word & ~other | self.tag << 10}
 
     @property
     def state(self) -> State:
@@ -107,12 +118,6 @@ class Shown:
         if not self.error and self._word & 15 == State.FAILED:
             self.error = errors.error(self._word >> 4 & 63)
         return self.error
-
-    @property
-    def _has_ended(self) -> bool:
-        """True if the event of the room's end has come, or the room failed
-        here."""
-        return bool(self.error)
 
     def _lacks(self) -> str:
         """Returns what a wait for the room lacks, for people."""
@@ -133,26 +138,38 @@ class Shown:
         # stays.
         if not self.error or (error.text and not self.error.text):
             self.error = error
-        self._may_show.clear()
 
-    def _event(self, event: Dict[str, Any]) -> None:
-        if event["total"] != wire.UNKNOWN:
-            self.total = event["total"]
-        self.storage = event["storage"] or self.storage
-        if event["what"] & wire.FAILED:
-            self._fail(errors.error(event["reason"], event["text"],
-                                    event["a"], event["b"]))
-        if event["runs"] and self.shows_rows:
-            self._where = event["pool"]
-            # The event has all runs of the room; earlier rows were released by
-            # all.
-            self._reported = event["first"], event["runs"]
-            pool = self._pool = self.conn._lent.get(
-                (self.conn.epoch, self._where), self._pool)
-            known = pool and pool.number == self._where
-            self._laid = self._lay(pool) if known else None
-        if event["what"] & wire.READY:
-            self._may_show.clear()
+    def _event(self, e: Any) -> None:
+        if e.total != wire.UNKNOWN:
+            self.total = e.total
+        self.storage = e.storage or self.storage
+        if e.what & wire.FAILED:
+            text = e.text.decode("utf-8", "replace")
+            if e.reason == errors.DaemonSilent.number:
+                text = (f"{self.conn.path}: no answer, and the deadline of "
+                        f"room {self.room:#x} has passed")
+            self._fail(self.conn._error(e.reason, text, e.a, e.b))
+        if e.what & (wire.GRANTED | wire.LANDED | wire.READY) and \
+                self.shows_rows:
+            self._take_runs()
+
+    def _take_runs(self) -> None:
+        number, first = ctypes.c_int(), ctypes.c_uint32()
+        blocks = self.conn._blocks
+        n = c.blocks(self.conn._it, self.named, number, first, blocks,
+                     _handle.RUNS_MAX)
+        if n > 0:
+            self._shows(number.value, first.value,
+                        [(b.block, b.blocks) for b in blocks[:n]])
+
+    def _shows(self, number: int, first: int,
+               blocks: List[Tuple[int, int]]) -> None:
+        """Notes all runs of the room; earlier rows were released by all."""
+        self._where, self._reported = number, (first, blocks)
+        pool = self._pool = self.conn._lent.get(
+            (self.conn.epoch, self._where), self._pool)
+        known = pool and pool.number == self._where
+        self._laid = self._lay(pool) if known else None
 
     @property
     def pool(self) -> Pool:
@@ -163,7 +180,7 @@ class Shown:
             if self._where < 0:
                 raise errors.NotReady(f"room {self.room:#x}: no event has "
                                       "named its pool yet")
-            if self._cells is not self.conn.cells:
+            if self._link != self.conn._links:
                 raise errors.Stale(f"room {self.room:#x} is of an earlier run "
                                    "of the daemon, and shows no pool here")
             pool = self.conn._pool_numbered(self._where)
@@ -179,12 +196,12 @@ class Shown:
         return self._laid
 
     def _lay(self, pool: Pool) -> List[Run]:
-        size, (at, blob) = pool.block_rows, self._reported
+        size, (at, reported) = pool.block_rows, self._reported
         runs: List[Run] = []
-        for block, blocks in wire.runs(blob):
+        for block, blocks in reported:
             if block + blocks > pool.blocks:
-                raise wire.BadFrame(f"pool {pool.name} has no blocks {block} "
-                                    f"to {block + blocks}")
+                raise errors.Malformed(f"pool {pool.name} has no blocks "
+                                       f"{block} to {block + blocks}")
             runs.append(Run(at, blocks * size, block * size))
             at += blocks * size
         return runs
@@ -237,27 +254,22 @@ class Shown:
                              for first, view in self._views):
             raise errors.ViewInUse(
                 f"room {self.room:#x}: an array still shows released rows")
+        wire.check("release", rows=rows)
         before, self.released = self.released, max(self.released, rows)
-        if rows == wire.ALL:
-            self._may_show.clear()
-        if rows == wire.ALL and self._where >= lend.POOLS and self._pool:
+        if rows == wire.ALL and self._where >= LENDER_POOLS and self._pool:
             # The encoder of an ended langd waits for the end of all maps.
             self._laid, self._pool = self._runs, None
         if self.opened.done and self.opened.error:
             self.conn._forget(self)
             return self.opened  # the daemon refused to open the room
-        flags = wire.KEEP if keep else 0
+        flags = _handle.KEEP if keep else 0
         if no_readers:
-            flags |= wire.NO_READERS
-        reply = self._send(wire.RELEASE, rows=rows, flags=flags)
-        if reply.done and rows == wire.ALL:
-            self.conn._forget(self)  # that run of the daemon has ended
+            flags |= _handle.NO_READERS
+        reply = self.conn._release(self, rows, flags)
 
         def answered(answer: "Reply") -> None:
             if answer.error:
                 self.released = before
-            elif rows == wire.ALL:
-                self.conn._unbind(self)
 
         reply.then = answered
         return reply
@@ -267,16 +279,16 @@ class Shown:
         of any length; 256 bytes of it go, which may be to another host:
         without the path of our socket, which errors of ours begin with."""
         text = text.replace(f"{self.conn.path}: ", "")
-        number = next(c.number for c in errors.BY_NUMBER.values()
-                      if c.reason == reason)
+        number = next(kind.number for kind in errors.BY_NUMBER.values()
+                      if kind.reason == reason)
         some = text.encode(errors="replace")[:256].decode(errors="ignore")
-        return self._send(wire.ABORT, reason=number, text=some)
+        return self._send("abort", c.abort, number, some.encode())
 
-    def _send(self, message: wire.Message, **values: Any) -> "Reply":
-        # After a reconnect the cell may belong to another room.
-        stale = self._cells is not self.conn.cells
-        return self.conn.send(message, cell=self.cell, tag=self.tag,
-                              stale=stale, **values)
+    def _send(self, what: str, call: Callable[..., int], *values: Any) \
+            -> "Reply":
+        if self._link != self.conn._links:
+            return self.conn._unsent(what, "reconnected")
+        return self.conn._call(what, call, self.named, *values)
 
     def __enter__(self: Any) -> Any:
         return self
@@ -355,9 +367,9 @@ class _Rows:
 class Source(Shown):
     """A room of the encode side, made by Connection.announce()."""
 
-    def __init__(self, conn: "Connection", room: int, pool: Optional[Pool],
-                 rights: int) -> None:
-        super().__init__(conn, room, pool)
+    def __init__(self, conn: "Connection", named: wire.Reference,
+                 pool: Optional[Pool], rights: int) -> None:
+        super().__init__(conn, named, pool)
         self.rights = rights
         self.may_write = -1  # rows granted; -1: not yet
         self.have = False  # rows of its key exist: nothing to write
@@ -365,17 +377,18 @@ class Source(Shown):
         self.ended = False  # DONE or FAILED was received
         self.served = self.failed = 0  # destinations, once ended
 
-    def _event(self, event: Dict[str, Any]) -> None:
-        super()._event(event)
-        if event["what"] & wire.GRANTED:
-            self.may_write = event["rows"]
-        if event["what"] & wire.HAVE:
+    def _event(self, e: Any) -> None:
+        super()._event(e)
+        if e.what & wire.GRANTED:
+            self.may_write = e.rows
+        if e.what & wire.HAVE:
             self.have = True
-        if event["what"] & wire.WANTED:
-            self.wanted = event["a"]
-        if event["what"] & (wire.DONE | wire.FAILED):
+        if e.what & (wire.DONE | wire.FAILED):
             self.ended = True
-            self.served, self.failed = event["a"], event["b"]
+            self.served, self.failed = e.a, e.b
+        elif e.what & wire.WANTED:
+            self.wanted = e.a
+        self.wanted = max(self.wanted, self.served + self.failed)
 
     def wait_granted(self, timeout: Optional[float] = None) -> "Source":
         """Blocks until rows may be written, or exist already (have)."""
@@ -400,10 +413,6 @@ class Source(Shown):
         return not self._failed() and self.state is State.SUCCESS and \
             self.ended
 
-    @property
-    def _has_ended(self) -> bool:
-        return self.ended or super()._has_ended
-
     def _stands(self) -> str:
         if self.may_write < 0 and not self.have:
             return "it waits for blocks"
@@ -419,19 +428,24 @@ class Source(Shown):
         """Declares rows [first, end) written; they must not change. final:
         no process of the session writes after this; total: the length, `end`
         by default."""
-        if total is None:
-            total = end if final else wire.UNKNOWN
-        return self._send(
-            wire.COMMIT, first=first, rows=end - first,
-            flags=wire.FINAL if final else 0, total=total, aux=aux)
+        rows = end - first
+        if not final and (aux or total is not None):
+            raise ValueError("total and aux come with the last rows (final)")
+        total = end if total is None else total
+        wire.check("commit", first=first, rows=rows, total=total, aux=aux)
+        if not final:
+            return self._send("commit", c.commit, first, rows)
+        return self._send("commit", c.commit_final, first, rows, total,
+                          bytes(aux), len(aux))
 
 
 class Room(Shown):
     """A room of the language side, made by Connection.request()."""
 
-    def __init__(self, conn: "Connection", room: int, pool: Optional[Pool],
-                 encoder: str, stream: bool = False) -> None:
-        super().__init__(conn, room, pool)
+    def __init__(self, conn: "Connection", named: wire.Reference,
+                 pool: Optional[Pool], encoder: str,
+                 stream: bool = False) -> None:
+        super().__init__(conn, named, pool)
         self.encoder, self.stream = encoder, stream
         self.aux = b""
         self.complete = False  # READY was received: rows, runs and aux
@@ -443,16 +457,13 @@ class Room(Shown):
         if not answer.error:
             self.stream_rows = answer.values["a"]
 
-    def _event(self, event: Dict[str, Any]) -> None:
-        super()._event(event)
-        self.generation = event["generation"] or self.generation
-        self.aux = event["aux"] or self.aux
-        if event["what"] & wire.READY:
+    def _event(self, e: Any) -> None:
+        super()._event(e)
+        self.generation = e.generation or self.generation
+        if e.aux_len:
+            self.aux = ctypes.string_at(e.aux, e.aux_len)
+        if e.what & wire.READY:
             self.complete = True
-
-    @property
-    def _has_ended(self) -> bool:
-        return self.complete or super()._has_ended
 
     def _stands(self) -> str:
         if self.total is None and not self.rows:

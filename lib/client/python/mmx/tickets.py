@@ -6,16 +6,16 @@ to requests, so that no two requests share one.
         decode(seq_id=ticket.seq)
 
 ask() does not wait: the ticket is pending until a step() returns the event of
-its id (or its loss). Frames arrive in order and an answer carries the present
-state, so an event that arrives while asks are unanswered is older than their
-answer and is ignored.
+its id (or its loss).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Dict, NamedTuple, Optional
+from typing import (TYPE_CHECKING, Any, Callable, Dict, NamedTuple,
+                    Optional)
 
-from . import due, errors, wire
+from . import _handle, due, errors, wire
+from ._handle import c, new
 
 if TYPE_CHECKING:
     from .client import Connection, Reply
@@ -42,7 +42,7 @@ class Ticket:
         self.generation = 0
         self.error: Optional[errors.MmxError] = None  # why it is lost
         self.released = False
-        self._asks = 0
+        self._refusal: Optional[errors.MmxError] = None  # with its text
 
     def __repr__(self) -> str:
         state = f"seq {self.seq}" if self.seq is not None else \
@@ -91,30 +91,13 @@ class Ticket:
 
     # --- the daemon's answers and events ----------------------------------
     def _answered(self, reply: "Reply") -> None:
-        self._asks -= 1
-        if self.released or self.error:
-            return
-        if reply.error:
-            if self.seq is None and not self._asks:
-                self._lose(reply.error)
-        elif reply.values["a"] == _NONE:
-            self.seq = None
-        else:
-            self._hold(reply.values["a"], reply.values["b"])
-
-    def _event(self, values: Dict[str, Any]) -> None:
-        if self._asks:
-            return
-        if not values["state"]:
-            self._lose(errors.error(values["reason"]))
-        elif values["seq"] != _NONE:
-            self._hold(values["seq"], values["generation"])
+        self._refusal = reply.error  # its loss is an event
 
     def _hold(self, seq: int, generation: int) -> None:
         self.seq, self.generation = seq, generation
         self.space.conn._ticket_event(self)
 
-    def _lose(self, error: errors.MmxError) -> None:
+    def _lose(self, error: Optional[errors.MmxError]) -> None:
         self.seq, self.error = None, error
         self.space._forget(self)
         self.space.conn._ticket_event(self)
@@ -140,19 +123,25 @@ class Space:
         configured; hold: seconds of the lease, 0 until released; room: its
         failure frees the id. A second call for the same request changes
         nothing and returns the same ticket."""
-        reply = self.conn.send(
-            wire.TICKET, stale=self.gone, space=self.number,
-            wait_ms=due.ms(wait), hold_ms=due.ms(hold),
-            cell=room.cell if room else _NONE, tag=room.tag if room else 0,
-            request=request)
+        wait_ms, hold_ms = due.ms(wait), due.ms(hold)
+        wire.check("ticket", request=request)
         ticket = self._tickets.get(request)
         if not ticket:
             ticket = self._tickets[request] = Ticket(self, request)
-        ticket._asks += 1
+        reply = self._call("ticket", lambda it: c.ticket(
+            it, new.ticket(space=self.number, request=request.encode(),
+                             wait_ms=wait_ms, hold_ms=hold_ms,
+                             room=room.named if room else new.room())))
         reply.then = ticket._answered
         if reply.done:
-            ticket._answered(reply)
+            ticket._lose(reply.error)
         return ticket
+
+    def _call(self, what: str, call: Callable[..., int], *values: Any) \
+            -> "Reply":
+        if self.gone:
+            return self.conn._unsent(what, "reconnected")
+        return self.conn._call(what, call, *values)
 
     def acquire(self, request: str, timeout: Optional[float] = None, *,
                 hold: float = 0, room: "Optional[Room]" = None) -> Ticket:
@@ -175,16 +164,15 @@ class Space:
                 and ticket.generation == generation:
             ticket.seq, ticket.released = None, True
             self._forget(ticket)
-        return self.conn.send(
-            wire.TICKET_RELEASE, stale=self.gone, space=self.number,
-            generation=generation, request=request)
+        return self._call("ticket_release", c.ticket_release,
+                          self.number, request.encode(), generation)
 
     def query(self, request: str,
               timeout: Optional[float] = 10) -> Optional[Holding]:
         """Asks the daemon what a request of this session holds, also one of
         another process; None: it neither holds nor awaits an id."""
-        reply = self.conn.send(wire.TICKET_QUERY, stale=self.gone,
-                               space=self.number, request=request)
+        reply = self._call("ticket_query", c.ask_ticket, self.number,
+                           request.encode())
         try:
             got = self.conn.wait(reply, timeout)
         except errors.UnknownRoom:
@@ -196,10 +184,16 @@ class Space:
         if self._tickets.get(ticket.request) is ticket:
             del self._tickets[ticket.request]
 
-    def _event(self, values: Dict[str, Any]) -> None:
-        ticket = self._tickets.get(values["request"])
-        if ticket:
-            ticket._event(values)
+    def _event(self, e: Any) -> None:
+        ticket = self._tickets.get(e.request.decode())
+        if not ticket or self.gone:
+            return
+        if e.what == _handle.TICKET:
+            ticket._hold(e.a, e.generation)
+        else:
+            said = ticket._refusal
+            ticket._lose(said if said and said.number == e.reason
+                         else self.conn._error(e.reason))
 
     def _lost(self, error: errors.MmxError) -> None:
         self.gone = True

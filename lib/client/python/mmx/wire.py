@@ -1,8 +1,8 @@
-"""Frames on the socket between an engine and its daemon.
+"""Words of the socket between an engine and its daemon: constants, limits of
+what messages hold, references, ids of names, reports.
 
-PROTOCOL.md section 1 has the tables of messages, which are the C library's, as
-are references and ids of names; test_wire.py checks the constants against
-wire.h. Pure: bytes in, values out.
+PROTOCOL.md section 1 has the tables of messages, which are the C library's;
+test_wire.py checks the constants against wire.h. Pure: bytes in, values out.
 """
 
 from __future__ import annotations
@@ -11,15 +11,12 @@ import ctypes
 import os
 import re
 import struct
-from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Tuple, \
-    Union
+from operator import index
+from typing import Any, Dict, List, NamedTuple, Sequence, Union
 
 from . import errors
 from ._lib import call
 
-MAGIC = 0x4C584D4D  # the bytes MMXL
-VERSION = 1
-PACKET_MAX = 65536
 UNKNOWN = 0xFFFFFFFF  # a row count that is not known yet
 ALL = 0xFFFFFFFF  # RELEASE: every row, and the cell is free again
 TAG_MAX = 0x3FFFFF
@@ -29,116 +26,37 @@ NO_SECRET = bytes(16)
 ROLES = {"any": 0, "encoded": 1, "langd": 2}
 STORAGE = {"any": 0, "compact": 1, "padded": 2, "prompt": 3}
 MODES = {"whole": 0, "stream": 1}
-KEEP, OPEN, FINAL, ANNOUNCED = 1, 2, 1, 16  # flags
-NO_READERS = 2  # flag of RELEASE
 READ, WRITE, WATCH = 1, 2, 4  # rights of ATTACH
-ABLE_LEND = 1  # ability of HELLO
 GRANTED, HAVE, WANTED, DONE, LENGTH = 1, 2, 4, 8, 16  # bits of EVENT.what
 LANDED, READY, FAILED = 32, 64, 128
 
-_HEADER = struct.Struct("<HHII")  # type, zero, length of the body, seq
-_FIXED = {kind: struct.Struct("<" + form) for kind, form in (
-    ("u8", "B"), ("u16", "H"), ("u32", "I"), ("u64", "Q"), ("key", "32s"),
-    ("secret", "16s"))}
-_LENGTH = {"text": struct.Struct("<H"), "blob": struct.Struct("<I")}
+# What messages have place for, by the names of their fields.
+BITS = {"room": 64, "group": 64, "cells": 32, "max_rows": 32, "rows": 32,
+        "total": 32, "first": 32, "n_seq_max": 32, "readers": 16,
+        "required_dst": 16, "group_size": 16, "batch": 16, "rights": 8}
+BYTES = {"name": 63, "session": 63, "layout": 1024, "encoder": 128,
+         "what": 32, "request": 63, "aux": 32768}
 
 
-class BadFrame(ValueError):
-    """Bytes that do not fit the tables."""
-
-
-class Message:
-    """One kind of message: its fields in order, with a limit for texts and
-    blobs; made of a line of mmx_messages()."""
-
-    def __init__(self, line: bytes) -> None:
-        self.name, number, *fields = line.decode().split(" ")
-        self.number = int(number)
-        self.fields: List[Tuple[str, str, int]] = []
-        for name, kind, *limit in (word.split(":") for word in fields):
-            self.fields.append((name, kind, int(*limit)))
-
-    def encode(self, seq: int, /, **values: Any) -> bytes:
-        """Returns one frame. Omitted fields are 0 or empty."""
-        unknown = set(values) - {field for field, _, _ in self.fields}
-        if unknown:
-            raise TypeError(f"{self.name} has no field {sorted(unknown)}")
-        parts = []
-        for name, kind, limit in self.fields:
-            if kind in _FIXED:
-                value = values.get(name, b"" if kind in ("key", "secret")
-                                   else 0)
-                try:
-                    parts.append(_FIXED[kind].pack(value))
-                except struct.error:
-                    what = value if isinstance(value, int) \
-                        else type(value).__name__
-                    raise ValueError(f"{self.name}.{name}: {what} is no "
-                                     f"{kind}") from None
-                continue
-            data = values.get(name, b"")
-            if isinstance(data, str):
-                data = data.encode()
-            if len(data) > limit:
-                raise ValueError(f"{self.name}.{name}: {len(data)} bytes, "
-                                 f"at most {limit} fit")
-            parts += (_LENGTH[kind].pack(len(data)), data)
-        body = b"".join(parts)
-        return _HEADER.pack(self.number, 0, len(body), seq) + body
-
-    def decode(self, body: memoryview) -> Dict[str, Any]:
-        """Returns values by name. Ignores unknown bytes at the end."""
-        values: Dict[str, Any] = {}
-        at = 0
-        for name, kind, limit in self.fields:
-            packer = _FIXED.get(kind) or _LENGTH[kind]
-            if at + packer.size > len(body):
-                raise BadFrame(f"{self.name}: cut off at {name}")
-            value, = packer.unpack_from(body, at)
-            at += packer.size
-            if kind in _LENGTH:
-                if value > limit or at + value > len(body):
-                    raise BadFrame(f"{self.name}.{name}: length {value}")
-                at, data = at + value, bytes(body[at:at + value])
-                value = data.decode("utf-8", "replace") if kind == "text" \
-                    else data
-            values[name] = value
-        return values
-
-
-class Frame(NamedTuple):
-    message: Message
-    seq: int
-    values: Dict[str, Any]
-
-
-_messages = call("mmx_messages", returns=ctypes.c_char_p)
-MESSAGES = {m.number: m for m in map(Message, _messages().split(b"\n")[:-1])}
-(HELLO, POOL, ANNOUNCE, COMMIT, REQUEST, ATTACH, RELEASE, ABORT, DECLINE, BYE,
- QUERY, SPACE, TICKET, TICKET_RELEASE, TICKET_QUERY, MAP, MAPPED, ANSWER,
- WELCOME, POOL_INFO, EVENT, REPORT, TICKET_EVENT, LENDER) = map(
-     {m.name: m for m in MESSAGES.values()}.__getitem__,
-     "hello pool announce commit request attach release abort decline bye query "
-     "space ticket ticket_release ticket_query map mapped answer welcome "
-     "pool_info event report ticket_event lender".split())
-
-
-def frames(packet: bytes) -> Iterator[Frame]:
-    """Yields the frames of one packet. Skips unknown kinds: a newer daemon
-    may send them."""
-    view = memoryview(packet)
-    at = 0
-    while at < len(view):
-        if at + _HEADER.size > len(view):
-            raise BadFrame("frame header is cut off")
-        number, _, length, seq = _HEADER.unpack_from(view, at)
-        at += _HEADER.size
-        if at + length > len(view):
-            raise BadFrame("frame is cut off")
-        message = MESSAGES.get(number)
-        if message:
-            yield Frame(message, seq, message.decode(view[at:at + length]))
-        at += length
+def check(message: str, **values: Any) -> None:
+    """Raises ValueError for a value that the message has no place for, which C
+    would cut."""
+    for name, value in values.items():
+        if name in BITS:
+            try:
+                fits = 0 <= index(value) < 1 << BITS[name]
+            except TypeError:
+                fits, value = False, type(value).__name__
+            if not fits:
+                raise ValueError(f"{message}.{name}: {value} is no "
+                                 f"u{BITS[name]}")
+            continue
+        data = value.encode() if isinstance(value, str) else value
+        if len(data) > BYTES[name]:
+            raise ValueError(f"{message}.{name}: {len(data)} bytes, at most "
+                             f"{BYTES[name]} fit")
+        if isinstance(value, str) and b"\0" in data:
+            raise ValueError(f"{message}.{name}: a text has no byte of 0")
 
 
 _REFERENCE = struct.Struct("@Q16s")  # struct mmx_reference
@@ -239,25 +157,19 @@ class Reference(NamedTuple):
     def __bytes__(self) -> bytes:
         return self._as(_bytes)
 
+    def packed(self) -> bytes:
+        """Returns it as struct mmx_reference."""
+        return _REFERENCE.pack(*self)
+
     def _as(self, form: Any) -> bytes:
         out = ctypes.create_string_buffer(50)
-        length = form(_REFERENCE.pack(*self), out)
+        length = form(self.packed(), out)
         if length < 0:
             raise ValueError("a reference to room 0")
         return out.raw[:length]
 
     def __repr__(self) -> str:
         return f"<Reference {self.room:#x}>"  # tracebacks are logged
-
-
-def runs(blob: bytes) -> Iterator[Tuple[int, int]]:
-    """Yields EVENT.runs as (block, blocks) pairs."""
-    return struct.iter_unpack("<II", blob[:len(blob) // 8 * 8])
-
-
-def regions(blob: bytes) -> List[Tuple[int, int]]:
-    """Returns POOL_INFO.fields as (offset, bytes per row) pairs."""
-    return list(struct.iter_unpack("<QI", blob))
 
 
 def rows(data: bytes) -> List[Dict[str, Any]]:

@@ -72,7 +72,7 @@ class Pooled:
                  layout: str = "") -> None:
         self.conn, self._name, self._layout = conn, name, layout
         # raises if they are malformed
-        mmx.wire.POOL.encode(0, name=name, layout=layout)
+        mmx.wire.check("pool", name=name, layout=layout)
         self._log, self._settings = log, settings
         self.mapped: Optional[mmx.Pool] = None  # the last pool; stays readable
         self.unusable: Optional[Exception] = None  # why there is no pool
@@ -108,8 +108,7 @@ class Pooled:
             self._asked, self.unusable, self._said = None, None, ""
         if not self._asked and time.monotonic() >= self._again:
             self._again = time.monotonic() + AGAIN_S
-            self._asked = self.conn.send(
-                mmx.wire.POOL, name=self._name, layout=self._layout)
+            self._asked = self.conn.ask_pool(self._name, self._layout)
         if self._asked and self._asked.done:
             asked, self._asked = self._asked, None
             try:
