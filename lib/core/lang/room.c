@@ -397,17 +397,6 @@ static const char *late(const struct langd *l, const struct lroom *m,
     return out;
 }
 
-/* Fails a room whose encoder is unreachable and got no INIT (RULES 8.4). */
-static void end_unreachable(struct langd *l, struct lroom *m)
-{
-    const struct peer *p = lroom_peer(l, m);
-    char text[LATE_TEXT];
-
-    if (p && p->life == PEER_UNREACHABLE && m->init == INIT_DUE)
-        lroom_fail(l, m, ERR_PEER_LOST, 0, 0,
-            late(l, m, "the encoder daemon cannot be reached", text));
-}
-
 void lroom_lost(struct langd *l, struct lroom *m, const char *text)
 {
     const struct peer *p = lroom_peer(l, m);
@@ -418,14 +407,18 @@ void lroom_lost(struct langd *l, struct lroom *m, const char *text)
         known ? peer_trouble_text(p, why) : text);
 }
 
-/* Fails a room whose encoder cannot reach our data addresses: loopback only. */
+/* Fails a room whose encoder cannot reach our data addresses, which are of
+ * loopback only, or is unreachable and got no INIT (RULES 8.4). */
 static void end_apart(struct langd *l, struct lroom *m)
 {
     const struct peer *p = lroom_peer(l, m);
-    char text[TROUBLE_SAID];
+    char text[TROUBLE_SAID], why[LATE_TEXT];
 
     if (p && peer_up(p) && p->trouble.kind == TROUBLE_DATA_LOOPBACK)
         lroom_fail(l, m, ERR_PEER_LOST, 0, 0, peer_trouble_text(p, text));
+    else if (p && p->life == PEER_UNREACHABLE && m->init == INIT_DUE)
+        lroom_fail(l, m, ERR_PEER_LOST, 0, 0,
+            late(l, m, "the encoder daemon cannot be reached", why));
 }
 
 static void settle_alive(struct langd *l, struct out *out, struct lroom *m)
@@ -624,8 +617,6 @@ void lroom_settle(struct langd *l, struct out *out, struct lroom *m)
         end_unread(l, m);
     if (lroom_alive(m))
         end_apart(l, m);
-    if (lroom_alive(m))
-        end_unreachable(l, m);
     if (lroom_alive(m))
         settle_alive(l, out, m);
     if (lroom_alive(m) && m->aux_state == LAUX_STORED &&

@@ -131,15 +131,6 @@ static void send_local(struct node *n, const struct action *a)
         local_send(n->local, a->conn, frame, fd);
 }
 
-static void notify(struct node *n, uint32_t conn)
-{
-    struct list *node = &n->conns[conn].notified;
-
-    CHECK(conn < n->conns_count, "connection %u", conn);
-    if (!list_linked(node))
-        list_push_tail(&n->notified, node);
-}
-
 /* ended rooms */
 
 static uint64_t since_us(uint64_t from_ns, uint64_t to_ns)
@@ -234,7 +225,9 @@ static void act_outside(struct node *n, const struct action *a)
         send_local(n, a);
         return;
     case ACT_NOTIFY:
-        notify(n, a->conn);
+        CHECK(a->conn < n->conns_count, "connection %u", a->conn);
+        if (!list_linked(&n->conns[a->conn].notified))
+            list_push_tail(&n->notified, &n->conns[a->conn].notified);
         return;
     case ACT_CELL:
         local_cell(n->local, a->conn, a->index, a->word);

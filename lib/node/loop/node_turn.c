@@ -140,15 +140,6 @@ static void pull_events(struct node *n, uint32_t conn)
     }
 }
 
-static void pull_all(struct node *n)
-{
-    LIST_FOREACH_SAFE (at, &n->notified) {
-        struct node_conn *c = LIST_ENTRY(at, struct node_conn, notified);
-
-        pull_events(n, (uint32_t)(c - n->conns));
-    }
-}
-
 static void drain_check(struct node *n)
 {
     if (!n->ending || n->stopping)
@@ -229,7 +220,9 @@ static void turn(struct node *n)
     /* First orders for rows, then events, then frames to peers: the next
      * messages of peers may need both. */
     flush_shards(n);
-    pull_all(n);
+    LIST_FOREACH_SAFE (at, &n->notified)
+        pull_events(n,
+            (uint32_t)(LIST_ENTRY(at, struct node_conn, notified) - n->conns));
     coalesces = local_flush(n->local);
     coalesces |= links_flush(n->links);
     node_inline_watch(n);
