@@ -399,7 +399,8 @@ void attachment_wait(
 
     CHECK(!att->room && !list_linked(&att->in_room),
         "cell %u of connection %u waits twice", att->cell, att->conn);
-    att->reason = ERR_TIMEOUT; /* its reason, if it waits in vain */
+    att->reason = ERR_TIMEOUT; /* the reason that it gets if the room never
+                                  opens */
     list_push_tail(&s->waiting, &att->in_room);
     heap_set(&g->timers, &att->timer, deadline_ns);
 }

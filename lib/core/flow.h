@@ -202,7 +202,7 @@ struct event {
         const struct groups *groups; /* NULL: none */
         const struct local_msg *local;
         const struct peer_msg *peer;
-        const struct pool_memory *memory; /* NULL: there is none to be had */
+        const struct pool_memory *memory; /* NULL: it could not be made */
         const struct own_addresses *addresses;
         const struct key *key;
     };

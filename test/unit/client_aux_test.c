@@ -294,7 +294,7 @@ TEST(a_rest_that_is_none_is_refused)
         rest + bytes - 16, nested, sizeof nested); /* in place of the chunk */
     T_EQ_I64(joins(len, rest, bytes), -MMX_E_MALFORMED);
     T_EQ_I64(mmx_aux_split(whole, n, aux, &cut), -MMX_E_MALFORMED);
-    /* A rest that would have fit into the aux. */
+    /* A rest is refused if it would have fit into the aux. */
     n = large(10, 3);
     len = claims((uint32_t)n - 8);
     T_EQ_I64(joins(len, whole + 8, n - 8), -MMX_E_MALFORMED);

@@ -147,7 +147,7 @@ TEST(daemon_silent)
     T_EQ_I64(mmx_open(&o, &m), -MMX_E_TIMEOUT);
 }
 
-/* It would be waited for in vain. */
+/* A client that went on would wait for WELCOME for ever. */
 TEST(a_hello_that_is_answered_otherwise_ends_the_connection)
 {
     struct fake f;
@@ -166,7 +166,8 @@ TEST(a_hello_that_is_answered_otherwise_ends_the_connection)
     mmx_close(&m);
 }
 
-/* The last file may shrink under the reader. */
+/* WELCOME needs a file of cells that cannot shrink while it is read; the last
+ * one here can. */
 TEST(welcome_without_cells)
 {
     int fds[] = {-1, memfd_create("cells", MFD_CLOEXEC)};
