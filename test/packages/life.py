@@ -157,6 +157,7 @@ class Life:
         shutil.rmtree(at)
         r.run("systemctl", "daemon-reload")
         r.run("systemctl", "restart", name)
+        r.run("mmxctl", "--langd", "health", "--wait", "60")
 
     def orders(self):
         """Orders come by a socket that engines neither see nor are told of."""
