@@ -17,20 +17,19 @@ static bool fits(const char *pattern, const char *text)
 
 TEST(a_pattern_is_one_address_or_a_network)
 {
-    static const char *const bad[] = {"*", "tcp://* ", "tcp://10.1.*", "ipc://*",
-                                                    "tcp://10.0.0.0/33:1", "tcp://[::]/129:1", "tcp://a/8:1",
-                                                    "tcp://10.0.0.0/8", "tcp://10.0.0.0/:1", "tcp://10.0.0.0/8/8:1",
-                                                    "tcp://10.0.0.0/08:1", "tcp://a:0", "tcp://a:7*", "tcp://", "tcp", "/",
-                                                    "", "tcp://[" LONG "]/8:1", "tcp://" LONG LONG LONG ":1"};
-                                                    struct address_pattern p;
+    static const char *const bad[] = {"*", "tcp://*", "tcp://10.1.*", "ipc://*",
+        "tcp://10.0.0.0/33:1", "tcp://[::]/129:1", "tcp://a/8:1",
+        "tcp://10.0.0.0/8", "tcp://10.0.0.0/:1", "tcp://10.0.0.0/8/8:1",
+        "tcp://10.0.0.0/08:1", "tcp://a:0", "tcp://a:7*", "tcp://", "tcp", "/",
+        "", "tcp://[" LONG "]/8:1", "tcp://" LONG LONG LONG ":1"};
+    struct address_pattern p;
 
-                                                    for (size_t i = 0; i < ARRAY_LEN(bad); i++)
-                                                    T_CHECK(!address_pattern(&p, bad[i]), "a pattern: %s", bad[i]);
-                                                    T_CHECK(!fits("tcp://a:*", "tcp://" LONG LONG LONG ":1"), "a long name");
-                                                    }
+    for (size_t i = 0; i < ARRAY_LEN(bad); i++)
+        T_CHECK(!address_pattern(&p, bad[i]), "a pattern: %s", bad[i]);
+    T_CHECK(!fits("tcp://a:*", "tcp://" LONG LONG LONG ":1"), "a long name");
+}
 
-                                                    /* The text behind the first
-                                                    colon is the port. */
+/* The text behind the first colon is the port. */
 TEST(a_host_has_letters_digits_and_few_signs)
 {
     struct address a;
