@@ -288,6 +288,22 @@ TEST(an_address_that_connects_says_nothing_of_one_that_failed_meanwhile)
 }
 
 /* RULES 9.6 */
+TEST(a_path_is_shut_until_each_address_that_failed_is_connected)
+{
+    struct rig *e = with_two_addresses();
+    uint32_t first = tried(e, TROUBLE_NONE, 0);
+
+    for (uint32_t i = 0; i < 2; i++)
+        unmade(e, first, i);
+    brain_pass(e, 2000);
+    tried(e, TROUBLE_NONE, brain_cmd(e, PEER_TRY)->a);
+    is_not(e, "rows cannot go to 10.0.0.7:9: no answer");
+    brain_pass(e, 60000);
+    tried(e, TROUBLE_NONE, brain_cmd(e, PEER_TRY)->a);
+    is_ready(e, "ready");
+}
+
+/* RULES 9.6 */
 TEST(an_address_that_breaks_is_tried)
 {
     struct rig *e = with_two_addresses();

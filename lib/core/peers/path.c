@@ -169,6 +169,9 @@ void path_due(
     peer->e.tried_ns = now_ns;
     peer->e.tries = cmd.attempt = ++p->tries;
     peer->e.try_at %= peer->addresses; /* there may be fewer now */
+    peer->e.shut &= UINT64_MAX >> (64 - peer->addresses);
+    while (peer->e.shut && !(peer->e.shut >> peer->e.try_at & 1))
+        peer->e.try_at = (peer->e.try_at + 1) % peer->addresses;
     cmd.a = peer->e.try_at;
     out_data(out, &cmd);
 }
@@ -179,6 +182,7 @@ void path_end(struct peer *peer)
     peer->e.try_ns = TIME_NEVER;
     /* later notes of old tries do not count */
     peer->e.pause_ns = peer->e.tries = peer->e.try_at = 0;
+    peer->e.shut = 0;
     if (trouble_of_data((enum trouble)peer->trouble.kind))
         peer_note_trouble(peer, TROUBLE_LOST, "the connection is lost",
             peer->trouble.since_ns);
@@ -188,17 +192,17 @@ static void tried(
     struct peers *p, struct out *out, struct peer *peer, const struct event *ev)
 {
     const struct conf *c = p->self.c->conf;
+    uint64_t bit = UINT64_C(1) << ev->note.slot;
     bool ok = ev->note.rows == TROUBLE_NONE;
     uint8_t was = peer->path, kind = peer->trouble.kind;
     char text[TROUBLE_TEXT];
 
-    if (ok && ev->note.slot != peer->e.try_at)
-        return; /* meanwhile another address failed */
-    peer->path = ok ? PATH_OPEN : PATH_SHUT;
-    peer->e.try_at = ev->note.slot;
+    CHECK(ev->note.slot < 64, "address %u was tried", ev->note.slot);
+    peer->e.shut = ok ? peer->e.shut & ~bit : peer->e.shut | bit;
+    peer->path = peer->e.shut ? PATH_SHUT : PATH_OPEN;
     snprintf(text, sizeof(text), "rows cannot go to %.140s",
         ev->text && ev->text[0] ? ev->text : "its data address");
-    if (!ok && peer->e.try_ns == TIME_NEVER) {
+    if (peer->e.shut && peer->e.try_ns == TIME_NEVER) {
         peer->e.pause_ns = peer->e.pause_ns
                                ? min_u64(2 * peer->e.pause_ns, PAUSE_MAX_NS)
                                : c->timeout_retry;
@@ -206,7 +210,7 @@ static void tried(
     }
     if (!ok) {
         peer_troubled(peer, out, (enum trouble)ev->note.rows, text, ev->now_ns);
-    } else {
+    } else if (!peer->e.shut) {
         peer->e.pause_ns = 0;
         if (trouble_of_data((enum trouble)kind))
             peer_mended(peer, out, ev->now_ns);

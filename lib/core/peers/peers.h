@@ -67,6 +67,7 @@ struct peer_of_encoded {
     bool path_due; /* langd has not heard the result of the last try */
     /* number of the last try; its data address, or the next one's */
     uint32_t tries, try_at;
+    uint64_t shut; /* bit i: data address i could not be connected */
     /* time of the last try, the next try's, the pause */
     uint64_t tried_ns, try_ns, pause_ns;
 };
