@@ -206,7 +206,6 @@ TEST(a_lent_room_waits_for_its_aux)
     struct rig *l = aux_late(&t);
     struct peer_msg m = length(&t, 64, 64, true);
 
-    T_OK(brain_say(l, 0, all(0)));
     T_EQ_U64(brain_said(l, PEER_STATE, -1)->state.answers, PEER_LENGTH);
     m.length.aux = span_of(big, AUX_MAX);
     brain_hear(l, 0, m);

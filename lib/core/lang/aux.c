@@ -39,7 +39,7 @@ static unsigned class_of(const struct heap_node *n)
 /* True if rows of the room are there, or it will have none. */
 static bool has_rows(const struct lroom *m)
 {
-    return m->want || m->landed > 0 || m->total == 0;
+    return m->want || m->landed > 0 || m->total == 0 || m->lent_runs.len > 0;
 }
 
 static bool is_firm(const struct lroom *m)
