@@ -44,6 +44,7 @@ static void on_hello(
     w.welcome.aux_max = AUX_MAX;
     w.welcome.name = span_str(conf->name);
     w.welcome.advertise = span_str(conf->control_advertise);
+    _Static_assert(sizeof(MMX_VERSION) <= 32, "it fits WELCOME and HELLO");
     w.welcome.software = span_str(MMX_VERSION);
     w.welcome.uid = b->engines.conns[conn].uid;
     w.welcome.gid = b->engines.conns[conn].gid;

@@ -40,8 +40,11 @@ bool unit_installed(const char *role)
 
 bool unit_enabled(const char *role)
 {
-    char path[512];
+    char path[512], to[16];
 
+    if (find(role, path, sizeof(path)) &&
+        readlink(path, to, sizeof(to)) == strlen("/dev/null"))
+        return false; /* `systemctl mask` leaves the link below */
     for (size_t i = 0; place(i); i++) {
         snprintf(path, sizeof(path),
             "%s/multi-user.target.wants/mmx-%s.service", place(i), role);
