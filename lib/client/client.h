@@ -228,7 +228,8 @@ struct mmx {
 
 /* handle.c: what all calls share */
 
-/* True in a child of the process that opened the handle. */
+/* True in a child of the process that opened the handle, and for NULL: a
+ * binding's finalizers run in any order. */
 bool client_forked(const mmx *m);
 /* Takes the lock and returns 0; -MMX_E_FORKED: in a forked child, not taken. */
 int client_lock(mmx *m);

@@ -19,7 +19,7 @@
 
 bool client_forked(const mmx *m)
 {
-    return *(volatile const uint64_t *)m->alive != CLIENT_ALIVE;
+    return !m || *(volatile const uint64_t *)m->alive != CLIENT_ALIVE;
 }
 
 int client_lock(mmx *m)
@@ -175,15 +175,16 @@ void client_tell(mmx *m, struct mmx_answer a)
 int mmx_answers(mmx *m, struct mmx_answer *out)
 {
     int err = client_lock(m), n;
+    struct mmx_answer a;
 
     if (err)
         return err;
     n = m->said_head < m->said_tail;
     if (n) {
-        memcpy(out, m->said + m->said_head, sizeof *out);
-        m->said_head += (uint32_t)out->size;
-        out->size = sizeof *out;
+        memcpy(&a, m->said + m->said_head, sizeof a);
+        m->said_head += (uint32_t)a.size;
         assert(m->said_head <= m->said_tail);
+        CLIENT_GIVE(out, a);
     } else
         m->said_head = m->said_tail = m->said_seen = 0;
     client_unlock(m);
@@ -192,7 +193,7 @@ int mmx_answers(mmx *m, struct mmx_answer *out)
 
 void client_untold(mmx *m)
 {
-    struct mmx_answer a;
+    struct mmx_answer a = {.size = sizeof a};
 
     while (m->said && mmx_answers(m, &a) > 0)
         if (a.fd >= 0)
@@ -265,14 +266,14 @@ void client_pool_answer(mmx *m, uint32_t seq, struct client_reply *r)
 
 uint32_t mmx_sent(const mmx *m)
 {
-    return m->seq;
+    return m ? m->seq : 0;
 }
 
 void mmx_wake(mmx *m)
 {
     uint64_t n = 1;
 
-    if (m->bell >= 0 && !client_forked(m))
+    if (!client_forked(m) && m->bell >= 0)
         (void)!write(m->bell, &n, sizeof n);
 }
 

@@ -419,20 +419,22 @@ void client_lend(mmx *m, bool idle)
 
 int mmx_lend(mmx *m, int pool, int mapped)
 {
-    struct client_map *map = &m->maps[pool];
-    int err;
+    struct client_map *map;
+    int err = client_lock(m);
 
-    if (pool < 0 || pool >= MAPS_MAX || !map->lender)
-        return -MMX_E_MALFORMED;
-    err = client_lock(m);
     if (err)
         return err;
-    map->gone |= mapped < 0;
-    map->told = mapped > 0;
-    m->lend_due = true;
-    client_lend(m, false);
+    map = pool >= 0 && pool < MAPS_MAX ? &m->maps[pool] : NULL;
+    if (map && map->lender) {
+        map->gone |= mapped < 0;
+        map->told = mapped > 0;
+        m->lend_due = true;
+        if (m->link != LINK_UP) /* else a step does it: see mmx_sent */
+            client_lend(m, false);
+    } else
+        err = -MMX_E_MALFORMED;
     client_unlock(m);
-    return 0;
+    return err;
 }
 
 void client_lend_end(mmx *m, uint64_t end)

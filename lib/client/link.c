@@ -235,6 +235,9 @@ static void forget_asked(mmx *m)
             client_tell(m, (struct mmx_answer){.number = m->answered,
                                .reason = MMX_E_DAEMON_LOST});
 
+        if (q->type == LOCAL_SPACE)
+            client_space_answer(
+                m, q->id, &(struct local_answer){.err = MMX_E_DAEMON_LOST});
         if (q->type && q->reply) {
             q->reply->over = true;
             q->reply->err = -MMX_E_DAEMON_LOST;
@@ -534,6 +537,7 @@ static void report(mmx *m, uint32_t seq, const struct local_report *r)
                       m->asked[seq % ASKED_MAX].type == LOCAL_QUERY
                 : answered(m, seq, LOCAL_QUERY, &q))
         client_tell(m, (struct mmx_answer){.number = seq,
+                           .reason = r->err,
                            .text = (const char *)r->text.p,
                            .text_len = r->text.len,
                            .more = r->more});

@@ -154,9 +154,21 @@ static void own_word(mmx *m, struct client_room *r, uint64_t word)
 
 static void room_fail(mmx *m, struct client_room *r, uint8_t reason)
 {
+    uint64_t word =
+        atomic_load_explicit(&m->page[cell_of(m, r)], memory_order_acquire);
+    uint32_t rows = cell_tag(word) == r->tag ? cell_rows(word) : 0;
+
     r->state = MMX_FAILED_STATE;
     r->reason = reason;
-    own_word(m, r, cell_word(MMX_FAILED_STATE, reason, r->tag, 0));
+    own_word(m, r, cell_word(MMX_FAILED_STATE, reason, r->tag, rows));
+}
+
+/* Takes the text of a failure in place of a refusal's: an event has one
+ * reason. */
+static void say_why(mmx *m, struct client_room *r, struct span text)
+{
+    set_what(m, r, r->what & ~(uint32_t)MMX_REFUSED);
+    span_copy_str(text, m->stores[cell_of(m, r)].text, sizeof m->stores->text);
 }
 
 /* the daemon's events */
@@ -218,11 +230,8 @@ void client_room_event(mmx *m, const struct local_event *e)
     if (e->what & (EVENT_LENGTH | EVENT_READY))
         take_aux(m, r, e->aux);
     if (e->what & EVENT_FAILED) {
-        set_what(m, r,
-            r->what & ~(uint32_t)MMX_REFUSED); /* an event has one reason */
         r->reason = e->reason;
-        span_copy_str(
-            e->text, m->stores[cell_of(m, r)].text, sizeof m->stores->text);
+        say_why(m, r, e->text);
     }
     notify(m, r, e->what & 0xffff);
 }
@@ -272,6 +281,7 @@ bool client_room_open(const mmx *m, const struct client_room *r)
 void client_room_fail(mmx *m, struct client_room *r, uint8_t reason)
 {
     room_fail(m, r, reason);
+    say_why(m, r, span_str(""));
     notify(m, r, MMX_FAILED);
 }
 

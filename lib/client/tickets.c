@@ -227,7 +227,7 @@ void client_space_answer(mmx *m, uint64_t id, const struct local_answer *a)
 {
     struct client_space *p = &m->spaces[id - 1];
 
-    assert(id >= 1 && id <= SPACES_MAX && p->used);
+    assert(id >= 1 && id <= SPACES_MAX);
     if (!a->err) {
         p->number = a->a;
         p->serial = m->serial;
@@ -249,6 +249,9 @@ static int ask_space(mmx *m, const char *name, uint32_t n_seq_max,
     if (space >= 0)
         err = r ? client_call(m, &msg, id, r, timeout_ms)
                 : client_ask(m, &msg, id, NONE, 0, NULL);
+    if ((err == -MMX_E_NOT_READY || err == -MMX_E_BUSY) && space >= 0)
+        client_space_answer(
+            m, id, &(struct local_answer){.err = (uint16_t)-err});
     return err ? err : space;
 }
 

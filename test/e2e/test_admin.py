@@ -7,6 +7,7 @@ import socket
 import subprocess
 import time
 
+from mmx import errors
 from pair import BUILD, Case, eventually, keygen
 
 
@@ -40,7 +41,7 @@ class Ctl(Case):
         got = e.ctl("nonsense", check=False)
         self.assertNotEqual(got.returncode, 0)
         self.assertTrue(got.stderr)
-        with self.assertRaises(Exception):
+        with self.assertRaisesRegex(errors.Malformed, "nonsense"):
             self.world.engine(e).conn.query("nonsense")
         got = subprocess.run(
             [os.path.join(BUILD, "mmxctl"), "--socket",

@@ -26,7 +26,7 @@ struct bound {
 /* Takes the answers. */
 static void hear(struct bound *b)
 {
-    struct mmx_answer a;
+    struct mmx_answer a = {.size = sizeof a};
 
     for (; mmx_answers(b->g.m, &a) == 1; b->told++) {
         size_t n = strlen(b->text);
@@ -155,8 +155,22 @@ TEST_BOUND(a_report_comes_in_parts, ROLE_ENCODED)
     T_EQ_U64(b->told, 2);
 }
 
+TEST_BOUND(a_refused_report_has_its_reason, ROLE_ENCODED)
+{
+    struct local_msg m = {.type = LOCAL_REPORT,
+        .report = {.err = ERR_BUSY, .text = span_str("too many")}};
+
+    T_EQ_I64(mmx_query(b->g.m, "status"), 0);
+    m.seq = fake_want(&b->g.f, LOCAL_QUERY).seq;
+    fake_put(&b->g.f, &m, -1);
+    rests(b);
+    T_EQ_I64(b->last.reason, MMX_E_BUSY);
+    T_EQ_STR(b->text, "too many");
+}
+
 TEST_BOUND(each_message_has_one_answer, ROLE_ENCODED)
 {
+    struct mmx_event ev;
     mmx_room r;
 
     have_pool(b);
@@ -171,7 +185,9 @@ TEST_BOUND(each_message_has_one_answer, ROLE_ENCODED)
     b->told = 0;
     close(b->g.f.conn); /* the announce has no answer */
     b->g.f.conn = -1;
-    T_EQ_U64(one_event(b).what, MMX_FAILED);
+    ev = one_event(b);
+    T_EQ_U64(ev.what, MMX_FAILED);
+    T_EQ_STR(ev.text, ""); /* and not the refusal's */
     T_EQ_U64(b->told, 1);
     T_EQ_U64(b->last.number, b->g.seq - 1);
     T_EQ_I64(b->last.reason, MMX_E_DAEMON_LOST);
@@ -324,6 +340,7 @@ static void offer(struct bound *b)
 
 static void want_mapped(struct bound *b, uint32_t pools)
 {
+    rests(b); /* a step tells */
     T_EQ_U64(fake_want(&b->g.f, LOCAL_MAPPED).mapped.pools, pools);
 }
 
@@ -348,22 +365,20 @@ TEST_BOUND(an_offered_pool_is_mapped_by_its_reader, ROLE_LANGD)
     close(b->enc.conn);
 }
 
-TEST_BOUND(answers_that_a_call_received_make_a_step_due, ROLE_LANGD)
+TEST_BOUND(a_pool_is_offered_once, ROLE_LANGD)
 {
-    struct mmx_answer a;
-
     offer(b);
     T_TRUE(!readable(b->g.m));
     fake_pool(&b->enc, 0, "q", b->enc.pool_fd);
     b->enc.number = 4;
     fake_pool(&b->enc, 0, "q", b->enc.pool_fd);
+    b->told = 0;
     T_EQ_I64(mmx_lend(b->g.m, b->pool.id, 1), 0);
     want_mapped(b, 1 << 3);
-    T_TRUE(readable(b->g.m));
-    T_EQ_I64(mmx_answers(b->g.m, &a), 1); /* pool 3 is no other pool */
-    T_EQ_U64(a.pool_number, LENT + 1);
-    T_EQ_STR(a.pool->name, "q");
-    close(a.fd);
+    T_EQ_U64(b->told, 1); /* pool 3 is no other pool */
+    T_EQ_U64(b->last.pool_number, LENT + 1);
+    T_EQ_STR(b->pool.name, "q");
+    close(b->last.fd);
     rests(b);
     T_TRUE(!readable(b->g.m));
     close(b->enc.conn);
@@ -381,4 +396,22 @@ TEST_BOUND(what_is_not_taken_is_closed, ROLE_ENCODED)
     after = dup(0);
     T_TRUE(after <= before);
     close(after);
+}
+
+/* A name that got no answer takes no place. */
+TEST_BOUND(spaces_without_an_answer_are_forgotten, ROLE_LANGD)
+{
+    char name[8];
+
+    for (int i = 0; i < 130; i++) {
+        if (i == 64) {
+            close(b->g.f.conn);
+            b->g.f.conn = -1;
+            T_EQ_U64(one_event(b).what, MMX_DOWN);
+        }
+        snprintf(name, sizeof(name), "%d", i);
+        T_EQ_I64(mmx_ask_space(b->g.m, name, 4) >= 0, i < 64);
+        if (i >= 64)
+            T_EQ_I64(mmx_ask_space(b->g.m, name, 4), -MMX_E_NOT_READY);
+    }
 }

@@ -354,6 +354,7 @@ TEST(daemon_returns)
     struct fake before;
     uint32_t where[] = {3, 2};
     mmx_room ready, open, r;
+    struct mmx_state state;
     int fd;
 
     rig_open(&g, ROLE_LANGD);
@@ -378,7 +379,8 @@ TEST(daemon_returns)
     T_EQ_I64(ev.advice, MMX_ADVICE_RETRY);
     T_EQ_U64(rig_one_event(g.m).what, MMX_DOWN);
     T_EQ_I64(mmx_poll(g.m, &ready, 1, NULL), MMX_SUCCESS);
-    T_EQ_I64(mmx_poll(g.m, &open, 1, NULL), MMX_FAILED_STATE);
+    T_EQ_I64(mmx_poll(g.m, &open, 1, &state), MMX_FAILED_STATE);
+    T_EQ_U64(state.rows, 2);
     T_EQ_I64(mmx_request(g.m, &q, &r), -MMX_E_NOT_READY);
     T_EQ_I64(mmx_commit(g.m, open, 0, 1), -MMX_E_DAEMON_LOST);
 

@@ -753,6 +753,10 @@ class Connection:
         self._here()
         before = c.sent(self._it)
         result = c.release(self._it, room.named, rows, flags)
+        if result == 0 and rows < room.released:  # nothing new
+            reply = Reply("release")
+            reply._finish(None)
+            return reply
         # otherwise nothing was sent, and the room is as it was
         if rows == wire.ALL and result in (0, -errors.DaemonLost.number):
             self._forget(room)
