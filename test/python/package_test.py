@@ -91,6 +91,11 @@ class Tables(unittest.TestCase):
                              eval(ours[1:]))
 
 
+    def test_an_older_library_is_named(self):
+        with self.assertRaisesRegex(ImportError, "libmmx.* no mmx_none"):
+            mmx._lib.call("mmx_none")
+
+
 class Reports(unittest.TestCase):
     WHOLE = b"\1\2\1a\2\0\0\0hi\3\1b\7" + bytes(7)
 
@@ -158,7 +163,7 @@ class Edges(unittest.TestCase):
                 mmx.due.ms(wrong)
 
     def test_what_does_not_fit_is_named(self):
-        for field, wrong in (("room", 2**64), ("room", -1), ("group", 2**64),
+        for field, wrong in (("room", 2**64), ("room", 0), ("group", 2**64), ("rows", -1),
                              ("readers", 2**16), ("max_rows", 2**32)):
             with self.assertRaisesRegex(
                     ValueError, f"request.{field}: {wrong} is no u"):
@@ -168,6 +173,12 @@ class Edges(unittest.TestCase):
                 mmx.wire.check("request", rows=wrong)
         with self.assertRaisesRegex(ValueError, "no byte of 0"):
             mmx.wire.check("request", encoder="a\0b")
+
+    def test_bf16_has_the_bits_of_the_c_library(self):
+        some = np.array([0x7f812345, 0xffc00001, 0x3f808000, 0x3f818000,
+                         0x7f7fffff], np.uint32)
+        self.assertEqual(mmx.bf16(some.view(np.float32)).tolist(),
+                         [0x7fc1, 0xffc0, 0x3f80, 0x3f82, 0x7f80])
 
     def test_waits(self):
         with mmx.connect("langd", "/nowhere.sock", timeout=0) as conn:

@@ -128,6 +128,10 @@ class Taken:
             os.close(self.fd)
 
 
+def _text(said: Optional[bytes]) -> str:
+    return (said or b"").decode("utf-8", "replace")
+
+
 class Offer(Taken):
     """A pool in an answer."""
 
@@ -136,10 +140,10 @@ class Offer(Taken):
         self.values: Dict[str, Any] = dict(
             pool=a.pool_number, id=p.id, access=p.writable,
             block_rows=p.block_rows, blocks=p.blocks, bytes=p.bytes,
-            name=p.name.decode(), memory=p.memory.decode(),
-            layout=p.layout.decode(), share=(a.share or b"").decode(),
+            name=_text(p.name), memory=_text(p.memory), layout=_text(p.layout),
+            share=_text(a.share),
             handle=ctypes.string_at(a.handle or 0, a.handle_len),
-            fields=[(f.name.decode(), f.dtype.decode(), f.elements, f.data,
+            fields=[(_text(f.name), _text(f.dtype), f.elements, f.data,
                      f.row_bytes) for f in p.fields[:p.fields_count]])
 
 

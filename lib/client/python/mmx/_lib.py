@@ -45,6 +45,9 @@ LIBRARY = _load()
 
 def call(name: str, *kinds: Any, returns: Any = ctypes.c_int) -> Any:
     """Returns a call of the library, with the types of its arguments."""
-    made = getattr(LIBRARY, name)
+    made = getattr(LIBRARY, name, None)
+    if made is None:
+        raise ImportError(f"{LIBRARY._name} is of another version: it has no "
+                          f"{name}")
     made.argtypes, made.restype = kinds, returns
     return made

@@ -37,15 +37,15 @@ def dtype(name: str) -> "np.dtype[Any]":
 
 
 def bf16(values: Any) -> "np.ndarray[Any, Any]":
-    """Converts float32 to bf16 in uint16, rounded to nearest even. NaN stays
-    NaN."""
+    """Converts float32 to bf16 in uint16, rounded to nearest even; the bits
+    are mmx_scatter_f32's. NaN stays NaN."""
     import numpy as np
 
     f32 = np.ascontiguousarray(values, dtype=np.float32)
     bits = f32.view(np.uint32)
     odd = (bits >> 16) & 1
-    rounded = ((bits + np.uint32(0x7FFF) + odd) >> 16).astype(np.uint16)
-    return np.where(np.isnan(f32), np.uint16(0x7FC0), rounded)
+    return np.where(np.isnan(f32), bits >> 16 | 0x40,
+                    (bits + np.uint32(0x7FFF) + odd) >> 16).astype(np.uint16)
 
 
 def from_bf16(bits: Any) -> "np.ndarray[Any, Any]":

@@ -43,13 +43,14 @@ def check(message: str, **values: Any) -> None:
     would cut."""
     for name, value in values.items():
         if name in BITS:
+            least = name == "room"  # no room has the id 0
             try:
-                fits = 0 <= index(value) < 1 << BITS[name]
+                fits = least <= index(value) < 1 << BITS[name]
             except TypeError:
                 fits, value = False, type(value).__name__
             if not fits:
                 raise ValueError(f"{message}.{name}: {value} is no "
-                                 f"u{BITS[name]}")
+                                 f"u{BITS[name]} from {least:d} on")
             continue
         data = value.encode() if isinstance(value, str) else value
         if len(data) > BYTES[name]:
