@@ -344,14 +344,13 @@ static bool map_cells(mmx *m, int fd, uint32_t cells)
     return p != MAP_FAILED;
 }
 
-static void welcome(mmx *m, const struct local_welcome *w, int fd)
+/* False: the connection has ended, since there are no cells. */
+static bool welcome(mmx *m, const struct local_welcome *w, int fd)
 {
-    if (m->link != LINK_HELLO)
-        return;
     if (!map_cells(m, fd, w->cells)) {
         client_error(m, "%s: the daemon's WELCOME has no valid cells", m->path);
         client_hang_up(m);
-        return;
+        return false;
     }
     m->granted = w->cells;
     m->info = (struct mmx_info){.role = w->role,
@@ -367,6 +366,7 @@ static void welcome(mmx *m, const struct local_welcome *w, int fd)
     m->hello_err = 0;
     m->backoff_ms = 1;
     m->say_up = true;
+    return true;
 }
 
 bool client_is_answered(const mmx *m, uint32_t seq)
@@ -590,8 +590,10 @@ static void frame(mmx *m, const struct local_msg *msg, int *fd)
         report(m, msg->seq, &msg->report);
         break;
     case LOCAL_WELCOME:
-        if (answered(m, msg->seq, LOCAL_HELLO, &q))
-            welcome(m, &msg->welcome, *fd);
+        /* HELLO is asked until it is welcome: a binding hears of its end. */
+        if (m->link == LINK_HELLO && !client_is_answered(m, msg->seq) &&
+            welcome(m, &msg->welcome, *fd))
+            (void)answered(m, msg->seq, LOCAL_HELLO, &q);
         break;
     case LOCAL_POOL_INFO:
         pool_info(m, msg->seq, &msg->pool_info, *fd);

@@ -205,13 +205,13 @@ class Ahead(Case):
         self.enc.opens(1, 10, 10)
         self.source, self.room = self.enc.rooms[1], self.lm.rooms[1]
         self.lm.conn.wait(lambda: self.room.total == 10, LIMIT)
-        cells = list(self.source._cells)
+        cells = list(self.enc.conn.cells)
         cells[self.source.cell] = (self.source.tag << 10
                                    | mmx.errors.Aborted.number << 4)
         self.source._cells = cells
 
     def tearDown(self):
-        self.source._cells = self.enc.conn.cells
+        self.source._cells = None
         self.source.abort("aborted", "the test is done")
         for engine, shown in ((self.enc, self.source), (self.lm, self.room)):
             engine.conn.wait(shown.release(), LIMIT)

@@ -20,20 +20,21 @@ sys.path.insert(0, os.path.join(ROOT, "lib/client/python"))
 sys.path.append(os.path.join(ROOT, "test/e2e"))
 
 import mmx  # noqa: E402
+from mmx.client import c  # noqa: E402
 import wire  # noqa: E402
 
-CELLS, LIMIT = 8, 60
+CELLS, LIMIT, BUSY = 8, 60, mmx.errors.Busy.number
 POOL = dict(name="vit", block_rows=4, blocks=2, bytes=64, memory="host",
             layout="a:u8:8", fields=struct.pack("<QI", 0, 8))
 
 
 class Daemon:
-    def __init__(self, path):
+    def __init__(self, path, role):
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.listener.setblocking(False)
         self.listener.bind(path)
         self.listener.listen()
-        self.run, self.peer = 0, None
+        self.run, self.peer, self.role = 0, None, mmx.wire.ROLES[role]
 
     def memory(self, size, sealed=True):
         fd = os.memfd_create("link", os.MFD_ALLOW_SEALING)
@@ -69,12 +70,20 @@ class Daemon:
     def welcome(self, cells):
         self.run += 1
         self.say(wire.WELCOME, self.hear(wire.HELLO).seq, cells,
-                 version=1, epoch=self.run, cells=CELLS)
+                 version=1, epoch=self.run, cells=CELLS, role=self.role)
 
     def pool(self, sealed=True, **how):
         seq = self.hear(wire.POOL).seq
         self.say(wire.POOL_INFO, seq, self.memory(64, sealed),
                  **{**POOL, **how})
+
+    def heard(self):
+        """Returns the kinds of the frames in the engine's next packet; none:
+        there is no packet."""
+        if not select.select([self.peer], [], [], 0)[0]:
+            return []
+        packet = self.peer.recv(wire.PACKET_MAX)
+        return [frame.message for frame in wire.frames(packet)]
 
     def is_left(self):
         """True if the engine has closed the connection."""
@@ -90,13 +99,15 @@ class Daemon:
 
 
 class LinkCase(unittest.TestCase):
+    ROLE = "encoded"
+
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         path = os.path.join(folder.name, "s")
-        self.daemon = Daemon(path)
+        self.daemon = Daemon(path, self.ROLE)
         self.addCleanup(self.daemon.close)
-        self.conn = mmx.connect("encoded", path, timeout=0)
+        self.conn = mmx.connect(self.ROLE, path, timeout=0)
         self.addCleanup(self.conn.close, 0)
 
     def until(self, condition):
@@ -152,6 +163,40 @@ class Begins(LinkCase):
         except BlockingIOError:
             return False
 
+    def test_the_end_of_a_refused_hello_is_an_answer(self):
+        """The daemon is not silent."""
+        for refuse in (self.says_busy, self.daemon.leave, self.has_no_cells):
+            self.until(self.daemon.reached)
+            asked = self.conn._sign_of_life()
+            self.assertFalse(asked.done)
+            refuse()
+            self.until(lambda asked=asked: asked.done)
+            self.daemon.leave()
+            # the next HELLO is not sent yet
+            self.assertTrue(self.conn._sign_of_life().done)
+        self.assertEqual(self.conn.not_taken.text, "300 connections")
+        self.assertIsNone(self.conn.refused)
+        self.until(self.daemon.reached)
+        self.assertFalse(self.conn._sign_of_life().done)
+
+    def says_busy(self):
+        self.daemon.say(wire.ANSWER, err=mmx.errors.Busy.number,
+                        text="300 connections")
+
+    def has_no_cells(self):
+        self.daemon.welcome(-1)
+
+    def test_nothing_is_opened_before_the_link_is_up(self):
+        self.assertRaises(mmx.errors.DaemonLost, self.conn.space, "s", 4)
+        self.assertRaises(mmx.errors.NotReady, self.conn.attach, 1)
+
+    def test_a_name_that_is_no_text_leaves_no_question_open(self):
+        self.up()
+        reply = self.conn.ask_pool("vit")
+        self.daemon.pool(name=b"\xff", memory=b"\xff")
+        self.until(lambda: reply.done)
+        self.assertEqual(reply.values["name"], "\ufffd")
+
     def test_a_pool_whose_size_can_change_is_refused(self):
         self.up()
         reply = self.conn.ask_pool("vit")
@@ -181,6 +226,10 @@ class Begins(LinkCase):
 class Tickets(LinkCase):
     def test_an_ask_that_is_refused_here_spoils_no_other(self):
         self.up()
+        ended = self.conn.announce(7, self.mapped(), 4)
+        ended.release()
+        self.daemon.hear(wire.ANNOUNCE)
+        self.daemon.hear(wire.RELEASE)
         spaces = []
         asks = threading.Thread(target=lambda: spaces.append(
             self.conn.space("s", 4)))
@@ -194,7 +243,13 @@ class Tickets(LinkCase):
                         a=2**32 - 1)  # it is in the queue
         self.daemon.say(wire.TICKET_EVENT, state=1, seq=3, request="r")
         self.until(lambda: not ticket.pending)
-        self.assertEqual(ticket.seq, 3)
+        self.assertIs(space.ask("r", room=ended), ticket)
+        self.assertEqual((ticket.seq, ticket.error), (3, None))
+        other = space.ask("other", room=ended)
+        self.assertIsInstance(other.error, mmx.errors.Stale)
+        for wrong in ("r" * 64, "r\0"):
+            self.assertRaises(ValueError, space.query, wrong)
+            self.assertRaises(ValueError, space.release, wrong, 1)
 
 
 class Rooms(LinkCase):
@@ -212,6 +267,73 @@ class Rooms(LinkCase):
         events = self.until(lambda: not self.conn.connected)
         self.assertCountEqual([e.room for e in events
                                if e.what & mmx.FAILED], sources)
+
+    def test_an_exception_in_a_step_loses_no_other_event(self):
+        sources = [self.conn.announce(n, self.pool, 4, 4) for n in (1, 2)]
+        for source in sources:
+            self.daemon.hear(wire.ANNOUNCE)
+            self.daemon.say(wire.EVENT, cell=source.cell, tag=source.tag,
+                            what=mmx.GRANTED, rows=4, total=4,
+                            runs=struct.pack("<2I", 0, 1))
+        with mock.patch.object(sources[0], "_event",
+                               side_effect=KeyboardInterrupt):
+            self.assertRaises(KeyboardInterrupt, self.conn.step)
+        self.conn.step()
+        self.assertEqual(sources[1].may_write, 4)
+
+    def test_what_is_refused_here_changes_nothing(self):
+        source = self.conn.announce(7, self.pool, 4, 4)
+        self.daemon.hear(wire.ANNOUNCE)
+        refused = source.release(no_readers=True)  # it is for langd
+        self.assertIsInstance(refused.error, mmx.errors.Malformed)
+        self.assertEqual(source.released, 0)
+        source.release()
+        self.daemon.hear(wire.RELEASE)
+        self.assertEqual(source.released, mmx.wire.ALL)
+
+    def test_a_release_after_the_link_is_none(self):
+        source = self.conn.announce(7, self.pool, 4, 4)
+        self.daemon.leave()
+        self.until(lambda: not self.conn.connected)
+        self.assertIsInstance(source.release().error, mmx.errors.DaemonLost)
+        self.assertEqual(source.released, mmx.wire.ALL)
+
+    def test_a_reason_without_a_text_is_the_daemon_s(self):
+        source = self.conn.announce(7, self.pool, 4, 4)
+        self.daemon.say(wire.ANSWER, self.daemon.hear(wire.ANNOUNCE).seq,
+                        err=mmx.errors.NotReady.number)
+        self.until(lambda: source.opened.done)
+        self.assertIsInstance(source.error, mmx.errors.NotReady)
+        self.assertEqual(source.error.text, "")
+
+    def test_what_has_no_place_is_sent_later_in_its_order(self):
+        source = self.conn.announce(7, self.pool, 4, 4)
+        self.daemon.hear(wire.ANNOUNCE)
+        results, commit = iter((-BUSY, -BUSY, -BUSY, 0)), c.commit
+        with mock.patch.object(
+                c, "commit", lambda *how: next(results) or commit(*how)):
+            committed, released = source.commit(0, 4), source.release()
+        self.conn.step()
+        self.assertFalse(committed.done or released.done)
+        self.assertEqual(self.daemon.heard(), [])
+        self.conn.step()
+        self.daemon.hear(wire.COMMIT)
+        self.daemon.say(wire.ANSWER, self.daemon.hear(wire.RELEASE).seq)
+        self.until(lambda: released.done)
+
+    def test_a_batch_is_announced_whole_or_not_at_all(self):
+        for wrong in (mmx.Item(0, 4), mmx.Item(2, 0)):
+            self.assertRaises(ValueError, self.conn.announce_batch, self.pool,
+                              [mmx.Item(1, 4), wrong])
+        self.assertEqual(self.daemon.heard(), [])
+        results, announce = iter((0, -BUSY)), c.announce
+        with mock.patch.object(
+                c, "announce", lambda *how: next(results) or announce(*how)):
+            self.assertRaises(
+                mmx.errors.Busy, self.conn.announce_batch, self.pool,
+                [mmx.Item(1, 4), mmx.Item(2, 4)])
+        self.assertEqual(self.daemon.heard(), [wire.ANNOUNCE, wire.RELEASE])
+        self.assertEqual(self.conn._rooms, {})
 
     def test_runs_beyond_the_pool_are_none(self):
         """Only this check bounds runs on a GPU, where no map ends."""
@@ -234,6 +356,25 @@ class Rooms(LinkCase):
                 self.assertIsInstance(reply.error, mmx.errors.Malformed)
 
 
+class Lent(LinkCase):
+    ROLE = "langd"
+
+    def test_an_array_that_ends_within_a_step_is_released_by_it(self):
+        """The C library's step silences the bell."""
+        self.up()
+        room = self.conn.request(7, self.mapped(), "enc0")
+        self.daemon.hear(wire.REQUEST)
+        shown, step = [room.view("a", 0, 0, release=True)], c.step
+
+        def ended(*how):
+            shown.clear()
+            return step(*how)
+
+        with mock.patch.object(c, "step", ended):
+            self.conn.step()
+        self.assertEqual(self.daemon.heard(), [wire.RELEASE])
+
+
 class Ends(LinkCase):
     """Connections that end while the daemon does not answer BYE."""
 
@@ -250,6 +391,38 @@ class Ends(LinkCase):
                 await closing
         asyncio.run(main())
         self.assertTrue(self.conn.closed)
+
+    def test_a_loop_forgets_the_descriptor_before_it_is_closed(self):
+        """Else a forked child's copy of it would wake the loop for ever."""
+        end, had = c.end, []
+
+        def ends(it):
+            had.append(asyncio.get_running_loop().remove_reader(self.conn.fd))
+            return end(it)
+
+        async def main():
+            aiter(self.conn)
+            with mock.patch.object(c, "end", ends):
+                await self.conn.aclose(0)
+        asyncio.run(main())
+        self.assertEqual(had, [False])
+
+    def test_a_forked_child_closes_its_copy(self):
+        source = self.conn.announce(7, self.mapped(), 4, 4)
+        child = os.fork()
+        if child == 0:  # no test framework from here on
+            wrong = 2
+            try:
+                self.conn.close()
+                with self.assertRaises(OSError):
+                    os.fstat(self.conn.fd)
+                with self.assertRaises(mmx.ForkedError):
+                    source.state
+                wrong = 0
+            finally:
+                os._exit(wrong)
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
+        self.assertEqual(source.state, mmx.State.BOOTSTRAPPING)
 
     def test_a_close_that_is_interrupted_ends_the_connection(self):
         with mock.patch.object(select, "poll", side_effect=KeyboardInterrupt):

@@ -27,9 +27,13 @@ class Watch:
         self.loop.add_reader(conn.fd, self._readable)
         self.soon()  # events received before are handed out soon
 
-    def close(self) -> None:
+    def leave(self) -> None:
+        """Takes the descriptor off the loop. Call it before the descriptor is
+        closed: the copy of a forked child would wake the loop for ever."""
         if not self.loop.is_closed():
             self.loop.remove_reader(self._conn.fd)
+
+    def close(self) -> None:
         self.look()
         for future in list(self._waiting):
             if not future.done():

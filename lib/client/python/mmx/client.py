@@ -8,6 +8,9 @@ descriptor for the life of the connection, over reconnects too: when it is
 readable, call step(). A connection belongs to one thread, and to the process
 that made it: after a fork the child opens its own.
 
+While the daemon does not read, calls that open rooms or spaces raise
+errors.Busy; what other calls say is sent by a later step().
+
 On an asyncio loop step() is not needed: await the rooms, or `async for event
 in connection` (see aio.py).
 
@@ -36,7 +39,7 @@ from typing import (Any, Callable, Deque, Dict, List, Optional, Sequence,
 from . import _handle, aio, due, errors, wire
 from ._handle import c, new
 from .pool import Pool
-from .rooms import Room, Shown, Source, State
+from .rooms import Room, Shown, Source
 from .tickets import Space, Ticket
 from .wire import Reference
 
@@ -131,6 +134,11 @@ class Connection:
         self.epoch = 0
         self.info: Dict[str, Any] = {}  # the WELCOME
         self._events: List[Event] = []
+        # Taken from the C library, and not handled yet.
+        self._news: Deque[Any] = collections.deque()
+        # Calls whose messages had no place yet, in their order.
+        self._calls: Deque[Tuple[Reply, Callable[..., int], Any]] = \
+            collections.deque()
         self._replies: Dict[int, Reply] = {}
         self._rooms: Dict[Tuple[int, int], Shown] = {}
         # Rooms whose lent arrays have ended, in any thread.
@@ -158,6 +166,7 @@ class Connection:
         self.not_taken: Optional[errors.MmxError] = None
         self._why = _CLOSED  # the end of the last link
         self._greeting = Reply("hello")
+        self._past = 0  # the last message on connections that have ended
         self._doubt: Optional[Reply] = None
         self._handle = _handle.Handle(wire.ROLES[role], path, name,
                                       self.session, cells,
@@ -165,7 +174,7 @@ class Connection:
         self._it = self._handle.it
         self._taken = (new.event * _EVENTS)()
         self._blocks = (new.blocks * _handle.RUNS_MAX)()
-        self.cells = (ctypes.c_uint64 * (cells or 1024)).from_address(
+        self.cells: Any = (ctypes.c_uint64 * (cells or 1024)).from_address(
             c.cell(self._it, new.room()))
         self.fd: int = c.fd(self._it)
 
@@ -221,7 +230,7 @@ class Connection:
     def _lost(self) -> None:
         """Takes the end of the link; rooms and tickets have their events."""
         was_up, self._up, self._following = self._up, False, 0
-        self._greeting = Reply("hello")
+        self._greeting, self._past = Reply("hello"), c.sent(self._it)
         self._links += 1
         maps = {id(p): copy.copy(p) for p in self._pools.values()}
         rooms, self._rooms = list(self._rooms.values()), {}
@@ -256,43 +265,59 @@ class Connection:
         no text."""
         if number == errors.DaemonLost.number and not text:
             text = f"{self.path}: {self._why}"
-        elif number == errors.NotReady.number and not text:
-            text = f"{self.path}: no daemon is connected"
         return errors.error(number, text, a, b)
 
     def _ok(self, result: int) -> int:
         """Returns the result of a call; raises its error."""
         if result == -_handle.FORKED:
             self._here()
+        if result == -errors.NotReady.number:
+            raise errors.NotReady(f"{self.path}: no daemon is connected")
         if result < 0:
             raise self._error(-result)
         return result
 
-    def _sent(self, what: str, before: int, result: int) -> Reply:
-        """Returns the reply to a call's message. before: the message before
-        it."""
-        reply, number = Reply(what), c.sent(self._it)
+    def _sent(self, reply: Reply, before: int, result: int) -> Reply:
+        """Takes the result of the call that sends a reply's message. before:
+        the message before it."""
+        number = c.sent(self._it)
         if result == -errors.NotReady.number:
-            return self._unsent(what, "no daemon is connected")
-        if result < 0:
+            self._unsent(reply, "no daemon is connected")
+        elif result < 0:
             reply._finish(self._error(-result))
-        elif number == before:  # there is nobody to tell
-            return self._unsent(what, "reconnected")
+        elif number == before:  # no daemon has to hear it
+            self._unsent(reply, "reconnected")
         else:
             self._replies[number] = reply
         return reply
 
-    def _unsent(self, what: str, why: str) -> Reply:
-        reply = Reply(what)
+    def _unsent(self, reply: Reply, why: str) -> None:
         reply._finish(errors.DaemonLost(f"{self.path}: {why}"))
+
+    def _call(self, what: str, call: Callable[..., int], *values: Any,
+              stale: bool = False) -> Reply:
+        """Makes a call that sends one message; step() does if the C library
+        has no place for it. stale: it is about an earlier connection."""
+        self._here()
+        reply = Reply(what)
+        if stale:
+            self._unsent(reply, "reconnected")
+        else:
+            self._calls.append((reply, call, values))
+            self._catch_up()
         return reply
 
-    def _call(self, what: str, call: Callable[..., int], *values: Any) \
-            -> Reply:
-        """Makes a call that sends one message."""
-        self._here()
-        before = c.sent(self._it)
-        return self._sent(what, before, call(self._it, *values))
+    def _catch_up(self) -> None:
+        """Makes the calls that are due, in their order, while there is place
+        for their messages."""
+        while self._calls:
+            first = reply, call, values = self._calls.popleft()
+            before = c.sent(self._it)
+            result = call(self._it, *values)
+            if result == -errors.Busy.number:
+                self._calls.appendleft(first)
+                break
+            self._sent(reply, before, result)
 
     def ask_pool(self, name: str = "", layout: str = "") -> Reply:
         """Asks for a pool, without a wait; mmx.Pool makes one of the
@@ -304,8 +329,9 @@ class Connection:
     def _sign_of_life(self) -> Reply:
         """Asks the daemon for a sign of life, unless such a question is
         unanswered: it asks for a pool of an impossible name, which any daemon
-        answers and no counter counts. Before WELCOME, that is the answer."""
-        if not self._greeting.done and not self.unreached:
+        answers and no counter counts. Before WELCOME, that is the answer to
+        HELLO, if one was sent."""
+        if not self._greeting.done and c.sent(self._it) != self._past:
             return self._greeting
         if not self._doubt or self._doubt.done:
             self._doubt = self._call("pool", c.ask_pool, b"?", b"")
@@ -316,10 +342,12 @@ class Connection:
         """Sends, receives, reconnects when due, and returns the events.
         Never blocks."""
         self._here()
-        while self._returned:
-            self._returned.popleft()._returned()
         while self._take():
             pass
+        self._catch_up()
+        # Afterwards: mmx_step silences the bell of arrays that have ended.
+        while self._returned:
+            self._returned.popleft()._returned()
         if self._lenders:
             self._lend()
         events, self._events = self._events, []
@@ -328,17 +356,21 @@ class Connection:
         return events
 
     def _take(self) -> bool:
-        """Takes answers and events; True: there may be more."""
-        n = self._ok(c.step(self._it, self._taken, _EVENTS))
-        taken = [new.event.from_buffer_copy(e) for e in self._taken[:n]]
+        """Takes answers and events; True: there may be more. First come those
+        that an exception has left."""
+        more = bool(self._news)
+        if not more:
+            n = self._ok(c.step(self._it, self._taken, _EVENTS))
+            self._news.extend(map(new.event.from_buffer_copy, self._taken[:n]))
+            more = n == _EVENTS
         while True:
             answer = self._handle.answer()
             if not answer:
                 break
             self._answered(answer)
-        for e in taken:
-            self._happened(e)
-        return n == _EVENTS
+        while self._news:
+            self._happened(self._news.popleft())
+        return more
 
     def _answered(self, a: _handle.Answer) -> None:
         if a.offer and not a.number:
@@ -352,9 +384,12 @@ class Connection:
             error = self._error(a.reason, text, a.a, a.b)
             if a.reason and not a.number:
                 self.not_taken = error
-            elif a.reason and not self._greeting.done and \
-                    a.reason != errors.DaemonLost.number:
-                self.refused = error
+            elif a.reason and not self._greeting.done:  # it is of HELLO
+                if a.reason != errors.DaemonLost.number:
+                    self.refused = error
+                said, self._greeting = self._greeting, Reply("hello")
+                self._past = a.number
+                said._finish(error)
             return
         reply.text += a.text
         if a.more:
@@ -541,7 +576,7 @@ class Connection:
             self.prepare(lent.pool)
         finally:
             lent.ready = True
-            self._ring()
+            c.wake(self._it)
 
     def _lend(self) -> None:
         """Tells langd of the pools in which it may show rows."""
@@ -555,12 +590,12 @@ class Connection:
     def space(self, name: str, n_seq_max: int,
               timeout: Optional[float] = 10) -> Space:
         """Opens a space of sequence ids (langd), or finds it: the processes
-        of a session share it."""
+        of a session share it. DaemonLost: no daemon is connected."""
         wire.check("space", name=name, n_seq_max=n_seq_max)
-        self._linked()
+        self._here()
         before = c.sent(self._it)
         number = c.ask_space(self._it, name.encode(), n_seq_max)
-        self.wait(self._sent("space", before, number), timeout)
+        self.wait(self._sent(Reply("space"), before, number), timeout)
         known = self._spaces.get(number)
         if not known:
             known = self._spaces[number] = Space(self, name, number,
@@ -588,14 +623,16 @@ class Connection:
         name the content; if its rows exist already, source.have becomes true
         instead of a grant, and nothing is written. keep: the rows stay after
         the room's end, until their space is needed. traceparent: W3C's
-        trace context of 55 characters, for logs and traces of both daemons."""
+        trace context of 55 characters, for logs and traces of both daemons.
+        Busy: the daemon does not read; nothing was announced."""
         return self.announce_batch(pool, [Item(
             room, max_rows, total, storage, key, aux, destinations, open,
             deadline, keep, traceparent)])[0]
 
     def announce_batch(self, pool: Pool,
                        items: Sequence[Item]) -> List[Source]:
-        """Announces rooms that get their blocks all together."""
+        """Announces rooms that get their blocks all together. After an
+        exception none of them is open."""
         self._linked()
         free = self.info["cells"] - len(self._rooms)
         if len(items) > free:
@@ -606,17 +643,26 @@ class Connection:
         for one in named:
             wire.check("announce", room=one.room)
         for i in items:  # raises before any message is sent
+            if not i.max_rows and i.total is None:
+                raise ValueError("announce: neither max_rows nor total")
             wire.check("announce", max_rows=i.max_rows,
-                       total=_rows(i.total), required_dst=i.destinations,
+                       total=i.total or 0, required_dst=i.destinations,
                        batch=len(items) - 1, aux=i.aux)
             wire.traceparent(i.traceparent)
         more = [(due.ms(i.deadline), _key(i.key)) for i in items]
+        made: List[Source] = []
         self._ok(c.cork(self._it))
         try:
-            return [self._announce(pool, len(items) - 1 - at, *one)
-                    for at, one in enumerate(zip(items, named, more))]
+            for one in zip(items, named, more):
+                made.append(self._announce(
+                    pool, len(items) - 1 - len(made), *one))
+        except BaseException:
+            for source in made:
+                source.release()
+            raise
         finally:
             c.uncork(self._it)
+        return made
 
     def _announce(self, pool: Pool, follow: int, i: Item, named: Reference,
                   more: Tuple[int, bytes]) -> Source:
@@ -628,7 +674,7 @@ class Connection:
             max_rows=0 if i.total == 0 else i.max_rows, rows=i.total or 0,
             required_dst=i.destinations, batch=follow, deadline_ms=more[0],
             key=more[1], aux=bytes(i.aux),
-            aux_len=len(i.aux), traceparent=_maybe(i.traceparent),
+            aux_len=len(i.aux), traceparent=i.traceparent.encode() or None,
             reference=named.packed()))
         return source
 
@@ -663,7 +709,7 @@ class Connection:
             | (_handle.ANNOUNCED if announced else 0),
             rows=rows, readers=readers, required_dst=destinations,
             group=group_id, group_size=group_size, deadline_ms=ms, key=key,
-            encoder=encoder.encode(), traceparent=_maybe(traceparent),
+            encoder=encoder.encode(), traceparent=traceparent.encode() or None,
             reference=named.packed()))
         return got
 
@@ -719,7 +765,7 @@ class Connection:
 
     def _linked(self) -> None:
         if not self._up:
-            raise errors.NotReady(f"{self.path}: no daemon is connected")
+            self._ok(-errors.NotReady.number)
 
     def _open(self, room: Shown, what: str, call: Any, said: Any) -> None:
         """Opens a room with a free cell."""
@@ -731,7 +777,7 @@ class Connection:
         if result != -errors.DaemonLost.number:
             self._ok(result)
         room._bind(cell)
-        reply = room.opened = self._sent(what, before, result)
+        reply = room.opened = self._sent(Reply(what), before, result)
 
         def opened(answer: Reply) -> None:
             room._answered(answer)
@@ -747,21 +793,18 @@ class Connection:
             self._rooms[room.place] = room
 
     def _release(self, room: Shown, rows: int, flags: int) -> Reply:
-        if room._link != self._links:
-            self._forget(room)
-            return self._unsent("release", "reconnected")
-        self._here()
-        before = c.sent(self._it)
-        result = c.release(self._it, room.named, rows, flags)
-        if result == 0 and rows < room.released:  # nothing new
+        if rows < room.released:  # nothing new
             reply = Reply("release")
             reply._finish(None)
             return reply
-        # otherwise nothing was sent, and the room is as it was
-        if rows == wire.ALL and result in (0, -errors.DaemonLost.number):
+        reply = self._call("release", c.release, room.named, rows, flags,
+                           stale=room._link != self._links)
+        # otherwise it was refused here, and the room is as it was
+        if rows == wire.ALL and isinstance(
+                reply.error, (type(None), errors.DaemonLost)):
             self._forget(room)
             self._rooms.pop(room.place, None)
-        return self._sent("release", before, result)
+        return reply
 
     def _is_returned(self, room: Shown) -> None:
         """Notes that a lent array has ended, for the next step(), which is
@@ -769,10 +812,6 @@ class Connection:
         if os.getpid() != self._pid:
             return
         self._returned.append(room)
-        self._ring()
-
-    def _ring(self) -> None:
-        """Makes a step() due. Any thread."""
         c.wake(self._it)
 
     def _forget(self, room: Shown) -> None:
@@ -781,8 +820,8 @@ class Connection:
 
     # --- the end ----------------------------------------------------------
     def close(self, timeout: float = 5) -> None:
-        """Sends BYE: open rooms end as if released. In a forked child it does
-        nothing."""
+        """Sends BYE: open rooms end as if released. In a forked child: closes
+        the child's copy only."""
         if self._closed:
             return
         self._closed = True
@@ -810,11 +849,17 @@ class Connection:
 
     def _end(self) -> None:
         if os.getpid() != self._pid:
+            # close unmaps the cells
+            self._ended, self.cells = True, [0] * len(self.cells)
+            c.close(self._it)
             return
         self._why = "closed"
+        if self._watch:
+            self._watch.leave()
         c.end(self._it)
         while self._take():  # what the end of the link fails
             pass
+        self._catch_up()
         self._lenders.clear()
         self._ended = True
         if self._watch:
@@ -835,14 +880,6 @@ class Connection:
 
 def _unmapped(handle: _handle.Handle, number: int) -> None:
     c.lend(handle.it, number, -1)
-
-
-def _rows(rows: Optional[int]) -> int:
-    return wire.UNKNOWN if rows is None else rows
-
-
-def _maybe(text: str) -> Optional[bytes]:
-    return text.encode() or None
 
 
 def _lacking(until: Union[Reply, Callable[[], Any]]) -> Callable[[], str]:

@@ -65,7 +65,8 @@ class Shown:
         self.error: Optional[errors.MmxError] = None
         # the cell says failed, and the event is awaited until then; 0: no
         self._ahead_until = 0.0
-        self._cells: Mapping[int, int] = conn.cells
+        # instead of the connection's cells
+        self._cells: Optional[Mapping[int, int]] = None
         self._link = conn._links
         self.shows_rows = True  # False: attached with WATCH only
         self._where = -1 if pool is None else pool.number
@@ -90,9 +91,10 @@ class Shown:
     # --- state, from the cell ---------------------------------------------
     @property
     def _word(self) -> int:
-        word: int = self._cells[self.cell]
+        word: int = (self._cells or self.conn.cells)[self.cell]
         if word >> 10 & wire.TAG_MAX == self.tag:
             return word
+        self.conn._here()
         # The daemon has not read the room's opening yet, or has ended.
         now = new.state()
         c.poll(self.conn._it, self.named, 1, now)
@@ -200,8 +202,7 @@ class Shown:
         runs: List[Run] = []
         for block, blocks in reported:
             if block + blocks > pool.blocks:
-                raise errors.Malformed(f"pool {pool.name} has no blocks "
-                                       f"{block} to {block + blocks}")
+                break  # the daemon is at fault: pieces() raises
             runs.append(Run(at, blocks * size, block * size))
             at += blocks * size
         return runs
@@ -272,6 +273,8 @@ class Shown:
                 self.released = before
 
         reply.then = answered
+        if reply.done and not isinstance(reply.error, errors.DaemonLost):
+            answered(reply)
         return reply
 
     def abort(self, reason: str = "aborted", text: str = "") -> "Reply":
@@ -286,9 +289,8 @@ class Shown:
 
     def _send(self, what: str, call: Callable[..., int], *values: Any) \
             -> "Reply":
-        if self._link != self.conn._links:
-            return self.conn._unsent(what, "reconnected")
-        return self.conn._call(what, call, self.named, *values)
+        return self.conn._call(what, call, self.named, *values,
+                               stale=self._link != self.conn._links)
 
     def __enter__(self: Any) -> Any:
         return self

@@ -11,8 +11,7 @@ its id (or its loss).
 
 from __future__ import annotations
 
-from typing import (TYPE_CHECKING, Any, Callable, Dict, NamedTuple,
-                    Optional)
+from typing import TYPE_CHECKING, Any, Dict, NamedTuple, Optional
 
 from . import _handle, due, errors, wire
 from ._handle import c, new
@@ -90,9 +89,6 @@ class Ticket:
         self.release()
 
     # --- the daemon's answers and events ----------------------------------
-    def _answered(self, reply: "Reply") -> None:
-        self._refusal = reply.error  # its loss is an event
-
     def _hold(self, seq: int, generation: int) -> None:
         self.seq, self.generation = seq, generation
         self.space.conn._ticket_event(self)
@@ -125,23 +121,22 @@ class Space:
         nothing and returns the same ticket."""
         wait_ms, hold_ms = due.ms(wait), due.ms(hold)
         wire.check("ticket", request=request)
-        ticket = self._tickets.get(request)
-        if not ticket:
-            ticket = self._tickets[request] = Ticket(self, request)
-        reply = self._call("ticket", lambda it: c.ticket(
-            it, new.ticket(space=self.number, request=request.encode(),
-                             wait_ms=wait_ms, hold_ms=hold_ms,
-                             room=room.named if room else new.room())))
-        reply.then = ticket._answered
-        if reply.done:
-            ticket._lose(reply.error)
-        return ticket
+        fresh = request not in self._tickets
+        ticket = self._tickets.setdefault(request, Ticket(self, request))
+        reply = self.conn._call("ticket", c.ticket, new.ticket(
+            space=self.number, request=request.encode(), wait_ms=wait_ms,
+            hold_ms=hold_ms, room=room.named if room else new.room()),
+            stale=self.gone)
 
-    def _call(self, what: str, call: Callable[..., int], *values: Any) \
-            -> "Reply":
-        if self.gone:
-            return self.conn._unsent(what, "reconnected")
-        return self.conn._call(what, call, *values)
+        def answered(reply: "Reply") -> None:
+            ticket._refusal = reply.error  # its loss is an event
+            if fresh and not reply.epoch and ticket.pending:  # not even sent
+                ticket._lose(reply.error)
+
+        reply.then = answered
+        if reply.done:
+            answered(reply)
+        return ticket
 
     def acquire(self, request: str, timeout: Optional[float] = None, *,
                 hold: float = 0, room: "Optional[Room]" = None) -> Ticket:
@@ -159,20 +154,22 @@ class Space:
     def release(self, request: str, generation: int) -> "Reply":
         """Releases an id by the request's name, without its ticket. An older
         generation has no effect."""
+        wire.check("ticket_release", request=request)
         ticket = self._tickets.get(request)
         if ticket and ticket.seq is not None \
                 and ticket.generation == generation:
             ticket.seq, ticket.released = None, True
             self._forget(ticket)
-        return self._call("ticket_release", c.ticket_release,
-                          self.number, request.encode(), generation)
+        return self.conn._call("ticket_release", c.ticket_release, self.number,
+                               request.encode(), generation, stale=self.gone)
 
     def query(self, request: str,
               timeout: Optional[float] = 10) -> Optional[Holding]:
         """Asks the daemon what a request of this session holds, also one of
         another process; None: it neither holds nor awaits an id."""
-        reply = self._call("ticket_query", c.ask_ticket, self.number,
-                           request.encode())
+        wire.check("ticket_query", request=request)
+        reply = self.conn._call("ticket_query", c.ask_ticket, self.number,
+                                request.encode(), stale=self.gone)
         try:
             got = self.conn.wait(reply, timeout)
         except errors.UnknownRoom:
