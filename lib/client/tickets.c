@@ -251,7 +251,7 @@ static int ask_space(mmx *m, const char *name, uint32_t n_seq_max,
                 : client_ask(m, &msg, id, NONE, 0, NULL);
     if ((err == -MMX_E_NOT_READY || err == -MMX_E_BUSY) && space >= 0)
         client_space_answer(
-            m, id, &(struct local_answer){.err = (uint16_t)-err});
+            m, id, &(struct local_answer){.err = (uint8_t)-err});
     return err ? err : space;
 }
 

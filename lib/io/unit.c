@@ -43,7 +43,7 @@ bool unit_enabled(const char *role)
     char path[512], to[16];
 
     if (find(role, path, sizeof(path)) &&
-        readlink(path, to, sizeof(to)) == strlen("/dev/null"))
+        readlink(path, to, sizeof(to)) == sizeof("/dev/null") - 1)
         return false; /* `systemctl mask` leaves the link below */
     for (size_t i = 0; place(i); i++) {
         snprintf(path, sizeof(path),
