@@ -91,6 +91,8 @@ class Shown:
     # --- state, from the cell ---------------------------------------------
     @property
     def _word(self) -> int:
+        if not self.conn._it:  # in a finalizer, after the handle's
+            return 0
         word: int = (self._cells or self.conn.cells)[self.cell]
         if word >> 10 & wire.TAG_MAX == self.tag:
             return word
