@@ -202,7 +202,7 @@ static void tried(
     peer->path = peer->e.shut ? PATH_SHUT : PATH_OPEN;
     snprintf(text, sizeof(text), "rows cannot go to %.140s",
         ev->text && ev->text[0] ? ev->text : "its data address");
-    if (peer->e.shut && peer->e.try_ns == TIME_NEVER) {
+    if (!ok && peer->e.try_ns == TIME_NEVER) {
         peer->e.pause_ns = peer->e.pause_ns
                                ? min_u64(2 * peer->e.pause_ns, PAUSE_MAX_NS)
                                : c->timeout_retry;
@@ -210,9 +210,11 @@ static void tried(
     }
     if (!ok) {
         peer_troubled(peer, out, (enum trouble)ev->note.rows, text, ev->now_ns);
-    } else if (!peer->e.shut) {
+    } else {
         peer->e.pause_ns = 0;
-        if (trouble_of_data((enum trouble)kind))
+        if (peer->e.shut)
+            path_try(p, peer, ev->now_ns);
+        else if (trouble_of_data((enum trouble)kind))
             peer_mended(peer, out, ev->now_ns);
     }
     if (was != peer->path || kind != peer->trouble.kind) {

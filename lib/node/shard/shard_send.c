@@ -190,7 +190,7 @@ static void say_tried(struct shard *s, uint32_t ep, bool ok)
     uint32_t peer = ep / ENDPOINTS(s->conf.count);
     struct route *to = &s->send.routes[peer];
     uint32_t at = address_at(s, ep), state = s->send.eps[ep];
-    bool unmade = !ok && (state == EP_NONE || state == EP_UNMADE);
+    bool unmade = !ok && state != EP_NAMED && state != EP_LOST;
     enum trouble t = TROUBLE_NONE;
     const char *text = "";
 
