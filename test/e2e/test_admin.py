@@ -41,7 +41,7 @@ class Ctl(Case):
         got = e.ctl("nonsense", check=False)
         self.assertNotEqual(got.returncode, 0)
         self.assertTrue(got.stderr)
-        with self.assertRaisesRegex(errors.Malformed, "nonsense"):
+        with self.assertRaisesRegex(errors.Malformed, "there is health"):
             self.world.engine(e).conn.query("nonsense")
         got = subprocess.run(
             [os.path.join(BUILD, "mmxctl"), "--socket",

@@ -770,6 +770,8 @@ class Connection:
     def _open(self, room: Shown, what: str, call: Any, said: Any) -> None:
         """Opens a room with a free cell."""
         self._here()
+        if self._calls:  # it would overtake them
+            raise errors.Busy("earlier messages wait for the daemon")
         cell, before = new.room(), c.sent(self._it)
         result = call(self._it, said, cell)
         if result == -errors.Quota.number:

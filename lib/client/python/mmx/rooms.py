@@ -92,6 +92,7 @@ class Shown:
     @property
     def _word(self) -> int:
         if not self.conn._it:  # in a finalizer, after the handle's
+            self.conn._here()
             return 0
         word: int = (self._cells or self.conn.cells)[self.cell]
         if word >> 10 & wire.TAG_MAX == self.tag:
