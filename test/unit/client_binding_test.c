@@ -401,7 +401,7 @@ TEST_BOUND(what_is_not_taken_is_closed, ROLE_ENCODED)
 /* A name that got no answer takes no place. */
 TEST_BOUND(spaces_without_an_answer_are_forgotten, ROLE_LANGD)
 {
-    char name[8];
+    char name[12];
 
     for (int i = 0; i < 130; i++) {
         if (i == 64) {
