@@ -580,8 +580,8 @@ class Dashboard(Scraped):
             self.assertEqual(self.alerts(alert, series), fires, series)
 
     def fires(self, alert, series, seconds):
-        """True if the alert fires when rooms, one each second, take so many
-        seconds."""
+        """True if the alert fires when rooms, one each second, take `seconds`
+        each."""
         bounds = [f"{64e-6 * 2 ** i:.15g}" for i in range(19)] + ["+Inf"]
         return self.alerts(alert, {
             f'{series}_bucket{{daemon="d",pool="p",instance="i",'

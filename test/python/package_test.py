@@ -280,7 +280,7 @@ class Unreached(unittest.TestCase):
 
 @contextlib.contextmanager
 def free_numbers(count):
-    """Leaves this process so many numbers for descriptors."""
+    """Leaves this process `count` numbers for descriptors."""
     used = {int(n) for n in os.listdir("/proc/self/fd")
             if os.path.exists(f"/proc/self/fd/{n}")}
     free = [n for n in range(len(used) + count + 1) if n not in used]

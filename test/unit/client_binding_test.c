@@ -148,7 +148,7 @@ TEST_BOUND(a_report_comes_in_parts, ROLE_ENCODED)
     T_EQ_I64(b->last.more, 1);
     m.report = (struct local_report){.text = span_str("two")};
     fake_put(&b->g.f, &m, -1);
-    fake_put(&b->g.f, &m, -1); /* nobody has asked for this one */
+    fake_put(&b->g.f, &m, -1); /* no message has asked for it */
     rests(b);
     T_EQ_STR(b->text, "one two");
     T_EQ_I64(b->last.more, 0);

@@ -18,7 +18,7 @@
 
 struct side {
     struct links *links;
-    /* most: so many messages, and the brain is full */
+    /* most: with this number of messages the brain is full */
     uint32_t up, down, messages, bad, next, most;
     uint32_t last_link;
     uint64_t last_epoch;

@@ -186,8 +186,8 @@ static void expect_landed(void)
     T_EQ_U64(w.mems[0].base[0], 7);
 }
 
-/* One segment announces so many bytes that frame and sum wrap to few; the other
- * one has a grant. No byte that was not sent may land. */
+/* One segment announces a length with which the sum for the frame wraps; the
+ * other one has a grant. No byte that was not sent may land. */
 static void wrapped(bool bogus_first)
 {
     struct segment s[2] = {good(), good()};

@@ -17,9 +17,9 @@
 #define TCP_STREAMS     64 /* connections to a peer */
 #define TCP_ADDRESS_MAX (TCP_HELLO + 3 + TCP_RAILS * 19)
 
-/* At least so many bytes of a message, or its rest, must move in this time: 64
- * KiB in 10 s. Fewer are a stall: else we would wait for hours for a peer that
- * sends a few bytes now and then. */
+/* The least number of bytes of a message that must move in this time, 64 KiB in
+ * 10 s, unless the message has fewer left. Fewer are a stall: otherwise a peer
+ * that sends a few bytes now and then would hold the connection for hours. */
 #define TCP_LEAST(stall_ns) ((stall_ns) / 152588)
 
 /* Where a peer connects. A connection begins with the token, which only peers

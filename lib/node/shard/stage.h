@@ -59,9 +59,9 @@ bool stage_grow(struct stage *s);
 bool stage_scarce(const struct stage *s);
 /* Submits the slot that is being filled. */
 void stage_push(struct stage *s);
-/* Does the same, unless so much is under way that it costs nothing to wait for
- * more entries (a slot is freed only as a whole). Call it every turn, and soon
- * again while stage_due. */
+/* Submits the slot that is being filled, unless enough other slots are under
+ * way: then it waits for more entries, since a slot is freed only as a whole.
+ * Call it every turn, and soon again while stage_due. */
 void stage_push_due(struct stage *s);
 
 /* Returns the next `bytes` of the slot that stage_room found. All calls from
