@@ -58,15 +58,23 @@ TEST(no_manager)
     T_EQ_I64(notify_listen_fd(), -1);
 }
 
-TEST(path_socket)
+/* Starts a manager; returns its socket, and writes the path. */
+static int manager(char name[300])
 {
-    char name[300];
     int fd;
 
-    snprintf(name, sizeof(name), "%s/n", t_dir());
+    snprintf(name, 300, "%s/n", t_dir());
     fd = bound(name, SOCK_DGRAM);
     setenv("NOTIFY_SOCKET", name, 1);
     notify_init();
+    return fd;
+}
+
+TEST(path_socket)
+{
+    char name[300];
+    int fd = manager(name);
+
     T_TRUE(getenv("NOTIFY_SOCKET") == NULL);
     notify_send("READY=1\nSTATUS=up");
     expect(fd, "READY=1\nSTATUS=up");
@@ -102,12 +110,8 @@ TEST(what_finds_the_queue_full_is_sent_later_in_order)
 {
     struct sockaddr_un a;
     char name[300], buf[8];
-    int fd, other, held = 0;
+    int fd = manager(name), other, held = 0;
 
-    snprintf(name, sizeof(name), "%s/n", t_dir());
-    fd = bound(name, SOCK_DGRAM);
-    setenv("NOTIFY_SOCKET", name, 1);
-    notify_init();
     other = socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     T_TRUE(connect(other, (struct sockaddr *)&a, address(&a, name)) == 0);
     while (send(other, "x", 1, 0) == 1)
@@ -129,12 +133,8 @@ TEST(what_finds_the_queue_full_is_sent_later_in_order)
 TEST(what_waits_for_a_manager_is_bounded)
 {
     char name[300];
-    int fd;
+    int fd = manager(name);
 
-    snprintf(name, sizeof(name), "%s/n", t_dir());
-    fd = bound(name, SOCK_DGRAM);
-    setenv("NOTIFY_SOCKET", name, 1);
-    notify_init();
     for (int i = 0; i < 5000; i++)
         notify_send("STATUS=a line that nobody reads");
     expect(fd, "STATUS=a line that nobody reads");
