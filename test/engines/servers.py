@@ -30,6 +30,15 @@ ON_A_CPU = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1",
             "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1",
             "CUDA_VISIBLE_DEVICES": "", "VLLM_CPU_CI_ENV": "0",
             "PYTHONDONTWRITEBYTECODE": "1"}
+# For SGLang; without TORCHDYNAMO_DISABLE the first request compiles.
+SGLANG_ENV = {"SGLANG_USE_CPU_ENGINE": "1", "TORCHDYNAMO_DISABLE": "1",
+              "TOKENIZERS_PARALLELISM": "false",
+              "SGLANG_NCCL_SO_PATH": "/nonexistent"}
+SGLANG_FLAGS = (
+    "--device", "cpu", "--dtype", "bfloat16", "--mem-fraction-static", "0.3",
+    "--max-total-tokens", "8192", "--max-running-requests", "8",
+    "--context-length", "4096", "--disable-overlap-schedule",
+    "--skip-server-warmup", "--enable-multimodal")
 LENT = "lent", "copied"  # how rows come on one host
 started = []
 

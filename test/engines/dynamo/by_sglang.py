@@ -13,20 +13,12 @@ import time
 import aiohttp
 from cases import FORGOTTEN_S
 from fleet import DEADLINE_S, LIMIT_S, OURS, Fleet
-from servers import HERE, picture
+from servers import HERE, SGLANG_ENV, SGLANG_FLAGS, picture
 
 FIELDS = "embedding:bf16:128"
 SGLANG = os.path.join(HERE, "sglang")
-# As test/engines/sglang/serve.py has them.
-ENV = {"SGLANG_USE_CPU_ENGINE": "1", "TORCHDYNAMO_DISABLE": "1",
-       "TOKENIZERS_PARALLELISM": "false",
-       "SGLANG_NCCL_SO_PATH": "/nonexistent",
-       "PYTHONPATH": f"{SGLANG}/stand_in:{OURS}"}
-FLAGS = ("--device", "cpu", "--dtype", "bfloat16", "--mem-fraction-static",
-         "0.3", "--max-total-tokens", "8192", "--max-running-requests", "8",
-         "--context-length", "4096", "--disable-overlap-schedule",
-         "--skip-server-warmup", "--chat-template", "qwen2-vl",
-         "--enable-multimodal", "--disable-radix-cache")
+ENV = {**SGLANG_ENV, "PYTHONPATH": f"{SGLANG}/stand_in:{OURS}"}
+FLAGS = (*SGLANG_FLAGS, "--chat-template", "qwen2-vl", "--disable-radix-cache")
 P = [picture(i) for i in range(6)]
 BODIES = {"one picture": ["what is ", P[0], " ?"],
           "another one": ["what is ", P[3], " ?"],

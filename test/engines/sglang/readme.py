@@ -40,7 +40,7 @@ async def run(t):
     for name, line, port, model in (
             ("encode", encode[1], PORTS[0], "right"),
             ("language", language[1], PORTS[1], "wrong")):
-        r.env["MODEL"] = " ".join((model, *serve.FLAGS))
+        r.env["MODEL"] = " ".join((model, *serve.SGLANG_FLAGS))
         made.append(r.start(f"sglang-{name}", line, port, t.folder))
     for x in (base, *made):
         x.wait()

@@ -13,19 +13,12 @@ import urllib.request
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [os.path.dirname(HERE), HERE]
 
-from servers import PORT, ROOT, Server  # noqa: E402
+from servers import (  # noqa: E402
+    PORT, ROOT, SGLANG_ENV, SGLANG_FLAGS, Server)
 
-# What a CPU needs; without TORCHDYNAMO_DISABLE the first request compiles.
-ENV = {"SGLANG_USE_CPU_ENGINE": "1", "TORCHDYNAMO_DISABLE": "1",
-       "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "",
-       "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1",
-       "PYTHONDONTWRITEBYTECODE": "1",
-       "SGLANG_NCCL_SO_PATH": "/nonexistent",
+ENV = {**SGLANG_ENV, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "",
+       "HF_HUB_OFFLINE": "1", "PYTHONDONTWRITEBYTECODE": "1",
        "PYTHONPATH": f"{HERE}/stand_in:{HERE}:{ROOT}/test/engines"}
-FLAGS = ("--device", "cpu", "--dtype", "bfloat16", "--mem-fraction-static",
-         "0.3", "--max-total-tokens", "8192", "--max-running-requests", "8",
-         "--context-length", "4096", "--disable-overlap-schedule",
-         "--skip-server-warmup", "--enable-multimodal")
 
 
 class Forked:
@@ -79,7 +72,7 @@ class Engine(Server):
         self.zygote = zygote
         super().__init__(folder, name, [
             "--model-path", model, "--host", "127.0.0.1", "--port", PORT,
-            *FLAGS, *args], env or {}, port)
+            *SGLANG_FLAGS, *args], env or {}, port)
 
     def start(self, words, env, cwd):
         return self.zygote.fork(words, env, self.log)
