@@ -113,6 +113,7 @@ struct client_note {
 struct client_space {
     bool used;
     uint32_t number, serial;
+    uint32_t asked; /* messages without an answer */
     char name[64];
 };
 

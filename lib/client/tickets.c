@@ -227,11 +227,12 @@ void client_space_answer(mmx *m, uint64_t id, const struct local_answer *a)
 {
     struct client_space *p = &m->spaces[id - 1];
 
-    assert(id >= 1 && id <= SPACES_MAX);
+    assert(id >= 1 && id <= SPACES_MAX && p->asked > 0);
+    p->asked--;
     if (!a->err) {
         p->number = a->a;
         p->serial = m->serial;
-    } else if (!p->serial) {
+    } else if (!p->serial && !p->asked) {
         p->used = false;
     }
 }
@@ -242,16 +243,18 @@ static int ask_space(mmx *m, const char *name, uint32_t n_seq_max,
 {
     struct local_msg msg = {.type = LOCAL_SPACE,
         .space = {.n_seq_max = n_seq_max, .name = span_str(name)}};
-    int space = space_of(m, name), err = space;
+    int space = space_of(m, name), err;
     uint64_t id = (uint64_t)space + 1;
+    uint32_t before = m->seq;
 
     assert(space < SPACES_MAX);
-    if (space >= 0)
-        err = r ? client_call(m, &msg, id, r, timeout_ms)
-                : client_ask(m, &msg, id, NONE, 0, NULL);
-    if ((err == -MMX_E_NOT_READY || err == -MMX_E_BUSY) && space >= 0)
-        client_space_answer(
-            m, id, &(struct local_answer){.err = (uint8_t)-err});
+    if (space < 0)
+        return space;
+    m->spaces[space].asked++;
+    err = r ? client_call(m, &msg, id, r, timeout_ms)
+            : client_ask(m, &msg, id, NONE, 0, NULL);
+    if (m->seq == before) /* no answer will come */
+        client_space_answer(m, id, &(struct local_answer){.err = ERR_INTERNAL});
     return err ? err : space;
 }
 
