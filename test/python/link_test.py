@@ -313,6 +313,8 @@ class Rooms(LinkCase):
         with mock.patch.object(
                 c, "commit", lambda *how: next(results) or commit(*how)):
             committed, released = source.commit(0, 4), source.release()
+            self.assertRaises(mmx.errors.Busy, self.conn.announce, 8,
+                              self.pool, 4)
         self.conn.step()
         self.assertFalse(committed.done or released.done)
         self.assertEqual(self.daemon.heard(), [])
@@ -320,6 +322,13 @@ class Rooms(LinkCase):
         self.daemon.hear(wire.COMMIT)
         self.daemon.say(wire.ANSWER, self.daemon.hear(wire.RELEASE).seq)
         self.until(lambda: released.done)
+
+    def test_what_waits_for_a_daemon_is_bounded(self):
+        source = self.conn.announce(7, self.pool, 4, 4)
+        with mock.patch.object(c, "commit", lambda *how: -BUSY):
+            replies = [source.commit(0, 4) for _ in range(1025)]
+        self.assertIsInstance(replies[-1].error, mmx.errors.Busy)
+        self.assertFalse(replies[-2].done)
 
     def test_a_batch_is_announced_whole_or_not_at_all(self):
         for wrong in (mmx.Item(0, 4), mmx.Item(2, 0)):

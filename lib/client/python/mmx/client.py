@@ -8,8 +8,9 @@ descriptor for the life of the connection, over reconnects too: when it is
 readable, call step(). A connection belongs to one thread, and to the process
 that made it: after a fork the child opens its own.
 
-While the daemon does not read, calls that open rooms or spaces raise
-errors.Busy; what other calls say is sent by a later step().
+While the daemon does not read, calls that open rooms or spaces or ask for a
+sequence id raise errors.Busy; what other calls say is sent by a later step(),
+1,024 calls at most, and the next one's reply is Busy.
 
 On an asyncio loop step() is not needed: await the rooms, or `async for event
 in connection` (see aio.py).
@@ -47,6 +48,7 @@ log = logging.getLogger("mmx")
 log.addHandler(logging.NullHandler())
 
 _EVENTS = 64  # taken in one call
+_CALLS_MAX = 1024  # that wait for a daemon which does not read
 _CLOSED = "the daemon closed the connection"
 
 
@@ -302,10 +304,17 @@ class Connection:
         reply = Reply(what)
         if stale:
             self._unsent(reply, "reconnected")
+        elif len(self._calls) >= _CALLS_MAX:
+            reply._finish(errors.Busy(f"{_CALLS_MAX} messages wait"))
         else:
             self._calls.append((reply, call, values))
             self._catch_up()
         return reply
+
+    def _in_turn(self) -> None:
+        """Raises Busy for a call that would overtake those that wait."""
+        if self._calls:
+            raise errors.Busy("earlier messages wait for the daemon")
 
     def _catch_up(self) -> None:
         """Makes the calls that are due, in their order, while there is place
@@ -593,6 +602,7 @@ class Connection:
         of a session share it. DaemonLost: no daemon is connected."""
         wire.check("space", name=name, n_seq_max=n_seq_max)
         self._here()
+        self._in_turn()
         before = c.sent(self._it)
         number = c.ask_space(self._it, name.encode(), n_seq_max)
         self.wait(self._sent(Reply("space"), before, number), timeout)
@@ -770,8 +780,7 @@ class Connection:
     def _open(self, room: Shown, what: str, call: Any, said: Any) -> None:
         """Opens a room with a free cell."""
         self._here()
-        if self._calls:  # it would overtake them
-            raise errors.Busy("earlier messages wait for the daemon")
+        self._in_turn()
         cell, before = new.room(), c.sent(self._it)
         result = call(self._it, said, cell)
         if result == -errors.Quota.number:

@@ -121,6 +121,7 @@ class Space:
         nothing and returns the same ticket."""
         wait_ms, hold_ms = due.ms(wait), due.ms(hold)
         wire.check("ticket", request=request)
+        self.conn._in_turn()
         fresh = request not in self._tickets
         ticket = self._tickets.setdefault(request, Ticket(self, request))
         reply = self.conn._call("ticket", c.ticket, new.ticket(
